@@ -1,0 +1,3 @@
+"""Headrace: a durable commit log that speaks the Kafka wire protocol."""
+
+__version__ = "0.1.0"

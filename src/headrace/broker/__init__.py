@@ -1,0 +1,1 @@
+"""The shell: wiring and effects, no rules."""

@@ -1,0 +1,1 @@
+"""One function per API: a request in, a response out."""

@@ -1,0 +1,1 @@
+"""The door to cluster state: a small tree of versioned nodes."""

@@ -1,0 +1,1 @@
+"""The decisions, pure: no clock, no dice, no I/O, no asyncio."""

@@ -1,0 +1,1 @@
+"""The words of the domain: names for numbers, errors, settings, the cluster picture."""

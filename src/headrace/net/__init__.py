@@ -1,0 +1,1 @@
+"""The door to sockets. Above this package nobody sees one."""

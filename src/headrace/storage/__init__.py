@@ -1,0 +1,1 @@
+"""The door to files: segments, indexes, checkpoints, log directories."""

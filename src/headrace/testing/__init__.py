@@ -1,0 +1,1 @@
+"""The test kit: a broker inside your test."""
