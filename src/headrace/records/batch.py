@@ -32,9 +32,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from headrace.model.errors import ErrorCode, Rejected
+from headrace.records.checksum import crc32c
 
 Buffer = bytes | bytearray | memoryview
 
