@@ -1,0 +1,149 @@
+"""Apache Kafka itself, fetched with Maven: a node to measure and compare with, and its tools.
+
+The jars lie in ``.cache/apache-kafka/VERSION`` of the project. Nodes listen on 127.0.0.1 alone, with
+the heap and collector settings that Kafka's own start script gives them.
+"""
+
+import base64
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.node import Node
+
+NEWEST = "4.3.1"
+LAST_WITH_ZOOKEEPER = "3.9.1"
+
+CACHE = Path(__file__).parent.parent / ".cache" / "apache-kafka"
+
+_POM = """\
+<project>
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>headrace</groupId><artifactId>apache-kafka</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
+      <version>{kafka_version}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
+      <version>{kafka_version}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+_SERVER_JVM = (
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+# A tool lives for seconds: compiling it thoroughly would cost more than it brings.
+_TOOL_JVM = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+# Sixteen bytes as Kafka writes ids: a cluster id that every folder of ours shares.
+_CLUSTER_ID = base64.urlsafe_b64encode(b"headrace-bench-1").rstrip(b"=").decode()
+
+
+class KafkaMissing(Exception):
+    """Apache Kafka cannot be had here; the message says what is needed."""
+
+
+def missing() -> str | None:
+    """Why Apache Kafka cannot run here, or None."""
+    absent = [name for name in ("java", "mvn") if shutil.which(name) is None]
+    return f"needs {' and '.join(absent)} on the PATH" if absent else None
+
+
+def jars(kafka_version: str = NEWEST) -> Path:
+    """The folder with Kafka's jars and all they need, fetched once."""
+    folder = CACHE / kafka_version
+    if folder.exists():
+        return folder
+    if reason := missing():
+        raise KafkaMissing(reason)
+    # Maven fills a folder beside the real one, so that a broken download leaves no half cache.
+    unfinished = CACHE / f"{kafka_version}.part-{os.getpid()}"
+    unfinished.mkdir(parents=True)
+    try:
+        (unfinished / "pom.xml").write_text(_POM.format(kafka_version=kafka_version))
+        subprocess.run(
+            ["mvn", "-q", "-B", "-Dstyle.color=never", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
+            cwd=unfinished,
+            check=True,
+        )
+        if not folder.exists():
+            (unfinished / "jars").rename(folder)
+    finally:
+        shutil.rmtree(unfinished)
+    return folder
+
+
+def tool(
+    main_class: str,
+    *arguments: str,
+    kafka_version: str = NEWEST,
+    stdin: str | None = None,
+    limit_s: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's command line programs to its end, as its script would."""
+    line = ["java", *_TOOL_JVM, "-cp", f"{jars(kafka_version)}/*", main_class, *arguments]
+    return subprocess.run(line, input=stdin or "", capture_output=True, text=True, timeout=limit_s)
+
+
+class KafkaNode(Node):
+    """One Kafka 4 process, broker and controller in one, with its own data folder."""
+
+    name = f"Apache Kafka {NEWEST}"
+
+    def __init__(
+        self, data: Path, *, settings: Mapping[str, str] | None = None, log: Path | None = None
+    ) -> None:
+        super().__init__(data, settings=settings, log=log)
+        self.controller_port = self.free_port()
+        jars()
+
+    def properties(self) -> dict[str, str]:
+        """The single-node settings; what the caller gave comes last and wins."""
+        listeners = f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self.controller_port}"
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
+            "listeners": listeners,
+            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": str(self.data),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+        } | self.settings
+
+    def prepare(self) -> None:
+        """Write the configuration and format a new folder, which Kafka asks for before a start."""
+        self.data.mkdir(parents=True, exist_ok=True)
+        file = self.data.with_name(self.data.name + ".properties")
+        lines = [f"{name}={value}" for name, value in self.properties().items()]
+        file.write_text("\n".join(lines) + "\n")
+        if not (self.data / "meta.properties").exists():
+            done = tool("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(file))
+            if done.returncode != 0:
+                raise KafkaMissing(f"Kafka cannot format {self.data}: {done.stdout}{done.stderr}")
+
+    def command(self) -> list[str]:
+        file = self.data.with_name(self.data.name + ".properties")
+        return ["java", *_SERVER_JVM, "-cp", f"{jars()}/*", "kafka.Kafka", str(file)]

@@ -1,0 +1,154 @@
+"""The C load generator: built on first use, run with settings that are the same for every broker."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+CACHE = HERE.parent / ".cache" / "bench"
+
+# Large batches, a short linger, and a queue that fits in memory which stays warm.
+FAST_PRODUCER = {
+    "enable.idempotence": "true",
+    "acks": "all",
+    "linger.ms": "5",
+    "batch.num.messages": "100000",
+    "batch.size": "1000000",
+    "queue.buffering.max.messages": "1000000",
+    "queue.buffering.max.kbytes": "65536",
+}
+FAST_CONSUMER = {
+    "fetch.message.max.bytes": "4000000",
+    "fetch.max.bytes": "50000000",
+    "fetch.wait.max.ms": "100",
+    "fetch.queue.backoff.ms": "1",
+    "queued.max.messages.kbytes": "200000",
+    "queued.min.messages": "1000000",
+}
+QUICK_PRODUCER = {"enable.idempotence": "true", "acks": "all", "linger.ms": "0"}
+QUICK_CONSUMER = {"fetch.wait.max.ms": "100"}
+
+
+class LoadFailed(Exception):
+    """The load generator could not do what was asked; the message holds what it said."""
+
+
+def librdkafka() -> Path:
+    """The shared library inside the installed confluent-kafka."""
+    import confluent_kafka
+
+    folder = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
+    found = sorted(folder.glob("librdkafka*.so*"))
+    if not found:
+        raise LoadFailed(f"no librdkafka beside confluent-kafka in {folder}")
+    return found[0]
+
+
+def program() -> Path:
+    """The path of the load generator, compiled when source or library have changed."""
+    if shutil.which("gcc") is None:
+        raise LoadFailed("gcc is needed to build the load generator")
+    library = librdkafka()
+    sources = [HERE / "load.c", HERE / "rdkafka.h"]
+    state = hashlib.sha256(b"".join(s.read_bytes() for s in sources) + str(library).encode())
+    built = CACHE / f"load-{state.hexdigest()[:12]}"
+    if not built.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        command = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(built), str(sources[0])]
+        command += [str(library), f"-Wl,-rpath,{library.parent}", "-lpthread"]
+        subprocess.run(command, check=True)
+    return built
+
+
+def command(
+    mode: str,
+    address: str,
+    *,
+    topic: str = "",
+    count: int = 0,
+    seconds: float = 0,
+    size: int = 0,
+    partitions: int = 1,
+    keys: int = 0,
+    rate: int = 0,
+    samples: Path | None = None,
+    producer: dict[str, str] | None = None,
+    consumer: dict[str, str] | None = None,
+) -> list[str]:
+    """The command line of one run, for callers that run it in the background."""
+    line = [str(program()), mode, "-b", address, "-p", str(partitions)]
+    for flag, value in (
+        ("-t", topic),
+        ("-n", count),
+        ("-d", seconds),
+        ("-s", size),
+        ("-k", keys),
+        ("-r", rate),
+        ("-o", samples),
+    ):
+        if value:
+            line += [flag, str(value)]
+    for flag, settings in (("-P", producer or {}), ("-C", consumer or {})):
+        for name, setting in settings.items():
+            line += [flag, f"{name}={setting}"]
+    return line
+
+
+def answer(stdout: str) -> dict[str, Any]:
+    """The one line of JSON that a run prints."""
+    result: dict[str, Any] = json.loads(stdout.strip().splitlines()[-1])
+    return result
+
+
+def run(mode: str, address: str, *, limit_s: float = 300, **what: Any) -> dict[str, Any]:
+    """Run the load generator to its end and return what it measured."""
+    line = command(mode, address, **what)
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired as late:
+        raise LoadFailed(f"{mode} on {address} was not done in {limit_s:.0f} s") from late
+    if done.returncode != 0:
+        raise LoadFailed(f"{mode} on {address}: {done.stdout} {done.stderr}".strip())
+    return answer(done.stdout)
+
+
+def produce(address: str, topic: str, count: int, size: int, **what: Any) -> dict[str, Any]:
+    """As many records as fast as acknowledgements allow."""
+    settings = FAST_PRODUCER | what.pop("producer", {})
+    return run("produce", address, topic=topic, count=count, size=size, producer=settings, **what)
+
+
+def consume(address: str, topic: str, count: int, **what: Any) -> dict[str, Any]:
+    """The first ``count`` records of a topic."""
+    settings = FAST_CONSUMER | what.pop("consumer", {})
+    return run("consume", address, topic=topic, count=count, consumer=settings, **what)
+
+
+def latency(mode: str, address: str, topic: str, **what: Any) -> dict[str, Any]:
+    """One record at a time: ``ack`` until acknowledged, ``e2e`` until a consumer has it."""
+    return run(
+        mode,
+        address,
+        topic=topic,
+        size=what.pop("size", 100),
+        producer=QUICK_PRODUCER,
+        consumer=QUICK_CONSUMER,
+        **what,
+    )
+
+
+def read_samples(path: Path) -> list[tuple[float, float]]:
+    """Pairs of (sent at, took) in seconds; the first on the clock of ``time.monotonic``."""
+    flat = array("d", path.read_bytes())
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """The value below which ``share`` of all values lie, counted as load.c does."""
+    ordered = sorted(values)
+    return ordered[int(len(ordered) * share)]

@@ -1,0 +1,176 @@
+"""A broker process under measurement: started on loopback, timed, watched and stopped by its id."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from bench import process_tree
+
+# ApiVersions 0 with an empty client id: the one request that a broker answers to anyone.
+_API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 0000")
+
+
+class NodeFailed(Exception):
+    """A broker did not start, or ended before it was told to; the message holds its last words."""
+
+
+class Node(ABC):
+    """One broker process with its data folder. Its address stays the same over restarts."""
+
+    name: str
+
+    def __init__(
+        self, data: Path, *, settings: Mapping[str, str] | None = None, log: Path | None = None
+    ) -> None:
+        self.data = data
+        self.settings = dict(settings or {})
+        self.log = log or data.with_name(data.name + ".log")
+        self.address = f"127.0.0.1:{self.free_port()}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """The program and its arguments; it must stay in the foreground."""
+
+    def prepare(self) -> None:
+        """What has to be done before a start and is not part of it."""
+        self.data.mkdir(parents=True, exist_ok=True)
+
+    @staticmethod
+    def free_port() -> int:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port: int = listener.getsockname()[1]
+            return port
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the node is not running"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def seconds_since_start(self) -> float:
+        return time.perf_counter() - self._started_at
+
+    def start(self, limit_s: float = 60) -> float:
+        """Start the process and wait until it answers. Returns the seconds that this took."""
+        self.prepare()
+        with self.log.open("ab") as log:
+            self._started_at = time.perf_counter()
+            self._process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        while not self._answers():
+            if self._process.poll() is not None:
+                raise NodeFailed(f"{self.name} ended at start:\n{self._last_words()}")
+            if self.seconds_since_start() > limit_s:
+                self.kill()
+                raise NodeFailed(f"{self.name} does not answer after {limit_s:.0f} s")
+            time.sleep(0.002)
+        return self.seconds_since_start()
+
+    def _answers(self) -> bool:
+        host, _, port = self.address.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), 5) as link:
+                link.sendall(_API_VERSIONS)
+                return len(link.recv(4)) == 4
+        except OSError:
+            return False
+
+    def _last_words(self) -> str:
+        return self.log.read_text(errors="replace")[-2000:]
+
+    def stop(self, limit_s: float = 60) -> float:
+        """Ask the process to end cleanly. Returns the seconds that this took."""
+        if self._process is None:
+            return 0.0
+        start = time.perf_counter()
+        self._process.terminate()
+        try:
+            self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise NodeFailed(f"{self.name} did not stop within {limit_s:.0f} s") from None
+        self._process = None
+        return time.perf_counter() - start
+
+    def kill(self) -> None:
+        """End the process as a power cut would end it for the program: no clean stop."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def cpu_seconds(self) -> float:
+        return process_tree.cpu_seconds(self.pid)
+
+    def resident_mb(self) -> float:
+        return process_tree.resident_mb(self.pid)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.running and error is None:
+            self.stop()
+        else:
+            self.kill()
+
+
+class HeadraceNode(Node):
+    """Headrace as a user starts it: ``python -m headrace serve``."""
+
+    name = "Headrace"
+
+    def command(self) -> list[str]:
+        line = [sys.executable, "-m", "headrace", "serve"]
+        line += ["--listen", self.address, "--data", str(self.data)]
+        for setting, value in self.settings.items():
+            line += ["-X", f"{setting}={value}"]
+        return line
+
+
+class PlainReadNode(HeadraceNode):
+    """Headrace on a system without sendfile: records are read into memory and sent from there."""
+
+    name = "Headrace without sendfile"
+
+    def command(self) -> list[str]:
+        without = "import os, runpy, sys; del os.sendfile; sys.argv[0] = 'headrace'; "
+        without += "runpy.run_module('headrace', run_name='__main__')"
+        return [sys.executable, "-c", without, *super().command()[3:]]
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder in TMPDIR that is gone afterwards, whatever happened."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def disk_room_gb(folder: Path) -> float:
+    """Free space where ``folder`` lies, in GB."""
+    return os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize / 1e9

@@ -1,0 +1,45 @@
+"""What a process and its children have used: processor time and resident memory, from /proc."""
+
+import os
+from pathlib import Path
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; the name before it may hold blanks."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+def members(root_pid: int) -> list[int]:
+    """``root_pid`` and its descendants that are alive now."""
+    parents: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                parents[int(entry)] = int(_stat_fields(int(entry))[1])
+            except OSError:
+                continue  # it ended between the listing and the reading
+    found = [root_pid]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found
+
+
+def cpu_seconds(root_pid: int) -> float:
+    """User and system time so far. The kernel counts in ticks of 10 ms."""
+    ticks = 0
+    for pid in members(root_pid):
+        user, system = _stat_fields(pid)[11:13]
+        ticks += int(user) + int(system)
+    return ticks / _TICKS_PER_SECOND
+
+
+def resident_mb(root_pid: int) -> float:
+    """Resident memory in MB of 1,000,000 bytes, mapped files included."""
+    kib = 0
+    for pid in members(root_pid):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                kib += int(line.split()[1])
+    return kib * 1024 / 1e6
