@@ -1,1 +1,1 @@
-"""Kafka's requests and responses as bytes. Pure."""
+"""Kafka's protocol as bytes: messages, their codecs, headers and the list of APIs. No sockets."""
