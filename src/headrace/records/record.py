@@ -1,0 +1,516 @@
+"""Records inside a batch: opened, built, checked. Nothing here runs for a batch that stays closed.
+
+A record of magic 2 (numbers are zigzag varints unless said):
+
+    length            bytes that follow
+    attributes        1 byte, unused
+    timestamp delta   to the batch's base timestamp
+    offset delta      to the batch's base offset
+    key length, key           -1 for null
+    value length, value       -1 for null
+    header count, then for each: key length, key, value length, value (-1 for null)
+
+Since both deltas lean on the batch header, a record can be dropped from a batch
+without rewriting its neighbours, as long as base offset and base timestamp stay.
+
+Bad bytes raise BadBatch, whatever is wrong with them.
+"""
+
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from headrace.model.errors import ErrorCode
+from headrace.records.batch import (
+    APPEND_TIME,
+    CODEC_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER,
+    LOG_OVERHEAD,
+    NO_CODEC,
+    NO_TIMESTAMP,
+    RECORDS_AT,
+    TRANSACTIONAL,
+    BadBatch,
+    BatchHeader,
+    Buffer,
+    headers,
+    read_header,
+    seal,
+)
+from headrace.records.compression import DECOMPRESSED_SIZE_MAX, compress, decompress
+
+_i32 = Struct(">i")
+_MARKER_KEY = Struct(">hh")  # version, type
+_MARKER_VALUE = Struct(">hi")  # version, coordinator epoch
+ABORT, COMMIT = 0, 1  # types of transaction markers
+
+
+class Record(NamedTuple):
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Span(NamedTuple):
+    """One record by its place in the opened records section; ``end`` is exclusive."""
+
+    start: int
+    end: int
+    timestamp_delta: int
+    offset_delta: int
+    key: bytes | None
+    has_value: bool
+
+
+class RecordFault(NamedTuple):
+    """Why one record of a produced batch is refused, as the Produce response tells it."""
+
+    record_index: int
+    message: str
+    code: ErrorCode
+
+
+def iter_records(batch: Buffer, limit: int = DECOMPRESSED_SIZE_MAX) -> Iterator[Record]:
+    """The records of one whole batch, control records too, with their absolute offsets."""
+    header = read_header(batch)
+    if header.magic < 2:
+        return _legacy_records(batch, header, limit)
+    return _records(header, open_records(batch, header, limit))
+
+
+def open_records(batch: Buffer, header: BatchHeader, limit: int = DECOMPRESSED_SIZE_MAX) -> bytes:
+    """The records section of a batch of magic 2, uncompressed."""
+    if header.size > len(batch):
+        raise _bad(f"the batch is cut: it has {header.size} bytes and {len(batch)} are there")
+    if header.size == RECORDS_AT:
+        return b""  # compaction took every record; there is nothing to decompress
+    return decompress(header.codec, memoryview(batch)[RECORDS_AT : header.size], limit)
+
+
+def spans(data: bytes, record_count: int) -> list[Span]:
+    """Where the records of an opened section lie, with what compaction asks of each.
+
+    Values and headers are stepped over, not read: this is the inner loop of
+    compaction.
+    """
+    found: list[Span] = []
+    add = found.append
+    new = tuple.__new__
+    position = 0
+    section_end = len(data)
+    try:
+        for _ in range(record_count):
+            start = position
+            n = data[position]
+            position += 1
+            if n > 0x7F:
+                n, position = _long_varint(data, position, n)
+            end = position + (n >> 1)
+            if n & 1 or end > section_end:
+                raise _bad("a record reaches beyond its batch")
+            position += 1  # attributes
+            n = data[position]
+            position += 1
+            if n > 0x7F:
+                n, position = _long_varint(data, position, n)
+            timestamp_delta = (n >> 1) ^ -(n & 1)
+            n = data[position]
+            position += 1
+            if n > 0x7F:
+                n, position = _long_varint(data, position, n)
+            offset_delta = (n >> 1) ^ -(n & 1)
+            n = data[position]
+            position += 1
+            if n > 0x7F:
+                n, position = _long_varint(data, position, n)
+            key: bytes | None
+            if n & 1:
+                key = None
+            else:
+                key_end = position + (n >> 1)
+                key = data[position:key_end]
+                position = key_end
+            if position >= end:
+                raise _bad("a key reaches beyond its record")
+            # The sign of a zigzag varint is the lowest bit of its first byte.
+            add(new(Span, (start, end, timestamp_delta, offset_delta, key, not data[position] & 1)))
+            position = end
+    except IndexError:
+        raise _bad("the last record is cut") from None
+    if position != section_end:
+        raise _bad(f"{section_end - position} bytes follow the last record of the batch")
+    return found
+
+
+def with_timestamp_delta(data: bytes, span: Span, timestamp_delta: int) -> bytes:
+    """The bytes of one record with another timestamp delta, all else as it was."""
+    body_at = span.start
+    while data[body_at] > 0x7F:
+        body_at += 1
+    body_at += 2  # the last byte of the length, then the attributes
+    rest_at = body_at
+    while data[rest_at] > 0x7F:
+        rest_at += 1
+    body = bytearray((data[body_at - 1],))
+    _put_varint(body, timestamp_delta)
+    body += data[rest_at + 1 : span.end]
+    record = bytearray()
+    _put_varint(record, len(body))
+    return bytes(record + body)
+
+
+def build_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    codec: int = NO_CODEC,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    leader_epoch: int = -1,
+    timestamp_type: int = 0,
+    last_offset_delta: int | None = None,
+    delete_horizon: int | None = None,
+) -> bytes:
+    """One batch of magic 2. Offsets of records are absolute, so 0, 1, 2 … in a batch to produce.
+
+    ``last_offset_delta`` serves batches that lost their last records to
+    compaction; it also makes a batch without records possible.
+    """
+    if not records:
+        codec = NO_CODEC  # as Kafka does: nothing is there to compress
+    attributes = codec & CODEC_MASK
+    attributes |= APPEND_TIME if timestamp_type else 0
+    attributes |= TRANSACTIONAL if transactional else 0
+    attributes |= CONTROL if control else 0
+    base_timestamp = records[0].timestamp if records else NO_TIMESTAMP
+    if delete_horizon is not None:
+        attributes |= DELETE_HORIZON
+        base_timestamp = delete_horizon
+    max_timestamp = max((record.timestamp for record in records), default=NO_TIMESTAMP)
+    if last_offset_delta is None:
+        last_offset_delta = records[-1].offset - base_offset
+    section = bytearray()
+    for record in records:
+        _put_record(section, record, base_offset, base_timestamp)
+    header = BatchHeader(
+        base_offset=base_offset,
+        size=0,
+        leader_epoch=leader_epoch,
+        magic=2,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(records),
+    )
+    return assemble(header, compress(codec, section))
+
+
+def assemble(header: BatchHeader, section: Buffer) -> bytes:
+    """A batch of these header fields and this (already compressed) section; size and CRC anew."""
+    size = RECORDS_AT + len(section)
+    batch = bytearray(size)
+    HEADER.pack_into(batch, 0, header.base_offset, size - LOG_OVERHEAD, *header[2:])
+    batch[RECORDS_AT:] = section
+    seal(batch)
+    return bytes(batch)
+
+
+def build_marker(
+    *,
+    commit: bool,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """The control batch that ends a transaction."""
+    record = Record(
+        base_offset,
+        timestamp,
+        _MARKER_KEY.pack(0, COMMIT if commit else ABORT),
+        _MARKER_VALUE.pack(0, coordinator_epoch),
+    )
+    return build_batch(
+        [record],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+        control=True,
+        leader_epoch=leader_epoch,
+    )
+
+
+def marker_type(key: bytes | None) -> int:
+    """ABORT, COMMIT, or the number of a control record that is no transaction marker."""
+    if key is None or len(key) < _MARKER_KEY.size:
+        raise _bad("a control record lacks its key")
+    kind: int = _MARKER_KEY.unpack_from(key)[1]
+    return kind
+
+
+def recompress(batch: Buffer, codec: int, limit: int = DECOMPRESSED_SIZE_MAX) -> bytes:
+    """The same batch with another codec. Only native code touches the records."""
+    header = read_header(batch)
+    section = open_records(batch, header, limit)
+    attributes = header.attributes & ~CODEC_MASK | codec
+    return assemble(header._replace(attributes=attributes), compress(codec, section))
+
+
+def validate_records(
+    batch: Buffer,
+    *,
+    compacted: bool,
+    earliest: int | None = None,
+    latest: int | None = None,
+    limit: int = DECOMPRESSED_SIZE_MAX,
+) -> list[RecordFault]:
+    """What unpacking a produced batch shows to be wrong, record by record; empty if nothing is.
+
+    ``earliest`` and ``latest`` (both inclusive) bound the timestamps of a
+    CreateTime topic. Raises BadBatch where the bytes are no records at all.
+    Kafka silently renumbers wrong offset deltas and corrects a wrong maximal
+    timestamp; here both are refused, since the batch is stored as it came.
+    """
+    faults: list[RecordFault] = []
+    header = read_header(batch)
+    max_timestamp = NO_TIMESTAMP
+    record_count = 0
+    for index, record in enumerate(iter_records(batch, limit)):
+        record_count += 1
+        timestamp = record.timestamp
+        max_timestamp = max(max_timestamp, timestamp)
+        if record.offset - header.base_offset != index:
+            faults.append(
+                RecordFault(
+                    index,
+                    f"the offset delta is {record.offset - header.base_offset}, not {index}",
+                    ErrorCode.INVALID_RECORD,
+                )
+            )
+        elif compacted and record.key is None:
+            faults.append(
+                RecordFault(
+                    index,
+                    "the topic is compacted and takes no record without a key",
+                    ErrorCode.INVALID_RECORD,
+                )
+            )
+        elif timestamp != NO_TIMESTAMP and (
+            (earliest is not None and timestamp < earliest)
+            or (latest is not None and timestamp > latest)
+        ):
+            faults.append(
+                RecordFault(
+                    index,
+                    f"the timestamp {timestamp} is out of range: "
+                    f"the topic takes {earliest} to {latest}",
+                    ErrorCode.INVALID_TIMESTAMP,
+                )
+            )
+    if not faults and not header.log_append_time and max_timestamp != header.max_timestamp:
+        faults.append(
+            RecordFault(
+                record_count - 1,
+                f"the header names {header.max_timestamp} as the latest timestamp, "
+                f"but it is {max_timestamp}",
+                ErrorCode.INVALID_RECORD,
+            )
+        )
+    return faults
+
+
+def find_record_for_time(
+    batch: Buffer, timestamp: int, limit: int = DECOMPRESSED_SIZE_MAX
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record at or after ``timestamp``."""
+    for record in iter_records(batch, limit):
+        if record.timestamp >= timestamp:
+            return record.offset, record.timestamp
+    return None
+
+
+def _records(header: BatchHeader, data: bytes) -> Iterator[Record]:
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    append_time = header.max_timestamp if header.log_append_time else None
+    position = 0
+    if header.record_count < 0:
+        raise _bad(f"the batch claims {header.record_count} records")
+    for _ in range(header.record_count):
+        try:
+            length, position = _varint(data, position)
+            end = position + length
+            if length < 0 or end > len(data):
+                raise _bad("a record reaches beyond its batch")
+            timestamp_delta, position = _varint(data, position + 1)
+            offset_delta, position = _varint(data, position)
+            key, position = _nullable(data, position, end)
+            value, position = _nullable(data, position, end)
+            record_headers, position = _headers(data, position, end)
+        except IndexError:
+            raise _bad("the last record is cut") from None
+        if position != end:
+            raise _bad("a record is longer or shorter than its length says")
+        yield Record(
+            base_offset + offset_delta,
+            base_timestamp + timestamp_delta if append_time is None else append_time,
+            key,
+            value,
+            record_headers,
+        )
+    if position != len(data):
+        raise _bad(f"{len(data) - position} bytes follow the last record of the batch")
+
+
+def _headers(
+    data: bytes, position: int, end: int
+) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, position = _varint(data, position)
+    if count == 0:
+        return (), position
+    if not 0 < count <= end - position:  # each takes two bytes at least
+        raise _bad(f"a record claims {count} headers")
+    found = []
+    for _ in range(count):
+        key, position = _nullable(data, position, end)
+        value, position = _nullable(data, position, end)
+        if key is None:
+            raise _bad("a record header has no key")
+        try:
+            found.append((key.decode(), value))
+        except UnicodeDecodeError:
+            raise _bad("the key of a record header is not UTF-8") from None
+    return tuple(found), position
+
+
+def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
+    length, position = _varint(data, position)
+    if length < 0:
+        if length != -1:
+            raise _bad(f"a field has the length {length}")
+        return None, position
+    field_end = position + length
+    if field_end > end:
+        raise _bad("a field reaches beyond its record")
+    return data[position:field_end], field_end
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    n = data[position]
+    position += 1
+    if n > 0x7F:
+        n, position = _long_varint(data, position, n)
+    return (n >> 1) ^ -(n & 1), position
+
+
+def _long_varint(data: bytes, position: int, first: int) -> tuple[int, int]:
+    """The rest of a varint whose first byte says that more follow; zigzag is left to the caller."""
+    n = first & 0x7F
+    shift = 7
+    while True:
+        byte = data[position]
+        position += 1
+        n |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return n & 0xFFFF_FFFF_FFFF_FFFF, position
+        shift += 7
+        if shift > 63:
+            raise _bad("a number has more than ten bytes")
+
+
+def _put_varint(out: bytearray, value: int) -> None:
+    n = ((value << 1) ^ (value >> 63)) & 0xFFFF_FFFF_FFFF_FFFF
+    while n > 0x7F:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    out.append(n)
+
+
+def _put_record(out: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:
+    body = bytearray(1)  # attributes
+    _put_varint(body, record.timestamp - base_timestamp)
+    _put_varint(body, record.offset - base_offset)
+    _put_nullable(body, record.key)
+    _put_nullable(body, record.value)
+    _put_varint(body, len(record.headers))
+    for key, value in record.headers:
+        _put_nullable(body, key.encode())
+        _put_nullable(body, value)
+    _put_varint(out, len(body))
+    out += body
+
+
+def _put_nullable(out: bytearray, field: bytes | None) -> None:
+    if field is None:
+        out.append(1)  # -1 in zigzag
+    else:
+        _put_varint(out, len(field))
+        out += field
+
+
+def _legacy_records(
+    message: Buffer, header: BatchHeader, limit: int, *, nested: bool = False
+) -> Iterator[Record]:
+    """One message of magic 0 or 1; a compressed one wraps others.
+
+    Inside a wrapper of magic 1 the offsets count from 0 and the wrapper's own
+    offset is that of the last; inside one of magic 0 they are absolute.
+    """
+    if header.size > len(message):
+        raise _bad(f"the message is cut: it has {header.size} bytes and {len(message)} are there")
+    view = memoryview(message)[: header.size]
+    fields_at = 26 if header.magic else 18
+    key, position = _legacy_field(view, fields_at)
+    value, position = _legacy_field(view, position)
+    if position != header.size:
+        raise _bad("a message is longer or shorter than its length says")
+    if header.codec == NO_CODEC:
+        yield Record(header.base_offset, header.max_timestamp, key, value)
+        return
+    if nested or value is None:
+        raise _bad("a compressed message holds another one, or nothing")
+    inner = decompress(header.codec, value, limit)
+    messages = list(headers(inner))
+    if not messages or messages[-1][0] + messages[-1][1].size != len(inner):
+        raise _bad("a compressed message holds no whole messages")
+    shift = header.base_offset - messages[-1][1].base_offset if header.magic else 0
+    for position, inner_header in messages:
+        if inner_header.magic != header.magic:
+            raise _bad("a compressed message holds messages of another magic")
+        piece = inner[position : position + inner_header.size]
+        for record in _legacy_records(piece, inner_header, limit, nested=True):
+            timestamp = header.max_timestamp if header.log_append_time else record.timestamp
+            yield record._replace(offset=record.offset + shift, timestamp=timestamp)
+
+
+def _legacy_field(view: memoryview, position: int) -> tuple[bytes | None, int]:
+    try:
+        length = _i32.unpack_from(view, position)[0]
+    except StructError:
+        raise _bad("a message is cut") from None
+    position += _i32.size
+    if length < 0:
+        return None, position
+    field_end = position + length
+    if field_end > len(view):
+        raise _bad("a field reaches beyond its message")
+    return bytes(view[position:field_end]), field_end
+
+
+def _bad(reason: str) -> BadBatch:
+    return BadBatch(ErrorCode.INVALID_RECORD, reason)
