@@ -10,23 +10,31 @@ unknown name is a warning (or refused, when strict), an old name is taken as its
 successor, and what has no effect here is said to have none.
 """
 
-import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from headrace.model.errors import ConfigError
 from headrace.model.ids import BrokerId
-from headrace.model.settings.kafka import (
-    BROKER,
-    DYNAMIC_ONLY,
-    NEVER_EMPTY,
-    TOPIC,
-    TOPIC_TWINS,
-    Row,
+from headrace.model.settings.kafka import BROKER, DYNAMIC_ONLY, TOPIC, TOPIC_TWINS, Row
+from headrace.model.settings.listeners import (
+    EVERY_INTERFACE,
+    Listener,
+    parse_listeners,
+    parse_protocol_map,
+    refuse_shared_ports,
 )
+from headrace.model.settings.properties import parse_properties
+from headrace.model.settings.values import Value, parse_value, split_list, value_to_text
 
-Value = bool | int | float | str | list[str] | None
+__all__ = [
+    "BrokerConfig",
+    "Listener",
+    "TopicConfig",
+    "check_topic_overrides",
+    "contradictions",
+    "parse_properties",
+    "topic_config",
+]
 
 OURS: dict[str, Row] = {
     "headrace.validate.records": ("bool", "false", None, "c", ""),
@@ -51,29 +59,7 @@ _QUIET_REASONS = frozenset(
     {"loop", "pool", "recovery", "cleaner", "cleaner_buffer", "parked", "quorum", "generation"}
 )
 
-_BITS = {"short": 16, "int": 32, "long": 64}
-_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_LIST_SEPARATOR = re.compile(r"\s*,\s*")
-_LISTENER = re.compile(r"([^:]*)://(?:\[([0-9a-zA-Z\-%._:]*)\]|([0-9a-zA-Z\-%._]*)):(-?[0-9]+)")
-_THROTTLED = re.compile(r"[0-9]+:[0-9]+")
-_BY_DURATION = re.compile(
-    r"by_duration:P(?=.)(\d+D)?(T(?=.)(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?", re.ASCII
-)
-_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _HOUR_MS = 3_600_000
-
-
-class Listener(NamedTuple):
-    """One address with its name. An empty host means every interface."""
-
-    name: str
-    host: str
-    port: int
-    protocol: str
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
 
 
 class TopicConfig(NamedTuple):
@@ -116,165 +102,6 @@ class TopicConfig(NamedTuple):
     segment_jitter_ms: int
     segment_ms: int
     unclean_leader_election_enable: bool
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Read Java's ``.properties`` syntax: continued lines, escapes, ``=``, ``:`` or a blank."""
-    values: dict[str, str] = {}
-    lines = iter(re.split(r"\r\n|\n|\r", text))
-    for line in lines:
-        line = line.lstrip(" \t\f")
-        if not line or line[0] in "#!":
-            continue
-        while _ends_in_open_backslash(line):
-            following = next(lines, None)
-            line = line[:-1]
-            if following is None:
-                break
-            line += following.lstrip(" \t\f")
-        key, value = _split_property(line)
-        values[_unescape(key)] = _unescape(value)
-    return values
-
-
-def _ends_in_open_backslash(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
-
-
-def _split_property(line: str) -> tuple[str, str]:
-    position = 0
-    while position < len(line) and line[position] not in "=: \t\f":
-        position += 2 if line[position] == "\\" else 1
-    key = line[:position]
-    rest = line[position:].lstrip(" \t\f")
-    if rest[:1] in ("=", ":"):
-        rest = rest[1:].lstrip(" \t\f")
-    return key, rest
-
-
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-
-    def replaced(match: re.Match[str]) -> str:
-        escape = match[1]
-        if escape.startswith("u") and len(escape) == 5:
-            return chr(int(escape[1:], 16))
-        return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(escape, escape)
-
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", replaced, text, flags=re.DOTALL)
-
-
-def parse_value(name: str, text: str, row: Row) -> Value:
-    """Turn the text of one setting into its value, or refuse it by name."""
-    kind, _, rule, _, _ = row
-    text = text.strip()
-    value: Value
-    if kind in _BITS:
-        if not _INTEGER.fullmatch(text) or not _fits(int(text), _BITS[kind]):
-            raise _refused(name, text, row)
-        value = int(text)
-    elif kind == "float":
-        try:
-            value = float(text.rstrip("fFdD") if text[-1:] in "fFdD" else text)
-        except ValueError:
-            raise _refused(name, text, row) from None
-        if "_" in text or math.isnan(value):
-            raise _refused(name, text, row)
-    elif kind == "bool":
-        lowered = text.lower()
-        if lowered not in ("true", "false"):
-            raise _refused(name, text, row)
-        return lowered == "true"
-    elif kind == "list":
-        return _parse_list(name, text, row)
-    else:
-        if rule == "" and not text:
-            raise _refused(name, text, row)
-        if isinstance(rule, tuple):
-            allowed = text.lower() in rule if rule[0] == str(rule[0]).lower() else text in rule
-            if rule == ("reset",):
-                allowed = text in ("latest", "earliest") or bool(_BY_DURATION.fullmatch(text))
-            if not allowed:
-                raise _refused(name, text, row)
-        return text
-    if isinstance(rule, tuple):
-        low, high = rule[0], rule[1]
-        below = isinstance(low, int | float) and value < low
-        above = isinstance(high, int | float) and value > high
-        if (below or above) and value not in rule[2:]:
-            raise _refused(name, text, row)
-    return value
-
-
-def _fits(number: int, bits: int) -> bool:
-    return -(1 << (bits - 1)) <= number < 1 << (bits - 1)
-
-
-def _parse_list(name: str, text: str, row: Row) -> list[str]:
-    rule = row[2]
-    items = _LIST_SEPARATOR.split(text) if text else []
-    if not items:
-        if name in NEVER_EMPTY:
-            raise _refused(name, text, row)
-        return items
-    if rule == ("throttled",):
-        if items != ["*"] and not all(_THROTTLED.fullmatch(item) for item in items):
-            raise _refused(name, text, row)
-    elif "" in items or len(set(items)) < len(items):
-        raise ConfigError(f"{name}={text}: expected a list without empty or repeated entries")
-    elif isinstance(rule, tuple) and not set(items) <= set(rule):
-        raise _refused(name, text, row)
-    return items
-
-
-def _refused(name: str, text: str, row: Row) -> ConfigError:
-    shown = "(hidden)" if row[0] == "password" else text
-    return ConfigError(f"{name}={shown}: expected {expected(row)}")
-
-
-def expected(row: Row) -> str:
-    """What a value of this setting must look like, in words."""
-    kind, _, rule, _, _ = row
-    if kind == "bool":
-        return "true or false"
-    if rule == ("throttled",):
-        return "* or a list of partition:broker"
-    if rule == ("reset",):
-        return "latest, earliest or by_duration: with an ISO 8601 duration"
-    if kind == "list":
-        if isinstance(rule, tuple):
-            return "a list of " + ", ".join(map(str, rule))
-        return "a list, separated by commas"
-    if kind in _BITS or kind == "float":
-        noun = "a number" if kind == "float" else f"an integer of {_BITS[kind]} bits"
-        if not isinstance(rule, tuple):
-            return noun
-        low, high = rule[0], rule[1]
-        limits = f"from {low} to {high}" if high is not None else f"of at least {low}"
-        besides = "".join(f", or {extra}" for extra in rule[2:])
-        noun = noun if high is not None or kind == "float" else noun.split(" of ")[0]
-        return f"{noun} {limits}{besides}"
-    if isinstance(rule, tuple):
-        return "one of " + ", ".join(map(str, rule))
-    return "a text that is not empty"
-
-
-def value_to_text(value: Value) -> str | None:
-    """A value as Kafka prints it: lists joined by commas, lower-case booleans, Java's doubles."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list):
-        return ",".join(value)
-    if isinstance(value, float):
-        mantissa, _, exponent = repr(value).partition("e")
-        if exponent:
-            mantissa = mantissa if "." in mantissa else mantissa + ".0"
-            return f"{mantissa}E{int(exponent)}"
-        return mantissa
-    return str(value)
 
 
 def row_of(name: str) -> Row | None:
@@ -589,10 +416,12 @@ class BrokerConfig:
                 )
 
     def _settle_listeners(self) -> None:
-        protocols = self._protocol_map()
+        protocols = parse_protocol_map(self.str("listener.security.protocol.map"))
         controller_names = [name.upper() for name in self.list("controller.listener.names")]
         opened = []
-        for listener in self._listeners("listeners", protocols, controller_names):
+        for listener in parse_listeners(
+            "listeners", self.list("listeners"), protocols, controller_names
+        ):
             if listener.name in controller_names:
                 self.notes.append(
                     f"listener {listener} is not opened: the controller lives in this process"
@@ -604,56 +433,10 @@ class BrokerConfig:
                 f"listeners={','.join(self.list('listeners'))}: "
                 "expected one that is not in controller.listener.names"
             )
-        _refuse_shared_ports(opened)
+        refuse_shared_ports(opened)
         self.listeners = tuple(opened)
         self.advertised_listeners = self._advertised(protocols, controller_names)
         self.inter_broker_listener = self._inter_broker_listener()
-
-    def _protocol_map(self) -> dict[_Str, _Str]:
-        name = "listener.security.protocol.map"
-        protocols = {}
-        for entry in _LIST_SEPARATOR.split(self.str(name)):
-            listener, colon, protocol = entry.rpartition(":")
-            if not colon or protocol.strip().upper() not in _PROTOCOLS:
-                raise ConfigError(
-                    f"{name}={entry}: expected LISTENER:PROTOCOL with one of "
-                    + ", ".join(_PROTOCOLS)
-                )
-            listener = listener.strip().upper()
-            if listener in protocols:
-                raise ConfigError(f"{name}: listener {listener} appears twice")
-            protocols[listener] = protocol.strip().upper()
-        return protocols
-
-    def _listeners(
-        self, setting: _Str, protocols: Mapping[_Str, _Str], controller_names: _List[_Str]
-    ) -> _List[Listener]:
-        found: dict[_Str, Listener] = {}
-        for entry in self.list(setting):
-            match = _LISTENER.fullmatch(entry)
-            if match is None:
-                raise ConfigError(
-                    f"{setting}={entry}: expected NAME://host:port, with an IPv6 host in brackets"
-                )
-            name = match[1].upper()
-            port = int(match[4])
-            if not 0 <= port <= 65535:
-                raise ConfigError(f"{setting}={entry}: expected a port from 0 to 65535")
-            if name in found:
-                raise ConfigError(f"{setting}: listener {name} appears twice")
-            protocol = protocols.get(name)
-            if protocol is None and name in controller_names:
-                protocol = "PLAINTEXT"
-            if protocol is None:
-                raise ConfigError(
-                    f"{setting}={entry}: listener.security.protocol.map has no protocol for {name}"
-                )
-            if protocol != "PLAINTEXT" and name not in controller_names:
-                raise ConfigError(
-                    f"{setting}={entry}: protocol {protocol} is not served yet, only PLAINTEXT"
-                )
-            found[name] = Listener(name, match[2] or match[3] or "", port, protocol)
-        return _List(found.values())
 
     def _advertised(
         self, protocols: Mapping[_Str, _Str], controller_names: _List[_Str]
@@ -661,15 +444,17 @@ class BrokerConfig:
         if "advertised.listeners" not in self._given:
             # Every interface is no address that a client could dial.
             return tuple(
-                listener._replace(host="") if listener.host in ("0.0.0.0", "::") else listener
+                listener._replace(host="") if listener.host in EVERY_INTERFACE else listener
                 for listener in self.listeners
             )
         advertised = []
         names = [listener.name for listener in self.listeners]
-        for listener in self._listeners("advertised.listeners", protocols, controller_names):
+        for listener in parse_listeners(
+            "advertised.listeners", self.list("advertised.listeners"), protocols, controller_names
+        ):
             if listener.name in controller_names:
                 continue
-            if listener.host in ("0.0.0.0", "::"):
+            if listener.host in EVERY_INTERFACE:
                 raise ConfigError(
                     f"advertised.listeners={listener}: expected an address that clients can reach"
                 )
@@ -729,7 +514,7 @@ class BrokerConfig:
             )
         self.connection_limits_by_host()
         if self._given or self._dynamic:
-            self.warnings += contradictions(topic_config(self, {}), "broker")
+            self.warnings += contradictions(topic_config(self, {}))
             self._check_sizes()
 
     def _check_sizes(self) -> None:
@@ -759,24 +544,12 @@ class BrokerConfig:
         """``max.connections.per.ip.overrides`` as host or address -> limit."""
         name = "max.connections.per.ip.overrides"
         limits = {}
-        for entry in filter(None, _LIST_SEPARATOR.split(self.str(name))):
+        for entry in split_list(self.str(name)):
             host, _, limit = entry.rpartition(":")
             if not host or not limit.strip().isdecimal():
                 raise ConfigError(f"{name}={entry}: expected host:limit, separated by commas")
             limits[host.strip().strip("[]")] = _Int(limit)
         return limits
-
-
-def _refuse_shared_ports(listeners: Iterable[Listener]) -> None:
-    """One port per listener, except that IPv4 and IPv6 may share one."""
-    by_port: dict[int, Listener] = {}
-    for listener in listeners:
-        other = by_port.setdefault(listener.port, listener)
-        if other is listener or listener.port == 0:
-            continue
-        families = {":" in other.host, ":" in listener.host}
-        if len(families) == 1 or not other.host or not listener.host:
-            raise ConfigError(f"listeners: {other} and {listener} have the same port")
 
 
 def _suggestion(name: str) -> str:
@@ -884,30 +657,30 @@ def _old_topic_changes(name: str, text: str) -> dict[str, object]:
     return {successor.replace(".", "_"): value for successor, _ in successors}
 
 
-def contradictions(config: TopicConfig, whose: str) -> list[str]:
-    """Limits that are fine alone and defeat each other together."""
+def contradictions(config: TopicConfig, topic: str | None = None) -> list[str]:
+    """Limits that are fine alone and defeat each other together, by their names."""
+
+    def shown(name: str) -> str:
+        value = getattr(config, name.replace(".", "_"))
+        return f"{name if topic is not None else TOPIC_TWINS[name][0][0]}={value}"
+
+    whose = "" if topic is None else f"topic {topic}: "
     found = []
     if config.segment_bytes < config.max_message_bytes:
         found.append(
-            f"{whose}: segments of {config.segment_bytes} bytes are smaller than the largest "
-            f"record batch of {config.max_message_bytes}: such a batch is refused"
+            f"{whose}{shown('segment.bytes')} is below {shown('max.message.bytes')}: "
+            "a record batch larger than a segment is refused"
         )
     if 0 <= config.retention_bytes < config.segment_bytes:
         found.append(
-            f"{whose}: retention of {config.retention_bytes} bytes is below one segment of "
-            f"{config.segment_bytes}: only whole segments are deleted"
+            f"{whose}{shown('retention.bytes')} is below {shown('segment.bytes')}: "
+            "only whole segments are deleted, so up to one more stays"
         )
-    slots = config.segment_index_bytes // 8
-    if slots * max(config.index_interval_bytes, 1) < min(config.segment_bytes, 1 << 31):
+    entry_count_max = config.segment_index_bytes // 8
+    if entry_count_max * max(config.index_interval_bytes, 1) < config.segment_bytes:
         found.append(
-            f"{whose}: an index of {config.segment_index_bytes} bytes with an entry every "
-            f"{config.index_interval_bytes} is full before a segment of {config.segment_bytes}: "
-            "segments will be rolled early"
-        )
-    if 0 < config.retention_ms < config.segment_ms and config.retention_bytes < 0:
-        found.append(
-            f"{whose}: retention of {config.retention_ms} ms is below segment.ms "
-            f"{config.segment_ms}: the segment being written is rolled and deleted by age "
-            "only once all its records are that old"
+            f"{whose}{shown('segment.index.bytes')} holds {entry_count_max} entries, one per "
+            f"{shown('index.interval.bytes')}, fewer than {shown('segment.bytes')} may need: "
+            "segments are rolled when the index is full"
         )
     return found

@@ -478,6 +478,9 @@ INTERNAL = frozenset({
     "unstable.feature.versions.enable",
 })
 
+# Words that may be written in any case.
+ANY_CASE = frozenset({"group.consumer.migration.policy", "sasl.oauthbearer.assertion.algorithm"})
+
 # Lists that must name at least one thing.
 NEVER_EMPTY = frozenset({
     "advertised.listeners",
