@@ -1,0 +1,97 @@
+"""Which brokers hold a new partition: round robin with a growing shift, across racks.
+
+Brokers stand in a fixed order. Partition i has its first replica on broker
+(start + i) mod n and the others on the next ones; after every n partitions the distance
+between the first and the others grows by one, so that the leaders of a dead
+broker spread over all survivors instead of falling to its one neighbour.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from headrace.model.cluster import BrokerEntry
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import BrokerId
+
+
+def place(
+    brokers: Iterable[BrokerEntry],
+    partition_count: int,
+    replication_factor: int,
+    *,
+    start: int,
+    shift: int,
+    first_partition: int = 0,
+) -> list[tuple[BrokerId, ...]]:
+    """Replicas for each new partition, the preferred leader first.
+
+    ``start`` and ``shift`` are the dice: any two numbers from zero up. ``first_partition`` is above
+    zero when a topic grows, so that the rhythm goes on where it stopped.
+    Raises Rejected: INVALID_PARTITIONS or INVALID_REPLICATION_FACTOR.
+    """
+    entries = sorted(brokers)
+    check_factor(replication_factor, len(entries))
+    if partition_count <= 0:
+        raise Rejected(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
+    racks = {entry.broker_id: entry.rack for entry in entries}
+    if None in racks.values():
+        # One broker without a rack makes every rule about racks a guess: place without them.
+        racks = {broker: str(broker) for broker in racks}
+        order = [entry.broker_id for entry in entries]
+    else:
+        order = alternate_racks([(entry.broker_id, entry.rack or "") for entry in entries])
+    rack_count = len(set(racks.values()))
+
+    placed = []
+    for partition in range(first_partition, first_partition + partition_count):
+        first = (start + partition) % len(order)
+        # The shift grows once per full turn over the brokers.
+        grown = shift + partition // len(order)
+        chosen = [order[first]]
+        chosen_racks = {racks[order[first]]}
+        distance = 0
+        while len(chosen) < replication_factor:
+            candidate = order[_neighbour(first, grown + distance, len(order))]
+            distance += 1
+            # A rack gets its second replica only when every rack has one. Once they
+            # have, the next candidates come round again and any unused one is taken.
+            crowded = racks[candidate] in chosen_racks and len(chosen_racks) < rack_count
+            if candidate not in chosen and not crowded:
+                chosen.append(candidate)
+                chosen_racks.add(racks[candidate])
+        placed.append(tuple(chosen))
+    return placed
+
+
+def check_factor(replication_factor: int, broker_count: int) -> None:
+    """Raise Rejected(INVALID_REPLICATION_FACTOR) unless so many brokers are alive."""
+    if replication_factor <= 0:
+        raise Rejected(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0.",
+        )
+    if replication_factor > broker_count:
+        raise Rejected(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor {replication_factor} is larger than the {broker_count} "
+            f"live broker{'s' if broker_count != 1 else ''}.",
+        )
+
+
+def alternate_racks(brokers: Sequence[tuple[BrokerId, str]]) -> list[BrokerId]:
+    """The brokers in an order in which neighbours lie in different racks while racks last."""
+    by_rack: dict[str, list[BrokerId]] = {}
+    for broker, rack in sorted(brokers, key=lambda entry: (entry[1], entry[0])):
+        by_rack.setdefault(rack, []).append(broker)
+    order: list[BrokerId] = []
+    turn = 0
+    while len(order) < len(brokers):
+        order += [members[turn] for members in by_rack.values() if turn < len(members)]
+        turn += 1
+    return order
+
+
+def _neighbour(first: int, distance: int, broker_count: int) -> int:
+    """Never ``first`` itself: the distance turns over the other brokers only."""
+    if broker_count == 1:
+        return first
+    return (first + 1 + distance % (broker_count - 1)) % broker_count

@@ -1,0 +1,143 @@
+"""What may be a topic: the rules for names, for partitions wanted, for replicas given by hand.
+
+Pure. Refusals are ``Rejected`` with Kafka's code; settings are checked by ``model.config``.
+"""
+
+import re
+from collections.abc import Container, Mapping, Sequence
+from typing import NamedTuple
+
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import BrokerId
+
+NAME_LENGTH_MAX = 249  # a folder "name-partition" must fit into 255 bytes
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+SHARE_STATE_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
+
+# Names that belong to a cluster's own log of metadata; clients cannot have them.
+FORBIDDEN_TOPICS = frozenset({"__cluster_metadata"})
+
+# One request makes no more than this, as in Kafka; a larger wish is a mistake or an attack.
+PARTITIONS_PER_REQUEST_MAX = 10_000
+
+DEFAULT = -1  # "as the broker's settings say", for a count of partitions or replicas
+
+
+def is_legal_name(name: str) -> bool:
+    return (
+        len(name) <= NAME_LENGTH_MAX
+        and _LEGAL_NAME.fullmatch(name) is not None
+        and name not in (".", "..")
+    )
+
+
+def check_name(name: str) -> None:
+    """Raise Rejected(INVALID_TOPIC_EXCEPTION), saying what is wrong with the name."""
+    if is_legal_name(name):
+        return
+    if not name:
+        reason = "the empty string is not allowed"
+    elif name in (".", ".."):
+        reason = f"'{name}' is not allowed"
+    elif len(name) > NAME_LENGTH_MAX:
+        # A hostile name may be megabytes long; the answer need not be.
+        reason = f"{len(name)} characters are more than the {NAME_LENGTH_MAX} allowed"
+    else:
+        reason = f"'{name}' has characters other than ASCII letters, digits, '.', '_' and '-'"
+    raise Rejected(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {reason}")
+
+
+def collision_key(name: str) -> str:
+    """Names with the same key cannot stand side by side: metrics spell ``.`` as ``_``."""
+    return name.replace(".", "_")
+
+
+def is_internal(name: str) -> bool:
+    return name in INTERNAL_TOPICS
+
+
+class NewTopic(NamedTuple):
+    """A wish for a topic, as it came from a client or from auto-creation."""
+
+    name: str
+    partition_count: int = DEFAULT
+    replication_factor: int = DEFAULT
+    assignments: Sequence[tuple[int, Sequence[BrokerId]]] = ()  # partition, replicas; by hand
+    overrides: Mapping[str, str | None] = {}
+
+
+def partition_count_of(wanted: NewTopic, default: int) -> int:
+    """How many partitions a wish asks for, before it is checked; never negative."""
+    if wanted.assignments:
+        return len(wanted.assignments)
+    return max(0, default if wanted.partition_count == DEFAULT else wanted.partition_count)
+
+
+def check_counts(wanted: NewTopic) -> None:
+    """Raise Rejected unless the numbers make sense by themselves."""
+    if wanted.assignments:
+        if wanted.replication_factor != DEFAULT:
+            raise Rejected(
+                ErrorCode.INVALID_REQUEST,
+                "With replicas assigned by hand the replication factor must be -1.",
+            )
+        if wanted.partition_count != DEFAULT:
+            raise Rejected(
+                ErrorCode.INVALID_REQUEST,
+                "With replicas assigned by hand the number of partitions must be -1.",
+            )
+        return
+    if wanted.replication_factor != DEFAULT and wanted.replication_factor <= 0:
+        raise Rejected(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 for the default.",
+        )
+    if wanted.partition_count != DEFAULT and wanted.partition_count <= 0:
+        raise Rejected(
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions must be larger than 0, or -1 for the default.",
+        )
+
+
+def check_assignments(
+    assignments: Sequence[tuple[int, Sequence[BrokerId]]], brokers: Container[BrokerId]
+) -> list[tuple[BrokerId, ...]]:
+    """Replicas by partition, from what was given by hand for partitions 0, 1, 2 and so on."""
+    by_partition: dict[int, tuple[BrokerId, ...]] = {}
+    for partition, replicas in assignments:
+        if partition in by_partition:
+            raise Rejected(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Partition {partition} is assigned more than once.",
+            )
+        check_replicas(replicas, brokers)
+        by_partition[partition] = tuple(replicas)
+    if by_partition.keys() != set(range(len(by_partition))):
+        raise Rejected(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "Assigned partitions must be numbered from 0 without a gap.",
+        )
+    return [by_partition[partition] for partition in range(len(by_partition))]
+
+
+def check_replicas(replicas: Sequence[BrokerId], brokers: Container[BrokerId]) -> None:
+    """Raise Rejected(INVALID_REPLICA_ASSIGNMENT) unless these brokers can hold a partition."""
+    if not replicas:
+        raise Rejected(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition needs at least one replica."
+        )
+    if len(set(replicas)) != len(replicas):
+        raise Rejected(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Replicas {list(replicas)} name a broker more than once.",
+        )
+    for broker in replicas:
+        if broker not in brokers:
+            raise Rejected(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Broker {broker} is assigned a replica and is not registered.",
+            )

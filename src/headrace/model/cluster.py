@@ -1,0 +1,123 @@
+"""The picture of the cluster: brokers, topics, partitions, as any broker answers Metadata from.
+
+Every value here is frozen. A change makes a new ``Picture`` that shares what did not
+change, so a handler may keep one across an ``await`` and sees no half-made change.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from headrace.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
+
+NO_LEADER = BrokerId(-1)
+
+
+class Endpoint(NamedTuple):
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+
+class BrokerEntry(NamedTuple):
+    """One live broker. Its epoch tells it from an earlier one with the same id."""
+
+    broker_id: BrokerId
+    endpoints: Mapping[str, Endpoint]  # by listener name, in the order given
+    rack: str | None
+    broker_epoch: int
+
+
+class PartitionState(NamedTuple):
+    """Who leads one partition and who is in sync, as last agreed in the cluster."""
+
+    topic: str
+    partition: int
+    topic_id: TopicId
+    leader: BrokerId  # NO_LEADER while nobody may lead
+    leader_epoch: LeaderEpoch
+    isr: tuple[BrokerId, ...]
+    replicas: tuple[BrokerId, ...]  # the first is the preferred leader
+    partition_epoch: int  # of this state; a change names the one it replaces
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+    offline: tuple[BrokerId, ...] = ()  # replicas that cannot serve now
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+class TopicState(NamedTuple):
+    name: str
+    topic_id: TopicId
+    partitions: tuple[PartitionState, ...]  # at its own index each
+    internal: bool
+
+
+class Picture:
+    """The whole cluster at one moment. ``generation`` grows with every change."""
+
+    __slots__ = ("_by_id", "brokers", "cluster_id", "controller_id", "generation", "topics")
+
+    def __init__(
+        self,
+        cluster_id: str,
+        controller_id: BrokerId = NO_LEADER,
+        brokers: Mapping[BrokerId, BrokerEntry] | None = None,
+        topics: Mapping[str, TopicState] | None = None,
+        generation: int = 0,
+        by_id: Mapping[TopicId, TopicState] | None = None,
+    ) -> None:
+        self.cluster_id = cluster_id
+        self.controller_id = controller_id
+        self.brokers: Mapping[BrokerId, BrokerEntry] = brokers or {}
+        self.topics: Mapping[str, TopicState] = topics or {}
+        self.generation = generation
+        self._by_id: Mapping[TopicId, TopicState] = (
+            by_id if by_id is not None else {t.topic_id: t for t in self.topics.values()}
+        )
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicState | None:
+        return self._by_id.get(topic_id)
+
+    def partition(self, topic: str, partition: int) -> PartitionState | None:
+        state = self.topics.get(topic)
+        if state is None or not 0 <= partition < len(state.partitions):
+            return None
+        return state.partitions[partition]
+
+    def with_brokers(self, brokers: Iterable[BrokerEntry], controller_id: BrokerId) -> "Picture":
+        by_id = {entry.broker_id: entry for entry in brokers}
+        return Picture(
+            self.cluster_id, controller_id, by_id, self.topics, self.generation + 1, self._by_id
+        )
+
+    def with_topics(self, changed: Iterable[TopicState], removed: Iterable[str] = ()) -> "Picture":
+        """Topics that came, changed or went; one made anew replaces its old id too."""
+        topics = dict(self.topics)
+        by_id = dict(self._by_id)
+        for name in removed:
+            gone = topics.pop(name, None)
+            if gone is not None:
+                by_id.pop(gone.topic_id, None)
+        for topic in changed:
+            old = topics.get(topic.name)
+            if old is not None and old.topic_id != topic.topic_id:
+                by_id.pop(old.topic_id, None)
+            topics[topic.name] = topic
+            by_id[topic.topic_id] = topic
+        return Picture(
+            self.cluster_id, self.controller_id, self.brokers, topics, self.generation + 1, by_id
+        )
+
+    def with_partitions(self, states: Iterable[PartitionState]) -> "Picture":
+        """Partitions of known topics in their new state."""
+        by_topic: dict[str, list[PartitionState]] = {}
+        for state in states:
+            by_topic.setdefault(state.topic, list(self.topics[state.topic].partitions))[
+                state.partition
+            ] = state
+        return self.with_topics(
+            self.topics[name]._replace(partitions=tuple(partitions))
+            for name, partitions in by_topic.items()
+        )
