@@ -617,8 +617,8 @@ class _EncoderSource(_Source):
         codes = "".join(code for code, _ in self.run)
         values = [value for _, value in self.run if value]
         self.run = []
-        if codes == "x":
-            self.emit(f"{self.out}.append(0)")
+        if codes in ("x", "B"):
+            self.emit(f"{self.out}.append({values[0] if values else 0})")
         else:
             self.emit(f"{self.out} += {self.struct_method(codes, 'pack')}({', '.join(values)})")
 
@@ -747,9 +747,17 @@ class _EncoderSource(_Source):
         if field.default == "null":
             return f"{source} is not None"
         if field.is_struct and not field.is_array:
-            default = f"default_{field.element}"
-            self.names[default] = self.names[field.element]()
-            return f"{source} != {default}"
+            # Spelled out: three such fields in each partition of a Fetch response
+            # would cost more than all the rest if compared as objects.
+            inner = self.unique("c")
+            null = f"({inner} := {source}) is None" if field.nullable != _NEVER else ""
+            parts = [
+                self.differs(f"{inner}.{other.name}", other)
+                for other in self.known.structs[field.element]
+            ]
+            if not null:
+                self.emit(f"{inner} = {source}")
+            return " or ".join([null, *parts] if null else parts)
         return f"{source} != {_default_source(field)}"
 
 

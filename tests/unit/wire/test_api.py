@@ -1,0 +1,54 @@
+"""What is announced must exist, and what exists must be named."""
+
+from headrace.wire import messages as m
+from headrace.wire.api import (
+    ANNOUNCED,
+    SERVED,
+    ApiKey,
+    api_name,
+    is_flexible,
+    is_served,
+    request_class,
+    response_class,
+)
+from headrace.wire.messages.tables import APIS
+
+
+def test_every_api_has_a_key_under_its_name() -> None:
+    assert {int(key) for key in ApiKey} == set(APIS)
+    for key in ApiKey:
+        assert key.name.replace("_", "").lower() == api_name(key).lower()
+
+
+def test_every_announced_version_can_be_spoken() -> None:
+    for key, (first, last) in (ANNOUNCED | SERVED).items():
+        _, oldest, newest, _ = APIS[key]
+        assert oldest <= first <= last <= newest
+
+
+def test_what_is_served_is_what_kafka_announces_but_for_list_offsets_0() -> None:
+    differing = {key for key in SERVED if SERVED[key] != ANNOUNCED[key]}
+    assert differing == {ApiKey.LIST_OFFSETS}
+    assert SERVED[ApiKey.LIST_OFFSETS] == (0, 11)
+    assert SERVED[ApiKey.PRODUCE] == (0, 13)
+    assert SERVED[ApiKey.INIT_PRODUCER_ID] == (0, 5)  # 6 is unstable
+
+
+def test_a_version_is_served_within_its_range_and_not_beside_it() -> None:
+    assert not is_served(1, 3)
+    assert is_served(1, 4)
+    assert is_served(1, 18)
+    assert not is_served(1, 19)
+    assert not is_served(999, 0)
+
+
+def test_flexible_versions_begin_where_the_definitions_say() -> None:
+    assert not is_flexible(ApiKey.METADATA, 8)
+    assert is_flexible(ApiKey.METADATA, 9)
+    assert not is_flexible(ApiKey.SASL_HANDSHAKE, 1)
+    assert not is_flexible(999, 0)
+
+
+def test_classes_are_found_by_key() -> None:
+    assert request_class(3) is m.MetadataRequest
+    assert response_class(ApiKey.FETCH) is m.FetchResponse
