@@ -1,7 +1,7 @@
 """Apache Kafka itself, fetched with Maven: a node to measure and compare with, and its tools.
 
-The jars lie in ``.cache/apache-kafka/VERSION`` of the project. Nodes listen on 127.0.0.1 alone, with
-the heap and collector settings that Kafka's own start script gives them.
+The jars lie in ``.cache/apache-kafka/VERSION`` of the project. Nodes listen on 127.0.0.1 alone,
+with the heap and collector settings that Kafka's own start script gives them.
 """
 
 import base64
@@ -78,7 +78,14 @@ def jars(kafka_version: str = NEWEST) -> Path:
     try:
         (unfinished / "pom.xml").write_text(_POM.format(kafka_version=kafka_version))
         subprocess.run(
-            ["mvn", "-q", "-B", "-Dstyle.color=never", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
+            [
+                "mvn",
+                "-q",
+                "-B",
+                "-Dstyle.color=never",
+                "dependency:copy-dependencies",
+                "-DoutputDirectory=jars",
+            ],
             cwd=unfinished,
             check=True,
         )

@@ -9,7 +9,8 @@
  *
  * -X name=value sets a property of librdkafka, -P one of the producer alone, -C one of the
  * consumer alone. Each run prints one line of JSON. SAMPLES gets pairs of doubles: the moment a
- * record was sent (CLOCK_MONOTONIC, seconds) and how long it took (seconds).
+ * record was sent (CLOCK_MONOTONIC, seconds) and how long it took (seconds). SIGTERM ends "ack"
+ * and "e2e" early, with their report.
  *
  * "produce" counts the time from the first record to the last acknowledgement, with the
  * connection already up. "consume" counts from the first records that arrive. "ack" and "e2e"
@@ -50,6 +51,13 @@ static struct {
     struct setting settings[SETTINGS_MAX];
     int setting_count;
 } options = {.partitions = 1, .size = 100};
+
+static volatile sig_atomic_t stopping; /* set by SIGTERM: a latency run ends and reports */
+
+static void on_sigterm(int number) {
+    (void)number;
+    stopping = 1;
+}
 
 /* Written by the delivery callback, which runs inside rd_kafka_poll on the main thread. */
 static long delivered, failed;
@@ -240,7 +248,7 @@ static int latency(int end_to_end) {
     double *sent_at = malloc(room * sizeof(double)), *took = malloc(room * sizeof(double));
     char *value = payload();
     double start = now();
-    while (options.count ? n < options.count : now() - start < options.seconds && n < room) {
+    while (!stopping && n < room && (options.count || now() - start < options.seconds)) {
         long before = delivered + failed;
         double sent = now();
         rd_kafka_produce(topic, 0, RD_KAFKA_MSG_F_COPY, value, options.size, NULL, 0, NULL);
@@ -359,6 +367,8 @@ int main(int argc, char **argv) {
     if (!options.brokers)
         die("usage", "-b HOST:PORT is wanted");
     signal(SIGPIPE, SIG_IGN);
+    if (!strcmp(mode, "ack") || !strcmp(mode, "e2e"))
+        signal(SIGTERM, on_sigterm);
     keep_memory();
     int status;
     if (!strcmp(mode, "produce"))

@@ -1,4 +1,4 @@
-"""The C load generator: built on first use, run with settings that are the same for every broker."""
+"""The C load generator: built on first use, with the same settings for every broker."""
 
 import hashlib
 import json

@@ -20,8 +20,9 @@ _COLUMNS = (
     "metric",
     "unit",
     "headrace",
-    "kafka",
+    "peer",
     "ratio",
+    "beside",
     "target",
     "met",
     "rounds",
@@ -59,25 +60,26 @@ def ratio_at_most(bound: float) -> Target:
 
 @dataclass(frozen=True)
 class Row:
-    """One metric of one figure: the median over its rounds, ours and the peer's."""
+    """One metric of one figure: the median over its rounds, ours and the peer's beside it."""
 
     figure: str
     metric: str
     unit: str
     headrace: float | None
-    kafka: float | None
+    peer: float | None
     targets: tuple[Target, ...] = ()
     rounds: int = 1
+    beside: str = "Apache Kafka"
 
     @property
     def ratio(self) -> float | None:
-        if self.headrace is None or not self.kafka:
+        if self.headrace is None or not self.peer:
             return None
-        return self.headrace / self.kafka
+        return self.headrace / self.peer
 
     @property
     def met(self) -> bool | None:
-        """Whether every target is reached; None without a target or without a value to hold it to."""
+        """Whether every target is reached; None without a target or a value to hold it to."""
         judged = [
             target.at_least <= value <= target.at_most
             for target in self.targets
@@ -109,8 +111,9 @@ def cells(row: Row) -> tuple[str, ...]:
         row.metric,
         row.unit,
         _number(row.headrace),
-        _number(row.kafka),
+        _number(row.peer),
         _number(row.ratio),
+        row.beside if row.peer is not None else "",
         ", ".join(map(str, row.targets)),
         _verdict(row),
     )
@@ -118,7 +121,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def table(rows: Sequence[Row]) -> str:
     """All rows in aligned columns; a figure's name stands in its first row alone."""
-    heads = ("FIGURE", "METRIC", "UNIT", "HEADRACE", "KAFKA", "RATIO", "TARGET", "")
+    heads = ("FIGURE", "METRIC", "UNIT", "HEADRACE", "PEER", "RATIO", "BESIDE", "TARGET", "")
     lines = [heads, *map(cells, rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
     printed, before = [], ""
@@ -142,8 +145,9 @@ def as_json(rows: Sequence[Row]) -> str:
                 "metric": row.metric,
                 "unit": row.unit,
                 "headrace": row.headrace,
-                "kafka": row.kafka,
+                "peer": row.peer,
                 "ratio": row.ratio,
+                "beside": row.beside,
                 "target": ", ".join(map(str, row.targets)) or None,
                 "met": row.met,
                 "rounds": row.rounds,
@@ -179,7 +183,8 @@ def keep(rows: Sequence[Row], *, quick: bool) -> None:
                     row.figure,
                     row.metric,
                     row.unit,
-                    *(_exact(value) for value in (row.headrace, row.kafka, row.ratio)),
+                    *(_exact(value) for value in (row.headrace, row.peer, row.ratio)),
+                    row.beside if row.peer is not None else "",
                     ", ".join(map(str, row.targets)),
                     _verdict(row),
                     row.rounds,

@@ -1,0 +1,53 @@
+"""The command: ``python -m bench NAME ...``, ``python -m bench all``, ``python -m bench list``."""
+
+import argparse
+import os
+import sys
+
+from bench import report
+from bench.apache_kafka import missing
+from bench.figures import FIGURES, purpose
+from bench.node import scratch_folder
+from bench.report import Row
+from bench.run import Run
+
+
+def main() -> int:
+    """Measure what was asked for. Exit 1 when a target was missed, 0 otherwise."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="Measure Headrace beside Apache Kafka, on this machine, in the same run.",
+        epilog="\n".join(f"  {name:12} {purpose(name)}" for name in FIGURES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("figures", nargs="*", default=["all"], metavar="NAME", help="or: all")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default 3)")
+    parser.add_argument("--quick", action="store_true", help="small and rough: does it run at all")
+    parser.add_argument("--alone", action="store_true", help="without Apache Kafka beside")
+    parser.add_argument("--format", choices=("table", "json"), default="table")
+    parser.add_argument("--no-keep", action="store_true", help="do not append to results.csv")
+    asked = parser.parse_args()
+    names = list(FIGURES) if "all" in asked.figures else asked.figures
+    if unknown := [name for name in names if name not in FIGURES]:
+        parser.error(f"unknown figure {unknown[0]}; there are {', '.join(FIGURES)}")
+    if not asked.alone and (reason := missing()):
+        parser.error(f"Apache Kafka {reason}; --alone measures without it")
+    if os.getloadavg()[0] > 0.7 and not asked.quick:
+        print(f"  the machine is not idle: load {os.getloadavg()[0]:.2f}", file=sys.stderr)
+
+    rows: list[Row] = []
+    with scratch_folder() as scratch:
+        run = Run(scratch, 1 if asked.quick else asked.rounds, asked.quick)
+        if asked.alone:
+            run.sides = ("headrace",)
+        for name in names:
+            measured = FIGURES[name](run)
+            if not asked.no_keep:
+                report.keep(measured, quick=asked.quick)
+            rows += measured
+    print(report.table(rows) if asked.format == "table" else report.as_json(rows))
+    return int(any(row.met is False for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""The figures by name: each a function that measures and returns its rows."""
+
+from collections.abc import Callable
+
+from bench.figures import growth, latency, limits, memory, start, throughput
+from bench.report import Row
+from bench.run import Run
+
+FIGURES: dict[str, Callable[[Run], list[Row]]] = {
+    "start": start.process_start,
+    "embedded": start.embedded_start,
+    "recovery": start.recovery,
+    "memory": memory.resident,
+    "throughput": throughput.throughput,
+    "latency": latency.latency,
+    "compaction": latency.compaction,
+    "partitions": throughput.partitions,
+    "connections": memory.connections,
+    "growth": growth.growth,
+    "limit": limits.raw_limit,
+    "sendfile": limits.sendfile,
+}
+
+
+def purpose(name: str) -> str:
+    """The first line of what a figure says about itself."""
+    return (FIGURES[name].__doc__ or "").strip().splitlines()[0]

@@ -1,0 +1,78 @@
+"""Whether a long log costs more than a short one: processor time per append and per fetch."""
+
+import random
+
+from bench import load, topics
+from bench.node import Node, disk_room_gb
+from bench.raw_client import RawClient
+from bench.report import Row, value_at_most
+from bench.run import Run, Samples, cpu_of
+
+_FETCH_SIZE = 64 << 10
+# As many places in either log, so that both sets of pages have the same share of the processor's
+# caches and the difference is the broker's.
+_PLACES = 250
+
+
+def growth(run: Run) -> list[Row]:
+    """CPU per append and per fetch at any offset: 10 GB of log against an almost empty one."""
+    samples = Samples("growth")
+    lengths = {"short": 16_000, "long": run.sized(10_000_000, 200_000)}
+    if disk_room_gb(run.scratch) < lengths["long"] * 1024 / 1e9 + 10:
+        raise RuntimeError(f"not enough room in {run.scratch} for a log of 10 GB")
+    # One side after the other: two such logs do not fit in the page cache of a small machine.
+    for side in run.sides:
+        with run.node(side) as node:
+            for topic, count in lengths.items():
+                topics.create(node.address, topic)
+                made = load.produce(node.address, topic, count, 1024, limit_s=900)
+                load.consume(node.address, topic, count, limit_s=900)  # warm
+                run.say(f"growth {side}: {topic} log, in at {made['mb_per_s']:.0f} MB/s")
+            for round_number in range(run.rounds + 1):
+                for topic, count in lengths.items():
+                    append = _append_us(run, node, topic)
+                    fetch = _fetch_us(run, node, topic, count)
+                    run.say(f"growth {side} {topic}: append {append:.1f}, fetch {fetch:.1f} µs")
+                    if round_number:
+                        samples.add(side, f"append, {topic} log", append)
+                        samples.add(side, f"fetch, {topic} log", fetch)
+        for what in ("append", "fetch"):
+            short, long = (samples.get(side, f"{what}, {topic} log") for topic in lengths)
+            assert short is not None
+            assert long is not None
+            samples.add(side, f"{what}, long / short", long / short)
+    return [
+        samples.row(f"{what}, {which}", unit, *targets)
+        for what in ("append", "fetch")
+        for which, unit, targets in (
+            ("short log", "CPU µs", ()),
+            ("long log", "CPU µs", ()),
+            ("long / short", "×", (value_at_most(1.15),)),
+        )
+    ]
+
+
+def _append_us(run: Run, node: Node, topic: str) -> float:
+    """Processor time of the broker for one record, produced and acknowledged on its own."""
+    count = run.sized(10_000, 1000)
+    cpu: list[float] = []
+    with cpu_of(node, cpu):
+        load.latency("ack", node.address, topic, count=count)
+    return cpu[0] / count * 1e6
+
+
+def _fetch_us(run: Run, node: Node, topic: str, offset_end: int) -> float:
+    """Processor time of the broker for a fetch of 64 KiB at some offset."""
+    count = run.sized(10_000, 1000)
+    dice = random.Random(7)
+    places = [dice.randrange(offset_end - 100) for _ in range(_PLACES)]
+    client = RawClient(node.address)
+    for place in places:
+        client.fetch(topic, place, _FETCH_SIZE)
+    cpu: list[float] = []
+    with cpu_of(node, cpu):
+        for _ in range(count // _PLACES):
+            for place in places:
+                client.fetch(topic, place, _FETCH_SIZE)
+    client.close()
+    return cpu[0] / (count // _PLACES * _PLACES) * 1e6

@@ -1,0 +1,109 @@
+"""One run of the bench: how much, against whom, and the samples that it collects."""
+
+import contextlib
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.apache_kafka import KafkaNode
+from bench.node import HeadraceNode, Node
+from bench.report import Row, Target, median
+
+SIDES: dict[str, type[Node]] = {"headrace": HeadraceNode, "kafka": KafkaNode}
+
+# Deleted segments leave the disk at once, so that rounds do not pile up. The same for everyone.
+SETTINGS = {"log.segment.delete.delay.ms": "1000", "log.retention.ms": "-1"}
+
+
+@dataclass
+class Run:
+    """What was asked for on the command line, and where data may lie."""
+
+    scratch: Path
+    rounds: int
+    quick: bool
+    sides: tuple[str, ...] = ("headrace", "kafka")
+    _folders: int = 0
+
+    def sized(self, full: int, quick: int) -> int:
+        """A count: the honest one, or one for a smoke test."""
+        return quick if self.quick else full
+
+    def say(self, words: str) -> None:
+        print(f"  {words}", file=sys.stderr, flush=True)
+
+    def node(
+        self,
+        side: str,
+        settings: Mapping[str, str] | None = None,
+        kind: type[Node] | None = None,
+    ) -> Node:
+        """A node that is not started, with a folder of its own."""
+        self._folders += 1
+        folder = self.scratch / f"{side}-{self._folders}"
+        return (kind or SIDES[side])(folder, settings=SETTINGS | dict(settings or {}))
+
+    @contextlib.contextmanager
+    def nodes(self, settings: Mapping[str, str] | None = None) -> Iterator[dict[str, Node]]:
+        """Every side running at once, for rounds that take turns."""
+        with contextlib.ExitStack() as stack:
+            started = {side: self.node(side, settings) for side in self.sides}
+            for node in started.values():
+                stack.enter_context(node)
+            yield started
+
+
+class Samples:
+    """Values by side and metric; a figure's rows are their medians."""
+
+    def __init__(self, figure: str) -> None:
+        self.figure = figure
+        self._values: dict[tuple[str, str], list[float]] = defaultdict(list)
+
+    def add(self, side: str, metric: str, value: float) -> None:
+        self._values[side, metric].append(value)
+
+    def get(self, side: str, metric: str) -> float | None:
+        return median(self._values[side, metric])
+
+    def row(
+        self,
+        metric: str,
+        unit: str,
+        *targets: Target,
+        ours: str = "headrace",
+        peer: str = "kafka",
+        beside: str = "Apache Kafka",
+    ) -> Row:
+        return Row(
+            self.figure,
+            metric,
+            unit,
+            self.get(ours, metric),
+            self.get(peer, metric),
+            targets,
+            max(len(self._values[ours, metric]), len(self._values[peer, metric])),
+            beside,
+        )
+
+
+@contextlib.contextmanager
+def cpu_of(node: Node, into: list[float]) -> Iterator[None]:
+    """Append the processor seconds that a broker used meanwhile."""
+    before = node.cpu_seconds()
+    yield
+    into.append(node.cpu_seconds() - before)
+
+
+def wait_until(condition: object, limit_s: float, what: str) -> float:
+    """Wait for a callable to become true. Returns the seconds that it took."""
+    assert callable(condition)
+    start = time.monotonic()
+    while not condition():
+        if time.monotonic() - start > limit_s:
+            raise TimeoutError(f"{what}: not after {limit_s:.0f} s")
+        time.sleep(0.005)
+    return time.monotonic() - start

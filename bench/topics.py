@@ -1,0 +1,57 @@
+"""Topics made, changed and deleted on any broker, with the stock client."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+
+def _admin(address: str) -> AdminClient:
+    # The caller keeps it in a name until its futures are done: they end with the client.
+    return AdminClient({"bootstrap.servers": address, "log_level": "2"})
+
+
+def _finish(futures: Mapping[Any, Any]) -> None:
+    for future in futures.values():
+        future.result(60)
+
+
+def create(
+    address: str, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None
+) -> None:
+    """Make a topic and wait until every partition has a leader."""
+    admin = _admin(address)
+    made = NewTopic(topic, partitions, 1, config=dict(settings or {}))
+    _finish(admin.create_topics([made], operation_timeout=30))
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        seen = admin.list_topics(topic, timeout=10).topics[topic].partitions
+        if len(seen) == partitions and all(entry.leader >= 0 for entry in seen.values()):
+            return
+        time.sleep(0.05)
+    raise TimeoutError(f"{topic} on {address} has no leaders")
+
+
+def delete(address: str, *topics: str) -> None:
+    """Delete topics, so that their memory in the page cache serves the next round."""
+    admin = _admin(address)
+    _finish(admin.delete_topics(list(topics), operation_timeout=30))
+
+
+def set_configs(address: str, topic: str, settings: Mapping[str, str]) -> None:
+    """Change settings of a topic that exists."""
+    changes = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=changes)
+    admin = _admin(address)
+    _finish(admin.incremental_alter_configs([resource]))
