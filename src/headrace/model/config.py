@@ -10,12 +10,12 @@ unknown name is a warning (or refused, when strict), an old name is taken as its
 successor, and what has no effect here is said to have none.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from headrace.model.errors import ConfigError
 from headrace.model.ids import BrokerId
-from headrace.model.settings.kafka import BROKER, DYNAMIC_ONLY, TOPIC, TOPIC_TWINS, Row
+from headrace.model.settings.kafka import BROKER, DYNAMIC_ONLY, GROUP, TOPIC, TOPIC_TWINS, Row
 from headrace.model.settings.listeners import (
     EVERY_INTERFACE,
     Listener,
@@ -30,10 +30,13 @@ __all__ = [
     "BrokerConfig",
     "Listener",
     "TopicConfig",
+    "check_dynamic",
+    "check_group_overrides",
     "check_topic_overrides",
     "contradictions",
     "parse_properties",
     "topic_config",
+    "without_effect",
 ]
 
 OURS: dict[str, Row] = {
@@ -53,10 +56,11 @@ NODE_DEFAULTS = {
     "share.coordinator.state.topic.min.isr": "1",
 }
 
-# Reasons that are no news to anyone: the setting tunes a mechanism that this
-# design does without, so nothing the user asked for is missing.
+# Reasons worth a note, not a warning: the setting tunes a mechanism that this
+# design does without, or one that a client is told is missing when it asks.
 _QUIET_REASONS = frozenset(
-    {"loop", "pool", "recovery", "cleaner", "cleaner_buffer", "parked", "quorum", "generation"}
+    """loop pool recovery cleaner cleaner_buffer parked quorum generation
+    groups share streams transactions""".split()
 )
 
 _HOUR_MS = 3_600_000
@@ -175,6 +179,7 @@ class BrokerConfig:
                 old[name] = text.strip()
         if old:
             config._take_old(old, strict)
+        config._refuse_false_safety()
         config._settle_node_id()
         config._settle_roles()
         config._settle_listeners()
@@ -194,11 +199,10 @@ class BrokerConfig:
         config.inter_broker_listener = self.inter_broker_listener
         config._given = self._given
         config._dynamic = dict(overrides)
-        config._parsed = {}
+        config._parsed = {"node.id": self.node_id, "broker.id": self.node_id}
         config._topic_defaults = None
         for name, text in overrides.items():
-            row = _dynamic_row(name)
-            config._parsed[name] = parse_value(name, text, row)
+            config._parsed[name] = parse_value(name, text, _dynamic_row(name))
         config._check_limits()
         return config
 
@@ -238,6 +242,10 @@ class BrokerConfig:
         prefixed = f"listener.name.{listener.lower()}.{name}"
         text = self._dynamic.get(prefixed, self._given.get(prefixed))
         return None if text is None else parse_value(prefixed, text, BROKER[name])
+
+    def text(self, name: _Str) -> _Str | None:
+        """The value that counts, as Kafka prints it."""
+        return value_to_text(self._value(name))
 
     def given_text(self, name: _Str) -> _Str | None:
         """The text of the file for a present name, successors included; None without one."""
@@ -393,6 +401,15 @@ class BrokerConfig:
             node_id = broker_id if broker_id >= 0 else self.int("node.id")
         self.node_id = BrokerId(node_id)
         self._parsed["node.id"] = self._parsed["broker.id"] = node_id
+
+    def _refuse_false_safety(self) -> None:
+        """Who asks for protection must not get an open node with a line in its log."""
+        authorizer = self.str("authorizer.class.name")
+        if authorizer:
+            raise ConfigError(
+                f"authorizer.class.name={authorizer}: authorization is not served yet; "
+                "without the setting everyone may do everything"
+            )
 
     def _settle_roles(self) -> None:
         """A file for Kafka's combined mode runs as it is; one that needs other nodes does not."""
@@ -553,8 +570,6 @@ class BrokerConfig:
 
 
 def _suggestion(name: str) -> str:
-    from difflib import get_close_matches
-
     from headrace.model.settings import old
 
     twin = TOPIC_TWINS.get(name)
@@ -565,7 +580,13 @@ def _suggestion(name: str) -> str:
         whose, _, successor, _ = client
         today = f", today {successor}" if successor and successor != name else ""
         return f" but a {whose}'s{today}"
-    near = get_close_matches(name, [*BROKER, *OURS, *old.BROKER], n=1, cutoff=0.75)
+    return _near(name, [*BROKER, *OURS, *old.BROKER])
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name[:100], list(known), n=1, cutoff=0.75)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
@@ -579,6 +600,31 @@ def _dynamic_row(name: str) -> Row:
     if not row[3]:
         raise ConfigError(f"{name} is read-only while the broker runs: set it in the file")
     return row
+
+
+def check_dynamic(config: BrokerConfig, overrides: Mapping[str, str], *, for_all: bool) -> None:
+    """Refuse by name what a client may not set on one running broker, or on all of them."""
+    for name in overrides:
+        row = _dynamic_row(name)
+        if for_all and (row[3] == "b" or name.startswith("listener.name.")):
+            raise ConfigError(f"{name} belongs to one broker: set it with a broker's id")
+        if row[4] in ("tls", "sasl"):
+            from headrace.model.settings.words import REASONS
+
+            raise ConfigError(f"{name} cannot be set: {REASONS[row[4]]}")
+    config.with_dynamic(overrides)
+
+
+def without_effect(overrides: Mapping[str, str], table: Mapping[str, Row]) -> list[str]:
+    """A line for each of these settings that this node does not serve, saying why."""
+    lines = []
+    for name in overrides:
+        row = table.get(name)
+        if row is not None and row[4]:
+            from headrace.model.settings.words import REASONS
+
+            lines.append(f"{name} has no effect: {REASONS[row[4]]}")
+    return lines
 
 
 def topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
@@ -616,12 +662,42 @@ def check_topic_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) ->
     """The same for what a client asks for: a name that 4.3.1 does not know is refused."""
     for name in overrides:
         if name not in TOPIC:
-            from difflib import get_close_matches
+            raise ConfigError(f"{name} is not a topic setting{_near(name, TOPIC)}")
+    config = topic_config(broker, overrides)
+    if config.remote_storage_enable:
+        raise ConfigError("remote.storage.enable=true: logs lie on local disks only")
+    return config
 
-            near = get_close_matches(name, TOPIC, n=1, cutoff=0.75)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            raise ConfigError(f"{name} is not a topic setting{hint}")
-    return topic_config(broker, overrides)
+
+def check_group_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
+    """Refuse by name what a group may not have: a value must keep within the broker's limits."""
+    values: dict[str, Value] = {}
+    for name, text in overrides.items():
+        row = GROUP.get(name)
+        if row is None:
+            raise ConfigError(f"{name} is not a group setting{_near(name, GROUP)}")
+        value = values[name] = parse_value(name, text, row)
+        family, _, rest = name.partition(".")
+        rest = rest.removeprefix("num.") if name == "streams.num.standby.replicas" else rest
+        for bound in ("min", "max"):
+            limit_name = f"group.{family}.{bound}.{rest}"
+            if limit_name not in BROKER or not isinstance(value, int):
+                continue
+            limit = broker.int(limit_name)
+            if value < limit if bound == "min" else value > limit:
+                side = "at least" if bound == "min" else "at most"
+                raise ConfigError(f"{name}={text}: expected {side} {limit_name}={limit}")
+    for family in ("consumer", "share", "streams"):
+        session, heartbeat = (
+            values.get(f"{family}.{rest}", broker._value(f"group.{family}.{rest}"))
+            for rest in ("session.timeout.ms", "heartbeat.interval.ms")
+        )
+        assert isinstance(session, int) and isinstance(heartbeat, int)
+        if session <= heartbeat:
+            raise ConfigError(
+                f"{family}.session.timeout.ms={session}: expected more than "
+                f"{family}.heartbeat.interval.ms={heartbeat}"
+            )
 
 
 def _topic_defaults(broker: BrokerConfig) -> TopicConfig:

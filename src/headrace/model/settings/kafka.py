@@ -7,6 +7,7 @@
     rule      (low, high) inclusive, None for no limit, a third value is allowed besides;
               a tuple of words: one of them (of a list: each of them); "": not empty
     change    while running: "b" per broker, "c" for the cluster, "" only by a restart
+              (Kafka also changes listeners while running; here sockets are opened at start)
     standing  "" when the node serves it, else the key of the reason in ``words``
 
 Taken from the ConfigDefs of the released jars. node.id, process.roles and
@@ -141,8 +142,8 @@ BROKER: dict[str, Row] = {
     "kafka.metrics.polling.interval.secs": ("int", "10", (1, None), "", "java"),
     "kafka.metrics.reporters": ("list", "", None, "", "java"),
     "leader.imbalance.check.interval.seconds": ("long", "300", (1, None), "", "clusters"),
-    "listener.security.protocol.map": ("str", "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", None, "b", ""),
-    "listeners": ("list", "PLAINTEXT://:9092", None, "b", ""),
+    "listener.security.protocol.map": ("str", "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", None, "", ""),
+    "listeners": ("list", "PLAINTEXT://:9092", None, "", ""),
     "log.cleaner.backoff.ms": ("long", "15000", (0, None), "c", ""),
     "log.cleaner.dedupe.buffer.size": ("long", "134217728", None, "c", ""),
     "log.cleaner.delete.retention.ms": ("long", "86400000", (0, None), "c", ""),

@@ -35,3 +35,143 @@ REASONS = {
     "message_format": "records are kept in format 2, the only one since Kafka 4.0",
     "offsets_acks": "offset commits always wait for all in-sync replicas",
 }
+
+# What a served setting does here, in a line. One of a topic stands for its broker twin, too.
+MEANINGS = {
+    # addresses and identity
+    "advertised.listeners": "the addresses that clients are told, by listener name",
+    "broker.id": "the older name of node.id; both may be given if they agree",
+    "broker.rack": "the rack of this node, which clients are told",
+    "controller.listener.names": "listeners of the controller; they are not opened here",
+    "inter.broker.listener.name": "the listener for other brokers; it must be advertised",
+    "listener.security.protocol.map": "the protocol of each listener name; only PLAINTEXT so far",
+    "listeners": "the addresses to open; an empty host means every interface, port 0 any port",
+    "node.id": "the number of this node in the cluster",
+    "process.roles": "broker or broker,controller; either way this process is both",
+    "security.inter.broker.protocol": "the listener for other brokers, by protocol",
+    # connections and requests
+    "connections.max.idle.ms": "a connection without requests for so long is closed",
+    "fetch.max.bytes": "the largest answer to a fetch, whatever the client asks for",
+    "max.connection.creation.rate": "new connections accepted per second",
+    "max.connections": "open connections at most; per listener with listener.name.X.",
+    "max.connections.per.ip": "open connections at most from one address",
+    "max.connections.per.ip.overrides": "host:limit pairs that differ from max.connections.per.ip",
+    "max.incremental.fetch.session.cache.slots": "fetch sessions kept at most",
+    "max.request.partition.size.limit": "partitions per answer to DescribeTopicPartitions",
+    "queued.max.request.bytes": "memory for requests; above it sockets are not read; -1: no limit",
+    "queued.max.requests": "requests in work at most before sockets are not read",
+    "socket.listen.backlog.size": "connections that may wait to be accepted",
+    "socket.receive.buffer.bytes": "SO_RCVBUF of each connection; -1: the system's",
+    "socket.request.max.bytes": "a larger request closes the connection",
+    "socket.send.buffer.bytes": "SO_SNDBUF of each connection; -1: the system's",
+    # topics
+    "auto.create.topics.enable": "asking for an unknown topic creates it",
+    "default.replication.factor": "replicas of a topic created without a number",
+    "delete.topic.enable": "topics can be deleted",
+    "num.partitions": "partitions of a topic created without a number",
+    # the log
+    "cleanup.policy": "delete old segments, compact by key, both, or (empty) neither",
+    "compression.gzip.level": "level when the broker compresses with gzip; -1: the codec's own",
+    "compression.lz4.level": "level when the broker compresses with lz4",
+    "compression.type": "producer keeps batches as they came; else the broker recompresses",
+    "compression.zstd.level": "level when the broker compresses with zstd",
+    "delete.retention.ms": "how long compaction keeps a tombstone",
+    "file.delete.delay.ms": "how long a deleted file stays on disk, renamed",
+    "flush.messages": "records after which the log is flushed to disk",
+    "flush.ms": "time after which the log is flushed to disk",
+    "index.interval.bytes": "bytes of log per entry of the offset index",
+    "internal.segment.bytes": "segment.bytes without its lower limit, for tests",
+    "max.compaction.lag.ms": "a record is compacted at the latest after so long",
+    "max.message.bytes": "the largest record batch, after compression",
+    "message.timestamp.after.max.ms": "how far a record's time may be ahead of the broker's",
+    "message.timestamp.before.max.ms": "how far a record's time may be behind the broker's",
+    "message.timestamp.type": "CreateTime keeps the producer's time, LogAppendTime sets ours",
+    "min.cleanable.dirty.ratio": "share of uncompacted log from which compaction runs",
+    "min.compaction.lag.ms": "a record stays uncompacted at least so long",
+    "min.insync.replicas": "in-sync replicas needed for acks=all, at most all of them",
+    "preallocate": "segments take their whole size on disk at once",
+    "retention.bytes": "size per partition above which old segments go; -1: no limit",
+    "retention.ms": "age above which segments go; -1: no limit",
+    "segment.bytes": "size at which a segment is closed",
+    "segment.index.bytes": "size at which an index is full and its segment closed",
+    "segment.jitter.ms": "at most so much is taken off segment.ms by chance",
+    "segment.ms": "age at which a segment is closed",
+    "log.cleaner.backoff.ms": "pause of the compactor when there is nothing to do",
+    "log.cleaner.dedupe.buffer.size": "memory for keys in one round of compaction",
+    "log.cleaner.enable": "compaction runs at all",
+    "log.cleaner.io.buffer.load.factor": "share of the memory for keys that one round fills",
+    "log.cleaner.io.max.bytes.per.second": "bytes read and written by compaction per second",
+    "log.dir": "the folder of the logs, if log.dirs is not given",
+    "log.dirs": "the folders of the logs; one that fails goes offline alone",
+    "log.flush.offset.checkpoint.interval.ms": "how often recovery points are written down",
+    "log.flush.scheduler.interval.ms": "how often a flush by time is looked for",
+    "log.flush.start.offset.checkpoint.interval.ms": "how often log starts are written down",
+    "log.initial.task.delay.ms": "how long after start the first retention, flush and such wait",
+    "log.retention.check.interval.ms": "how often retention is looked for",
+    "log.retention.hours": "retention.ms in hours, unless minutes or milliseconds are given",
+    "log.retention.minutes": "retention.ms in minutes, unless milliseconds are given",
+    "log.roll.hours": "segment.ms in hours, unless milliseconds are given",
+    "log.roll.jitter.hours": "segment.jitter.ms in hours, unless milliseconds are given",
+    "replica.high.watermark.checkpoint.interval.ms": "how often high watermarks are written down",
+    # producers
+    "producer.id.expiration.check.interval.ms": "how often expired producer ids are looked for",
+    "producer.id.expiration.ms": "an idempotent producer silent for so long is forgotten",
+    # ours
+    "headrace.validate.records": "records are unpacked and checked one by one, off the loop",
+}
+
+# Defaults of earlier releases that differ from today's; old files were written against them.
+OLD_DEFAULTS = {
+    "background.threads": "4",
+    "broker.id": "0",
+    "controlled.shutdown.enable": "false",
+    "delete.topic.enable": "false",
+    "flush.messages": "none",
+    "flush.ms": "none",
+    "group.consumer.assignors": "the Java classes of uniform and range",
+    "group.consumer.migration.policy": "disabled",
+    "group.coordinator.append.linger.ms": "10",
+    "group.coordinator.rebalance.protocols": "classic",
+    "group.coordinator.threads": "1",
+    "group.share.partition.max.record.locks": "200",
+    "log.cleaner.dedupe.buffer.size": "524288000",
+    "log.cleaner.enable": "false",
+    "log.cleaner.threads": "2",
+    "log.flush.interval.messages": "none (samples: 10000)",
+    "log.flush.interval.ms": "none (samples: 3000)",
+    "log.flush.scheduler.interval.ms": "3000",
+    "log.message.timestamp.after.max.ms": "9223372036854775807",
+    "log.retention.bytes": "-1 (samples: 1073741824)",
+    "log.retention.hours": "168 (samples: 24)",
+    "log.retention.minutes": "none (samples: 300)",
+    "max.message.bytes": "1000000",
+    "message.max.bytes": "1000000 (samples: 6525000)",
+    "message.timestamp.after.max.ms": "9223372036854775807",
+    "metric.reporters": "none",
+    "node.id": "-1",
+    "num.network.threads": "4",
+    "num.partitions": "1 (samples: 2, 3)",
+    "num.recovery.threads.per.data.dir": "1",
+    "remote.log.manager.copier.thread.pool.size": "-1",
+    "remote.log.manager.expiration.thread.pool.size": "-1",
+    "remote.log.manager.thread.pool.size": "10",
+    "replica.lag.time.max.ms": "10000",
+    "retention.bytes": "none",
+    "retention.ms": "none",
+}
+
+
+def meaning_of(name: str) -> str | None:
+    """A line on what a setting does here, or why it does nothing; None if there is none."""
+    from headrace.model.settings import kafka
+
+    if name in MEANINGS:
+        return MEANINGS[name]
+    for topic_name, twins in kafka.TOPIC_TWINS.items():
+        if name == twins[0][0] and topic_name in MEANINGS:
+            return f"for topics without their own {topic_name}: {MEANINGS[topic_name]}"
+    for table in (kafka.BROKER, kafka.TOPIC, kafka.GROUP, kafka.CLIENT_METRICS):
+        row = table.get(name)
+        if row is not None and row[4]:
+            return f"no effect: {REASONS[row[4]]}"
+    return None
