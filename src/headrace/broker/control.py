@@ -44,7 +44,14 @@ from headrace.core.controller import (
     DeleteTopic,
     Dice,
 )
-from headrace.core.topics import INTERNAL_TOPICS, NewTopic, is_internal, is_legal_name
+from headrace.core.topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
+    NewTopic,
+    is_internal,
+    is_legal_name,
+)
 from headrace.model.cluster import (
     NO_LEADER,
     BrokerEntry,
@@ -53,7 +60,13 @@ from headrace.model.cluster import (
     Picture,
     TopicState,
 )
-from headrace.model.config import BrokerConfig, TopicConfig, check_topic_overrides, topic_config
+from headrace.model.config import (
+    BrokerConfig,
+    TopicConfig,
+    check_dynamic,
+    check_topic_overrides,
+    topic_config,
+)
 from headrace.model.errors import ConfigError, ErrorCode, Fenced, Rejected
 from headrace.model.ids import (
     NO_LEADER_EPOCH,
@@ -84,6 +97,20 @@ _CONFIG_FOLDERS = {
 _DEFAULT_BROKER = "<default>"  # Kafka's name for the settings of all brokers
 
 PRODUCER_IDS_PER_BLOCK = 1000
+
+# Internal topics keep the newest state per key for ever: without compaction retention would
+# take it. Each with the prefix of the broker settings that shape it.
+_INTERNAL_SETTINGS: Mapping[str, tuple[str, dict[str, str]]] = {
+    OFFSETS_TOPIC: ("offsets.topic", {"cleanup.policy": "compact"}),
+    TRANSACTIONS_TOPIC: (
+        "transaction.state.log",
+        {"cleanup.policy": "compact", "unclean.leader.election.enable": "false"},
+    ),
+    SHARE_STATE_TOPIC: (
+        "share.coordinator.state.topic",
+        {"cleanup.policy": "delete", "retention.ms": "-1"},
+    ),
+}
 
 
 class FoundPartition(NamedTuple):
@@ -406,7 +433,7 @@ class Control:
                 name,
                 topic_id,
                 {f.topic_partition.partition: f.last_leader_epoch for f in folders},
-                self._overrides[TOPIC].get(name) or _internal_overrides(name),
+                self._overrides[TOPIC].get(name) or _INTERNAL_SETTINGS.get(name, ("", {}))[1],
             )
             if change is None:
                 continue
@@ -482,6 +509,29 @@ class Control:
                     await self._broker.replicas.apply(change.topic.partitions)
         return answers
 
+    async def auto_create(self, names: Sequence[str]) -> dict[str, ErrorCode]:
+        """Make topics that a client mentioned; why not, for those that could not be made."""
+        answers = await self.create_topics([self._wish_for(name) for name in names])
+        return {
+            name: answer.code
+            for name, answer in zip(names, answers, strict=True)
+            # Somebody else was quicker: then it is there.
+            if isinstance(answer, Rejected) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS
+        }
+
+    def _wish_for(self, name: str) -> NewTopic:
+        config = self._broker.config
+        settings = _INTERNAL_SETTINGS.get(name)
+        if settings is None:
+            return NewTopic(name)
+        prefix, overrides = settings
+        return NewTopic(
+            name,
+            config.int(f"{prefix}.num.partitions"),
+            config.int(f"{prefix}.replication.factor"),
+            overrides={**overrides, "segment.bytes": str(config.int(f"{prefix}.segment.bytes"))},
+        )
+
     async def delete_topics(self, names: Sequence[str]) -> list[TopicState | Rejected]:
         """One answer per name, in order: the topic that is gone, or why not."""
         if not self._broker.config.bool("delete.topic.enable"):
@@ -534,6 +584,12 @@ class Control:
             self._publish()
             await self._broker.replicas.apply([change.state])
 
+    def check_reassignment(
+        self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
+    ) -> None:
+        """Raises Rejected unless the partition is where it should go."""
+        self._controller.check_reassignment(topic_partition, replicas)
+
     # --- settings
 
     def topic_overrides(self, topic: str) -> dict[str, str]:
@@ -559,14 +615,22 @@ class Control:
             overrides = self._overrides[TOPIC].get(topic)
             if not overrides:
                 return topic_config(self._broker.config, {})
+            config = self._topic_configs[topic] = self._usable_config(topic, overrides)
+        return config
+
+    def _usable_config(self, topic: str, overrides: Mapping[str, str]) -> TopicConfig:
+        """Without what cannot stand any more: it was right when it was set.
+
+        One by one, so that a bad retention does not take the compaction along.
+        """
+        usable: dict[str, str] = {}
+        config = topic_config(self._broker.config, usable)
+        for name, text in overrides.items():
             try:
-                config = topic_config(self._broker.config, overrides)
+                config = topic_config(self._broker.config, {**usable, name: text})
+                usable[name] = text
             except ConfigError as error:
-                log.error(
-                    "topic %s: its settings are left out until they are corrected: %s", topic, error
-                )
-                config = topic_config(self._broker.config, {})
-            self._topic_configs[topic] = config
+                log.error("topic %s: left out until it is set anew: %s", topic, error)
         return config
 
     async def alter_configs(
@@ -611,7 +675,7 @@ class Control:
             stored = _stored_name(resource_type, name)
             try:
                 # Alone first: the message should blame what was asked for now.
-                self._file_config.with_dynamic(overrides)
+                check_dynamic(self._file_config, overrides, for_all=not name)
                 dynamic = self._dynamic_settings({stored: dict(overrides)})
                 return self._file_config.with_dynamic(dynamic)
             except ConfigError as error:
@@ -734,11 +798,6 @@ class Control:
 
     def _publish(self) -> None:
         self._broker.picture = self._controller.picture
-
-
-def _internal_overrides(topic: str) -> dict[str, str]:
-    """What keeps the folder of an internal topic from losing its state by retention."""
-    return {"cleanup.policy": "compact"} if topic in INTERNAL_TOPICS else {}
 
 
 def _random_id() -> bytes:

@@ -389,6 +389,27 @@ class Controller:
             raise Rejected(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
         return _changed(state, leader=preferred, isr=state.isr)
 
+    def check_reassignment(
+        self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
+    ) -> None:
+        """Raise Rejected unless the partition lies on ``replicas`` already. None cancels.
+
+        Moving data is a later machine; until then the only move allowed is none.
+        """
+        state = self.picture.partition(*topic_partition)
+        if state is None:
+            raise Rejected(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic_partition}."
+            )
+        if replicas is None:
+            raise Rejected(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        check_replicas(replicas, self.picture.brokers)
+        if tuple(replicas) != state.replicas:
+            raise Rejected(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Replicas of {topic_partition} cannot be moved to {list(replicas)} yet.",
+            )
+
     def _elect(
         self, state: PartitionState, live: Container[BrokerId], unclean_allowed: bool
     ) -> list[ChangePartition]:

@@ -19,7 +19,6 @@ class Range(NamedTuple):
     highest: int
 
 
-# The names that Kafka gives to its own levels of metadata.version, for messages.
 SUPPORTED: Mapping[str, Range] = {
     # 7 is Kafka 3.3 and 30 is 4.3: tools print the level as the release of the cluster.
     METADATA_VERSION: Range(7, 30),
@@ -48,18 +47,15 @@ def decide_levels(levels: Mapping[str, int], updates: Iterable[FeatureUpdate]) -
         if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
             raise _refused(update, f"there is no kind of update {kind}")
         present = decided.get(name, 0)
-        if level < 0 or (level and not supported.lowest <= level <= supported.highest):
+        if not supported.lowest <= level <= supported.highest:
             raise _refused(update, f"levels {supported.lowest} to {supported.highest} are served")
         if level < present and kind == UPGRADE:
             raise _refused(update, f"it is at {present}, and a downgrade must be asked for as such")
         if level > present and kind != UPGRADE:
-            raise _refused(update, f"it is at {present}, and that would be an upgrade")
-        if level == 0 and supported.lowest > 0:
-            raise _refused(update, "the cluster cannot be without it")
-        if level < present and kind == SAFE_DOWNGRADE and name == METADATA_VERSION:
-            # Nothing is stored in another shape below, but Kafka promises that only
-            # for steps without a change of its records, and tools rely on the refusal.
-            raise _refused(update, "a downgrade of it is unsafe and must be asked for as such")
+            raise _refused(update, f"it is at {present}, and an upgrade must be asked for as such")
+        if level < present and name == METADATA_VERSION:
+            # Kafka refuses any step down that changes its records, and tools rely on that.
+            raise _refused(update, f"it cannot go back from {present}")
         decided[name] = level
     return decided
 

@@ -1,0 +1,161 @@
+"""Leaders, reassignments, ACLs, delegation tokens: what a node on its own can say about them.
+
+Elections and reassignments are the controller's, also on a cluster of one, where
+there is rarely anything to do. There is no authorizer and no token, and each says so.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from headrace.broker.context import Context
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import BrokerId, TopicPartition
+from headrace.wire import messages as m
+
+if TYPE_CHECKING:
+    from headrace.broker.app import Broker
+
+_PREFERRED, _UNCLEAN = 0, 1
+
+_NO_AUTHORIZER = "No authorizer is configured on this broker."
+
+
+async def elect_leaders(
+    broker: "Broker", context: Context, request: m.ElectLeadersRequest
+) -> m.ElectLeadersResponse:
+    response = m.ElectLeadersResponse
+    if request.election_type not in (_PREFERRED, _UNCLEAN):
+        raise Rejected(
+            ErrorCode.INVALID_REQUEST, f"There is no election of type {request.election_type}."
+        )
+    everywhere = request.topic_partitions is None
+    wanted: Iterable[tuple[str, Iterable[int]]]
+    if request.topic_partitions is None:
+        wanted = [(t.name, range(len(t.partitions))) for t in broker.picture.topics.values()]
+    else:
+        wanted = [(entry.topic, entry.partitions) for entry in request.topic_partitions]
+    results = []
+    for topic, partitions in wanted:
+        answers = []
+        for partition in dict.fromkeys(partitions):
+            refusal = await _elect(broker, TopicPartition(topic, partition), request.election_type)
+            if everywhere and refusal and refusal.code == ErrorCode.ELECTION_NOT_NEEDED:
+                # Asked for all: only those where something happened are of interest.
+                continue
+            answers.append(
+                response.PartitionResult(
+                    partition_id=partition,
+                    error_code=refusal.code if refusal else ErrorCode.NONE,
+                    error_message=str(refusal) if refusal else None,
+                )
+            )
+        results.append(response.ReplicaElectionResult(topic=topic, partition_result=answers))
+    return response(replica_election_results=results)
+
+
+async def _elect(
+    broker: "Broker", topic_partition: TopicPartition, election_type: int
+) -> Rejected | None:
+    try:
+        await broker.control.elect_leader(topic_partition, unclean=election_type == _UNCLEAN)
+    except Rejected as refusal:
+        return refusal
+    return None
+
+
+def alter_partition_reassignments(
+    broker: "Broker", context: Context, request: m.AlterPartitionReassignmentsRequest
+) -> m.AlterPartitionReassignmentsResponse:
+    response = m.AlterPartitionReassignmentsResponse
+    responses = []
+    for topic in request.topics:
+        answers = []
+        for wanted in topic.partitions:
+            answer = response.ReassignablePartitionResponse(partition_index=wanted.partition_index)
+            try:
+                broker.control.check_reassignment(
+                    TopicPartition(topic.name, wanted.partition_index),
+                    None if wanted.replicas is None else [BrokerId(b) for b in wanted.replicas],
+                )
+            except Rejected as refusal:
+                answer.error_code, answer.error_message = refusal.code, refusal.message
+            answers.append(answer)
+        responses.append(response.ReassignableTopicResponse(name=topic.name, partitions=answers))
+    return response(
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        responses=responses,
+    )
+
+
+def list_partition_reassignments(
+    broker: "Broker", context: Context, request: m.ListPartitionReassignmentsRequest
+) -> m.ListPartitionReassignmentsResponse:
+    # Replicas cannot move on a cluster of one, so none is ever under way.
+    return m.ListPartitionReassignmentsResponse()
+
+
+def describe_acls(
+    broker: "Broker", context: Context, request: m.DescribeAclsRequest
+) -> m.DescribeAclsResponse:
+    raise Rejected(ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER)
+
+
+def create_acls(
+    broker: "Broker", context: Context, request: m.CreateAclsRequest
+) -> m.CreateAclsResponse:
+    response = m.CreateAclsResponse
+    return response(
+        results=[
+            response.AclCreationResult(
+                error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER
+            )
+            for _ in request.creations
+        ]
+    )
+
+
+def delete_acls(
+    broker: "Broker", context: Context, request: m.DeleteAclsRequest
+) -> m.DeleteAclsResponse:
+    response = m.DeleteAclsResponse
+    return response(
+        filter_results=[
+            response.DeleteAclsFilterResult(
+                error_code=ErrorCode.SECURITY_DISABLED, error_message=_NO_AUTHORIZER
+            )
+            for _ in request.filters
+        ]
+    )
+
+
+def create_delegation_token(
+    broker: "Broker", context: Context, request: m.CreateDelegationTokenRequest
+) -> m.CreateDelegationTokenResponse:
+    raise Rejected(_tokens_refused())
+
+
+def renew_delegation_token(
+    broker: "Broker", context: Context, request: m.RenewDelegationTokenRequest
+) -> m.RenewDelegationTokenResponse:
+    raise Rejected(_tokens_refused())
+
+
+def expire_delegation_token(
+    broker: "Broker", context: Context, request: m.ExpireDelegationTokenRequest
+) -> m.ExpireDelegationTokenResponse:
+    raise Rejected(_tokens_refused())
+
+
+def describe_delegation_token(
+    broker: "Broker", context: Context, request: m.DescribeDelegationTokenRequest
+) -> m.DescribeDelegationTokenResponse:
+    raise Rejected(_tokens_refused())
+
+
+def _tokens_refused() -> ErrorCode:
+    """Kafka says first that a client without a name of its own cannot have tokens.
+
+    Only those who authenticated are told that tokens are off
+    (DELEGATION_TOKEN_AUTH_DISABLED), and nobody can authenticate here.
+    """
+    return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED

@@ -1,0 +1,276 @@
+"""Metadata and DescribeTopicPartitions: the picture of the cluster, as one listener sees it.
+
+Any broker answers for the whole cluster. Addresses are those that the brokers advertise for
+the listener on which the client came in.
+"""
+
+from collections.abc import Awaitable, Iterable
+from typing import TYPE_CHECKING
+
+from headrace.broker.context import Context
+from headrace.core.topics import is_legal_name
+from headrace.model.cluster import NO_LEADER, PartitionState, Picture, TopicState
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import NO_TOPIC_ID, TopicId
+from headrace.wire import messages as m
+
+if TYPE_CHECKING:
+    from headrace.broker.app import Broker
+
+# Bit sets of what a client may do, by the numbers of Kafka's operations. Without an
+# authorizer everybody may do everything that makes sense for the kind of thing:
+# READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS of a topic,
+TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
+# CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE of
+# the cluster.
+CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
+NOT_ASKED = -(2**31)
+
+# Up to version 3 a request cannot say whether missing topics may be made: they are.
+_FIRST_VERSION_WITH_CONSENT = 4
+_FIRST_VERSION_WITH_LISTENER_ERROR = 6
+
+Partition = m.MetadataResponse.MetadataResponsePartition
+Topic = m.MetadataResponse.MetadataResponseTopic
+
+
+def metadata(
+    broker: "Broker", context: Context, request: m.MetadataRequest
+) -> m.MetadataResponse | Awaitable[m.MetadataResponse]:
+    if broker.config.bool("auto.create.topics.enable") and (
+        request.allow_auto_topic_creation or context.api_version < _FIRST_VERSION_WITH_CONSENT
+    ):
+        missing = _missing(broker.picture, context, request)
+        if missing:
+            return _create_and_answer(broker, context, request, missing)
+    return build_metadata(broker.picture, context, request)
+
+
+def _missing(picture: Picture, context: Context, request: m.MetadataRequest) -> list[str]:
+    if request.topics is None or _asks_for_all(context, request):
+        return []
+    return [
+        name
+        for name in dict.fromkeys(wanted.name for wanted in request.topics)
+        if name is not None and name not in picture.topics and is_legal_name(name)
+    ]
+
+
+async def _create_and_answer(
+    broker: "Broker", context: Context, request: m.MetadataRequest, missing: list[str]
+) -> m.MetadataResponse:
+    refusals = await broker.control.auto_create(missing)
+    return build_metadata(broker.picture, context, request, refusals)
+
+
+def build_metadata(
+    picture: Picture,
+    context: Context,
+    request: m.MetadataRequest,
+    refusals: dict[str, ErrorCode] | None = None,
+) -> m.MetadataResponse:
+    """The answer from ``picture`` alone. ``refusals`` say why a topic could not be made."""
+    listener = context.listener
+    operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
+    if request.topics is None or _asks_for_all(context, request):
+        topics = [_topic(picture, topic, context, operations) for topic in picture.topics.values()]
+    else:
+        # A name asked for twice is answered once, so the answer cannot outgrow the request.
+        wanted = dict.fromkeys((w.name, TopicId(w.topic_id)) for w in request.topics)
+        topics = [
+            _wanted_topic(picture, name, topic_id, context, operations, refusals or {})
+            for name, topic_id in wanted
+        ]
+    return m.MetadataResponse(
+        brokers=[
+            m.MetadataResponse.MetadataResponseBroker(
+                node_id=entry.broker_id, host=address.host, port=address.port, rack=entry.rack
+            )
+            for entry in picture.brokers.values()
+            if (address := entry.endpoints.get(listener)) is not None
+        ],
+        cluster_id=picture.cluster_id,
+        controller_id=picture.controller_id,
+        topics=topics,
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+def _asks_for_all(context: Context, request: m.MetadataRequest) -> bool:
+    # Version 0 has no null: there an empty list stands for all.
+    return context.api_version == 0 and not request.topics
+
+
+def _wanted_topic(
+    picture: Picture,
+    name: str | None,
+    topic_id: TopicId,
+    context: Context,
+    operations: int,
+    refusals: dict[str, ErrorCode],
+) -> Topic:
+    if topic_id != NO_TOPIC_ID:
+        topic = picture.topic_by_id(topic_id)
+        if topic is None:
+            return Topic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                name=None,
+                topic_id=topic_id,
+                topic_authorized_operations=NOT_ASKED,
+            )
+        return _topic(picture, topic, context, operations)
+    topic = picture.topics.get(name or "")
+    if topic is not None:
+        return _topic(picture, topic, context, operations)
+    code = refusals.get(name or "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if name is None or not is_legal_name(name):
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    return Topic(error_code=code, name=name or "", topic_authorized_operations=NOT_ASKED)
+
+
+def _topic(picture: Picture, topic: TopicState, context: Context, operations: int) -> Topic:
+    return Topic(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[_partition(picture, state, context) for state in topic.partitions],
+        topic_authorized_operations=operations,
+    )
+
+
+def _partition(picture: Picture, state: PartitionState, context: Context) -> Partition:
+    code = leader_error(picture, state, context.listener)
+    if (
+        code is ErrorCode.LISTENER_NOT_FOUND
+        and context.api_version < _FIRST_VERSION_WITH_LISTENER_ERROR
+    ):
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+    return Partition(
+        error_code=code,
+        partition_index=state.partition,
+        leader_id=state.leader if code is ErrorCode.NONE else NO_LEADER,
+        leader_epoch=state.leader_epoch,
+        replica_nodes=list(state.replicas),
+        isr_nodes=list(state.isr),
+        offline_replicas=list(state.offline),
+    )
+
+
+def leader_error(picture: Picture, state: PartitionState, listener: str) -> ErrorCode:
+    """Why a client on ``listener`` cannot reach the leader, or NONE."""
+    leader = picture.brokers.get(state.leader)
+    if leader is None:
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    if listener not in leader.endpoints:
+        return ErrorCode.LISTENER_NOT_FOUND
+    return ErrorCode.NONE
+
+
+# --- DescribeTopicPartitions
+
+Described = m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+
+
+def describe_topic_partitions(
+    broker: "Broker", context: Context, request: m.DescribeTopicPartitionsRequest
+) -> m.DescribeTopicPartitionsResponse:
+    """Topics in the order of their names, cut after so many partitions; the cursor goes on."""
+    names = sorted({wanted.name for wanted in request.topics})
+    try:
+        names, first_partition = _from_cursor(broker.picture, names, request.cursor)
+    except Rejected as refusal:
+        return m.DescribeTopicPartitionsResponse(
+            topics=[
+                Described(error_code=refusal.code, name=name, topic_authorized_operations=NOT_ASKED)
+                for name in names
+            ]
+        )
+    room = max(
+        1,
+        min(
+            request.response_partition_limit,
+            broker.config.int("max.request.partition.size.limit"),
+        ),
+    )
+    answered: list[Described] = []
+    for name in names:
+        if room == 0:
+            return m.DescribeTopicPartitionsResponse(
+                topics=answered,
+                next_cursor=m.DescribeTopicPartitionsResponse.Cursor(
+                    topic_name=name, partition_index=0
+                ),
+            )
+        topic = broker.picture.topics.get(name)
+        if topic is None:
+            answered.append(_unknown(name))
+            continue
+        states = topic.partitions[first_partition : first_partition + room]
+        answered.append(_described(broker.picture, topic, states, context.listener))
+        room -= len(states)
+        partition_end = first_partition + len(states)
+        if partition_end < len(topic.partitions):
+            return m.DescribeTopicPartitionsResponse(
+                topics=answered,
+                next_cursor=m.DescribeTopicPartitionsResponse.Cursor(
+                    topic_name=name, partition_index=partition_end
+                ),
+            )
+        first_partition = 0
+    return m.DescribeTopicPartitionsResponse(topics=answered, next_cursor=None)
+
+
+def _from_cursor(
+    picture: Picture, names: list[str], cursor: m.DescribeTopicPartitionsRequest.Cursor | None
+) -> tuple[list[str], int]:
+    """What is left to describe, and the partition to begin with in the first of it."""
+    wants_all = not names
+    remaining = sorted(picture.topics) if wants_all else names
+    if cursor is None:
+        return remaining, 0
+    if cursor.partition_index < 0 or (not wants_all and cursor.topic_name not in names):
+        raise Rejected(ErrorCode.INVALID_REQUEST)
+    remaining = [name for name in remaining if name >= cursor.topic_name]
+    # The topic of the cursor may be gone by now; the next one is then begun at its start.
+    goes_on = bool(remaining) and remaining[0] == cursor.topic_name
+    return remaining, cursor.partition_index if goes_on else 0
+
+
+def _unknown(name: str) -> Described:
+    code = (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if is_legal_name(name)
+        else ErrorCode.INVALID_TOPIC_EXCEPTION
+    )
+    return Described(error_code=code, name=name, topic_authorized_operations=TOPIC_OPERATIONS)
+
+
+def _described(
+    picture: Picture, topic: TopicState, states: Iterable[PartitionState], listener: str
+) -> Described:
+    response = m.DescribeTopicPartitionsResponse
+    return Described(
+        error_code=ErrorCode.NONE,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=[
+            response.DescribeTopicPartitionsResponsePartition(
+                error_code=(code := leader_error(picture, state, listener)),
+                partition_index=state.partition,
+                leader_id=state.leader if code is ErrorCode.NONE else NO_LEADER,
+                leader_epoch=state.leader_epoch,
+                replica_nodes=list(state.replicas),
+                isr_nodes=list(state.isr),
+                # Eligible leaders outside the ISR (KIP-966) are not kept.
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=list(state.offline),
+            )
+            for state in states
+        ],
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )

@@ -1,0 +1,201 @@
+"""CreateTopics, DeleteTopics, CreatePartitions."""
+
+from typing import TYPE_CHECKING
+
+from headrace.broker.context import Context
+from headrace.core.controller import CreateTopic
+from headrace.core.topics import NewTopic
+from headrace.model.cluster import TopicState
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import NO_TOPIC_ID, BrokerId, TopicId
+from headrace.model.settings import kafka
+from headrace.wire import messages as m
+
+if TYPE_CHECKING:
+    from headrace.broker.app import Broker
+
+_FIRST_VERSION_WITH_SETTINGS = 5
+# Where a value comes from, as numbered on the wire.
+_FROM_TOPIC, _FROM_BROKER, _FROM_ALL_BROKERS, _FROM_FILE, _FROM_DEFAULT = 1, 2, 3, 4, 5
+
+Setting = m.CreateTopicsResponse.CreatableTopicConfigs
+
+
+async def create_topics(
+    broker: "Broker", context: Context, request: m.CreateTopicsRequest
+) -> m.CreateTopicsResponse:
+    # A name given twice is refused as one: the answer has an entry per name.
+    duplicates: dict[str, int] = {}
+    for topic in request.topics:
+        duplicates[topic.name] = duplicates.get(topic.name, 0) + 1
+    wishes = {topic.name: _wish(topic) for topic in request.topics}
+    single = [wish for name, wish in wishes.items() if duplicates[name] == 1]
+    answers = await broker.control.create_topics(single, validate_only=request.validate_only)
+    defaults = (
+        _default_settings(broker) if context.api_version >= _FIRST_VERSION_WITH_SETTINGS else []
+    )
+    results = [
+        _created(answer, defaults)
+        if isinstance(answer, CreateTopic)
+        else _refused(wish.name, answer)
+        for wish, answer in zip(single, answers, strict=True)
+    ]
+    refusal = Rejected(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+    results += [_refused(name, refusal) for name, count in duplicates.items() if count > 1]
+    return m.CreateTopicsResponse(topics=results)
+
+
+def _wish(topic: m.CreateTopicsRequest.CreatableTopic) -> NewTopic:
+    return NewTopic(
+        topic.name,
+        topic.num_partitions,
+        topic.replication_factor,
+        [
+            (assigned.partition_index, [BrokerId(broker) for broker in assigned.broker_ids])
+            for assigned in topic.assignments
+        ],
+        {setting.name: setting.value for setting in topic.configs},
+    )
+
+
+def _created(
+    change: CreateTopic, defaults: list[Setting]
+) -> m.CreateTopicsResponse.CreatableTopicResult:
+    topic = change.topic
+    own = {
+        name: Setting(name=name, value=value, config_source=_FROM_TOPIC)
+        for name, value in change.overrides.items()
+    }
+    settings = [own.pop(setting.name, setting) for setting in defaults] if own else defaults
+    return m.CreateTopicsResponse.CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_code=ErrorCode.NONE,
+        num_partitions=len(topic.partitions),
+        replication_factor=len(topic.partitions[0].replicas),
+        configs=[*settings, *own.values()] if defaults else [],
+    )
+
+
+def _default_settings(broker: "Broker") -> list[Setting]:
+    """What a topic without settings of its own lives by; made once for all topics of a request."""
+    config = broker.config
+    mine = broker.control.broker_overrides(broker.node_id)
+    of_all = broker.control.broker_overrides(None)
+    settings = []
+    for name, row in kafka.TOPIC.items():
+        if name in kafka.INTERNAL:
+            continue
+        twins = [twin for twin, _ in kafka.TOPIC_TWINS.get(name, ())]
+        value = config.text(twins[0]) if twins else row[1]
+        source = _FROM_DEFAULT
+        if any(twin in mine for twin in twins):
+            source = _FROM_BROKER
+        elif any(twin in of_all for twin in twins):
+            source = _FROM_ALL_BROKERS
+        elif any(config.given_text(twin) is not None for twin in twins):
+            source = _FROM_FILE
+        settings.append(Setting(name=name, value=value, config_source=source))
+    return settings
+
+
+def _refused(name: str, refusal: Rejected) -> m.CreateTopicsResponse.CreatableTopicResult:
+    return m.CreateTopicsResponse.CreatableTopicResult(
+        name=name,
+        error_code=refusal.code,
+        error_message=str(refusal),
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=[],
+    )
+
+
+async def delete_topics(
+    broker: "Broker", context: Context, request: m.DeleteTopicsRequest
+) -> m.DeleteTopicsResponse:
+    """By name or, from version 6 on, by id; the answer repeats what was asked by."""
+    picture = broker.picture
+    wanted = [(state.name, TopicId(state.topic_id)) for state in request.topics]
+    wanted += [(name, NO_TOPIC_ID) for name in request.topic_names]
+    counts: dict[tuple[str | None, TopicId], int] = {}
+    for wish in wanted:
+        counts[wish] = counts.get(wish, 0) + 1
+    results: list[m.DeleteTopicsResponse.DeletableTopicResult] = []
+    names: list[str] = []
+    for (name, topic_id), count in counts.items():
+        try:
+            if count > 1:
+                what = "name" if name is not None else "id"
+                raise Rejected(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
+            names.append(_name_to_delete(picture.topic_by_id(topic_id), name, topic_id))
+        except Rejected as refusal:
+            results.append(_not_deleted(name, topic_id, refusal))
+    if len(set(names)) != len(names):
+        twice = {name for name in names if names.count(name) > 1}
+        both = Rejected(ErrorCode.INVALID_REQUEST, "Topic given by name and by id.")
+        results += [_not_deleted(name, NO_TOPIC_ID, both) for name in sorted(twice)]
+        names = [name for name in names if name not in twice]
+    answers = await broker.control.delete_topics(names)
+    for name, answer in zip(names, answers, strict=True):
+        if isinstance(answer, TopicState):
+            results.append(
+                m.DeleteTopicsResponse.DeletableTopicResult(
+                    name=name, topic_id=answer.topic_id, error_code=ErrorCode.NONE
+                )
+            )
+        else:
+            results.append(_not_deleted(name, NO_TOPIC_ID, answer))
+    return m.DeleteTopicsResponse(responses=results)
+
+
+def _name_to_delete(found: TopicState | None, name: str | None, topic_id: TopicId) -> str:
+    if name is not None and topic_id != NO_TOPIC_ID:
+        raise Rejected(ErrorCode.INVALID_REQUEST, "Give a topic's name or its id, not both.")
+    if name is not None:
+        return name
+    if topic_id == NO_TOPIC_ID:
+        raise Rejected(ErrorCode.INVALID_REQUEST, "Neither a topic's name nor its id is given.")
+    if found is None:
+        raise Rejected(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+    return found.name
+
+
+def _not_deleted(
+    name: str | None, topic_id: TopicId, refusal: Rejected
+) -> m.DeleteTopicsResponse.DeletableTopicResult:
+    return m.DeleteTopicsResponse.DeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=refusal.code, error_message=str(refusal)
+    )
+
+
+async def create_partitions(
+    broker: "Broker", context: Context, request: m.CreatePartitionsRequest
+) -> m.CreatePartitionsResponse:
+    response = m.CreatePartitionsResponse
+    counts: dict[str, int] = {}
+    for topic in request.topics:
+        counts[topic.name] = counts.get(topic.name, 0) + 1
+    results = [
+        response.CreatePartitionsTopicResult(
+            name=name, error_code=ErrorCode.INVALID_REQUEST, error_message="Duplicate topic name."
+        )
+        for name, count in counts.items()
+        if count > 1
+    ]
+    for topic in request.topics:
+        if counts[topic.name] > 1:
+            continue
+        result = response.CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE)
+        try:
+            await broker.control.create_partitions(
+                topic.name,
+                topic.count,
+                None
+                if topic.assignments is None
+                else [[BrokerId(b) for b in entry.broker_ids] for entry in topic.assignments],
+                validate_only=request.validate_only,
+            )
+        except Rejected as refusal:
+            result.error_code, result.error_message = refusal.code, refusal.message
+        results.append(result)
+    return response(results=results)

@@ -1,0 +1,113 @@
+"""A broker without sockets and logs: a real control on a real tree, and doors that record."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from contextlib import asynccontextmanager
+from inspect import isawaitable
+from pathlib import Path
+from typing import Any
+
+from headrace.broker.context import Context
+from headrace.broker.control import Control, FoundPartition
+from headrace.broker.handlers import handler
+from headrace.coordination.embedded import EmbeddedTree
+from headrace.model.cluster import Endpoint, PartitionState, Picture
+from headrace.model.config import BrokerConfig, TopicConfig
+from headrace.model.ids import BrokerId, Millis, TopicPartition
+from headrace.wire import schema
+from headrace.wire.api import request_class, response_class
+
+PLAIN = {"PLAINTEXT": Endpoint("127.0.0.1", 9092)}
+
+
+class StillClock:
+    def now(self) -> Millis:
+        return Millis(1_700_000_000_000)
+
+
+class RecordedReplicas:
+    """Holds what it was told to host, as the broker's replicas would."""
+
+    def __init__(self) -> None:
+        self.hosted: dict[TopicPartition, PartitionState] = {}
+        self.configs: dict[str, TopicConfig] = {}
+        self.deleted: list[TopicPartition] = []
+        self.before_delete: asyncio.Event | None = None
+
+    async def apply(self, states: Iterable[PartitionState]) -> None:
+        for state in states:
+            self.hosted[state.topic_partition] = state
+
+    async def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        if self.before_delete is not None:
+            await self.before_delete.wait()
+        for topic_partition in topic_partitions:
+            del self.hosted[topic_partition]
+            self.deleted.append(topic_partition)
+
+    def update_topic_config(self, topic: str, config: TopicConfig) -> None:
+        self.configs[topic] = config
+
+
+class RecordedLogs:
+    def __init__(self) -> None:
+        self.deleted: list[TopicPartition] = []
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        self.deleted.append(topic_partition)
+
+
+class StandIn:
+    """What handlers and the control see of a broker."""
+
+    def __init__(self, settings: dict[str, str] | None = None) -> None:
+        self.config = BrokerConfig.parse(settings or {})
+        self.node_id = BrokerId(self.config.int("node.id"))
+        self.picture = Picture("")
+        self.clock = StillClock()
+        self.replicas = RecordedReplicas()
+        self.logs = RecordedLogs()
+        self.control: Control
+
+    async def ask(
+        self, api_key: int, api_version: int, *, listener: str = "PLAINTEXT", **fields: Any
+    ) -> Any:
+        """The answer to a request, both carried over the wire format of ``api_version``."""
+        request = _carried(request_class(api_key)(**fields), api_version)
+        context = Context(api_key, api_version, 1, "test", listener, "127.0.0.1")
+        answer = handler(api_key)(self, context, request)
+        if isawaitable(answer):
+            waited: Awaitable[Any] = answer
+            answer = await waited
+        assert isinstance(answer, response_class(api_key))
+        return _carried(answer, api_version)
+
+
+def _carried(message: Any, api_version: int) -> Any:
+    out = bytearray()
+    schema.encoder(type(message), api_version)(message, out)
+    carried, end = schema.decoder(type(message), api_version)(bytes(out), 0, len(out))
+    assert end == len(out)
+    return carried
+
+
+@asynccontextmanager
+async def running(
+    folder: Path,
+    settings: dict[str, str] | None = None,
+    *,
+    endpoints: dict[str, Endpoint] | None = None,
+    cluster_id: str | None = None,
+    found: Iterable[FoundPartition] = (),
+) -> AsyncIterator[StandIn]:
+    """A started control in ``folder``; closed at the end, so that the folder can be opened again."""
+    broker = StandIn(settings)
+    tree = await EmbeddedTree.open(folder)
+    broker.control = Control(
+        broker, tree, endpoints=endpoints or PLAIN, cluster_id=cluster_id, found=found
+    )
+    try:
+        await broker.control.start()
+        yield broker
+    finally:
+        await broker.control.close()
