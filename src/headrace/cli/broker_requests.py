@@ -1,0 +1,157 @@
+"""Requests that librdkafka has no call for: settings of broker loggers and of all brokers at once.
+
+One request, one answer, on a connection of its own, in the clear: with TLS or
+SASL asked for, the command says that it cannot.
+"""
+
+import socket
+from collections.abc import Sequence
+from struct import Struct
+from typing import NamedTuple, TypeVar
+
+from headrace.cli import values
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, parsed_address
+from headrace.cli.output import CommandFailed
+from headrace.model.errors import ErrorCode, PeerBroken
+from headrace.wire import messages as m
+from headrace.wire.schema import Message, decoder, encoder
+
+_SIZE = Struct(">i")
+_DESCRIBE_CONFIGS = 32
+_INCREMENTAL_ALTER_CONFIGS = 44
+# Both are "flexible" versions, so they travel under request header 2 and response header 1.
+_REQUEST_HEADER = 2
+_RESPONSE_HEADER = 1
+_SET, _DELETE = 0, 1
+
+Answer = TypeVar("Answer", bound=Message)
+
+
+class Described(NamedTuple):
+    """One setting as DescribeConfigs tells it."""
+
+    name: str
+    value: str | None
+    source: int
+    is_sensitive: bool
+    is_read_only: bool
+
+
+def read_settings(
+    connection: Connection, resource_type: int, resource_name: str
+) -> list[Described]:
+    request = m.DescribeConfigsRequest(
+        resources=[
+            m.DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=resource_type, resource_name=resource_name, configuration_keys=None
+            )
+        ]
+    )
+    with _connected(connection, resource_name) as link:
+        answer = _ask(link, _DESCRIBE_CONFIGS, 4, request, m.DescribeConfigsResponse)
+    result = answer.results[0]
+    _check(result.error_code, result.error_message)
+    return [
+        Described(entry.name, entry.value, entry.config_source, entry.is_sensitive, entry.read_only)
+        for entry in result.configs
+    ]
+
+
+def change_settings(
+    connection: Connection,
+    resource_type: int,
+    resource_name: str,
+    changes: Sequence[tuple[str, str | None]],
+) -> None:
+    """Set each name to its value; None brings the inherited value back."""
+    kind = m.IncrementalAlterConfigsRequest
+    request = kind(
+        resources=[
+            kind.AlterConfigsResource(
+                resource_type=resource_type,
+                resource_name=resource_name,
+                configs=[
+                    kind.AlterableConfig(
+                        name=name,
+                        config_operation=_DELETE if value is None else _SET,
+                        value=value,
+                    )
+                    for name, value in changes
+                ],
+            )
+        ]
+    )
+    with _connected(connection, resource_name) as link:
+        answer = _ask(
+            link, _INCREMENTAL_ALTER_CONFIGS, 1, request, m.IncrementalAlterConfigsResponse
+        )
+    result = answer.responses[0]
+    _check(result.error_code, result.error_message)
+
+
+def _connected(connection: Connection, resource_name: str) -> socket.socket:
+    """A loggers' request must reach the broker that is named; any other goes to the first."""
+    if (connection.setting("security.protocol") or "plaintext").lower() != "plaintext":
+        raise values.wrong(
+            "settings of broker loggers and of all brokers at once travel without TLS and SASL "
+            "only; use Kafka's kafka-configs with this cluster"
+        )
+    brokers = connection.brokers()
+    address = brokers.get(resource_name) or parsed_address(connection.bootstrap.split(",")[0])
+    if resource_name and resource_name not in brokers:
+        raise CommandFailed(
+            f"there is no broker {resource_name}; the cluster has {', '.join(sorted(brokers))}"
+        )
+    try:
+        return socket.create_connection(address, ANSWER_TIMEOUT_S)
+    except OSError as failure:
+        raise CommandFailed(
+            f"cannot reach broker at {address[0]}:{address[1]}: {failure.strerror or failure}"
+        ) from None
+
+
+def _ask(
+    link: socket.socket,
+    api_key: int,
+    api_version: int,
+    request: Message,
+    answer_class: type[Answer],
+) -> Answer:
+    frame = bytearray(_SIZE.size)
+    header = m.RequestHeader(
+        request_api_key=api_key,
+        request_api_version=api_version,
+        correlation_id=1,
+        client_id="headrace-cli",
+    )
+    encoder(m.RequestHeader, _REQUEST_HEADER)(header, frame)
+    encoder(type(request), api_version)(request, frame)
+    _SIZE.pack_into(frame, 0, len(frame) - _SIZE.size)
+    try:
+        link.sendall(frame)
+        (size,) = _SIZE.unpack(_exactly(link, _SIZE.size))
+        body = _exactly(link, size)
+        _, position = decoder(m.ResponseHeader, _RESPONSE_HEADER)(body, 0, len(body))
+        answer, _ = decoder(answer_class, api_version)(body, position, len(body))
+    except (OSError, PeerBroken) as failure:
+        raise CommandFailed(f"the broker gave no answer that makes sense: {failure}") from None
+    return answer
+
+
+def _exactly(link: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = link.recv(size - len(data))
+        if not piece:
+            raise PeerBroken(f"connection closed after {len(data)} of {size} bytes")
+        data += piece
+    return bytes(data)
+
+
+def _check(error_code: int, message: str | None) -> None:
+    if error_code:
+        try:
+            name = ErrorCode(error_code).name
+        except ValueError:
+            name = f"error {error_code}"
+        raise CommandFailed(f"{name}: {message}" if message else name)

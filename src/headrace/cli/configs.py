@@ -1,0 +1,306 @@
+"""``headrace configs``: settings of topics, brokers and loggers, changed while they run."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
+import typer
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are undeclared
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from headrace.cli import broker_requests, output, values
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientFile,
+    ClientSettings,
+    Format,
+    OutputFormat,
+    examples,
+    noun,
+)
+
+app = noun("Read and change settings of topics, brokers and loggers.")
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="configs")
+
+
+class Kind(StrEnum):
+    TOPIC = "topic"
+    BROKER = "broker"
+    BROKER_LOGGER = "broker-logger"
+    GROUP = "group"
+
+
+class Setting(NamedTuple):
+    name: str
+    value: str | None  # None where it is unset or secret
+    source: str
+    is_default: bool
+    is_sensitive: bool
+    is_read_only: bool
+
+
+# What Kafka calls the place a value comes from, by its number in DescribeConfigs.
+_SOURCES = {
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    8: "DYNAMIC_GROUP_CONFIG",
+}
+_DEFAULT_SOURCE = 5
+
+# The kinds by their number on the wire, and by the client's name for those that it knows.
+_RESOURCE_TYPES = {Kind.BROKER: 4, Kind.BROKER_LOGGER: 8}
+_CLIENT_TYPES = {
+    Kind.TOPIC: ResourceType.TOPIC,
+    Kind.BROKER: ResourceType.BROKER,
+    Kind.GROUP: ResourceType.GROUP,
+}
+
+# The name that stands for every broker without a value of its own.
+EVERY_BROKER = "default"
+
+Of = Annotated[
+    Kind,
+    typer.Argument(
+        metavar="topic|broker|broker-logger|group", help="Whose settings.", show_default=False
+    ),
+]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="Its name; a broker's and a broker logger's is the broker's number, and 'default' "
+        "means all brokers.",
+        show_default=False,
+    ),
+]
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "headrace configs get topic orders",
+        "headrace configs get topic orders retention.ms segment.bytes",
+        "headrace configs get broker 0 --changed",
+        "headrace configs get broker-logger 0",
+    ),
+)
+def get(
+    kind: Of,
+    name: Name,
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY]...", help="Only these settings; all if none is named."),
+    ] = None,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Only what is not the default.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Show settings, their values and where each value comes from."""
+    connection = Connection(bootstrap, settings, client_file)
+    found = _read(connection, kind, name)
+    missing = [key for key in keys or () if key not in found]
+    rows = [
+        found[key]
+        for key in (keys or sorted(found))
+        if key in found and not (changed and found[key].is_default)
+    ]
+    if format is Format.JSON:
+        output.document(
+            [
+                {
+                    "key": row.name,
+                    "value": row.value,
+                    "source": row.source,
+                    "sensitive": row.is_sensitive,
+                    "read_only": row.is_read_only,
+                }
+                for row in rows
+            ]
+        )
+    else:
+        output.table(
+            ["KEY", "VALUE", "SOURCE"],
+            [(row.name, "(secret)" if row.is_sensitive else row.value, row.source) for row in rows],
+        )
+    for key in missing:
+        output.error(f"{kind} {name} has no setting {key}")
+    if missing:
+        output.leave(output.FAILED)
+
+
+@app.command(
+    "set",
+    no_args_is_help=True,
+    epilog=examples(
+        "headrace configs set topic orders retention.ms=86400000 cleanup.policy=compact",
+        "headrace configs set broker default log.retention.ms=3600000",
+        "headrace configs set broker-logger 0 headrace.storage=DEBUG",
+    ),
+)
+def set_values(
+    kind: Of,
+    name: Name,
+    assignments: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", show_default=False)],
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--unset", metavar="KEY", help="In the same step bring this one back to its default."
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Change some settings; those not named stay as they are."""
+    changes: list[tuple[str, str | None]] = []
+    changes.extend(values.pairs(assignments, "setting").items())
+    changes.extend((key, None) for key in unset or ())
+    _change(Connection(bootstrap, settings, client_file), kind, name, changes, format)
+
+
+@app.command(
+    "unset",
+    no_args_is_help=True,
+    epilog=examples("headrace configs unset topic orders retention.ms cleanup.policy"),
+)
+def unset_values(
+    kind: Of,
+    name: Name,
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", show_default=False)],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Bring settings back to what they inherit: a topic's to the broker's."""
+    changes: list[tuple[str, str | None]] = [(key, None) for key in keys]
+    _change(Connection(bootstrap, settings, client_file), kind, name, changes, format)
+
+
+def _read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
+    if _is_beyond_the_client(kind, name):
+        told = broker_requests.read_settings(
+            connection, _RESOURCE_TYPES[kind], _resource_name(kind, name)
+        )
+        return {
+            entry.name: Setting(
+                entry.name,
+                entry.value,
+                _SOURCES.get(entry.source, "UNKNOWN"),
+                entry.source == _DEFAULT_SOURCE,
+                entry.is_sensitive,
+                entry.is_read_only,
+            )
+            for entry in told
+        }
+    resource = ConfigResource(_CLIENT_TYPES[kind], name)
+    try:
+        described = (
+            _admin(connection, kind, name)
+            .describe_configs([resource], request_timeout=ANSWER_TIMEOUT_S)[resource]
+            .result()
+        )
+    except KafkaException as failure:
+        raise connection.failed(failure, f"{kind} {name}") from None
+    return {
+        entry.name: Setting(
+            entry.name,
+            entry.value,
+            # The client hands out the bare number.
+            _SOURCES.get(entry.source, "UNKNOWN"),
+            entry.is_default,
+            entry.is_sensitive,
+            entry.is_read_only,
+        )
+        for entry in described.values()
+    }
+
+
+def _change(
+    connection: Connection,
+    kind: Kind,
+    name: str,
+    changes: Sequence[tuple[str, str | None]],
+    format: Format,
+) -> None:
+    if _is_beyond_the_client(kind, name):
+        broker_requests.change_settings(
+            connection, _RESOURCE_TYPES[kind], _resource_name(kind, name), changes
+        )
+    else:
+        resource = ConfigResource(
+            _CLIENT_TYPES[kind],
+            name,
+            incremental_configs=[
+                ConfigEntry(
+                    key,
+                    value,
+                    incremental_operation=(
+                        AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+                    ),
+                )
+                for key, value in changes
+            ],
+        )
+        futures = _admin(connection, kind, name).incremental_alter_configs(
+            [resource], request_timeout=ANSWER_TIMEOUT_S
+        )
+        try:
+            futures[resource].result()
+        except KafkaException as failure:
+            raise connection.failed(failure, f"{kind} {name}") from None
+    if format is Format.JSON:
+        output.document(
+            {
+                "kind": kind,
+                "name": name,
+                "set": {key: value for key, value in changes if value is not None},
+                "unset": [key for key, value in changes if value is None],
+            }
+        )
+    else:
+        output.table(
+            ["KEY", "VALUE", "STATUS"],
+            [(key, value, "unset" if value is None else "set") for key, value in changes],
+        )
+
+
+def _is_beyond_the_client(kind: Kind, name: str) -> bool:
+    return kind is Kind.BROKER_LOGGER or (kind is Kind.BROKER and name == EVERY_BROKER)
+
+
+def _resource_name(kind: Kind, name: str) -> str:
+    # On the wire the settings of all brokers belong to the broker without a name.
+    return "" if kind is Kind.BROKER and name == EVERY_BROKER else name
+
+
+def _admin(connection: Connection, kind: Kind, name: str) -> AdminClient:
+    """The client waits long for a broker that does not exist, so that is asked first."""
+    if kind is Kind.BROKER:
+        brokers = connection.brokers()
+        if name not in brokers:
+            raise output.CommandFailed(
+                f"there is no broker {name}; the cluster has {', '.join(sorted(brokers))}"
+            )
+    return connection.admin()

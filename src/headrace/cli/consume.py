@@ -1,0 +1,366 @@
+"""``headrace consume``: records of a topic, from where you like, as you like them printed."""
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterator
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from headrace.cli import offsets as offsets_of
+from headrace.cli import output, values
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientFile,
+    ClientSettings,
+    examples,
+)
+from headrace.cli.record_format import ConsumedRecord, Printer, Shown, printer
+
+_POLL_S = 0.1
+_BATCH_COUNT = 500
+
+
+def register(root: typer.Typer) -> None:
+    root.command(
+        "consume",
+        no_args_is_help=True,
+        epilog=examples(
+            "headrace consume orders                          what comes from now on",
+            "headrace consume orders --from-beginning --max 10 --keys",
+            "headrace consume orders --offset -5 --exit-at-end --format json | jq .value",
+            "headrace consume orders --from-time 2h --partition 0",
+            "headrace consume orders --format '%p:%o %k=%s\\n'",
+        ),
+    )(consume)
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    from_beginning: Annotated[
+        bool,
+        typer.Option(
+            "--from-beginning",
+            help="Start with the first record; with --group, where the group has no offset yet.",
+        ),
+    ] = False,
+    offset: Annotated[
+        str | None,
+        typer.Option(
+            "-o",
+            "--offset",
+            metavar="N|earliest|latest|-N",
+            help="Start there in each partition; -N means the last N records.",
+        ),
+    ] = None,
+    from_time: Annotated[
+        str | None,
+        typer.Option(
+            "--from-time",
+            metavar="TIME",
+            help="Start with the first record at or after: ISO 8601, milliseconds since 1970, or "
+            "a duration back from now (90s, 2h, 1d).",
+        ),
+    ] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option("-p", "--partition", metavar="N", help="Only these partitions: 0 or 0,3,5-7."),
+    ] = None,
+    max_count: Annotated[
+        int | None,
+        typer.Option("-n", "--max", metavar="N", min=1, help="Leave after this many records."),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "-g",
+            "--group",
+            metavar="NAME",
+            help="Share the partitions with this group and commit what was read.",
+        ),
+    ] = None,
+    timeout_s: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout",
+            metavar="SECONDS",
+            min=0,
+            help="Leave when no record came for so long.",
+        ),
+    ] = None,
+    exit_at_end: Annotated[
+        bool, typer.Option("-e", "--exit-at-end", help="Leave at the end of the partitions.")
+    ] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="Print keys too.")] = False,
+    headers: Annotated[bool, typer.Option("--headers", help="Print headers too.")] = False,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print timestamps too.")] = False,
+    offsets: Annotated[bool, typer.Option("--offsets", help="Print partition:offset too.")] = False,
+    format_text: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="text|json|raw|PATTERN",
+            help="text: a line each, fields between tabs. json: an object to a line. raw: the "
+            "bytes of the values and nothing else. Or a pattern with %t topic, %p partition, "
+            "%o offset, %T timestamp, %k key, %s value, %K %S their lengths, %h headers, "
+            "and \\n, \\t, \\x01.",
+        ),
+    ] = "text",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+) -> None:
+    """Print the records of a topic; without further word those that come from now on.
+
+    Without --group it reads the partitions directly and commits nothing. Ctrl-C leaves cleanly,
+    with a count on stderr and status 0. If --timeout ends it before --max records came, the
+    status is 1.
+    """
+    shown = Shown(timestamps, offsets, headers, keys)
+    printed = printer(format_text, shown, to_terminal=output.is_terminal())
+    start = _one_start(from_beginning, offset, from_time, group, partition)
+    connection = Connection(bootstrap, settings, client_file)
+    consumer = connection.consumer(
+        {
+            "enable.partition.eof": True,
+            # Where retention overtakes a slow reader, go on with what is left. In a group it is
+            # also where a partition without an offset begins.
+            "auto.offset.reset": "latest" if group and not from_beginning else "earliest",
+            **({"group.id": group, "enable.auto.commit": True} if group else {}),
+        }
+    )
+    reading = Reading(connection, consumer, printed, max_count, timeout_s, exit_at_end)
+    with _stop_on_signals(reading), contextlib.closing(consumer):
+        existing = _partitions_of(connection, consumer, topic)
+        if group:
+            consumer.subscribe([topic])
+        else:
+            wanted = existing if partition is None else values.numbers(partition, "--partition")
+            _check_partitions(topic, wanted, existing)
+            reading.assign(_starts(connection, topic, wanted, start))
+        reading.run()
+    output.flush()
+    output.note(f"{reading.count} records")
+    if reading.fell_short:
+        output.leave(output.FAILED)
+
+
+class Reading:
+    """The loop: polls, prints, and knows when it is over."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        consumer: Consumer,
+        printed: Printer,
+        max_count: int | None,
+        timeout_s: float | None,
+        exit_at_end: bool,
+    ) -> None:
+        self.count = 0
+        self.fell_short = False
+        self.stop_asked = False
+        self._connection = connection
+        self._consumer = consumer
+        self._printed = printed
+        self._max_count = max_count
+        self._timeout_s = timeout_s
+        self._exit_at_end = exit_at_end
+        self._at_end: set[tuple[str, int]] = set()
+        # Where each partition ended when we began: with --exit-at-end a busy
+        # producer must not keep us for ever. Empty in a group.
+        self._ends: dict[tuple[str, int], int] = {}
+
+    def assign(self, starts: "list[tuple[TopicPartition, int]]") -> None:
+        """Read from each partition's start; beside it the end known now."""
+        for partition, end in starts:
+            self._ends[partition.topic, partition.partition] = end
+            if partition.offset >= end:
+                self._at_end.add((partition.topic, partition.partition))
+        self._consumer.assign([partition for partition, _ in starts])
+
+    def run(self) -> None:
+        last_record_at = time.monotonic()
+        while not self.stop_asked and not self._is_over():
+            message = self._consumer.poll(_POLL_S)
+            now = time.monotonic()
+            if message is None:
+                if self._timeout_s is not None and now - last_record_at > self._timeout_s:
+                    self.fell_short = self._max_count is not None
+                    return
+                continue
+            before = self.count
+            self._take(message)
+            # No more than asked for: in a group, what was handed to us counts as read.
+            room = _BATCH_COUNT if self._max_count is None else self._max_count - self.count
+            if room > 0:
+                for further in self._consumer.consume(min(room, _BATCH_COUNT), timeout=0):
+                    self._take(further)
+            if self.count > before:
+                last_record_at = now
+            output.flush()
+
+    def _take(self, message: Message) -> None:
+        partition = (message.topic() or "", message.partition() or 0)
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:
+                self._at_end.add(partition)
+            elif not error.retriable():
+                raise self._connection.failed(error, f"reading {partition[0]}:{partition[1]}")
+            return
+        if self._exit_at_end and self._is_past_end(partition, message.offset()):
+            return
+        output.write(self._printed(_record(message)))
+        self.count += 1
+
+    def _is_past_end(self, partition: tuple[str, int], offset: int | None) -> bool:
+        end = self._ends.get(partition)
+        if end is None or offset is None:
+            self._at_end.discard(partition)
+            return False
+        if offset + 1 >= end:
+            self._at_end.add(partition)
+        return offset >= end
+
+    def _is_over(self) -> bool:
+        if self._max_count is not None and self.count >= self._max_count:
+            return True
+        if not self._exit_at_end:
+            return False
+        ours = self._ends.keys() or {(p.topic, p.partition) for p in self._consumer.assignment()}
+        return bool(ours) and self._at_end >= ours
+
+
+@contextlib.contextmanager
+def _stop_on_signals(reading: Reading) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the loop between two polls, so that the group is left in order."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        reading.stop_asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _one_start(
+    from_beginning: bool,
+    offset: str | None,
+    from_time: str | None,
+    group: str | None,
+    partition: str | None,
+) -> str:
+    """``--offset`` and its kin as one word: earliest, latest, N, -N, or @ and milliseconds."""
+    if sum((from_beginning, offset is not None, from_time is not None)) > 1:
+        raise values.wrong("give one of --from-beginning, --offset and --from-time")
+    if group and (offset or from_time or partition):
+        raise values.wrong(
+            "a group has its own partitions and offsets; leave out --group to choose them"
+        )
+    if from_beginning:
+        return "earliest"
+    if from_time is not None:
+        return f"@{values.instant_ms(from_time, round(time.time() * 1000))}"
+    if offset is None:
+        return "latest"
+    if offset not in ("earliest", "latest") and not offset.removeprefix("-").isdigit():
+        raise values.wrong(f"--offset {offset}: expected a number, earliest, latest or -N")
+    return offset
+
+
+def _partitions_of(connection: Connection, consumer: Consumer, topic: str) -> list[int]:
+    try:
+        # A consumer's question does not create the topic.
+        found = consumer.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic]
+    except KafkaException as failure:
+        raise connection.failed(failure, f"topic {topic}") from None
+    if found.error is not None and found.error.code() != KafkaError.LEADER_NOT_AVAILABLE:
+        if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise output.CommandFailed(
+                f"topic {topic} does not exist at {connection.bootstrap}; "
+                "'headrace topics list' shows those that do"
+            )
+        raise connection.failed(found.error, f"topic {topic}")
+    return sorted(found.partitions)
+
+
+def _check_partitions(topic: str, wanted: list[int], existing: list[int]) -> None:
+    for number in wanted:
+        if number not in existing:
+            raise output.CommandFailed(
+                f"topic {topic} has {len(existing)} partitions, no partition {number}"
+            )
+
+
+def _starts(
+    connection: Connection, topic: str, wanted: list[int], start: str
+) -> list[tuple[TopicPartition, int]]:
+    """Where to begin in each partition, and where it ends now."""
+    admin = connection.admin()
+    partitions = [(topic, number) for number in wanted]
+    first = _known(connection, admin, partitions, offsets_of.EARLIEST)
+    end = _known(connection, admin, partitions, offsets_of.LATEST)
+    match start:
+        case "earliest":
+            begin = first
+        case "latest":
+            begin = end
+        case _ if start.startswith("@"):
+            spec = offsets_of.at_time(int(start[1:]))
+            found = offsets_of.listed(connection, admin, partitions, spec)
+            # Nothing that late yet: whatever comes will be.
+            begin = {
+                key: end[key] if found[key].offset is None else found[key].offset or 0
+                for key in partitions
+            }
+        case _ if start.startswith("-"):
+            begin = {key: max(first[key], end[key] - int(start[1:])) for key in partitions}
+        case _:
+            begin = dict.fromkeys(partitions, int(start))
+            for key in partitions:
+                if not first[key] <= begin[key] <= end[key]:
+                    raise output.CommandFailed(
+                        f"offset {start} is out of range: {key[0]}:{key[1]} holds offsets "
+                        f"from {first[key]} up to, not including, {end[key]}"
+                    )
+    return [(TopicPartition(*key, begin[key]), end[key]) for key in partitions]
+
+
+def _known(
+    connection: Connection,
+    admin: AdminClient,
+    partitions: list[offsets_of.Partition],
+    spec: offsets_of.Spec,
+) -> dict[offsets_of.Partition, int]:
+    found = offsets_of.listed(connection, admin, partitions, spec)
+    return {partition: answer.offset or 0 for partition, answer in found.items()}
+
+
+def _record(message: Message) -> ConsumedRecord:
+    timestamp_type, timestamp = message.timestamp()
+    return ConsumedRecord(
+        message.topic() or "",
+        message.partition() or 0,
+        message.offset() or 0,
+        timestamp if timestamp_type else None,
+        timestamp_type,
+        message.key(),
+        message.value(),
+        _headers(message),
+    )
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    # The client's types allow what only producers are given.
+    given: Any = message.headers()
+    return given or []

@@ -1,0 +1,189 @@
+"""``headrace demo``: a broker, a stock client that writes and reads, and where to go from there."""
+
+import asyncio
+import socket
+import tempfile
+import threading
+import time
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli import output
+from headrace.cli.options import DEFAULT_BOOTSTRAP, examples
+from headrace.cli.serve import connectable, listener_of
+
+if TYPE_CHECKING:
+    from headrace.broker.app import Broker
+
+_TOPIC = "greetings"
+_RECORDS = (("ann", "hello"), ("bob", "good morning"), ("ann", "how are you?"))
+_LIMIT_S = 30.0
+
+
+def register(root: typer.Typer) -> None:
+    root.command(
+        "demo", epilog=examples("headrace demo", "headrace demo --data /tmp/log --keep-serving")
+    )(demo)
+
+
+def demo(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help="Where the log lies.",
+            show_default="a temporary folder, removed at the end",
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="HOST:PORT",
+            help="Where to accept clients.",
+            show_default="127.0.0.1:9092 if it is free, else any port",
+        ),
+    ] = None,
+    keep_serving: Annotated[
+        bool | None,
+        typer.Option(
+            "--keep-serving/--exit",
+            help="Whether to go on until Ctrl-C.",
+            show_default="on a terminal yes, otherwise no",
+        ),
+    ] = None,
+) -> None:
+    """Start a broker, let a stock client write and read, and show what happened."""
+    if keep_serving is None:
+        keep_serving = output.is_terminal()
+    with tempfile.TemporaryDirectory(prefix="headrace-demo-") as temporary:
+        folder = Path(temporary) if data is None else data.absolute()
+        started_at = time.perf_counter()
+        node = Node(folder, listen or _free_address(keep_serving))
+        try:
+            ready_ms = (time.perf_counter() - started_at) * 1000
+            output.heading(f"1. A broker serves {node.address}, ready after {ready_ms:.0f} ms")
+            output.line(f"   data in {folder}")
+            _write(node.address)
+            _read(node.address)
+            _show_files(folder)
+            if keep_serving:
+                _invite(node.address)
+                _wait_for_interrupt()
+        finally:
+            node.stop()
+
+
+class Node:
+    """A broker on a thread of its own, in this process."""
+
+    def __init__(self, folder: Path, listen: str) -> None:
+        self._ready: Future[str] = Future()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._broker: Broker | None = None
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(folder, listen)), name="broker"
+        )
+        self._thread.start()
+        self.address = self._ready.result(_LIMIT_S)
+
+    def stop(self) -> None:
+        if self._loop is not None and self._broker is not None and self._thread.is_alive():
+            asyncio.run_coroutine_threadsafe(self._broker.stop(), self._loop).result(_LIMIT_S)
+        self._thread.join(_LIMIT_S)
+
+    async def _run(self, folder: Path, listen: str) -> None:
+        from headrace.broker.app import Broker
+        from headrace.model.config import BrokerConfig
+
+        try:
+            config = BrokerConfig.parse({"listeners": listener_of(listen), "log.dirs": str(folder)})
+            broker = Broker(config)
+            await broker.start()
+        except Exception as failure:  # noqa: BLE001  # handed to the thread that waits for us
+            self._ready.set_exception(failure)
+            return
+        self._loop = asyncio.get_running_loop()
+        self._broker = broker
+        self._ready.set_result(connectable(*next(iter(broker.addresses.values()))))
+        await broker.wait_stopped()
+
+
+def _free_address(wanted_by_people: bool) -> str:
+    """The usual port for people who go on playing, any port otherwise."""
+    if wanted_by_people:
+        host, _, port = DEFAULT_BOOTSTRAP.rpartition(":")
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, int(port)))
+            except OSError:
+                pass
+            else:
+                return DEFAULT_BOOTSTRAP
+    return "127.0.0.1:0"
+
+
+def _write(address: str) -> None:
+    from confluent_kafka import KafkaError, Message, Producer
+
+    output.heading("\n2. confluent-kafka writes to it")
+    producer = Producer({"bootstrap.servers": address, "partitioner": "murmur2_random"})
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            raise output.CommandFailed(f"a record was not delivered: {error.str()}")
+        key = (message.key() or b"").decode()
+        value = (message.value() or b"").decode()
+        output.line(
+            f"   {key}: {value}  →  partition {message.partition()}, offset {message.offset()}"
+        )
+
+    for key, value in _RECORDS:
+        producer.produce(_TOPIC, value, key, on_delivery=on_delivery)
+    if producer.flush(_LIMIT_S):
+        raise output.CommandFailed("the broker did not acknowledge the records")
+
+
+def _read(address: str) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    output.heading("\n3. … and reads from it")
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "demo", "enable.auto.commit": False}
+    )
+    try:
+        consumer.assign([TopicPartition(_TOPIC, 0, 0)])
+        for _ in _RECORDS:
+            message = consumer.poll(_LIMIT_S)
+            if message is None or message.error() is not None:
+                raise output.CommandFailed("a record did not come back")
+            key = (message.key() or b"").decode()
+            output.line(f"   {message.offset()}  {key}: {(message.value() or b'').decode()}")
+    finally:
+        consumer.close()
+
+
+def _show_files(folder: Path) -> None:
+    output.heading("\n4. The log is plain files, in Kafka's own format")
+    for path in sorted(folder.glob(f"{_TOPIC}-0/*")):
+        output.line(f"   {path.relative_to(folder)}  {path.stat().st_size} bytes")
+
+
+def _invite(address: str) -> None:
+    option = "" if address == DEFAULT_BOOTSTRAP else f" -b {address}"
+    output.heading("\nIt serves until Ctrl-C. In another terminal:")
+    output.line(f"   headrace consume {_TOPIC} --from-beginning --keys{option}")
+    output.line(f"   echo 'ann:see you' | headrace produce {_TOPIC} -k :{option}")
+    output.line(f"   headrace topics describe{option}")
+
+
+def _wait_for_interrupt() -> None:
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        output.line("")

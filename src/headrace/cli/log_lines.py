@@ -1,0 +1,54 @@
+"""How the broker's log lines look: text for people, one JSON object per line for machines."""
+
+import json
+import logging
+import sys
+import time
+
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+FORMATS = ("text", "json")
+
+# What every record carries anyway; anything beyond it was given as ``extra`` and is a field.
+_OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+class JsonLines(logging.Formatter):
+    """``ts``, ``level``, ``logger``, ``message``, then the fields that the line was given."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "ts": _timestamp(record.created),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        for name, value in vars(record).items():
+            if name not in _OWN_ATTRIBUTES:
+                line[name] = value
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class TextLines(logging.Formatter):
+    """Time, level, logger, message; a traceback follows on lines of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = (
+            f"{_timestamp(record.created)} {record.levelname} {record.name}: {record.getMessage()}"
+        )
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+def set_up(log_format: str, log_level: str) -> None:
+    """Send every log line of this process to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    logging.basicConfig(level=log_level, handlers=[handler])
+
+
+def _timestamp(created: float) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(created))
+    return f"{seconds}.{int(created % 1 * 1000):03d}Z"

@@ -1,0 +1,192 @@
+"""Everything the command line says, and the statuses it ends with.
+
+Results go to stdout: a table that people read, or one JSON document. Remarks,
+progress and failures go to stderr, so that a pipe carries results alone. On a
+terminal tables are drawn by rich; elsewhere they are plain aligned text without
+colour and without truncation. rich is imported only when a terminal asks for it,
+because ``serve`` prints too and must start fast.
+
+    0    done
+    1    the operation failed, or one of several did
+    2    wrong usage: arguments, settings, a file that cannot be understood
+    130  interrupted before the work was done
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import NoReturn
+
+DONE = 0
+FAILED = 1
+WRONG_USAGE = 2
+INTERRUPTED = 130
+
+# What stands in a cell that has no value.
+ABSENT = "-"
+
+
+class CommandFailed(Exception):
+    """Ends the command with one line on stderr and a status."""
+
+    def __init__(self, message: str, status: int = FAILED) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def line(text: str) -> None:
+    """One line of the result."""
+    print(text, flush=True)
+
+
+def note(text: str) -> None:
+    """A remark for people; a script that reads stdout never sees it."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def error(text: str) -> None:
+    """One line that says what went wrong, with the program's name as Unix tools do."""
+    print(f"headrace: {text}", file=sys.stderr, flush=True)
+
+
+def document(value: object) -> None:
+    """The whole result as one JSON document."""
+    print(json.dumps(value, indent=2, ensure_ascii=False), flush=True)
+
+
+def write(data: bytes) -> None:
+    """Bytes of a record, as they are; :func:`flush` sends them on."""
+    sys.stdout.buffer.write(data)
+
+
+def flush() -> None:
+    sys.stdout.buffer.flush()
+
+
+def is_terminal() -> bool:
+    """Whether a person looks at the result."""
+    return sys.stdout.isatty()
+
+
+def is_watched() -> bool:
+    """Whether a person looks at remarks and progress."""
+    return sys.stderr.isatty()
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Rows under their headings; a column in which no row has a value is left out."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    needed = [
+        slot
+        for slot in range(len(columns))
+        if not cells or any(row[slot] != ABSENT for row in cells)
+    ]
+    headings = [columns[slot] for slot in needed]
+    body = [[row[slot] for slot in needed] for row in cells]
+    if is_terminal():
+        _rich_table(headings, body)
+    else:
+        print("\n".join(aligned([headings, *body])), flush=True)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines whose cells stand under each other, two spaces apart, none cut short."""
+    widths = [max(len(row[slot]) for row in rows) for slot in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def bars(rows: Sequence[tuple[str, float, str]]) -> None:
+    """A small plot: label, a bar as long as the value is large, the value as text."""
+    label_width = max(len(label) for label, _, _ in rows)
+    text_width = max(len(text) for _, _, text in rows)
+    room = min(48, shutil.get_terminal_size((80, 24)).columns - label_width - text_width - 4)
+    largest = max(value for _, value, _ in rows) or 1.0
+    for label, value, text in rows:
+        drawn = _bar(value / largest, max(room, 8))
+        if is_terminal():
+            from rich.console import Console
+            from rich.text import Text
+
+            Console(highlight=False).print(
+                Text.assemble((label.rjust(label_width), "bold"), "  ", (drawn, "cyan"), "  ", text)
+            )
+        else:
+            print(f"{label.rjust(label_width)}  {drawn}  {text}", flush=True)
+
+
+def heading(text: str) -> None:
+    """A line that opens a part of the result."""
+    if is_terminal():
+        from rich.console import Console
+        from rich.text import Text
+
+        Console(highlight=False).print(Text(text, style="bold"), soft_wrap=True)
+    else:
+        print(text, flush=True)
+
+
+def progress(text: str) -> None:
+    """Replaces the last progress line; silent unless a person watches."""
+    if is_watched():
+        sys.stderr.write(f"\r\x1b[2K{text}")
+        sys.stderr.flush()
+
+
+def progress_over() -> None:
+    """Clears the progress line, so that the next line starts at the margin."""
+    progress("")
+
+
+def confirmed(question: str) -> bool:
+    """Ask on the terminal; anything but a yes is a no."""
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def stdout_was_closed() -> None:
+    """The reader of our pipe went away (``| head``): nobody is left to write to.
+
+    Python flushes stdout once more at exit and would complain, so the
+    descriptor is pointed at nothing.
+    """
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def leave(status: int) -> NoReturn:
+    raise SystemExit(status)
+
+
+def _cell(value: object) -> str:
+    if value is None or value == "":
+        return ABSENT
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _bar(share: float, width: int) -> str:
+    eighths = max(1, round(share * width * 8))
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width)
+
+
+def _rich_table(headings: Sequence[str], body: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
+    for name in headings:
+        # A long value goes on in the next line: a cut one would be a wrong one.
+        drawn.add_column(name, overflow="fold")
+    for row in body:
+        drawn.add_row(*(Text(cell) for cell in row))
+    Console(highlight=False).print(drawn)

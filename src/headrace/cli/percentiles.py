@@ -1,0 +1,46 @@
+"""Percentiles of many durations in little memory. Pure."""
+
+import math
+
+# Neighbouring buckets differ by this factor, so that a percentile is within half a percent.
+_GROWTH = 1.01
+_LOG_GROWTH = math.log(_GROWTH)
+_SMALLEST_S = 1e-7
+
+SHOWN = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
+
+
+class Percentiles:
+    """A histogram over logarithmic buckets; one second or one hour, about 2,500 of them at most."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.largest_s = 0.0
+        self._sum_s = 0.0
+        self._buckets: dict[int, int] = {}
+
+    def add(self, seconds: float) -> None:
+        bucket = math.ceil(math.log(max(seconds, _SMALLEST_S) / _SMALLEST_S) / _LOG_GROWTH)
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
+        self.count += 1
+        self._sum_s += seconds
+        if seconds > self.largest_s:
+            self.largest_s = seconds
+
+    def mean_s(self) -> float:
+        return self._sum_s / self.count if self.count else 0.0
+
+    def at(self, percent: float) -> float:
+        """The duration that ``percent`` of all stay at or below."""
+        wanted = math.ceil(self.count * percent / 100)
+        seen = 0
+        for bucket in sorted(self._buckets):
+            seen += self._buckets[bucket]
+            if seen >= wanted:
+                return min(_SMALLEST_S * _GROWTH**bucket, self.largest_s)
+        return self.largest_s
+
+    def named_ms(self) -> dict[str, float]:
+        """``p50`` … ``p99.9`` and ``max``, in milliseconds."""
+        found = {f"p{percent:g}": round(self.at(percent) * 1000, 3) for percent in SHOWN}
+        return {**found, "max": round(self.largest_s * 1000, 3)}

@@ -1,0 +1,306 @@
+"""``headrace produce``: each line of stdin becomes a record."""
+
+import sys
+import time
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from headrace.cli import output, values
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientFile,
+    ClientSettings,
+    Format,
+    OutputFormat,
+    examples,
+)
+from headrace.cli.record_lines import LineFormat, NotARecord
+
+_PROGRESS_INTERVAL_S = 0.5
+_DELIVERY_TIMEOUT_S = 30
+
+
+class Acks(StrEnum):
+    NONE = "0"
+    LEADER = "1"
+    ALL = "all"
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
+def register(root: typer.Typer) -> None:
+    root.command(
+        "produce",
+        no_args_is_help=True,
+        epilog=examples(
+            "echo hello | headrace produce greetings",
+            "headrace produce orders -k : < orders.txt               lines such as 17:ten pears",
+            "headrace produce orders --headers source=web,run=7 --compression zstd < orders.txt",
+            "headrace produce orders --header-separator '\\t' -k '\\t'     "
+            "lines such as a=1,b=2<TAB>key<TAB>value",
+        ),
+    )(produce)
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    key_separator: Annotated[
+        str | None,
+        typer.Option(
+            "-k",
+            "--key-separator",
+            metavar="TEXT",
+            help="Each line is a key, this text and a value; \\t and \\x01 are understood.",
+        ),
+    ] = None,
+    headers: Annotated[
+        str | None,
+        typer.Option(
+            "--headers",
+            metavar="NAME=VALUE,...",
+            help="Headers that every record gets.",
+        ),
+    ] = None,
+    header_separator: Annotated[
+        str | None,
+        typer.Option(
+            "--header-separator",
+            metavar="TEXT",
+            help="Each line starts with its own headers (name=value,name2=value2) and this text.",
+        ),
+    ] = None,
+    header_pair_separator: Annotated[
+        str,
+        typer.Option(
+            "--header-pair-separator",
+            metavar="TEXT",
+            help="What stands between name and value of a header in a line.",
+        ),
+    ] = "=",
+    null_marker: Annotated[
+        str | None,
+        typer.Option(
+            "--null-marker",
+            metavar="TEXT",
+            help="A key or value that is this text is null (a tombstone).",
+        ),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option(
+            "-p",
+            "--partition",
+            metavar="N",
+            min=0,
+            help="Send everything there; otherwise the key decides, as with Java's producer.",
+        ),
+    ] = None,
+    acks: Annotated[
+        Acks,
+        typer.Option("--acks", metavar="0|1|all", help="Whose acknowledgement is awaited."),
+    ] = Acks.ALL,
+    compression: Annotated[
+        Compression,
+        typer.Option(
+            "-z",
+            "--compression",
+            metavar="none|gzip|snappy|lz4|zstd",
+            help="How batches are compressed.",
+        ),
+    ] = Compression.NONE,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Send each line of stdin to a topic.
+
+    A record that could not be delivered is reported with the number of its line, and the exit
+    status is then 1. What a killed command had not sent yet is lost.
+    """
+    try:
+        constant_headers = tuple(values.headers(headers or ""))
+    except ValueError as failure:
+        raise values.wrong(f"--headers: {failure}") from None
+    line_format = LineFormat(
+        _separator(key_separator),
+        _separator(header_separator),
+        header_pair_separator,
+        None if null_marker is None else null_marker.encode(),
+        constant_headers,
+    )
+    connection = Connection(bootstrap, settings, client_file)
+    producer = connection.producer(
+        {
+            "acks": acks.value,
+            # A retried batch must not appear twice, nor overtake its successor.
+            "enable.idempotence": acks is Acks.ALL,
+            "compression.type": compression.value,
+            "message.timeout.ms": _DELIVERY_TIMEOUT_S * 1000,
+            # How large a record may be is the topic's decision, not the client's.
+            "message.max.bytes": 1_000_000_000,
+            "queue.buffering.max.kbytes": 64 * 1024,
+        }
+    )
+    _check_topic(connection, producer, topic)
+    sending = Sending(producer, topic, partition, line_format)
+    interrupted = False
+    try:
+        if sys.stdin.isatty():
+            output.note(f"One record to {topic} per line; Ctrl-D ends.")
+            sending.send_typed(sys.stdin.buffer)
+        else:
+            sending.send(sys.stdin.buffer)
+    except KeyboardInterrupt:
+        interrupted = not sys.stdin.isatty()
+    sending.finish()
+    if format is Format.JSON:
+        output.document(
+            {
+                "topic": topic,
+                "delivered": sending.delivered,
+                "failed": sending.failed,
+                "bytes": sending.size,
+            }
+        )
+    if interrupted:
+        output.leave(output.INTERRUPTED)
+    if sending.failed:
+        output.leave(output.FAILED)
+
+
+class Sending:
+    """Lines on their way: what was read, what arrived, what did not."""
+
+    def __init__(
+        self, producer: Producer, topic: str, partition: int | None, line_format: LineFormat
+    ) -> None:
+        self.read = 0
+        self.delivered = 0
+        self.failed = 0
+        self.size = 0  # bytes of the lines read
+        self._producer = producer
+        self._topic = topic
+        # librdkafka's "let the partitioner choose" is -1.
+        self._partition = -1 if partition is None else partition
+        self._line_format = line_format
+        self._started_at = time.monotonic()
+        self._shown_at = self._started_at
+
+    def send(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            self._send_line(line)
+            self._producer.poll(0)
+            if self.read % 256 == 0:
+                self._show_progress()
+
+    def send_typed(self, lines: Iterable[bytes]) -> None:
+        """One line at a time: who types wants to hear of a failure at once."""
+        for line in lines:
+            self._send_line(line)
+            self._producer.flush(ANSWER_TIMEOUT_S)
+
+    def finish(self) -> None:
+        """Wait for what is under way; everything read is then delivered or reported."""
+        while self._producer.flush(0.5):
+            self._show_progress()
+        output.progress_over()
+        if output.is_watched() or self.failed:
+            failed = f", {self.failed} failed" if self.failed else ""
+            output.note(f"{self.delivered} records to {self._topic}{failed}")
+
+    def _send_line(self, line: bytes) -> None:
+        self.read += 1
+        number = self.read
+        self.size += len(line)
+        try:
+            record = self._line_format.parse(_without_line_end(line))
+        except NotARecord as failure:
+            self._report(number, str(failure))
+            return
+
+        def on_delivery(error: KafkaError | None, _: Message) -> None:
+            if error is None:
+                self.delivered += 1
+            else:
+                self._report(number, explained(error))
+
+        while True:
+            try:
+                self._producer.produce(
+                    self._topic,
+                    value=record.value,
+                    key=record.key,
+                    headers=list(record.headers),
+                    partition=self._partition,
+                    on_delivery=on_delivery,
+                )
+            except BufferError:
+                # The client's memory is full: let it send before reading on.
+                self._producer.poll(0.1)
+                self._show_progress()
+            except KafkaException as failure:
+                self._report(number, explained(failure.args[0]))
+                return
+            else:
+                return
+
+    def _report(self, number: int, reason: str) -> None:
+        self.failed += 1
+        output.progress_over()
+        output.error(f"line {number}: {reason}")
+
+    def _show_progress(self) -> None:
+        now = time.monotonic()
+        if now - self._shown_at < _PROGRESS_INTERVAL_S or not output.is_watched():
+            return
+        self._shown_at = now
+        rate = self.size / (now - self._started_at) / 1e6
+        output.progress(f"{self.delivered:,} of {self.read:,} records delivered, {rate:.1f} MB/s")
+
+
+def _without_line_end(line: bytes) -> bytes:
+    return line[:-2] if line.endswith(b"\r\n") else line.removesuffix(b"\n")
+
+
+def _separator(text: str | None) -> bytes | None:
+    if text is None:
+        return None
+    if not text:
+        raise values.wrong("a separator must not be empty")
+    return values.unescaped(text).encode()
+
+
+def _check_topic(connection: Connection, producer: Producer, topic: str) -> None:
+    """Find out before the first record what would otherwise fail with each of them.
+
+    Asking for a topic also makes the broker create it, if it is allowed to.
+    """
+    deadline = time.monotonic() + ANSWER_TIMEOUT_S / 4
+    while True:
+        try:
+            error = producer.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic].error
+        except KafkaException as failure:
+            raise connection.failed(failure, f"topic {topic}") from None
+        if error is None or error.code() == KafkaError.LEADER_NOT_AVAILABLE:
+            return
+        if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise connection.failed(error, f"topic {topic}")
+        if time.monotonic() > deadline:
+            raise output.CommandFailed(
+                f"topic {topic} does not exist, and the broker creates none by itself; "
+                f"'headrace topics create {topic}' does"
+            )
+        time.sleep(0.1)

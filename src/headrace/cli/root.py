@@ -1,0 +1,62 @@
+"""typer's root: the list of commands, and how a run of one ends."""
+
+import os
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from headrace import __version__
+from headrace.cli import output
+from headrace.cli.main import COMMANDS
+from headrace.cli.options import CONTEXT_SETTINGS, examples
+
+_PROGRAM = "headrace"
+# Set by the shell when it asks what may come next.
+_COMPLETION_VARIABLE = "_HEADRACE_COMPLETE"
+
+
+def run_typer(arguments: list[str]) -> int:
+    """Run the command that ``arguments`` name; its status."""
+    first = arguments[0] if arguments else ""
+    everything = first not in COMMANDS or _COMPLETION_VARIABLE in os.environ
+    app = built(list(COMMANDS) if everything else [first])
+    try:
+        app(arguments or ["--help"], prog_name=_PROGRAM)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else output.DONE
+    return output.DONE
+
+
+def built(commands: list[str]) -> typer.Typer:
+    """The root with these commands; importing fewer of them starts faster."""
+    root = typer.Typer(
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        no_args_is_help=True,
+        context_settings=CONTEXT_SETTINGS,
+        epilog=examples(
+            "headrace serve                               a broker on 127.0.0.1:9092",
+            "echo hello | headrace produce greetings",
+            "headrace consume greetings --from-beginning",
+        ),
+    )
+    root.callback()(_root)
+    for name in commands:
+        import_module(f"headrace.cli.{COMMANDS[name]}").register(root)
+    return root
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        output.line(f"headrace {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Headrace: a durable commit log that speaks the Kafka wire protocol."""

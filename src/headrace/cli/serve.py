@@ -1,0 +1,340 @@
+"""``headrace serve``: one broker in this process, or in one that outlives the terminal.
+
+Imports neither typer, rich nor a client: from the shell to the first
+acknowledged record a user waits for Python and for us alone.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace import __version__
+from headrace.cli import log_lines, output, pid_file
+from headrace.cli.plain_arguments import parsed
+from headrace.model.config import BrokerConfig, parse_properties
+from headrace.model.errors import ConfigError, Corrupt, Rejected
+
+if TYPE_CHECKING:
+    import typer
+
+    from headrace.broker.app import Broker
+
+DEFAULT_DATA = "headrace-data"
+LOG_NAME = "headrace.log"
+# A node in the background has started or failed within this, even on a folder that must recover.
+_DAEMON_START_S = 120.0
+
+HELP = """\
+Usage: headrace serve [OPTIONS] [SERVER.PROPERTIES]
+
+  Run a broker: one process, nothing else needed.
+
+  Settings are Kafka's. They come from the file, then from the options below, then
+  from -X; the later wins.
+
+Arguments:
+  SERVER.PROPERTIES      A configuration file as Kafka's; without one, defaults.
+
+Options:
+  --listen HOST:PORT     Where to accept clients; port 0 picks a free one.
+                         [default: 127.0.0.1:9092, or the file's listeners]
+  --data DIR             Where the log lies. [default: ./headrace-data, or the file's log.dirs]
+  -X KEY=VALUE           Any setting of Kafka's broker; may be repeated.
+  --strict               Refuse unknown settings instead of warning.
+  --ready-file FILE      Written with the address as soon as clients are accepted.
+  --pid-file FILE        Where the process id stands. [default: headrace.pid in the data folder]
+  --log-format FORMAT    text, or json for one object per line. [default: text]
+  --log-level LEVEL      DEBUG, INFO, WARNING or ERROR. [default: INFO]
+  -daemon, --daemon      Run in the background; the log goes to headrace.log in the data folder,
+                         and 'headrace stop' ends it.
+  -h, --help             Show this message and exit.
+
+  Ctrl-C and SIGTERM end it cleanly; a second one at once. The exit status is 0 after a clean
+  end, 1 when it could not start or failed, 2 for wrong options or settings.
+
+Example:
+  headrace serve
+  headrace serve --listen 0.0.0.0:9092 -X advertised.listeners=PLAINTEXT://log.example:9092
+  headrace serve config/server.properties -daemon
+"""
+
+_WITH_VALUE = {
+    "--listen": "--listen",
+    "--data": "--data",
+    "-X": "-X",
+    "--override": "-X",  # how Kafka's kafka-server-start spells it
+    "--ready-file": "--ready-file",
+    "--pid-file": "--pid-file",
+    "--log-format": "--log-format",
+    "--log-level": "--log-level",
+}
+_FLAGS = {
+    "--strict": "--strict",
+    "-daemon": "--daemon",
+    "--daemon": "--daemon",
+    "-h": "--help",
+    "--help": "--help",
+}
+
+
+class ServeOptions(NamedTuple):
+    file: Path | None
+    listen: str | None
+    data: Path | None
+    settings: dict[str, str]
+    strict: bool
+    ready_file: Path | None
+    pid_file: Path | None
+    log_format: str
+    log_level: str
+    daemon: bool
+
+
+def register(root: "typer.Typer") -> None:
+    """For the list of commands; ``main`` runs serve without coming by here."""
+    import typer
+
+    @root.command(
+        "serve",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+    def serve(context: typer.Context) -> None:
+        """Run a broker."""
+        raise typer.Exit(run(context.args))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command, from its arguments to its exit status."""
+    options = parsed_options(arguments)
+    if options is None:
+        output.line(HELP.rstrip())
+        return output.DONE
+    config = built_config(options)
+    folder = data_folder(config)
+    pid_path = options.pid_file or folder / pid_file.NAME
+    if options.ready_file is not None:
+        # A leftover of an earlier run would say "ready" too early.
+        options.ready_file.unlink(missing_ok=True)
+    if options.daemon:
+        return _detach(arguments, folder, pid_path, options.ready_file)
+    log_lines.set_up(options.log_format, options.log_level)
+    return asyncio.run(_serve(config, folder, pid_path, options.ready_file))
+
+
+def parsed_options(arguments: Sequence[str]) -> ServeOptions | None:
+    """None if help was asked for."""
+    given = parsed("serve", arguments, with_value=_WITH_VALUE, flags=_FLAGS)
+    if "--help" in given.flags:
+        return None
+    if len(given.positional) > 1:
+        raise _wrong(f"one configuration file at most, got {' '.join(given.positional)}")
+    log_format = given.last("--log-format") or "text"
+    if log_format not in log_lines.FORMATS:
+        raise _wrong(f"--log-format {log_format}: expected text or json")
+    log_level = (given.last("--log-level") or "INFO").upper()
+    if log_level not in log_lines.LEVELS:
+        raise _wrong(f"--log-level {log_level}: expected {', '.join(log_lines.LEVELS)}")
+    settings = {}
+    for text in given.values.get("-X", []):
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise _wrong(f"-X {text!r}: expected KEY=VALUE")
+        settings[name.strip()] = value
+    return ServeOptions(
+        file=_path(given.positional[0] if given.positional else None),
+        listen=given.last("--listen"),
+        data=_path(given.last("--data")),
+        settings=settings,
+        strict="--strict" in given.flags,
+        ready_file=_path(given.last("--ready-file")),
+        pid_file=_path(given.last("--pid-file")),
+        log_format=log_format,
+        log_level=log_level,
+        daemon="--daemon" in given.flags,
+    )
+
+
+def settings_of(options: ServeOptions) -> dict[str, str]:
+    """File, then options, then -X; what an option replaces is dropped whole."""
+    settings = {} if options.file is None else _read_file(options.file)
+    if options.listen is not None:
+        settings["listeners"] = listener_of(options.listen)
+        # The file's advertised addresses belong to the file's listeners.
+        settings.pop("advertised.listeners", None)
+    given_folders = {"log.dirs", "log.dir"} & (settings.keys() | options.settings.keys())
+    if options.data is not None:
+        settings.pop("log.dir", None)
+        settings["log.dirs"] = str(options.data.absolute())
+    elif options.file is None and not given_folders:
+        settings["log.dirs"] = str(Path(DEFAULT_DATA).absolute())
+    settings.update(options.settings)
+    return settings
+
+
+def listener_of(text: str) -> str:
+    """``HOST:PORT``, ``:PORT`` for all interfaces, or a bare port of the loopback."""
+    if text.isdigit():
+        text = f"127.0.0.1:{text}"
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535 or ("://" in host):
+        raise _wrong(f"--listen {text}: expected HOST:PORT, such as 127.0.0.1:9092 or [::1]:0")
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
+    return f"PLAINTEXT://{host}:{port}"
+
+
+def built_config(options: ServeOptions) -> BrokerConfig:
+    try:
+        return BrokerConfig.parse(settings_of(options), strict=options.strict)
+    except ConfigError as failure:
+        raise _wrong(str(failure)) from None
+
+
+def data_folder(config: BrokerConfig) -> Path:
+    """The first log directory; pid file and background log lie there."""
+    return Path(config.list("log.dirs")[0])
+
+
+def connectable(host: str, port: int) -> str:
+    """An address that a client on this machine can use, also where we listen everywhere."""
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Whoever waits for the file sees all of it or none."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+async def _serve(
+    config: BrokerConfig, folder: Path, pid_path: Path, ready_file: Path | None
+) -> int:
+    import logging
+
+    from headrace.broker.app import Broker
+
+    log = logging.getLogger(__name__)
+    for warning in config.warnings:
+        log.warning(warning)
+    broker = Broker(config)
+    loop = asyncio.get_running_loop()
+    stop_asked = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if stop_asked.is_set():
+            # The clean end was asked for already and takes too long for someone.
+            os._exit(128 + number)
+        stop_asked.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        await broker.start()
+    except (OSError, Corrupt, Rejected, ConfigError) as failure:
+        await broker.stop()
+        raise output.CommandFailed(
+            f"cannot serve: {failure}",
+            output.WRONG_USAGE if isinstance(failure, ConfigError) else output.FAILED,
+        ) from failure
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(pid_file.PidFile(pid_path))
+        except OSError as failure:
+            log.warning(
+                "no pid file %s, so 'headrace stop' will not find us: %s", pid_path, failure
+            )
+        address = connectable(*next(iter(broker.addresses.values())))
+        if ready_file is not None:
+            write_atomically(ready_file, f"{address}\n")
+        output.line(f"Headrace {__version__} serves {address}, data in {folder}")
+        await _until_stopped(broker, stop_asked)
+    return output.DONE
+
+
+async def _until_stopped(broker: "Broker", stop_asked: asyncio.Event) -> None:
+    """Until a signal asks for the end, or the broker ended by itself."""
+    asked = asyncio.ensure_future(stop_asked.wait())
+    stopped = asyncio.ensure_future(broker.wait_stopped())
+    await asyncio.wait((asked, stopped), return_when=asyncio.FIRST_COMPLETED)
+    asked.cancel()
+    if not stopped.done():
+        await broker.stop()
+    await stopped
+
+
+def _detach(arguments: Sequence[str], folder: Path, pid_path: Path, ready_file: Path | None) -> int:
+    """Start the same command in a session of its own, and wait until it accepts or fails.
+
+    A new process, not a fork: a forked child would share the parent's terminal,
+    file offsets and half-initialised modules.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    holder = pid_file.holder_of(pid_path)
+    if holder is not None:
+        raise output.CommandFailed(
+            f"process {holder.process} serves {folder} already; 'headrace stop' ends it"
+        )
+    ready = ready_file or folder / f".headrace.ready.{os.getpid()}"
+    log_path = folder / LOG_NAME
+    kept = [argument for argument in arguments if _FLAGS.get(argument) != "--daemon"]
+    command = [sys.executable, "-m", "headrace", "serve", *kept, "--ready-file", str(ready)]
+    with log_path.open("ab") as log_file:
+        log_start = log_file.tell()
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log_file,
+            stderr=log_file,
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + _DAEMON_START_S
+    while not ready.exists():
+        if child.poll() is not None:
+            said = log_path.read_bytes()[log_start:].decode("utf-8", "replace").strip()
+            last = said.splitlines()[-1] if said else f"status {child.returncode}"
+            raise output.CommandFailed(
+                f"{last.removeprefix('headrace: ')} (log: {log_path})",
+                child.returncode if child.returncode > 0 else output.FAILED,
+            )
+        if time.monotonic() > deadline:
+            raise output.CommandFailed(
+                f"process {child.pid} runs but does not accept clients yet; see {log_path}"
+            )
+        time.sleep(0.01)
+    address = ready.read_text().strip()
+    if ready_file is None:
+        ready.unlink()
+    output.line(
+        f"Headrace {__version__} serves {address}, data in {folder}, "
+        f"process {child.pid}, log in {log_path}"
+    )
+    # It outlives us on purpose: without this, Python would warn about it at exit.
+    child.returncode = output.DONE
+    return output.DONE
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    try:
+        return parse_properties(path.read_text("utf-8"))
+    except OSError as failure:
+        raise _wrong(f"{path}: {failure.strerror}") from None
+    except (ConfigError, UnicodeDecodeError) as failure:
+        raise _wrong(f"{path}: {failure}") from None
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def _wrong(message: str) -> output.CommandFailed:
+    return output.CommandFailed(message, output.WRONG_USAGE)

@@ -1,0 +1,100 @@
+"""``headrace stop``: end a node that runs in the background, and wait until it has ended."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.cli import output, pid_file
+from headrace.cli.plain_arguments import parsed
+
+if TYPE_CHECKING:
+    import typer
+
+HELP = """\
+Usage: headrace stop [OPTIONS] [SERVER.PROPERTIES]
+
+  End a broker cleanly and wait until it has ended.
+
+  The broker is found by the pid file in its data folder, whether it was started with -daemon
+  or in a terminal.
+
+Arguments:
+  SERVER.PROPERTIES      The configuration file it was started with, for its log.dirs.
+
+Options:
+  --data DIR             Its data folder. [default: ./headrace-data]
+  --pid-file FILE        Its pid file, if it was given one.
+  --timeout SECONDS      How long to wait for its end. [default: 30]
+  -h, --help             Show this message and exit.
+
+  The exit status is 0 once it has ended, 1 if none runs or it did not end in time.
+
+Example:
+  headrace stop --data /var/lib/headrace
+"""
+
+_WITH_VALUE = {"--data": "--data", "--pid-file": "--pid-file", "--timeout": "--timeout"}
+_FLAGS = {"-h": "--help", "--help": "--help"}
+
+
+def register(root: "typer.Typer") -> None:
+    """For the list of commands; ``main`` runs stop without coming by here."""
+    import typer
+
+    @root.command(
+        "stop",
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+    def stop(context: typer.Context) -> None:
+        """End a broker that runs in the background."""
+        raise typer.Exit(run(context.args))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The command, from its arguments to its exit status."""
+    given = parsed("stop", arguments, with_value=_WITH_VALUE, flags=_FLAGS)
+    if "--help" in given.flags:
+        output.line(HELP.rstrip())
+        return output.DONE
+    timeout_text = given.last("--timeout") or "30"
+    try:
+        timeout_s = float(timeout_text)
+    except ValueError:
+        raise output.CommandFailed(
+            f"--timeout {timeout_text}: expected seconds", output.WRONG_USAGE
+        ) from None
+    path = _pid_path(given.last("--pid-file"), given.last("--data"), given.positional)
+    holder = pid_file.holder_of(path)
+    if holder is None:
+        raise output.CommandFailed(
+            f"no broker runs with {path}; name its folder with --data or its file with --pid-file"
+        )
+    with contextlib.closing(holder):
+        # It may have ended between our look and this line.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(holder.process, signal.SIGTERM)
+        deadline = time.monotonic() + timeout_s
+        while not holder.has_ended():
+            if time.monotonic() > deadline:
+                raise output.CommandFailed(
+                    f"process {holder.process} still runs after {timeout_s:g} s"
+                )
+            time.sleep(0.01)
+    output.line(f"Stopped process {holder.process}")
+    return output.DONE
+
+
+def _pid_path(pid_path: str | None, data: str | None, positional: list[str]) -> Path:
+    from headrace.cli.serve import built_config, data_folder, parsed_options
+
+    if pid_path is not None:
+        return Path(pid_path)
+    # The folder is worked out as serve does, so that both mean the same one.
+    options = parsed_options([*positional, *(("--data", data) if data is not None else ())])
+    assert options is not None
+    return data_folder(built_config(options)) / pid_file.NAME

@@ -1,0 +1,459 @@
+"""``headrace topics``: create, list, describe, alter, delete, and offsets."""
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import typer
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are undeclared
+    AdminClient,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourceType,
+    TopicDescription,
+)
+
+from headrace.cli import offsets as offsets_of
+from headrace.cli import output, values
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, error_name, explained
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientFile,
+    ClientSettings,
+    Format,
+    OutputFormat,
+    examples,
+    noun,
+)
+
+app = noun("Create topics, look at them, change and delete them.")
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="topics")
+
+
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)]
+OptionalNames = Annotated[
+    list[str] | None, typer.Argument(metavar="[TOPIC]...", help="All topics if none is named.")
+]
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "headrace topics create orders payments --partitions 12",
+        "headrace topics create users -p 4 -c cleanup.policy=compact -c segment.ms=3600000",
+    ),
+)
+def create(
+    names: Names,
+    partitions: Annotated[
+        int,
+        typer.Option(
+            "-p",
+            "--partitions",
+            metavar="N",
+            show_default="the broker's num.partitions",
+            help="How many partitions each topic gets.",
+        ),
+    ] = -1,
+    replicas: Annotated[
+        int,
+        typer.Option(
+            "-r",
+            "--replicas",
+            "--replication-factor",
+            metavar="N",
+            show_default="the broker's default.replication.factor",
+            help="On how many brokers each partition lies.",
+        ),
+    ] = -1,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-c", "--config", metavar="KEY=VALUE", help="A setting of the topic; may be repeated."
+        ),
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="A topic that exists is no failure.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Ask the broker whether it would work; create none.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Create topics, all of one shape."""
+    overrides = values.pairs(config or (), "--config")
+    connection = Connection(bootstrap, settings, client_file)
+    futures = connection.admin().create_topics(
+        [
+            NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=overrides)
+            for name in names
+        ],
+        request_timeout=ANSWER_TIMEOUT_S,
+        validate_only=dry_run,
+    )
+    tolerated = (KafkaError.TOPIC_ALREADY_EXISTS,) if if_not_exists else ()
+    done = "would be created" if dry_run else "created"
+    _show_outcomes(connection, futures, done, tolerated, format)
+
+
+@app.command(
+    "list",
+    epilog=examples("headrace topics list", "headrace topics list --names | grep orders"),
+)
+def list_topics(
+    names_only: Annotated[
+        bool, typer.Option("--names", help="Print the names alone, one to a line.")
+    ] = False,
+    internal: Annotated[
+        bool, typer.Option("--internal/--no-internal", help="Whether to list internal topics.")
+    ] = True,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """List the topics with their partitions and replicas."""
+    connection = Connection(bootstrap, settings, client_file)
+    rows = [
+        {
+            "name": name,
+            "partitions": len(topic.partitions),
+            "replicas": max((len(p.replicas) for p in topic.partitions.values()), default=0),
+        }
+        for name, topic in sorted(_metadata(connection).topics.items())
+        if internal or not name.startswith("__")
+    ]
+    if format is Format.JSON:
+        output.document(rows)
+    elif names_only:
+        for row in rows:
+            output.line(str(row["name"]))
+    else:
+        output.table(["NAME", "PARTITIONS", "REPLICAS"], [list(row.values()) for row in rows])
+
+
+@app.command(
+    epilog=examples("headrace topics describe orders", "headrace topics describe --format json")
+)
+def describe(
+    names: OptionalNames = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Show partitions, leaders, replicas and settings of topics."""
+    connection = Connection(bootstrap, settings, client_file)
+    admin = connection.admin()
+    wanted = list(names or sorted(_metadata(connection).topics))
+    described, failures = _described(connection, admin, wanted)
+    overrides = _overrides(connection, admin, [topic.name for topic in described])
+    if format is Format.JSON:
+        output.document([_as_document(topic, overrides[topic.name]) for topic in described])
+    else:
+        for number, topic in enumerate(described):
+            if number:
+                output.line("")
+            _show_described(topic, overrides[topic.name])
+    for name, error in failures:
+        output.error(f"topic {name}: {explained(error)}")
+    if failures:
+        output.leave(output.FAILED)
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "headrace topics alter orders --partitions 24",
+        "headrace configs set topic orders retention.ms=86400000    (settings)",
+    ),
+)
+def alter(
+    name: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    partitions: Annotated[
+        int,
+        typer.Option(
+            "-p", "--partitions", metavar="N", help="The new number; it can only grow.", min=1
+        ),
+    ],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Give a topic more partitions. Keys move: their hash is taken over the new number."""
+    connection = Connection(bootstrap, settings, client_file)
+    output.note(
+        f"warning: with {partitions} partitions most keys of {name} hash to another partition "
+        "than before; records already written stay where they are, so the order of a key "
+        "holds only within each part"
+    )
+    futures = connection.admin().create_partitions(
+        [NewPartitions(name, partitions)], request_timeout=ANSWER_TIMEOUT_S
+    )
+    _show_outcomes(connection, futures, f"has {partitions} partitions", (), format)
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "headrace topics delete orders", "headrace topics delete old-1 old-2 --yes --if-exists"
+    ),
+)
+def delete(
+    names: Names,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="A topic that does not exist is no failure.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Delete topics with all their records. On a terminal it asks first."""
+    connection = Connection(bootstrap, settings, client_file)
+    admin = connection.admin()
+    if not yes and sys.stdin.isatty():
+        question = f"Delete {', '.join(names)} at {bootstrap} with all records?"
+        if not output.confirmed(question):
+            raise output.CommandFailed("nothing deleted")
+    futures = admin.delete_topics(names, request_timeout=ANSWER_TIMEOUT_S)
+    tolerated = (KafkaError.UNKNOWN_TOPIC_OR_PART,) if if_exists else ()
+    _show_outcomes(connection, futures, "deleted", tolerated, format)
+
+
+@app.command(
+    epilog=examples(
+        "headrace topics offsets orders",
+        "headrace topics offsets orders --time 2h",
+        "headrace topics offsets orders:0 orders:3 --time 2026-07-31T12:00",
+    )
+)
+def offsets(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TOPIC[:PARTITION]]...", help="All topics if none is named; 0,2-4 works too."
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--time",
+            metavar="TIME",
+            help="earliest, latest, max-timestamp, or the first record at or after a time: "
+            "ISO 8601, milliseconds since 1970, or a duration back from now (2h).",
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Show where each partition begins and ends, or the offset at a time."""
+    connection = Connection(bootstrap, settings, client_file)
+    admin = connection.admin()
+    partitions = _partitions(connection, names or [])
+    rows: list[dict[str, str | int | None]]
+    if at is None:
+        first = offsets_of.listed(connection, admin, partitions, offsets_of.EARLIEST)
+        end = offsets_of.listed(connection, admin, partitions, offsets_of.LATEST)
+        rows = [
+            {
+                "topic": topic,
+                "partition": partition,
+                "earliest": first[topic, partition].offset,
+                "latest": end[topic, partition].offset,
+            }
+            for topic, partition in partitions
+        ]
+    else:
+        found = offsets_of.listed(connection, admin, partitions, _spec(at))
+        rows = [
+            {"topic": topic, "partition": partition, **found[topic, partition]._asdict()}
+            for topic, partition in partitions
+        ]
+    if format is Format.JSON:
+        output.document(rows)
+        return
+    for row in rows:
+        timestamp = row.get("timestamp")
+        if isinstance(timestamp, int):
+            row["timestamp"] = values.iso(timestamp)
+    columns = list(rows[0]) if rows else ["topic", "partition", "earliest", "latest"]
+    output.table([name.upper() for name in columns], [list(row.values()) for row in rows])
+
+
+def _show_outcomes(
+    connection: Connection,
+    futures: dict[str, Any],
+    done: str,
+    tolerated: tuple[int, ...],
+    format: Format,
+) -> None:
+    """A row per topic; one that failed makes the whole command fail."""
+    rows: list[tuple[str, str, str | None, str | None]] = []
+    failed = False
+    for name, future in futures.items():
+        try:
+            future.result()
+        except KafkaException as failure:
+            error = failure.args[0]
+            if error.code() in tolerated:
+                rows.append((name, "unchanged", None, None))
+                continue
+            if error.code() < 0:
+                raise connection.failed(failure, f"topic {name}") from None
+            failed = True
+            rows.append((name, "failed", error_name(error), _detail(error)))
+        else:
+            rows.append((name, done, None, None))
+    columns = ["topic", "status", "error", "detail"]
+    if format is Format.JSON:
+        output.document([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        output.table([name.upper() for name in columns], rows)
+    if failed:
+        output.leave(output.FAILED)
+
+
+def _detail(error: KafkaError) -> str:
+    return str(error.str()).removeprefix("Broker: ")
+
+
+def _metadata(connection: Connection) -> Any:
+    try:
+        return connection.admin().list_topics(timeout=ANSWER_TIMEOUT_S)
+    except KafkaException as failure:
+        raise connection.failed(failure, "listing topics") from None
+
+
+def _described(
+    connection: Connection, admin: AdminClient, names: list[str]
+) -> tuple[list[TopicDescription], list[tuple[str, KafkaError]]]:
+    described, failures = [], []
+    if not names:
+        return [], []
+    futures = admin.describe_topics(TopicCollection(names), request_timeout=ANSWER_TIMEOUT_S)
+    for name, future in futures.items():
+        try:
+            described.append(future.result())
+        except KafkaException as failure:
+            if failure.args[0].code() < 0:
+                raise connection.failed(failure, f"topic {name}") from None
+            failures.append((name, failure.args[0]))
+    return described, failures
+
+
+def _overrides(
+    connection: Connection, admin: AdminClient, names: list[str]
+) -> dict[str, dict[str, str]]:
+    """What of each topic's settings is not the default."""
+    if not names:
+        return {}
+    futures = admin.describe_configs(
+        [ConfigResource(ResourceType.TOPIC, name) for name in names],
+        request_timeout=ANSWER_TIMEOUT_S,
+    )
+    try:
+        return {
+            resource.name: {
+                name: entry.value
+                for name, entry in sorted(future.result().items())
+                if not entry.is_default
+            }
+            for resource, future in futures.items()
+        }
+    except KafkaException as failure:
+        raise connection.failed(failure, "reading settings of topics") from None
+
+
+def _as_document(topic: TopicDescription, overrides: dict[str, str]) -> dict[str, object]:
+    return {
+        "name": topic.name,
+        "topic_id": str(topic.topic_id),
+        "internal": topic.is_internal,
+        "partition_count": len(topic.partitions),
+        "replication_factor": _replication_factor(topic),
+        "configs": overrides,
+        "partitions": [
+            {
+                "partition": p.id,
+                "leader": _node_id(p.leader),
+                "replicas": [node.id for node in p.replicas],
+                "isr": [node.id for node in p.isr],
+            }
+            for p in topic.partitions
+        ],
+    }
+
+
+def _show_described(topic: TopicDescription, overrides: dict[str, str]) -> None:
+    configs = ",".join(f"{name}={value}" for name, value in overrides.items())
+    output.heading(
+        f"Topic: {topic.name}  TopicId: {topic.topic_id}  "
+        f"PartitionCount: {len(topic.partitions)}  "
+        f"ReplicationFactor: {_replication_factor(topic)}  Configs: {configs}".rstrip()
+    )
+    output.table(
+        ["Partition", "Leader", "Replicas", "Isr"],
+        [
+            (
+                p.id,
+                "none" if _node_id(p.leader) is None else _node_id(p.leader),
+                ",".join(str(node.id) for node in p.replicas),
+                ",".join(str(node.id) for node in p.isr),
+            )
+            for p in topic.partitions
+        ],
+    )
+
+
+def _node_id(node: Any) -> int | None:
+    """None where a partition has no leader, which the client's types leave out."""
+    return None if node is None else int(node.id)
+
+
+def _replication_factor(topic: TopicDescription) -> int:
+    return max((len(p.replicas) for p in topic.partitions), default=0)
+
+
+def _partitions(connection: Connection, names: Iterable[str]) -> list[tuple[str, int]]:
+    """``orders``, ``orders:0``, ``orders:0,2-4`` as partitions that exist."""
+    topics = _metadata(connection).topics
+    found: list[tuple[str, int]] = []
+    for text in names or sorted(topics):
+        name, colon, numbers = text.partition(":")
+        if name not in topics:
+            raise output.CommandFailed(f"topic {name} does not exist at {connection.bootstrap}")
+        existing = sorted(topics[name].partitions)
+        wanted = values.numbers(numbers, f"partitions of {name}") if colon else existing
+        for partition in wanted:
+            if partition not in existing:
+                raise output.CommandFailed(
+                    f"topic {name} has {len(existing)} partitions, no partition {partition}"
+                )
+        found.extend((name, partition) for partition in wanted)
+    return found
+
+
+def _spec(text: str) -> offsets_of.Spec:
+    match text:
+        case "earliest":
+            return offsets_of.EARLIEST
+        case "latest":
+            return offsets_of.LATEST
+        case "max-timestamp":
+            return offsets_of.MAX_TIMESTAMP
+    return offsets_of.at_time(values.instant_ms(text, round(time.time() * 1000)))
