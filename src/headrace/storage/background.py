@@ -1,0 +1,63 @@
+"""One worker thread for what may take its time: fsync, unlink, removing folders.
+
+Its jobs release the GIL in system calls; nothing that loops over records in
+Python belongs here, since it would hold up the event loop.
+"""
+
+import heapq
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+Job = Callable[[], None]
+
+
+class Background:
+    """Runs jobs in order of their time; the thread starts with the first one."""
+
+    def __init__(self) -> None:
+        self._jobs: list[tuple[float, int, Job]] = []
+        self._count = 0
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def later(self, delay_ms: int, job: Job) -> None:
+        """Run ``job`` in the worker thread, not before ``delay_ms`` have passed."""
+        with self._changed:
+            if self._closing:
+                return  # what would have been deleted later is deleted at the next start
+            self._count += 1
+            heapq.heappush(self._jobs, (time.monotonic() + delay_ms / 1000, self._count, job))
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="headrace-storage", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Run what is due, drop the rest, end the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs or self._jobs[0][0] > time.monotonic():
+                    if self._closing:
+                        return
+                    wait_s = self._jobs[0][0] - time.monotonic() if self._jobs else None
+                    self._changed.wait(wait_s)
+                job = heapq.heappop(self._jobs)[2]
+            try:
+                job()
+            except OSError as error:
+                log.warning("a background job on files failed: %s", error)

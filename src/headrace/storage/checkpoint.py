@@ -1,0 +1,153 @@
+"""The small text files beside the logs: how each one reads.
+
+    recovery-point-offset-checkpoint   version 0, a count, then ``topic partition offset``
+    replication-offset-checkpoint      the same (high watermarks)
+    log-start-offset-checkpoint        the same
+    cleaner-offset-checkpoint          the same
+    leader-epoch-checkpoint            version 0, a count, then ``leader-epoch start-offset``
+    partition.metadata                 ``version: 0`` and ``topic_id: base64``
+    meta.properties                    whose folder this is
+    .kafka_cleanshutdown               present after a clean stop
+
+All are replaced whole, so a reader sees the old or the new content.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from headrace.core.history import EpochHistory, Reign
+from headrace.model.errors import Corrupt
+from headrace.model.ids import (
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+    id_from_text,
+    id_to_text,
+)
+from headrace.storage.files import write_atomically
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+CLEANER_OFFSETS = "cleaner-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, Offset]:
+    """The offsets in a checkpoint; empty if the file is absent or empty (Kafka makes it so)."""
+    offsets = {}
+    for line in _entries(path):
+        # A topic name holds no blank, but the cleaner's file may have more fields one day.
+        words = line.split()
+        if len(words) != 3:
+            raise Corrupt(f"{path}: expected 'topic partition offset', found {line!r}")
+        try:
+            offsets[TopicPartition(words[0], int(words[1]))] = Offset(int(words[2]))
+        except ValueError:
+            raise Corrupt(f"{path}: expected 'topic partition offset', found {line!r}") from None
+    return offsets
+
+
+def write_offsets(path: Path, offsets: Mapping[TopicPartition, Offset]) -> None:
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    write_atomically(path, _document(lines))
+
+
+def read_history(path: Path) -> EpochHistory:
+    reigns = []
+    for line in _entries(path):
+        try:
+            leader_epoch, start_offset = map(int, line.split())
+        except ValueError:
+            raise Corrupt(f"{path}: expected 'leader-epoch offset', found {line!r}") from None
+        reigns.append(Reign(LeaderEpoch(leader_epoch), Offset(start_offset)))
+    return EpochHistory(reigns)
+
+
+def write_history(path: Path, reigns: Iterable[Reign], *, sync: bool) -> None:
+    lines = [f"{leader_epoch} {start_offset}" for leader_epoch, start_offset in reigns]
+    write_atomically(path, _document(lines), sync=sync)
+
+
+def read_topic_id(path: Path) -> TopicId | None:
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "topic_id":
+            try:
+                return TopicId(id_from_text(value.strip()))
+            except ValueError as error:
+                raise Corrupt(f"{path}: {error}") from None
+    raise Corrupt(f"{path}: no line 'topic_id: …'")
+
+
+def write_topic_id(path: Path, topic_id: TopicId, *, sync: bool) -> None:
+    text = f"version: 0\ntopic_id: {id_to_text(topic_id)}"
+    write_atomically(path, text.encode(), sync=sync)
+
+
+def read_properties(path: Path) -> dict[str, str] | None:
+    """A plain ``key=value`` file; None if it is absent."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    values = {}
+    for line in text.splitlines():
+        line = line.strip()
+        if line and line[0] not in "#!":
+            key, _, value = line.partition("=")
+            values[key.strip()] = value.strip()
+    return values
+
+
+def write_properties(path: Path, values: Mapping[str, str]) -> None:
+    lines = ["#", *(f"{key}={value}" for key, value in values.items()), ""]
+    write_atomically(path, "\n".join(lines).encode())
+
+
+def write_clean_shutdown(path: Path, broker_epoch: int) -> None:
+    write_atomically(path, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())
+
+
+def read_clean_shutdown(path: Path) -> int | None:
+    """The broker epoch of the clean stop, -1 if the file does not say; None if there was none."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        return int(json.loads(text)["brokerEpoch"])
+    except (ValueError, KeyError, TypeError):
+        return -1  # before Kafka 3.7 the file was empty
+
+
+def _document(lines: list[str]) -> bytes:
+    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+
+
+def _entries(path: Path) -> list[str]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError:
+        raise Corrupt(f"{path}: not a text file") from None
+    if not lines:
+        return []
+    if lines[0].strip() != "0":
+        raise Corrupt(f"{path}: version {lines[0]!r}; 0 is the only one")
+    if len(lines) < 2 or not lines[1].strip().isdigit():
+        raise Corrupt(f"{path}: no count of entries")
+    entries = [line for line in lines[2:] if line.strip()]
+    if len(entries) != int(lines[1]):
+        raise Corrupt(f"{path}: {len(entries)} entries where {lines[1]} were announced")
+    return entries

@@ -1,0 +1,332 @@
+"""All logs of a broker, over all its ``log.dirs``.
+
+In such a folder lie Kafka's own files, one folder per partition and plain
+files of ours:
+
+    topic-0                          a partition
+    topic-0.<32 hex digits>-delete   a deleted one whose files have not gone yet
+    topic-0.<32 hex digits>-future   a copy on its way from another folder
+    topic-0.<32 hex digits>-stray    set aside by Kafka: no longer of this broker
+
+A folder whose disk fails goes offline alone; its partitions answer
+KAFKA_STORAGE_ERROR, the others go on.
+"""
+
+import logging
+import os
+import resource
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from headrace.model.config import TopicConfig
+from headrace.model.errors import ConfigError, Corrupt, ErrorCode, Rejected
+from headrace.model.ids import Millis, Offset, TopicId, TopicPartition
+from headrace.storage import checkpoint
+from headrace.storage.background import Background, Job
+from headrace.storage.disk import LogDirectory
+from headrace.storage.files import OpenFiles
+from headrace.storage.log import Log
+from headrace.storage.segment import IndexCache, Resources
+
+log = logging.getLogger(__name__)
+
+OPEN_FILES_MAX = 2000
+# From so many changed logs on, one sync of everything is cheaper than an fsync of each file.
+FSYNC_EACH_COUNT_MAX = 32
+_METADATA_LOG = "__cluster_metadata"  # KRaft's; not a topic
+
+
+class Logs:
+    def __init__(
+        self,
+        paths: Sequence[Path | str],
+        *,
+        node_id: int,
+        config_of: Callable[[str], TopicConfig],
+        cluster_id: str | None = None,
+        later: Callable[[int, Job], None] | None = None,
+        open_files_max: int | None = None,
+        producer_expiration_ms: int = 86_400_000,
+    ) -> None:
+        """``config_of`` gives a topic's settings; ``later`` runs a job in a thread, after a delay
+        in milliseconds (left out: in a thread of our own)."""
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.config_of = config_of
+        self.producer_expiration_ms = producer_expiration_ms
+        self._background = None
+        if later is None:
+            self._background = Background()
+            later = self._background.later
+        self._later = later
+        self._resources = Resources(OpenFiles(open_files_max or _open_files_max()), IndexCache())
+        self.directories = [
+            LogDirectory(Path(path), self._resources, self._later) for path in paths
+        ]
+        self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
+        self._logs: dict[TopicPartition, Log] = {}
+        self.future: dict[TopicPartition, Log] = {}
+        self.failed: dict[TopicPartition, str] = {}  # could not be opened, and why
+
+    # -- opening --------------------------------------------------------------------------
+
+    def lock(self) -> None:
+        """Take all folders and read their checkpoints.
+
+        Raises ConfigError if one belongs to somebody else, or if none can be
+        used; a folder whose disk fails goes offline instead.
+        """
+        try:
+            for directory in self.directories:
+                directory.on_offline = self._went_offline
+                try:
+                    directory.open(self.cluster_id, self.node_id)
+                except OSError as error:
+                    directory.take_offline(str(error))
+                    continue
+                self.cluster_id = directory.cluster_id
+        except ConfigError:
+            self._unlock()
+            raise
+        if all(directory.offline is not None for directory in self.directories):
+            reasons = "; ".join(f"{each.path}: {each.offline}" for each in self.directories)
+            self._unlock()
+            raise ConfigError(f"none of log.dirs can be used: {reasons}")
+
+    def open_all(self, now: Millis) -> None:
+        """Open every partition folder; ``lock`` first, if it was not called yet."""
+        if not any(directory.is_locked for directory in self.directories):
+            self.lock()
+        for directory in self._online():
+            try:
+                self._open_directory(directory, now)
+                directory.started()
+            except OSError as error:
+                directory.take_offline(str(error))
+
+    def _open_directory(self, directory: LogDirectory, now: Millis) -> None:
+        with os.scandir(directory.path) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir())
+        for name in names:
+            folder = directory.path / name
+            if name.endswith(("-delete", "-stray")):
+                log.info("%s: its deletion was not finished; its files go now", folder)
+                self._later(0, _removal(folder))
+                continue
+            topic_partition = _parse(name.partition(".")[0] if name.endswith("-future") else name)
+            if topic_partition is None:
+                log.warning("%s is no partition and is left alone; move it elsewhere", folder)
+                continue
+            if topic_partition.topic == _METADATA_LOG:
+                continue
+            self._open(directory, folder, topic_partition, now)
+
+    def _open(
+        self, directory: LogDirectory, folder: Path, topic_partition: TopicPartition, now: Millis
+    ) -> None:
+        logs = self.future if folder.name.endswith("-future") else self._logs
+        if topic_partition in logs:
+            raise ConfigError(
+                f"{topic_partition} lies in both {logs[topic_partition].folder} and {folder}: "
+                "remove the one that is out of date"
+            )
+        try:
+            logs[topic_partition] = Log.open(
+                directory,
+                folder,
+                topic_partition,
+                self.config_of(topic_partition.topic),
+                now,
+                producer_expiration_ms=self.producer_expiration_ms,
+            )
+        except (Corrupt, PermissionError) as problem:
+            log.error("%s stays offline: %s", topic_partition, problem)
+            self.failed[topic_partition] = str(problem)
+
+    # -- logs -----------------------------------------------------------------------------
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        return self._logs.get(topic_partition)
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(list(self._logs.values()))
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def high_watermark(self, topic_partition: TopicPartition) -> Offset:
+        """As checkpointed by the last process; the log's start if it is not known."""
+        found = self._logs[topic_partition]
+        known = found.directory.high_watermarks.get(topic_partition, found.log_start)
+        return min(max(known, found.log_start), found.log_end)
+
+    def create(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        config: TopicConfig,
+        *,
+        now: Millis | None = None,
+        directory: LogDirectory | None = None,
+    ) -> Log:
+        """Make a new log, in the folder with the fewest unless one is named."""
+        assert topic_partition not in self._logs, f"{topic_partition} exists"
+        if topic_partition in self.failed:
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{topic_partition} could not be opened: {self.failed[topic_partition]}",
+            )
+        directory = directory or self._emptiest()
+        folder = directory.path / str(topic_partition)
+        self._forget_checkpoints(directory, topic_partition)
+        try:
+            made = Log.open(
+                directory,
+                folder,
+                topic_partition,
+                config,
+                Millis(time.time_ns() // 1_000_000) if now is None else now,
+                topic_id=topic_id,
+                producer_expiration_ms=self.producer_expiration_ms,
+            )
+        except OSError as error:
+            directory.failed(error)
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{folder} could not be made: {error.strerror}"
+            ) from error
+        self._logs[topic_partition] = made
+        return made
+
+    def _emptiest(self) -> LogDirectory:
+        counts = dict.fromkeys(self._online(), 0)
+        if not counts:
+            raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "all log.dirs are offline")
+        if len(counts) > 1:
+            for existing in self._logs.values():
+                if existing.directory in counts:
+                    counts[existing.directory] += 1
+        return min(counts, key=counts.__getitem__)
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Delete a log: its folder is renamed now, its files go after file.delete.delay.ms."""
+        doomed = self._logs.pop(topic_partition, None)
+        future = self.future.pop(topic_partition, None)
+        for each in (doomed, future):
+            if each is not None:
+                self._forget_checkpoints(each.directory, topic_partition)
+                try:
+                    each.delete()
+                except OSError as error:
+                    each.directory.failed(error)
+
+    def _forget_checkpoints(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
+        # A topic made anew under an old name must not inherit its offsets.
+        for offsets in (
+            directory.recovery_points,
+            directory.high_watermarks,
+            directory.log_starts,
+            directory.cleaner_offsets,
+        ):
+            offsets.pop(topic_partition, None)
+
+    # -- health ---------------------------------------------------------------------------
+
+    def _online(self) -> list[LogDirectory]:
+        return [each for each in self.directories if each.offline is None]
+
+    def offline(self, directory: LogDirectory, reason: str) -> None:
+        """Take a folder out of service with all its partitions."""
+        directory.take_offline(reason)
+
+    def _went_offline(self, directory: LogDirectory) -> None:
+        self.on_offline(directory)
+
+    # -- checkpoints and the end ----------------------------------------------------------
+
+    def checkpoint(
+        self,
+        high_watermarks: Mapping[TopicPartition, Offset] | None = None,
+        *,
+        wait: bool = False,
+    ) -> None:
+        """Write the checkpoint files; in the background unless ``wait``."""
+        by_directory: dict[LogDirectory, list[Log]] = {each: [] for each in self._online()}
+        for each in self._logs.values():
+            if each.directory in by_directory:
+                by_directory[each.directory].append(each)
+        for directory, logs in by_directory.items():
+            for each in logs:
+                name = each.topic_partition
+                directory.recovery_points[name] = each.recovery_point
+                if each.log_start > each.first_base_offset:
+                    directory.log_starts[name] = each.log_start
+                else:
+                    directory.log_starts.pop(name, None)
+                if high_watermarks is not None and name in high_watermarks:
+                    directory.high_watermarks[name] = high_watermarks[name]
+            write = directory.checkpoint_job()
+            if wait:
+                write()
+            else:
+                self._later(0, write)
+
+    def close_clean(
+        self,
+        high_watermarks: Mapping[TopicPartition, Offset] | None = None,
+        *,
+        broker_epoch: int = -1,
+    ) -> None:
+        """Flush and close every log, write the checkpoints, leave the mark of a clean stop."""
+        changed = [each for each in self._logs.values() if not each.is_settled]
+        fsync_each = len(changed) <= FSYNC_EACH_COUNT_MAX
+        torn: set[LogDirectory] = set()
+        for each in [*self._logs.values(), *self.future.values()]:
+            try:
+                each.close(sync=fsync_each)
+            except OSError as error:
+                torn.add(each.directory)
+                each.directory.failed(error)
+        if self._background is not None:
+            self._background.close()
+        if not fsync_each:
+            os.sync()
+        self.checkpoint(high_watermarks, wait=True)
+        for directory in self._online():
+            if directory not in torn:
+                checkpoint.write_clean_shutdown(
+                    directory.path / checkpoint.CLEAN_SHUTDOWN, broker_epoch
+                )
+        self._unlock()
+
+    def abandon(self) -> None:
+        """Let go of everything as a crash would: no flush, no checkpoint, no mark."""
+        for each in [*self._logs.values(), *self.future.values()]:
+            each.abandon()
+        if self._background is not None:
+            self._background.close()
+        self._unlock()
+
+    def _unlock(self) -> None:
+        for directory in self.directories:
+            directory.close()
+
+
+def _parse(name: str) -> TopicPartition | None:
+    topic, dash, partition = name.rpartition("-")
+    if not topic or not dash or not partition.isdecimal():
+        return None
+    return TopicPartition(topic, int(partition))
+
+
+def _removal(folder: Path) -> Job:
+    return lambda: shutil.rmtree(folder, ignore_errors=True)
+
+
+def _open_files_max() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else min(soft // 4, OPEN_FILES_MAX)
+
+
+__all__ = ["LogDirectory", "Logs"]

@@ -1,0 +1,189 @@
+"""One entry of ``log.dirs``: whose folder it is, its lock, its checkpoints, its health."""
+
+import errno
+import fcntl
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from headrace.model.errors import ConfigError, Corrupt
+from headrace.model.ids import Offset, TopicPartition, id_to_text
+from headrace.storage import checkpoint
+from headrace.storage.background import Job
+from headrace.storage.files import TRANSIENT_ERRNOS, sync_folder
+from headrace.storage.segment import Resources
+
+log = logging.getLogger(__name__)
+
+LOCK_FILE = ".lock"
+
+
+class LogDirectory:
+    def __init__(self, path: Path, resources: Resources, later: Callable[[int, Job], None]) -> None:
+        self.path = path
+        self.resources = resources
+        self.later = later
+        self.directory_id = ""
+        self.cluster_id = ""
+        self.clean_start = False  # whether the last stop was clean
+        self.last_broker_epoch = -1  # of the process that stopped cleanly
+        self.offline: str | None = None  # why, once the disk has failed
+        self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
+        self.recovery_points: dict[TopicPartition, Offset] = {}
+        self.high_watermarks: dict[TopicPartition, Offset] = {}
+        self.log_starts: dict[TopicPartition, Offset] = {}
+        self.cleaner_offsets: dict[TopicPartition, Offset] = {}
+        self._lock_fd = -1
+        self._written: dict[str, dict[TopicPartition, Offset]] = {}  # file name -> its content
+
+    def open(self, cluster_id: str | None, node_id: int) -> None:
+        """Take the folder: lock it, see that it is ours, read the checkpoints.
+
+        Raises ConfigError if it belongs to another process, node or cluster,
+        OSError if the disk cannot be read or written.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock()
+        self._check_owner(cluster_id, node_id)
+        mark = self.path / checkpoint.CLEAN_SHUTDOWN
+        broker_epoch = checkpoint.read_clean_shutdown(mark)
+        if broker_epoch is not None:
+            self.clean_start = True
+            self.last_broker_epoch = broker_epoch
+        self.recovery_points = self._read(checkpoint.RECOVERY_POINTS)
+        self.high_watermarks = self._read(checkpoint.HIGH_WATERMARKS)
+        self.log_starts = self._read(checkpoint.LOG_STARTS)
+        self.cleaner_offsets = self._read(checkpoint.CLEANER_OFFSETS)
+
+    def started(self) -> None:
+        """All logs are open: from now on only another clean stop may leave the mark."""
+        if self.clean_start:
+            (self.path / checkpoint.CLEAN_SHUTDOWN).unlink(missing_ok=True)
+            sync_folder(str(self.path))
+
+    def _lock(self) -> None:
+        resolved = self.path.resolve()
+        # fcntl locks belong to the process: it would get the lock twice, and lose
+        # it with the first descriptor of the file that it closes. So look here first.
+        if resolved not in _LOCKED:
+            fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                # The POSIX lock that Java's FileChannel.tryLock takes: each sees the other's.
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(fd)
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise
+            else:
+                self._lock_fd = fd
+                _LOCKED.add(resolved)
+                return
+        raise ConfigError(
+            f"{self.path} is in use by another broker: it holds the lock on "
+            f"{self.path / LOCK_FILE}. Stop that one, or give this one another log.dirs."
+        )
+
+    def _check_owner(self, cluster_id: str | None, node_id: int) -> None:
+        path = self.path / checkpoint.META_PROPERTIES
+        values = checkpoint.read_properties(path)
+        if values is None:
+            self.cluster_id = cluster_id or id_to_text(os.urandom(16))
+            self.directory_id = id_to_text(os.urandom(16))
+            checkpoint.write_properties(
+                path,
+                {
+                    "version": "1",
+                    "cluster.id": self.cluster_id,
+                    "node.id": str(node_id),
+                    "directory.id": self.directory_id,
+                },
+            )
+            return
+        # Version 0 was written by ZooKeeper-era brokers, which say broker.id.
+        meta_version = values.get("version", "0")
+        if meta_version not in ("0", "1"):
+            raise ConfigError(f"{path} has version {meta_version}; 0 and 1 are known")
+        owner = values.get("node.id", values.get("broker.id"))
+        if owner is not None and owner != str(node_id):
+            raise ConfigError(
+                f"{self.path} belongs to node {owner}, and this is node {node_id}: "
+                f"set node.id={owner}, or give another log.dirs"
+            )
+        known = values.get("cluster.id")
+        if cluster_id is not None and known is not None and known != cluster_id:
+            raise ConfigError(
+                f"{self.path} belongs to cluster {known}, and this broker to {cluster_id}: "
+                "give another log.dirs"
+            )
+        self.cluster_id = known or cluster_id or id_to_text(os.urandom(16))
+        self.directory_id = values.get("directory.id", "")
+        if not self.directory_id or known is None:
+            self.directory_id = self.directory_id or id_to_text(os.urandom(16))
+            values["cluster.id"] = self.cluster_id
+            values["directory.id"] = self.directory_id
+            checkpoint.write_properties(path, values)
+
+    def _read(self, name: str) -> dict[TopicPartition, Offset]:
+        try:
+            return checkpoint.read_offsets(self.path / name)
+        except Corrupt as problem:
+            # Every entry has a safe default: more is checked at the start, no more is lost.
+            log.warning("%s; the file is ignored and written anew", problem)
+            return {}
+
+    @property
+    def is_locked(self) -> bool:
+        return self._lock_fd >= 0
+
+    def checkpoint_job(self) -> Job:
+        """What writes the checkpoint files as they should be now; may run in another thread."""
+        files = (
+            (checkpoint.RECOVERY_POINTS, dict(self.recovery_points)),
+            (checkpoint.HIGH_WATERMARKS, dict(self.high_watermarks)),
+            (checkpoint.LOG_STARTS, dict(self.log_starts)),
+            (checkpoint.CLEANER_OFFSETS, dict(self.cleaner_offsets)),
+        )
+
+        def write() -> None:
+            try:
+                for name, offsets in files:
+                    if offsets != self._written.get(name):
+                        checkpoint.write_offsets(self.path / name, offsets)
+                        self._written[name] = offsets
+            except OSError as error:
+                self.failed(error)
+
+        return write
+
+    def failed(self, error: OSError) -> bool:
+        """Judge an error of this disk; tells whether it took the folder offline."""
+        if error.errno in TRANSIENT_ERRNOS:
+            log.error(
+                "%s: %s. Nothing was written; make room (or raise the limit) and it goes on",
+                self.path,
+                error.strerror,
+            )
+            return False
+        self.take_offline(str(error))
+        return True
+
+    def take_offline(self, reason: str) -> None:
+        if self.offline is None:
+            self.offline = reason
+            log.error(
+                "%s goes offline with all its partitions: %s. The others stay. "
+                "Repair the disk and restart the broker",
+                self.path,
+                reason,
+            )
+            self.on_offline(self)
+
+    def close(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)  # the lock goes with the descriptor
+            self._lock_fd = -1
+            _LOCKED.discard(self.path.resolve())
+
+
+_LOCKED: set[Path] = set()  # the folders that brokers of this process hold

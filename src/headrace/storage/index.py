@@ -1,0 +1,201 @@
+"""The sparse indexes of one segment, as values; ``segment`` owns their files.
+
+    00000000000000000042.index      entries of 8 bytes, big endian, back to back
+        u32  offset    of the last record of a batch, relative to the file name's
+        u32  position  of that batch in the .log beside it
+    00000000000000000042.timeindex  entries of 12 bytes
+        i64  timestamp the largest up to and including some batch
+        u32  offset    of the last record of the batch that holds it, relative
+
+Entries are made together, for the first batch after every
+``index.interval.bytes``; a time entry only if the time has grown since. A
+closed segment has one more, with its largest time.
+
+The .log alone is the truth. After a crash an index may be short, long, full of
+zeros (Kafka preallocates the active one's) or absent; it is then made anew.
+"""
+
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from struct import Struct
+
+from headrace.model.ids import Millis, Offset, Position
+
+OFFSET_ENTRY_SIZE = 8
+TIME_ENTRY_SIZE = 12
+NO_TIMESTAMP = Millis(-1)
+
+_time_entry = Struct(">qI")
+_SWAP = sys.byteorder == "little"
+assert array("I").itemsize == 4, "index entries are four bytes wide"
+
+
+class BadIndex(ValueError):
+    """The bytes of an index file contradict themselves or the log."""
+
+
+class OffsetIndex:
+    """Which positions can be jumped to. All offsets are relative to the segment's base.
+
+    ``keys`` is what lookups use. For entries made in this process it holds the
+    batch's base offset, so that the next fetch of a reader, which asks for
+    exactly that, is a direct hit; for entries read from a file only the last
+    offset is known. Either way the batch at ``positions[i]`` holds ``keys[i]``.
+    """
+
+    __slots__ = ("keys", "last_offsets", "positions", "saved_count")
+
+    def __init__(self) -> None:
+        self.last_offsets = array("I")
+        self.keys = array("I")
+        self.positions = array("I")
+        self.saved_count = 0  # entries that are in the file already
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def append(self, base_offset: int, last_offset: int, position: int) -> None:
+        self.keys.append(base_offset)
+        self.last_offsets.append(last_offset)
+        self.positions.append(position)
+
+    def floor(self, target: int) -> tuple[int, bool]:
+        """Where to start scanning for ``target``, and whether it is in the batch right there."""
+        slot = bisect_right(self.keys, target) - 1
+        if slot < 0:
+            return 0, False
+        return self.positions[slot], self.keys[slot] == target
+
+    def cut(self, limit: int) -> int:
+        """The last known batch boundary at or before the position ``limit``."""
+        slot = bisect_right(self.positions, limit) - 1
+        return self.positions[slot] if slot >= 0 else 0
+
+    def truncate(self, position: int) -> None:
+        """Keep the entries of batches that start before ``position``."""
+        count = bisect_left(self.positions, position)
+        del self.positions[count:], self.last_offsets[count:], self.keys[count:]
+        self.saved_count = min(self.saved_count, count)
+
+    def encode(self, start: int = 0) -> bytes:
+        pairs = array("I", bytes(OFFSET_ENTRY_SIZE * (len(self.positions) - start)))
+        pairs[0::2] = self.last_offsets[start:]
+        pairs[1::2] = self.positions[start:]
+        if _SWAP:
+            pairs.byteswap()
+        return pairs.tobytes()
+
+    @classmethod
+    def decode(cls, data: bytes, log_size: int) -> "OffsetIndex":
+        """Raises BadIndex unless the entries rise and stay within ``log_size`` bytes."""
+        data = _without_preallocation(data, OFFSET_ENTRY_SIZE)
+        if len(data) % OFFSET_ENTRY_SIZE:
+            raise BadIndex(f"{len(data)} bytes are no multiple of {OFFSET_ENTRY_SIZE}")
+        pairs = array("I", data)
+        if _SWAP:
+            pairs.byteswap()
+        index = cls()
+        index.last_offsets = pairs[0::2]
+        index.positions = pairs[1::2]
+        index.keys = array("I", index.last_offsets)
+        index.saved_count = len(index.positions)
+        if index.positions:
+            if not (_rises(index.last_offsets) and _rises(index.positions)):
+                raise BadIndex("the entries do not rise")
+            if index.positions[-1] >= log_size:
+                raise BadIndex(f"the last entry points to byte {index.positions[-1]} of {log_size}")
+        return index
+
+
+class TimeIndex:
+    """From which offset on a time is reached. Offsets are relative to the segment's base."""
+
+    __slots__ = ("last_offsets", "saved_count", "timestamps")
+
+    def __init__(self) -> None:
+        self.timestamps = array("q")
+        self.last_offsets = array("I")
+        self.saved_count = 0
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    @property
+    def last_timestamp(self) -> Millis:
+        return Millis(self.timestamps[-1]) if self.timestamps else NO_TIMESTAMP
+
+    def maybe_append(self, timestamp: int, last_offset: int) -> bool:
+        """An entry only if the time has grown; tells whether there is one."""
+        if timestamp <= (self.timestamps[-1] if self.timestamps else NO_TIMESTAMP):
+            return False
+        self.timestamps.append(timestamp)
+        self.last_offsets.append(last_offset)
+        return True
+
+    def floor(self, timestamp: int) -> int:
+        """A relative offset at or before which no record is as late as ``timestamp``."""
+        # The entry's own batch may hold the first record of that very time, so
+        # only entries strictly below it can be skipped.
+        slot = bisect_left(self.timestamps, timestamp) - 1
+        return self.last_offsets[slot] if slot >= 0 else 0
+
+    def truncate(self, end_offset: int) -> None:
+        """Keep the entries of batches that end before ``end_offset``."""
+        count = bisect_left(self.last_offsets, end_offset)
+        del self.timestamps[count:], self.last_offsets[count:]
+        self.saved_count = min(self.saved_count, count)
+
+    def encode(self, start: int = 0) -> bytes:
+        pack = _time_entry.pack
+        return b"".join(map(pack, self.timestamps[start:], self.last_offsets[start:]))
+
+    @classmethod
+    def decode(cls, data: bytes) -> "TimeIndex":
+        data = _without_preallocation(data, TIME_ENTRY_SIZE)
+        if len(data) % TIME_ENTRY_SIZE:
+            raise BadIndex(f"{len(data)} bytes are no multiple of {TIME_ENTRY_SIZE}")
+        index = cls()
+        for timestamp, last_offset in _time_entry.iter_unpack(data):
+            index.timestamps.append(timestamp)
+            index.last_offsets.append(last_offset)
+        index.saved_count = len(index.timestamps)
+        if not _rises(index.timestamps):
+            raise BadIndex("the times do not rise")
+        if not _does_not_fall(index.last_offsets):
+            raise BadIndex("the offsets fall")
+        return index
+
+
+def last_entry(offset_or_time_index: bytes, entry_size: int) -> bytes:
+    """The last entry that is not preallocated zeros; empty if there is none."""
+    data = _without_preallocation(offset_or_time_index, entry_size)
+    return data[-entry_size:] if len(data) >= entry_size else b""
+
+
+def decode_time_entry(entry: bytes) -> tuple[Millis, Offset]:
+    timestamp, relative = _time_entry.unpack(entry)
+    return Millis(timestamp), Offset(relative)
+
+
+def _without_preallocation(data: bytes, entry_size: int) -> bytes:
+    # No real entry is all zeros: the first is made after index.interval.bytes
+    # of log, and time 0 at the base offset tells a reader nothing.
+    if not data.endswith(bytes(entry_size)):
+        return data
+    used = len(data.rstrip(b"\0"))
+    return data[: -(-used // entry_size) * entry_size]
+
+
+def _rises(values: "array[int]") -> bool:
+    listed = values.tolist()
+    return all(map(int.__lt__, listed, listed[1:]))
+
+
+def _does_not_fall(values: "array[int]") -> bool:
+    listed = values.tolist()
+    return all(map(int.__le__, listed, listed[1:]))
+
+
+def position_of(entry: bytes) -> Position:
+    return Position(int.from_bytes(entry[4:], "big"))

@@ -1,0 +1,1004 @@
+"""One partition's log on disk.
+
+Appending has two steps. ``append_as_leader`` checks and stamps a batch where it
+lies in the receive buffer and *stages* it; ``write_staged`` writes all staged
+batches with one system call. Three ends follow:
+
+    recovery_point  <=  log_end     <=  staged_end
+    fsynced             written         accepted
+
+Invariant: staged batches all go into the active segment. A batch that does not
+fit makes the log write what is staged and roll before it is staged itself.
+
+Everything runs on the event loop's thread, except where a docstring says that
+it may run in another one.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import shutil
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from headrace.core.history import EpochHistory, Reign
+from headrace.core.producers import Origin, Producers
+from headrace.core.retention import (
+    RELATIVE_OFFSET_MAX,
+    Expiry,
+    RollReason,
+    SegmentFacts,
+    expired,
+    roll_reason,
+)
+from headrace.model.config import TopicConfig
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
+from headrace.model.ids import (
+    NO_TOPIC_ID,
+    LeaderEpoch,
+    Millis,
+    Offset,
+    Position,
+    ProducerId,
+    TopicId,
+    TopicPartition,
+)
+from headrace.records.batch import (
+    CONTROL,
+    MAX_SEQUENCE,
+    BadBatch,
+    BatchHeader,
+    check_produced,
+    crc_holds,
+    headers,
+    read_header,
+    stamp,
+    stamp_append_time,
+)
+from headrace.storage import checkpoint, recovery, snapshots
+from headrace.storage.disk import LogDirectory
+from headrace.storage.files import FileSlice, OpenFile, sync_folder, write_all, write_atomically
+from headrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
+from headrace.storage.segment import Segment, StagedBatch
+
+log = logging.getLogger(__name__)
+
+CLIENT, COORDINATOR, INTERNAL = Origin.CLIENT, Origin.COORDINATOR, Origin.INTERNAL
+
+_NEVER = Millis(2**63 - 1)
+_FOLDER_NAME_MAX = 255
+_SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
+
+
+class Appended(NamedTuple):
+    """Where a batch lies. For a duplicate: where it lay the first time."""
+
+    base_offset: Offset
+    last_offset: Offset
+    append_time: Millis  # -1 unless the topic stamps LogAppendTime
+    first_of_duplicate: bool
+    log_start: Offset
+
+
+class TimedOffset(NamedTuple):
+    offset: Offset
+    timestamp: Millis
+    leader_epoch: LeaderEpoch
+
+
+class Log:
+    __slots__ = (
+        "_active",
+        "_after_max_ms",
+        "_bases",
+        "_before_max_ms",
+        "_clean_at",
+        "_cut_count",
+        "_failure",
+        "_flush_lock",
+        "_history_saved",
+        "_index_count_max",
+        "_index_interval_size",
+        "_jitter_ms",
+        "_last_offset_max",
+        "_message_size_max",
+        "_roll_at",
+        "_roll_timestamp",
+        "_segment_size_max",
+        "_segments",
+        "_snapshot_offsets",
+        "_staged",
+        "_staged_epochs",
+        "_staged_size",
+        "_stamps_append_time",
+        "_time_index_count_max",
+        "_views",
+        "closed",
+        "config",
+        "directory",
+        "folder",
+        "history",
+        "log_end",
+        "log_start",
+        "producers",
+        "recovery_point",
+        "staged_end",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        folder: Path,
+        topic_partition: TopicPartition,
+        topic_id: TopicId,
+        config: TopicConfig,
+        *,
+        log_start: Offset,
+        recovery_point: Offset,
+        producers: Producers,
+        history: EpochHistory,
+        loaded: recovery.Loaded,
+        now: Millis,
+    ) -> None:
+        self.directory = directory
+        self.folder = folder
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.producers = producers
+        self.history = history
+        self.closed = False
+        self._segments = loaded.segments
+        self._bases = [segment.base_offset for segment in loaded.segments]
+        self._active = loaded.segments[-1]
+        self._snapshot_offsets = loaded.snapshot_offsets
+        self.log_start = max(log_start, self._bases[0])
+        self.log_end = self.staged_end = loaded.log_end
+        self.recovery_point = min(recovery_point, loaded.log_end)
+        self._history_saved: tuple[Reign, ...] | None = None
+        self._views: list[memoryview] = []
+        self._staged: list[StagedBatch] = []
+        self._staged_size = 0
+        self._staged_epochs: list[Reign] = []
+        self._failure: Rejected | None = None
+        self._clean_at = now
+        self._cut_count = 0
+        self._flush_lock = threading.Lock()
+        self._jitter_ms = 0
+        self.update_config(config)
+
+    @classmethod
+    def open(
+        cls,
+        directory: LogDirectory,
+        folder: Path,
+        topic_partition: TopicPartition,
+        config: TopicConfig,
+        now: Millis,
+        *,
+        topic_id: TopicId = NO_TOPIC_ID,
+        producer_expiration_ms: int = 86_400_000,
+    ) -> "Log":
+        """Open a folder, made anew if it is absent; recover it unless the last stop was clean."""
+        path = str(folder)
+        log_start = directory.log_starts.get(topic_partition, Offset(0))
+        recovery_point = directory.recovery_points.get(topic_partition, Offset(0))
+        producers = Producers(producer_expiration_ms)
+        try:
+            listing = recovery.list_folder(path)
+        except FileNotFoundError:
+            folder.mkdir(parents=True)
+            listing = recovery.Listing({}, {}, set(), [], set())
+        fresh = not listing.log_sizes
+        history, known_id = EpochHistory(), None
+        if not fresh:
+            known_id = checkpoint.read_topic_id(folder / checkpoint.PARTITION_METADATA)
+            history = checkpoint.read_history(folder / checkpoint.LEADER_EPOCHS)
+        loaded = recovery.load(
+            path,
+            listing,
+            log_start=log_start,
+            recovery_point=recovery_point,
+            clean=directory.clean_start,
+            now=now,
+            resources=directory.resources,
+            producers=producers,
+            history=history,
+            index_interval_size=config.index_interval_bytes,
+        )
+        if directory.clean_start and loaded.recovered_size == 0:
+            recovery_point = loaded.log_end
+        if known_id is None and topic_id != NO_TOPIC_ID:
+            checkpoint.write_topic_id(folder / checkpoint.PARTITION_METADATA, topic_id, sync=False)
+            known_id = topic_id
+        opened = cls(
+            directory,
+            folder,
+            topic_partition,
+            known_id or NO_TOPIC_ID,
+            config,
+            log_start=log_start,
+            recovery_point=recovery_point,
+            producers=producers,
+            history=history,
+            loaded=loaded,
+            now=now,
+        )
+        if fresh:
+            opened._save_history(sync=False)
+        if loaded.recovered_size:
+            log.info(
+                "%s: checked %d bytes after an unclean stop; the log ends at offset %d",
+                topic_partition,
+                loaded.recovered_size,
+                loaded.log_end,
+            )
+        return opened
+
+    def __repr__(self) -> str:
+        return f"Log({self.topic_partition}, {self.log_start}..{self.log_end})"
+
+    # -- settings and facts ---------------------------------------------------------------
+
+    def update_config(self, config: TopicConfig) -> None:
+        self.config = config
+        self._message_size_max = config.max_message_bytes
+        self._segment_size_max = config.segment_bytes
+        self._index_interval_size = config.index_interval_bytes
+        self._index_count_max = config.segment_index_bytes // OFFSET_ENTRY_SIZE
+        # One place is kept for the entry that closes the segment.
+        self._time_index_count_max = config.segment_index_bytes // TIME_ENTRY_SIZE - 1
+        self._stamps_append_time = config.message_timestamp_type == "LogAppendTime"
+        self._before_max_ms = config.message_timestamp_before_max_ms
+        self._after_max_ms = config.message_timestamp_after_max_ms
+        jitter_ms_max = min(config.segment_jitter_ms, config.segment_ms)
+        self._jitter_ms = random.randrange(jitter_ms_max) if jitter_ms_max > 0 else 0
+        self._active_changed()
+
+    def _active_changed(self) -> None:
+        """Work out, once per segment, beyond what a batch no longer belongs into it."""
+        active = self._active
+        self._last_offset_max = active.base_offset + RELATIVE_OFFSET_MAX
+        self._roll_timestamp = self._roll_at = _NEVER
+        if active.size > 0:
+            self._age_from(active.first_timestamp)
+
+    def _age_from(self, first_timestamp: Millis) -> None:
+        age_ms_max = self.config.segment_ms - self._jitter_ms
+        if first_timestamp >= 0:
+            self._roll_timestamp = Millis(first_timestamp + age_ms_max)
+        else:
+            self._roll_at = Millis(self._active.created_at + age_ms_max)
+
+    @property
+    def offline(self) -> str | None:
+        """Why the disk under this log is offline, or None."""
+        return self.directory.offline
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def first_base_offset(self) -> Offset:
+        return self._bases[0]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether closing has nothing to write: all is flushed, the producers are saved."""
+        return (
+            self.recovery_point == self.log_end
+            and (self._snapshot_offsets[-1] if self._snapshot_offsets else 0) == self.log_end
+        )
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def active_base_offset(self) -> Offset:
+        """Compaction and retention leave what begins here alone."""
+        return self._active.base_offset
+
+    # -- appending ------------------------------------------------------------------------
+
+    def append_as_leader(
+        self,
+        records: memoryview,
+        leader_epoch: LeaderEpoch,
+        now: Millis,
+        *,
+        origin: Origin = CLIENT,
+        produce_version: int = MAX_SEQUENCE,
+        transaction_version: int = 0,
+    ) -> Appended:
+        """Check, stamp and stage one batch, which must stay untouched until it is written."""
+        size = len(records)
+        if size > self._message_size_max or size > self._segment_size_max:
+            self._refuse_size(records, origin, produce_version)
+        client = origin == CLIENT
+        header = check_produced(records, produce_version) if client else _trusted(records)
+        base_offset = self.staged_end
+        last_offset = Offset(base_offset + header.last_offset_delta)
+        append_time = Millis(-1)
+        if self._stamps_append_time:
+            append_time = timestamp = now
+        else:
+            timestamp = Millis(header.max_timestamp)
+            if (
+                timestamp > now + self._after_max_ms or 0 <= timestamp < now - self._before_max_ms
+            ) and client:
+                self._refuse_timestamp(timestamp, now)
+        if (
+            self._active.size + self._staged_size + size > self._segment_size_max
+            or timestamp > self._roll_timestamp
+            or now > self._roll_at
+            or last_offset > self._last_offset_max
+            or len(self._active.index) + len(self._views) >= self._index_count_max
+            or len(self._active.time_index) + len(self._views) >= self._time_index_count_max
+        ):
+            self._make_room(size, last_offset, timestamp, now)
+        elif self._failure is not None:
+            raise self._failure
+
+        if header.producer_id >= 0:
+            marker = recovery.read_marker(records) if header.attributes & CONTROL else None
+            seen = self.producers.append(
+                header, base_offset, timestamp, origin, marker, transaction_version
+            )
+            if seen is not None:
+                return Appended(
+                    seen.base_offset,
+                    seen.last_offset,
+                    seen.timestamp if self._stamps_append_time else append_time,
+                    True,
+                    self.log_start,
+                )
+        if append_time >= 0:
+            stamp_append_time(records, append_time)
+        stamp(records, base_offset, leader_epoch)
+        if leader_epoch != self.history.latest:
+            self._staged_epochs.append(Reign(leader_epoch, base_offset))
+        self._stage(records, base_offset, last_offset, size, timestamp)
+        return Appended(base_offset, last_offset, append_time, False, self.log_start)
+
+    def append_as_follower(self, batches: memoryview) -> None:
+        """Write batches as the leader has them; offsets and leader epochs stay.
+
+        A cut batch at the end (a fetch may bring one) is left out. Raises
+        Corrupt for a batch whose CRC is wrong or that does not continue the log.
+        """
+        assert not self._views, "a follower has nothing staged of its own"
+        try:
+            for position, header in headers(batches):
+                batch = batches[position : position + header.size]
+                self._follow(batch, header)
+        except BadBatch as bad:
+            self._undo_staged()
+            raise Corrupt(f"{self.topic_partition}: the leader sent {bad.reason}") from None
+        except Corrupt:
+            self._undo_staged()
+            raise
+        self.write_staged()
+
+    def _follow(self, batch: memoryview, header: BatchHeader) -> None:
+        base_offset, last_offset = Offset(header.base_offset), Offset(header.last_offset)
+        if base_offset < self.staged_end:
+            raise Corrupt(
+                f"{self.topic_partition}: the leader sent offset {base_offset}, "
+                f"but the log already reaches to {self.staged_end}"
+            )
+        if not crc_holds(batch, header):
+            raise Corrupt(
+                f"{self.topic_partition}: the batch at offset {base_offset} that the leader sent "
+                "does not have the CRC it carries"
+            )
+        timestamp = Millis(header.max_timestamp)
+        size = header.size
+        active = self._active
+        if (
+            active.size + self._staged_size + size > self._segment_size_max
+            or timestamp > self._roll_timestamp
+            or last_offset > self._last_offset_max
+            or len(active.index) + len(self._views) >= self._index_count_max
+            or len(active.time_index) + len(self._views) >= self._time_index_count_max
+        ):
+            self._make_room(size, last_offset, timestamp, timestamp)
+        if header.producer_id >= 0:
+            marker = recovery.read_marker(batch) if header.attributes & CONTROL else None
+            self.producers.append(header, base_offset, timestamp, Origin.REPLICATION, marker)
+        if header.leader_epoch > self.history.latest:
+            self._staged_epochs.append(Reign(LeaderEpoch(header.leader_epoch), base_offset))
+        self._stage(batch, base_offset, last_offset, size, timestamp)
+
+    def _stage(
+        self,
+        batch: memoryview,
+        base_offset: Offset,
+        last_offset: Offset,
+        size: int,
+        timestamp: Millis,
+    ) -> None:
+        if not self._views and self._active.size == 0:
+            self._age_from(timestamp)
+        self._views.append(batch)
+        self._staged.append(StagedBatch(base_offset, last_offset, size, timestamp))
+        self._staged_size += size
+        self.staged_end = Offset(last_offset + 1)
+
+    def _make_room(self, size: int, last_offset: Offset, timestamp: Millis, now: Millis) -> None:
+        """Roll if the batch does not belong into the active segment."""
+        active = self._active
+        first = active.first_timestamp
+        if self._staged and active.size == 0:
+            first = Millis(self._staged[0].max_timestamp)
+        reason = roll_reason(
+            size=active.size + self._staged_size,
+            batch_size=size,
+            segment_bytes=self._segment_size_max,
+            waited_ms=timestamp - first if first >= 0 else now - active.created_at,
+            segment_ms=self.config.segment_ms,
+            jitter_ms=self._jitter_ms,
+            index_is_full=(
+                len(active.index) + len(self._views) >= self._index_count_max
+                or len(active.time_index) + len(self._views) >= self._time_index_count_max
+            ),
+            relative_last_offset=last_offset - active.base_offset,
+        )
+        if self._failure is not None:
+            raise self._failure
+        if reason is None or active.size + self._staged_size == 0 and reason is RollReason.SIZE:
+            return
+        try:
+            self.write_staged()
+        except Rejected as failure:
+            # The batches staged before were accepted already. Whoever asks to
+            # have them written learns that they are gone.
+            self._failure = failure
+            raise
+        try:
+            self._roll(self.staged_end, now)
+        except OSError as error:
+            raise self._storage_failed(error) from error
+
+    def _refuse_size(self, records: memoryview, origin: Origin, produce_version: int) -> None:
+        size = len(records)
+        if origin == CLIENT and len(records) >= 12:
+            length = int.from_bytes(records[8:12], "big", signed=True)
+            if length + 12 != size:
+                check_produced(records, produce_version)  # two batches: that is the worse fault
+        if size > self._message_size_max:
+            raise Rejected(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"the batch for {self.topic_partition} has {size} bytes; max.message.bytes "
+                f"is {self._message_size_max}",
+            )
+        raise Rejected(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"the batch for {self.topic_partition} has {size} bytes; segment.bytes "
+            f"is {self._segment_size_max}",
+        )
+
+    def _refuse_timestamp(self, timestamp: Millis, now: Millis) -> None:
+        raise Rejected(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"the timestamp {timestamp} is out of range: {self.topic_partition} takes "
+            f"{now - self._before_max_ms} to {now + self._after_max_ms}",
+        )
+
+    def write_staged(self) -> None:
+        """Write what is staged, with one system call; all of it or nothing.
+
+        Raises Rejected(KAFKA_STORAGE_ERROR) if the disk does not take it; then
+        every batch staged since the last call is undone.
+        """
+        views = self._views
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._undo_staged()
+            raise failure
+        if not views:
+            return
+        active = self._active
+        try:
+            write_all(active.open().fd, views, active.size, self._staged_size)
+            if self.producers.aborted:
+                active.add_aborted(self.producers.aborted)
+        except OSError as error:
+            with suppress(OSError):  # the batches may lie there in part; recovery would cut them
+                os.ftruncate(active.open().fd, active.size)
+            self._undo_staged()
+            raise self._storage_failed(error) from error
+        active.extend(self._staged, self._index_interval_size)
+        self.log_end = self.staged_end
+        self.producers.written()
+        if self._staged_epochs:
+            for leader_epoch, start_offset in self._staged_epochs:
+                self.history.assign(leader_epoch, start_offset)
+            self._staged_epochs.clear()
+        views.clear()
+        self._staged.clear()
+        self._staged_size = 0
+
+    def _undo_staged(self) -> None:
+        self._views.clear()
+        self._staged.clear()
+        self._staged_size = 0
+        self._staged_epochs.clear()
+        self.producers.undo()
+        self.staged_end = self.log_end
+        if self._active.size == 0:
+            self._active_changed()
+
+    def _storage_failed(self, error: OSError) -> Rejected:
+        self.directory.failed(error)
+        return Rejected(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{self.topic_partition} could not be written: {error.strerror or error}",
+        )
+
+    # -- reading --------------------------------------------------------------------------
+
+    def read(
+        self,
+        fetch_offset: Offset,
+        max_bytes: int,
+        end_offset: Offset,
+        *,
+        at_least_one: bool = True,
+    ) -> FileSlice | None:
+        """Whole batches from the one that holds ``fetch_offset``, up to ``end_offset`` (exclusive).
+
+        At most ``max_bytes``, except that the first batch comes whole in any
+        case if ``at_least_one``. None if there is nothing.
+        """
+        log_end = self.log_end
+        if not self.log_start <= fetch_offset <= log_end:
+            raise Rejected(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition} holds the offsets {self.log_start} to {log_end} "
+                f"(exclusive), not {fetch_offset}",
+            )
+        if end_offset > log_end:
+            end_offset = log_end
+        if fetch_offset >= end_offset:
+            return None
+        bases = self._bases
+        slot = len(bases) - 1
+        if fetch_offset < bases[slot]:
+            slot = bisect_right(bases, fetch_offset) - 1
+        try:
+            return self._read_segments(slot, fetch_offset, max_bytes, end_offset, at_least_one)
+        except Corrupt as problem:
+            # An index may be wrong about where a batch begins; the log never is.
+            log.warning("%s; the indexes of that segment are made anew", problem)
+            for segment in self._segments[slot : slot + 2]:
+                segment.rebuild_indexes()
+            return self._read_segments(slot, fetch_offset, max_bytes, end_offset, at_least_one)
+
+    def _read_segments(
+        self,
+        slot: int,
+        fetch_offset: Offset,
+        max_bytes: int,
+        end_offset: Offset,
+        at_least_one: bool,
+    ) -> FileSlice | None:
+        bases, segments = self._bases, self._segments
+        while slot < len(bases) and bases[slot] < end_offset:
+            segment = segments[slot]
+            start = segment.position_of(fetch_offset)
+            slot += 1
+            if (bases[slot] if slot < len(bases) else self.log_end) <= end_offset:
+                end: int = segment.size
+            else:
+                end = segment.position_of(end_offset)
+            if start >= end:
+                continue  # compaction emptied the rest of this segment
+            if end - start > max_bytes:
+                end = segment.boundary_before(start, start + max_bytes)
+                if end <= start:
+                    if not at_least_one:
+                        return None
+                    end = start + segment.header_at(start).size
+            return FileSlice(segment.open(), start, end - start)
+        return None
+
+    def bytes_between(self, fetch_offset: Offset, end_offset: Offset) -> int:
+        """About how many bytes [fetch_offset, end_offset) has; for deciding whether to wait."""
+        if fetch_offset >= end_offset:
+            return 0
+        bases, segments = self._bases, self._segments
+        first = max(bisect_right(bases, fetch_offset) - 1, 0)
+        last = max(bisect_left(bases, end_offset) - 1, first)
+        start = segments[first].index.floor(max(fetch_offset - bases[first], 0))[0]
+        if end_offset >= self.log_end:
+            end = self._active.size
+            last = len(bases) - 1
+        else:
+            end = segments[last].position_of(end_offset)
+        between = sum(segment.size for segment in segments[first:last])
+        return max(between - start + end, 1)
+
+    def offset_for_time(self, timestamp: Millis) -> TimedOffset | None:
+        """The first record at or after ``timestamp``. May run in another thread."""
+        from headrace.records.record import iter_records
+
+        for segment in list(self._segments):
+            if segment.max_timestamp < timestamp:
+                continue
+            start = max(self.log_start, segment.base_offset + segment.time_index.floor(timestamp))
+            scan = segment.batches_from(segment.position_of(Offset(start)))
+            for _, header in scan:
+                if header.max_timestamp < timestamp:
+                    continue
+                for record in iter_records(scan.batch()):
+                    if record.timestamp >= timestamp and record.offset >= self.log_start:
+                        return TimedOffset(
+                            Offset(record.offset),
+                            Millis(record.timestamp),
+                            LeaderEpoch(header.leader_epoch),
+                        )
+        return None
+
+    def max_timestamp(self) -> TimedOffset | None:
+        """The first record with the largest timestamp (KIP-734). May run in another thread."""
+        from headrace.records.record import iter_records
+
+        segments = [segment for segment in self._segments if segment.size > 0]
+        newest = max(segments, key=lambda segment: segment.max_timestamp, default=None)
+        if newest is None or newest.max_timestamp < 0:
+            return None
+        position = newest.position_of(newest.max_timestamp_offset)
+        scan = newest.batches_from(position)
+        for _, header in scan:
+            for record in iter_records(scan.batch()):
+                if record.timestamp >= newest.max_timestamp:
+                    return TimedOffset(
+                        Offset(record.offset),
+                        Millis(record.timestamp),
+                        LeaderEpoch(header.leader_epoch),
+                    )
+        return None
+
+    def aborted_transactions(
+        self, start: Offset, end_offset: Offset
+    ) -> list[tuple[ProducerId, Offset]]:
+        """Producer and first offset of each aborted transaction with records in the range."""
+        found: list[tuple[ProducerId, Offset]] = []
+        slot = max(bisect_right(self._bases, start) - 1, 0)
+        # A transaction is listed where its marker lies, which may be segments later.
+        for segment in self._segments[slot:]:
+            for aborted in segment.aborted:
+                if aborted.last_offset >= start and aborted.first_offset < end_offset:
+                    found.append((aborted.producer_id, aborted.first_offset))
+                if aborted.last_stable_offset >= end_offset:
+                    return found
+        return found
+
+    def last_stable_offset(self, high_watermark: Offset) -> Offset:
+        """Up to where (exclusive) every transaction is decided and replicated."""
+        producers = self.producers
+        if not producers.ongoing and not producers.unreplicated:
+            return high_watermark
+        producers.high_watermark_advanced(high_watermark)
+        unstable = producers.first_unstable_offset
+        if unstable is None or unstable >= high_watermark:
+            return high_watermark
+        return max(unstable, self.log_start)
+
+    # -- segments -------------------------------------------------------------------------
+
+    def roll(self, now: Millis) -> bool:
+        """Begin a new segment; False if the active one is still empty."""
+        assert not self._views, "what is staged belongs into the active segment"
+        return self._roll(self.log_end, now)
+
+    def _roll(self, base_offset: Offset, now: Millis) -> bool:
+        old = self._active
+        if old.base_offset == base_offset:
+            return False
+        new = Segment.create(str(self.folder), base_offset, self.directory.resources, now)
+        old.close_time_index()
+        old.save_indexes()
+        self._take_snapshot(sync=False)
+        old.modified_at = now
+        old.retire()
+        self._segments.append(new)
+        self._bases.append(base_offset)
+        self._active = new
+        self._active_changed()
+        # As Kafka: a closed segment is fsynced soon, without anyone waiting for it.
+        self.directory.later(0, self.begin_flush())
+        return True
+
+    def _take_snapshot(self, *, sync: bool) -> None:
+        """Producers as of ``log_end``, so that a later start need not read what lies below."""
+        offset = self.log_end
+        if self._snapshot_offsets and self._snapshot_offsets[-1] >= offset:
+            return
+        path = f"{self.folder}/{offset:020d}.snapshot"
+        write_atomically(path, snapshots.encode(self.producers.snapshot()), sync=sync)
+        self._snapshot_offsets.append(offset)
+
+    def segment_facts(self) -> list[SegmentFacts]:
+        """What retention goes by; reads the time index of segments not looked at before."""
+        ends = [*self._bases[1:], self.log_end]
+        return [
+            SegmentFacts(segment.base_offset, end, segment.size, segment.largest_timestamp)
+            for segment, end in zip(self._segments, ends, strict=True)
+        ]
+
+    def apply_retention(self, high_watermark: Offset, now: Millis) -> Expiry:
+        """Delete the segments that ``core.retention`` says may go."""
+        config = self.config
+        expiry = expired(
+            self.segment_facts(),
+            deletes="delete" in config.cleanup_policy,
+            retention_bytes=config.retention_bytes,
+            retention_ms=config.retention_ms,
+            log_start=self.log_start,
+            high_watermark=high_watermark,
+            now=now,
+        )
+        if expiry.count:
+            if expiry.count == len(self._segments):
+                self.roll(now)  # a log always has an active segment
+            log.info(
+                "%s: deleting %d segments (%d below the log start, %d by size, %d by time)",
+                self.topic_partition,
+                *expiry,
+            )
+            doomed = self._segments[: expiry.count]
+            del self._segments[: expiry.count], self._bases[: expiry.count]
+            self._raise_log_start(max(self.log_start, self._bases[0]))
+            self._delete_segments(doomed, config.file_delete_delay_ms)
+            self._delete_snapshots_below(self._bases[0])
+        return expiry
+
+    def move_start_to(self, offset: Offset) -> None:
+        """DeleteRecords: what lies below ``offset`` is gone for readers at once.
+
+        Its segments go with the next retention pass. The caller has checked
+        that ``offset`` is not beyond the high watermark.
+        """
+        if offset > self.log_end:
+            raise Rejected(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self.topic_partition} ends at {self.log_end}; it cannot start at {offset}",
+            )
+        if offset > self.log_start:
+            self._raise_log_start(offset)
+
+    def _raise_log_start(self, offset: Offset) -> None:
+        self.log_start = offset
+        self.history.truncate_start(offset)
+        self.producers.log_start_advanced(offset)
+
+    def truncate_to(self, offset: Offset) -> None:
+        """Drop every batch that holds ``offset`` or more; ``log_end`` is then at most that."""
+        assert not self._views, "write or undo what is staged first"
+        if offset >= self.log_end:
+            return
+        if offset < self._bases[0]:
+            self.truncate_fully(offset)
+            return
+        slot = bisect_right(self._bases, offset) - 1
+        doomed = self._segments[slot + 1 :]
+        del self._segments[slot + 1 :], self._bases[slot + 1 :]
+        with self._flush_lock:
+            self._cut_count += 1
+            self.recovery_point = min(self.recovery_point, offset)
+        self._delete_segments(doomed, 0)
+        active = self._segments[slot]
+        active.activate()
+        position = active.position_of(offset)
+        end_offset = offset
+        if position < active.size:
+            end_offset = min(offset, Offset(active.header_at(position).base_offset))
+        active.cut(position, end_offset)
+        active.set_aborted([known for known in active.aborted if known.last_offset < end_offset])
+        self._active = active
+        self._ended_at(end_offset)
+
+    def truncate_fully(self, new_start: Offset) -> None:
+        """Drop everything and begin anew at ``new_start``."""
+        assert not self._views, "write or undo what is staged first"
+        doomed = self._segments
+        now = self._active.created_at
+        self._segments, self._bases = [], []
+        with self._flush_lock:
+            self._cut_count += 1
+            self.recovery_point = new_start
+        self._delete_segments(doomed, 0)
+        self._active = Segment.create(str(self.folder), new_start, self.directory.resources, now)
+        self._segments.append(self._active)
+        self._bases.append(new_start)
+        self.log_start = new_start
+        self.history.clear()
+        self.producers.clear()
+        self._drop_snapshots_from(Offset(0))
+        self._ended_at(new_start)
+
+    def _ended_at(self, end_offset: Offset) -> None:
+        self.log_end = self.staged_end = end_offset
+        self.log_start = min(self.log_start, end_offset)
+        self.history.truncate_end(end_offset)
+        self._drop_snapshots_from(Offset(end_offset + 1))
+        self.producers.clear()
+        recovery.load_producers(
+            str(self.folder),
+            self._segments,
+            self._snapshot_offsets,
+            self.producers,
+            end_offset,
+            self._clean_at,
+            clean=False,
+        )
+        self._save_history(sync=False)
+        self._active_changed()
+
+    def _delete_segments(self, doomed: list[Segment], delay_ms: int) -> None:
+        """Rename to ``.deleted`` now, so that a crash leaves no half segment; unlink later."""
+        paths = []
+        for segment in doomed:
+            segment.release()
+            for suffix in _SEGMENT_SUFFIXES:
+                path = segment.path(suffix)
+                with suppress(FileNotFoundError):
+                    os.rename(path, f"{path}.deleted")  # noqa: PTH104
+                    paths.append(f"{path}.deleted")
+        if paths:
+            self._unlink(paths, delay_ms)
+
+    def _unlink(self, paths: list[str], delay_ms: int) -> None:
+        def unlink() -> None:
+            for path in paths:
+                with suppress(FileNotFoundError):  # the whole folder may be gone by now
+                    os.unlink(path)  # noqa: PTH108
+
+        if delay_ms > 0:
+            self.directory.later(delay_ms, unlink)
+        else:
+            unlink()
+
+    def _delete_snapshots_below(self, offset: Offset) -> None:
+        self._forget_snapshots([known for known in self._snapshot_offsets if known < offset])
+
+    def _drop_snapshots_from(self, offset: Offset) -> None:
+        self._forget_snapshots([known for known in self._snapshot_offsets if known >= offset])
+
+    def _forget_snapshots(self, offsets: list[Offset]) -> None:
+        for offset in offsets:
+            self._snapshot_offsets.remove(offset)
+            with suppress(FileNotFoundError):
+                os.unlink(f"{self.folder}/{offset:020d}.snapshot")  # noqa: PTH108
+
+    # -- durability -----------------------------------------------------------------------
+
+    def needs_flush(self, now: Millis) -> bool:
+        """Whether ``flush.messages`` or ``flush.ms`` asks for a flush."""
+        unflushed_count = self.log_end - self.recovery_point
+        if unflushed_count <= 0:
+            self._clean_at = now
+            return False
+        config = self.config
+        return unflushed_count >= config.flush_messages or now - self._clean_at >= config.flush_ms
+
+    async def flush(self) -> None:
+        """fsync, in a thread, everything written so far; then the recovery point moves."""
+        await asyncio.get_running_loop().run_in_executor(None, self.begin_flush())
+
+    def flush_now(self) -> None:
+        self.begin_flush()()
+
+    def begin_flush(self) -> Callable[[], None]:
+        """Bring all files up to ``log_end``; the function returned makes that durable.
+
+        It may run in another thread, at any later time: it holds the files.
+        Data first, then indexes, then the recovery point: after a crash in
+        between more is checked than needed, never less.
+        """
+        end_offset, cut_count = self.log_end, self._cut_count
+        slot = max(bisect_right(self._bases, self.recovery_point) - 1, 0)
+        files: list[OpenFile] = []
+        for segment in self._segments[slot:]:
+            segment.save_indexes()
+            files.append(segment.open())
+            for suffix in _SEGMENT_SUFFIXES[1:]:
+                with suppress(FileNotFoundError):
+                    files.append(OpenFile(segment.path(suffix)))
+        self._save_history(sync=False)
+        with suppress(FileNotFoundError):
+            files.append(OpenFile(f"{self.folder}/{checkpoint.LEADER_EPOCHS}"))
+        folder = str(self.folder)
+
+        def make_durable() -> None:
+            try:
+                for file in files:
+                    os.fsync(file.fd)
+                with suppress(FileNotFoundError):  # renamed because the topic was deleted
+                    sync_folder(folder)
+            except OSError as error:
+                # The kernel may have dropped the pages: a second fsync proves nothing.
+                self.directory.take_offline(f"fsync failed: {error}")
+                return
+            with self._flush_lock:
+                if self._cut_count == cut_count and end_offset > self.recovery_point:
+                    self.recovery_point = end_offset
+
+        return make_durable
+
+    def _save_history(self, *, sync: bool) -> None:
+        reigns = tuple(self.history.reigns)
+        if reigns != self._history_saved:
+            checkpoint.write_history(self.folder / checkpoint.LEADER_EPOCHS, reigns, sync=sync)
+            self._history_saved = reigns
+
+    # -- the end --------------------------------------------------------------------------
+
+    def close(self, *, sync: bool = True) -> None:
+        """Leave the folder so that the next start need not check it.
+
+        Without ``sync`` the caller makes the files durable afterwards.
+        """
+        if self.closed:
+            return
+        assert not self._views, "write or undo what is staged first"
+        if self.offline is None and not self.is_settled:
+            self._active.close_time_index()
+            self._take_snapshot(sync=sync)
+            make_durable = self.begin_flush()
+            if sync:
+                make_durable()
+            else:
+                self.recovery_point = self.log_end
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the files as they are."""
+        self.closed = True
+        for segment in self._segments:
+            segment.release()
+
+    def delete(self) -> None:
+        """Give the folder the name of a deleted one; its files go after a while."""
+        self.abandon()
+        folder = self.folder.rename(self.folder.with_name(_doomed_name(self.topic_partition)))
+        self.folder = folder
+        self.directory.later(
+            self.config.file_delete_delay_ms, lambda: shutil.rmtree(folder, ignore_errors=True)
+        )
+
+
+def _doomed_name(topic_partition: TopicPartition) -> str:
+    """``topic-0.<32 hex digits>-delete``, the topic cut so that the name stays legal."""
+    suffix = f"-{topic_partition.partition}.{os.urandom(16).hex()}-delete"
+    return topic_partition.topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix
+
+
+def _trusted(records: memoryview) -> BatchHeader:
+    try:
+        header = read_header(records)
+    except BadBatch as bad:
+        raise Rejected(bad.code, bad.reason) from None
+    assert header.size == len(records), "one batch at a time"
+    return header
+
+
+__all__ = [
+    "CLIENT",
+    "COORDINATOR",
+    "INTERNAL",
+    "Appended",
+    "Log",
+    "Origin",
+    "Position",
+    "TimedOffset",
+]

@@ -1,0 +1,454 @@
+"""Opening a partition's folder: what is there, what is missing, what is torn.
+
+After a clean stop the folder is believed: a snapshot of the producers, the
+indexes, and the few batches behind the last index entry are read. After any
+other stop the batches from the recovery point on (what was not fsynced) are
+read and checked one by one; the log is cut at the first byte that is not part
+of a good batch, and indexes, transaction index, leader epochs and producers
+are made anew from what is left. Nothing below the recovery point is read,
+except headers from the last snapshot of the producers on.
+"""
+
+import logging
+import os
+from contextlib import suppress
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from headrace.core.history import EpochHistory
+from headrace.core.producers import EndMarker, Origin, Producers
+from headrace.core.retention import RELATIVE_OFFSET_MAX
+from headrace.model.errors import Corrupt
+from headrace.model.ids import LeaderEpoch, Millis, Offset, Position
+from headrace.records.batch import CONTROL, BadBatch, BatchHeader
+from headrace.records.record import ABORT, COMMIT, iter_records, marker_type
+from headrace.storage import snapshots
+from headrace.storage.segment import Resources, Scan, Segment, StagedBatch
+
+log = logging.getLogger(__name__)
+
+_MARKER_VALUE = Struct(">hi")
+_CHUNK = 4096  # batches taken into the indexes at a time
+_SUFFIXES = ("log", "index", "timeindex", "txnindex", "snapshot")
+
+
+class Listing(NamedTuple):
+    """One look at a folder; nothing in it is opened."""
+
+    log_sizes: dict[Offset, int]
+    modified_at: dict[Offset, Millis]
+    with_aborted: set[Offset]
+    snapshot_offsets: list[Offset]  # rising
+    names: set[str]
+
+
+class Loaded(NamedTuple):
+    segments: list[Segment]
+    log_end: Offset
+    snapshot_offsets: list[Offset]
+    recovered_size: int  # bytes that had to be checked
+
+
+def list_folder(folder: str) -> Listing:
+    """List the folder once, and clear away what an interrupted deletion or swap left."""
+    listing = Listing({}, {}, set(), [], set())
+    leftovers: list[str] = []
+    swaps: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = entry.name
+            stem, _, suffix = name.partition(".")
+            if suffix in _SUFFIXES and len(stem) == 20 and stem.isdigit():
+                listing.names.add(name)
+                base = Offset(int(stem))
+                if suffix == "log":
+                    facts = entry.stat()
+                    listing.log_sizes[base] = facts.st_size
+                    listing.modified_at[base] = Millis(facts.st_mtime_ns // 1_000_000)
+                elif suffix == "txnindex":
+                    listing.with_aborted.add(base)
+                elif suffix == "snapshot":
+                    listing.snapshot_offsets.append(base)
+            elif name.endswith(".swap"):
+                swaps.append(name)
+            elif name.endswith((".deleted", ".cleaned", ".tmp")):
+                leftovers.append(name)
+    if leftovers or swaps:
+        _clear_leftovers(folder, leftovers, swaps, listing)
+        return list_folder(folder)
+    for name in sorted(listing.names):
+        stem, _, suffix = name.partition(".")
+        if suffix in ("index", "timeindex", "txnindex") and int(stem) not in listing.log_sizes:
+            log.warning("%s/%s has no log beside it and is removed", folder, name)
+            os.unlink(f"{folder}/{name}")  # noqa: PTH108
+    listing.snapshot_offsets.sort()
+    return listing
+
+
+def _clear_leftovers(folder: str, leftovers: list[str], swaps: list[str], listing: Listing) -> None:
+    """Undo a compaction that did not reach its swap, finish one that did.
+
+    Compaction writes ``.cleaned`` files, renames them to ``.swap`` once they
+    are complete, then removes the segments they replace and drops the suffix.
+    """
+    cleaned = [int(name[:20]) for name in leftovers if name.endswith(".cleaned")]
+    for name in leftovers:
+        os.unlink(f"{folder}/{name}")  # noqa: PTH108
+    # Files become .swap from the highest base down, so one with a .cleaned
+    # neighbour at or below it belongs to a set that never was complete.
+    complete_below = min(cleaned, default=None)
+    bases = sorted({int(name[:20]) for name in swaps if name.endswith(".log.swap")})
+    for name in swaps:
+        base = int(name[:20])
+        incomplete = complete_below is not None and base >= complete_below
+        if incomplete or base not in bases:
+            os.unlink(f"{folder}/{name}")  # noqa: PTH108
+    for base in bases:
+        if complete_below is not None and base >= complete_below:
+            continue
+        swap_path = f"{folder}/{base:020d}.log.swap"
+        end_offset = _end_offset(swap_path, Offset(base))
+        for old in sorted(listing.log_sizes):
+            replaced = base <= old < end_offset and f"{old:020d}.log" in listing.names
+            if replaced:
+                for suffix in _SUFFIXES[:4]:
+                    with suppress(FileNotFoundError):
+                        os.unlink(f"{folder}/{old:020d}.{suffix}")  # noqa: PTH108
+        for name in swaps:
+            if int(name[:20]) == base:
+                source = f"{folder}/{name}"
+                os.rename(source, source.removesuffix(".swap"))  # noqa: PTH104
+        log.info("%s: finished an interrupted compaction of the segment %d", folder, base)
+
+
+def _end_offset(log_path: str, base_offset: Offset) -> Offset:
+    from headrace.storage.files import OpenFile
+
+    file = OpenFile(log_path)
+    scan = Scan(file, Position(0), Position(os.fstat(file.fd).st_size), base_offset,
+                check_crc=False)  # fmt: skip
+    end_offset = Offset(base_offset + 1)
+    for _, header in scan:
+        end_offset = Offset(header.next_offset)
+    return end_offset
+
+
+def load(
+    folder: str,
+    listing: Listing,
+    *,
+    log_start: Offset,
+    recovery_point: Offset,
+    clean: bool,
+    now: Millis,
+    resources: Resources,
+    producers: Producers,
+    history: EpochHistory,
+    index_interval_size: int,
+) -> Loaded:
+    """Open every segment that ``listing`` shows, the last one as the active one."""
+    bases = sorted(listing.log_sizes)
+    segments = [
+        Segment(
+            folder,
+            base,
+            listing.log_sizes[base],
+            resources,
+            created_at=listing.modified_at[base],
+            aborted=None if base in listing.with_aborted else [],
+        )
+        for base in bases
+    ]
+    snapshot_offsets = list(listing.snapshot_offsets)
+    recovered_size = 0
+    log_end = log_start
+    if not segments:
+        segments = [Segment.create(folder, log_start, resources, now)]
+    elif clean:
+        try:
+            log_end = _open_active(segments[-1])
+            load_producers(folder, segments, snapshot_offsets, producers, log_end, now, clean)
+        except Corrupt as problem:
+            log.warning("%s; after a clean stop, so all of that segment is checked", problem)
+            clean = False
+            recovery_point = segments[-1].base_offset
+    if bases and not clean:
+        log_end, recovered_size = _recover(
+            folder, segments, snapshot_offsets, producers, history, recovery_point, now,
+            index_interval_size,
+        )  # fmt: skip
+    if log_end < log_start:
+        # Everything that is left was deleted by DeleteRecords before the crash.
+        log.warning(
+            "%s ends at offset %d, before its log start %d: it begins anew there",
+            folder, log_end, log_start,
+        )  # fmt: skip
+        for segment in segments:
+            remove(segment)
+        segments = [Segment.create(folder, log_start, resources, now)]
+        log_end = log_start
+        producers.clear()
+    _drop_snapshots(
+        folder, snapshot_offsets, log_end, {segment.base_offset for segment in segments}
+    )
+    history.truncate_end(log_end)
+    history.truncate_start(max(log_start, segments[0].base_offset))
+    return Loaded(segments, log_end, snapshot_offsets, recovered_size)
+
+
+def _open_active(segment: Segment) -> Offset:
+    segment.active = True
+    if segment.size == 0:
+        segment.start_indexes()
+        return segment.base_offset
+    try:
+        return segment.read_tail()
+    except Corrupt as problem:
+        # Perhaps only the index lies about where a batch begins.
+        log.warning("%s; its indexes are made anew", problem)
+        segment.rebuild_indexes()
+        return segment.read_tail()
+
+
+def load_producers(
+    folder: str,
+    segments: list[Segment],
+    snapshot_offsets: list[Offset],
+    producers: Producers,
+    end_offset: Offset,
+    now: Millis,
+    clean: bool,
+) -> None:
+    """Producers as of ``end_offset``: the newest good snapshot, and the batches since."""
+    start = _restore(folder, snapshot_offsets, producers, end_offset, now)
+    if start is None:
+        if clean:
+            return  # a clean stop leaves a snapshot unless there are no producers
+        start = segments[0].base_offset
+    if start < end_offset:
+        replay(segments, start, end_offset, producers)
+
+
+def _restore(
+    folder: str,
+    snapshot_offsets: list[Offset],
+    producers: Producers,
+    limit: Offset,
+    now: Millis,
+) -> Offset | None:
+    """Restore the newest good snapshot at or below ``limit``; its offset, or None."""
+    for offset in reversed([offset for offset in snapshot_offsets if offset <= limit]):
+        path = f"{folder}/{offset:020d}.snapshot"
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123
+                entries = snapshots.decode(file.read())
+        except Corrupt as problem:
+            log.warning("%s: %s; it is removed and an older one used", path, problem)
+            os.unlink(path)  # noqa: PTH108
+            snapshot_offsets.remove(offset)
+            continue
+        producers.restore(entries, now)
+        return offset
+    return None
+
+
+def replay(
+    segments: list[Segment], start: Offset, end_offset: Offset, producers: Producers
+) -> None:
+    """Show ``producers`` the batches of [start, end_offset), by their headers."""
+    for slot, segment in enumerate(segments):
+        next_base = segments[slot + 1].base_offset if slot + 1 < len(segments) else end_offset
+        if next_base <= start and slot + 1 < len(segments):
+            continue
+        if segment.base_offset >= end_offset:
+            break
+        scan = segment.batches_from(segment.position_of(start))
+        for _, header in scan:
+            if header.base_offset >= end_offset:
+                break
+            if header.producer_id >= 0 and header.base_offset >= start:
+                learn(producers, header, scan)
+        producers.written()
+
+
+def learn(producers: Producers, header: BatchHeader, scan: Scan) -> None:
+    marker = read_marker(scan.batch()) if header.attributes & CONTROL else None
+    producers.append(
+        header,
+        Offset(header.base_offset),
+        Millis(header.max_timestamp),
+        Origin.REPLICATION,
+        marker,
+    )
+
+
+def read_marker(batch: memoryview | bytes) -> EndMarker | None:
+    """What a control batch says; None if compaction emptied it or it ends no transaction."""
+    try:
+        record = next(iter_records(batch), None)
+        if record is None:
+            return None
+        kind = marker_type(record.key)
+        if kind not in (ABORT, COMMIT):
+            return None
+        coordinator_epoch = _MARKER_VALUE.unpack_from(record.value or b"")[1]
+    except (BadBatch, StructError):
+        return None
+    return EndMarker(kind == COMMIT, coordinator_epoch, Millis(record.timestamp))
+
+
+def _recover(
+    folder: str,
+    segments: list[Segment],
+    snapshot_offsets: list[Offset],
+    producers: Producers,
+    history: EpochHistory,
+    recovery_point: Offset,
+    now: Millis,
+    index_interval_size: int,
+) -> tuple[Offset, int]:
+    """Check everything from the recovery point on; cut the log where it goes bad."""
+    slot = len(segments) - 1
+    while slot > 0 and segments[slot].base_offset > recovery_point:
+        slot -= 1
+    first = segments[slot]
+    position, start_offset = _resume(first, recovery_point)
+    producers.clear()
+    load_producers(folder, segments, snapshot_offsets, producers, start_offset, now, clean=False)
+
+    log_end = start_offset
+    checked_size = 0
+    while slot < len(segments):
+        segment = segments[slot]
+        file_size = segment.size
+        log_end, problem = _check_segment(
+            segment, position, max(log_end, segment.base_offset), producers, history,
+            index_interval_size,
+        )  # fmt: skip
+        checked_size += segment.size - position
+        position = Position(0)
+        slot += 1
+        if problem is not None:
+            dropped = segments[slot:]
+            log.warning(
+                "%s: cut at byte %d, offset %d: %s. %d bytes%s are dropped, none of them fsynced",
+                segment.path("log"),
+                segment.size,
+                log_end,
+                problem,
+                file_size - segment.size + sum(later.size for later in dropped),
+                f" and {len(dropped)} later segments" if dropped else "",
+            )
+            os.ftruncate(segment.open().fd, segment.size)
+            for later in dropped:
+                remove(later)
+            del segments[slot:]
+            break
+    active = segments[-1]
+    for segment in segments:
+        if segment is not active and segment.active:
+            segment.close_time_index()
+            segment.save_indexes()
+            segment.active = False
+    active.active = True
+    active.save_indexes()
+    return log_end, checked_size
+
+
+def _resume(segment: Segment, recovery_point: Offset) -> tuple[Position, Offset]:
+    """Where checking begins: at the recovery point if the index below it can be trusted."""
+    base = segment.base_offset
+    if recovery_point <= base:
+        return Position(0), base
+    try:
+        index = segment.index
+        below = recovery_point - base - 1
+        slot = len(index) - 1
+        while slot >= 0 and index.last_offsets[slot] > below:
+            slot -= 1
+        if slot < 0:
+            return Position(0), base
+        position = Position(index.positions[slot])
+        header = segment.header_at(position)
+        if header.last_offset != base + index.last_offsets[slot]:
+            return Position(0), base
+    except (Corrupt, OSError):
+        return Position(0), base
+    return position, Offset(header.base_offset)
+
+
+def _check_segment(
+    segment: Segment,
+    start: Position,
+    start_offset: Offset,
+    producers: Producers,
+    history: EpochHistory,
+    index_interval_size: int,
+) -> tuple[Offset, str | None]:
+    """Check the batches from ``start`` on; returns the end offset and what follows it, if bad."""
+    file_size = segment.size
+    base = segment.base_offset
+    kept_aborted = []
+    segment.active = True
+    if start == 0:
+        segment.start_indexes()
+    else:
+        kept_aborted = [known for known in segment.aborted if known.last_offset < start_offset]
+        segment.index.truncate(start + 1)  # the entry that names this very batch stays
+        segment.time_index.truncate(start_offset - base)
+        segment.size = start
+        segment.resume_times()
+    segment.size = start
+    end_offset = start_offset
+    scan = Scan(segment.open(), start, Position(file_size), start_offset, check_crc=True)
+    staged: list[StagedBatch] = []
+    aborted = list(kept_aborted)
+    problem = None
+    for _, header in scan:
+        last_offset = header.base_offset + header.last_offset_delta
+        if last_offset - base > RELATIVE_OFFSET_MAX:
+            problem = f"offset {last_offset} does not fit into a segment that begins at {base}"
+            scan.valid_end = Position(scan.valid_end - header.size)
+            break
+        staged.append(
+            StagedBatch(header.base_offset, last_offset, header.size, header.max_timestamp)
+        )
+        end_offset = Offset(last_offset + 1)
+        if header.leader_epoch > history.latest:
+            history.assign(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
+        if header.producer_id >= 0:
+            learn(producers, header, scan)
+        if len(staged) == _CHUNK:
+            segment.extend(staged, index_interval_size)
+            staged.clear()
+            aborted += producers.aborted
+            producers.written()
+    segment.extend(staged, index_interval_size)
+    aborted += producers.aborted
+    producers.written()
+    segment.set_aborted(aborted)
+    return end_offset, problem or scan.problem
+
+
+def _drop_snapshots(
+    folder: str, snapshot_offsets: list[Offset], log_end: Offset, bases: set[Offset]
+) -> None:
+    """Remove snapshots beyond the log's end, and strays that no segment begins with.
+
+    The newest one stays in any case: it is where the next start begins.
+    """
+    newest = max((offset for offset in snapshot_offsets if offset <= log_end), default=None)
+    for offset in list(snapshot_offsets):
+        if offset > log_end or (offset not in bases and offset != newest):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{folder}/{offset:020d}.snapshot")  # noqa: PTH108
+            snapshot_offsets.remove(offset)
+
+
+def remove(segment: Segment) -> None:
+    """Delete a segment's files at once."""
+    segment.release()
+    for suffix in _SUFFIXES[:4]:
+        with suppress(FileNotFoundError):
+            os.unlink(segment.path(suffix))  # noqa: PTH108
