@@ -1,0 +1,64 @@
+"""Frames recorded between real clients and Apache Kafka (scripts/record_golden.py)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.model.errors import PeerBroken
+from headrace.wire import framing, schema
+from headrace.wire.api import ApiKey, api_name, request_class, response_class
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def entries(name: str) -> list[Any]:
+    lines = (GOLDEN / f"{name}.jsonl").read_text().splitlines()
+    return [
+        pytest.param(entry, id=f"{entry['from']}: {entry['api']} {entry['version']}")
+        for entry in map(json.loads, lines)
+    ]
+
+
+def key_of(entry: dict[str, Any]) -> int:
+    return next(key for key in ApiKey if api_name(key) == entry["api"])
+
+
+@pytest.mark.parametrize("entry", entries("requests"))
+def test_a_client_request_is_read_whole_and_written_as_it_came(entry: dict[str, Any]) -> None:
+    frame = bytes.fromhex(entry["frame"])
+    header = framing.parse_request_header(frame, 0, len(frame))
+    assert (api_name(header.api_key), header.api_version) == (entry["api"], entry["version"])
+
+    decode = schema.decoder(request_class(header.api_key), header.api_version)
+    request, position = decode(frame, header.body_position, len(frame))
+    assert position == len(frame)
+
+    again = framing.encode_request(
+        header.api_key, header.api_version, header.correlation_id, header.client_id, request
+    )
+    assert again[4:].hex() == frame.hex()
+    for end in range(header.body_position, len(frame)):
+        with pytest.raises(PeerBroken):
+            decode(frame, header.body_position, end)
+
+
+@pytest.mark.parametrize("entry", entries("responses"))
+def test_an_answer_of_kafka_is_read_whole_and_written_as_it_came(entry: dict[str, Any]) -> None:
+    frame = bytes.fromhex(entry["frame"])
+    api_key, api_version = key_of(entry), entry["version"]
+    correlation_id, body_position = framing.parse_response_header(
+        frame, 0, len(frame), api_key, api_version
+    )
+    decode = schema.decoder(response_class(api_key), api_version)
+    response, position = decode(frame, body_position, len(frame))
+    assert position == len(frame)
+
+    again = framing.encode_response(api_key, api_version, correlation_id, response)
+    assert again[4:].hex() == frame.hex()
+
+
+def test_three_python_clients_and_the_java_one_are_on_record() -> None:
+    senders = {entry.values[0]["from"].rpartition(" ")[0] for entry in entries("requests")}
+    assert senders >= {"confluent-kafka", "kafka-python", "aiokafka", "Apache Kafka tools"}
