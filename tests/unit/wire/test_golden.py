@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.wire.message_values import encoded, every_message_and_version
+from tests.unit.wire.test_against_kio import KIO_CLASSES
 
 from headrace.model.errors import PeerBroken
 from headrace.wire import framing, schema
@@ -62,3 +64,23 @@ def test_an_answer_of_kafka_is_read_whole_and_written_as_it_came(entry: dict[str
 def test_three_python_clients_and_the_java_one_are_on_record() -> None:
     senders = {entry.values[0]["from"].rpartition(" ")[0] for entry in entries("requests")}
     assert senders >= {"confluent-kafka", "kafka-python", "aiokafka", "Apache Kafka tools"}
+
+
+def rewritten() -> list[dict[str, Any]]:
+    lines = (GOLDEN / "rewritten.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_what_kafka_itself_rewrote_unchanged_is_read_and_written_the_same_way() -> None:
+    """The versions that kio does not know (scripts/record_rewritten.py)."""
+    for entry in rewritten():
+        frame = bytes.fromhex(entry["frame"])
+        message, position = schema.decoder(entry["message"], entry["version"])(frame, 0, len(frame))
+        assert position == len(frame), entry
+        assert encoded(message, entry["version"]).hex() == entry["frame"], entry
+
+
+def test_every_version_is_judged_by_kio_or_by_kafka_itself() -> None:
+    judged = {(entry["message"], entry["version"]) for entry in rewritten()}
+    judged |= {(name, known) for name, versions in KIO_CLASSES.items() for known in versions}
+    assert judged >= set(every_message_and_version())
