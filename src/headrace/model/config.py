@@ -59,8 +59,20 @@ NODE_DEFAULTS = {
 # Reasons worth a note, not a warning: the setting tunes a mechanism that this
 # design does without, or one that a client is told is missing when it asks.
 _QUIET_REASONS = frozenset(
-    """loop pool recovery cleaner cleaner_buffer parked quorum generation
-    groups share streams transactions""".split()
+    [
+        "loop",
+        "pool",
+        "recovery",
+        "cleaner",
+        "cleaner_buffer",
+        "parked",
+        "quorum",
+        "generation",
+        "groups",
+        "share",
+        "streams",
+        "transactions",
+    ]
 )
 
 _HOUR_MS = 3_600_000

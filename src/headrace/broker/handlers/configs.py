@@ -148,8 +148,8 @@ def _describe(
             continue
         if not request.include_synonyms:
             entry.synonyms = []
-        if request.include_documentation:
-            entry.documentation = _documentation(entry.name)
+        wants_words = request.include_documentation
+        entry.documentation = _documentation(entry.name) if wants_words else None
         result.configs.append(entry)
     return result
 

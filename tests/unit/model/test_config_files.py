@@ -1,0 +1,113 @@
+"""Java's properties syntax, and what the tables of settings promise each other."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.model.config import NODE_DEFAULTS, OURS, BrokerConfig, parse_properties
+from headrace.model.settings import kafka, old, words
+from headrace.model.settings.values import parse_value, value_to_text
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a=b", {"a": "b"}),
+        ("  a = b ", {"a": "b "}),
+        ("a:b", {"a": "b"}),
+        ("a b", {"a": "b"}),
+        ("a  :  b", {"a": "b"}),
+        ("a==b", {"a": "=b"}),
+        ("empty", {"empty": ""}),
+        ("# note\n! note\n\n   \na=1", {"a": "1"}),
+        ("a=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("list=one,\\\n    two,\\\n    three", {"list": "one,two,three"}),
+        ("path=c:\\\\data\\\\", {"path": "c:\\data\\"}),
+        ("path=two\\\\\nb=1", {"path": "two\\", "b": "1"}),
+        ("key\\ with\\:signs=v", {"key with:signs": "v"}),
+        ("tab=\\t|\\n|\\u0041|\\z", {"tab": "\t|\n|A|z"}),
+        ("last=\\", {"last": ""}),
+        ("a=1\\\n# not a note", {"a": "1# not a note"}),
+    ],
+)
+def test_properties_are_read_as_java_reads_them(text, values):
+    assert parse_properties(text) == values
+
+
+@given(st.text())
+def test_no_text_breaks_the_reader(text):
+    parse_properties(text)
+
+
+@given(st.dictionaries(st.sampled_from(sorted({*kafka.BROKER, *old.BROKER})), st.text(max_size=8)))
+def test_any_values_are_taken_or_refused_in_words(values):
+    from headrace.model.errors import ConfigError
+
+    try:
+        BrokerConfig.parse(values)
+    except ConfigError as refused:
+        assert any(name in str(refused) for name in (*values, *kafka.BROKER))
+
+
+TABLES = [kafka.BROKER, kafka.TOPIC, kafka.GROUP, kafka.CLIENT_METRICS, kafka.DYNAMIC_ONLY, OURS]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_default_passes_its_own_rule_and_prints_as_it_is_written(table):
+    for name, row in table.items():
+        for text in {row[1], NODE_DEFAULTS.get(name)} - {None}:
+            assert value_to_text(parse_value(name, text, row)) == text, name
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_setting_is_explained(table):
+    for name, row in table.items():
+        assert row[4] in words.REASONS or words.meaning_of(name), name
+
+
+def test_every_old_name_has_a_successor_or_a_reason():
+    for table, present in ((old.BROKER, kafka.BROKER), (old.TOPIC, kafka.TOPIC)):
+        for name, (kind, default, successors, reason_key) in table.items():
+            assert name not in present, name
+            assert bool(successors) != bool(reason_key), name
+            assert all(successor in present for successor, _ in successors), name
+            assert not reason_key or reason_key in words.REASONS, name
+            if default is not None:
+                parse_value(name, default, (kind, None, None, "", ""))
+
+
+def test_words_are_about_settings_that_exist():
+    known = {*kafka.BROKER, *kafka.TOPIC, *OURS}
+    assert words.MEANINGS.keys() <= known
+    assert words.OLD_DEFAULTS.keys() <= known
+
+
+def test_no_reason_is_without_a_setting():
+    used = {row[4] for table in TABLES for row in table.values()}
+    used |= {row[3] for table in (old.BROKER, old.TOPIC) for row in table.values()}
+    assert words.REASONS.keys() <= used
+
+
+def test_every_twin_of_a_topic_setting_is_a_broker_setting():
+    for name, twins in kafka.TOPIC_TWINS.items():
+        assert name in kafka.TOPIC
+        assert all(twin in kafka.BROKER for twin, _ in twins)
+    assert all(twin in kafka.BROKER for twin in kafka.GROUP_TWINS.values())
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.5, "0.5"),
+        (100.0, "100.0"),
+        (1e7, "1.0E7"),
+        (12345678.9, "1.23456789E7"),
+        (1e-4, "1.0E-4"),
+        (1.7976931348623157e308, "1.7976931348623157E308"),
+        (float("inf"), "Infinity"),
+        (0.0, "0.0"),
+    ],
+)
+def test_numbers_are_printed_as_java_prints_them(number, text):
+    assert value_to_text(number) == text
