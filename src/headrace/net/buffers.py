@@ -1,0 +1,70 @@
+"""Receive buffers: pooled, borrowed only while bytes are pending, bounded in all.
+
+An idle connection owns none: a private 256 KiB buffer each would cost 256 MB for a thousand
+idle clients. Large buffers are kept warm too, because a fresh megabyte from the allocator costs
+more page faults than the copy it saves.
+"""
+
+_SIZE_USUAL = 1 << 18
+_USUAL_KEPT_MAX = 16
+_LARGE_KEPT_MAX = 4
+_LARGE_KEPT_SIZE_MAX = 1 << 23
+
+
+class Buffer:
+    __slots__ = ("data", "view")
+
+    def __init__(self, size: int) -> None:
+        self.data = bytearray(size)
+        self.view = memoryview(self.data)
+
+
+class BufferPool:
+    """All receive buffers of a broker.
+
+    ``size_max`` bounds what frames under way may hold beyond their first buffer
+    (``queued.max.request.bytes``). Who would exceed it is refused: the connection is closed, so
+    that a flood of half-sent large requests cannot take the memory of the others.
+    """
+
+    def __init__(self, size_max: int) -> None:
+        self.size_max = size_max
+        self.large_size = 0  # lent out, beyond the usual size
+        self._usual: list[Buffer] = []
+        self._large: list[Buffer] = []
+
+    def borrow(self, size_hint: int = 0) -> Buffer:
+        """A buffer to receive into; a large one if a warm one lies ready for the hint."""
+        if size_hint > _SIZE_USUAL:
+            for slot, buffer in enumerate(self._large):
+                if len(buffer.data) >= size_hint:
+                    self.large_size += len(buffer.data)
+                    return self._large.pop(slot)
+        return self._usual.pop() if self._usual else Buffer(_SIZE_USUAL)
+
+    def grow(self, buffer: Buffer, start: int, end: int, size_needed: int) -> Buffer | None:
+        """Move ``[start, end)`` into a buffer twice as large; None when the bound is reached."""
+        size_wanted = min(2 * len(buffer.data), 1 << (size_needed - 1).bit_length())
+        larger: Buffer | None = None
+        for slot, kept in enumerate(self._large):
+            if len(kept.data) >= size_wanted:
+                larger = self._large.pop(slot)
+                break
+        if larger is None:
+            if self.large_size + size_wanted > self.size_max:
+                return None
+            larger = Buffer(size_wanted)
+        self.large_size += len(larger.data)
+        larger.view[: end - start] = buffer.view[start:end]
+        self.give_back(buffer)
+        return larger
+
+    def give_back(self, buffer: Buffer) -> None:
+        size = len(buffer.data)
+        if size == _SIZE_USUAL:
+            if len(self._usual) < _USUAL_KEPT_MAX:
+                self._usual.append(buffer)
+            return
+        self.large_size -= size
+        if size <= _LARGE_KEPT_SIZE_MAX and len(self._large) < _LARGE_KEPT_MAX:
+            self._large.append(buffer)

@@ -1,0 +1,445 @@
+"""One client's connection: frames in, answers out in request order.
+
+The caller's duties, and what it gets in return:
+
+1. ``Service.request(link, view, start, end)`` is called for every complete frame, in place in
+   the receive buffer. Views into it are valid until ``Service.turn_ended`` returns, no longer.
+2. Each request ends in exactly one of ``link.answer(parts)`` (now), ``slot = link.hold()`` or
+   ``link.later()`` followed by ``slot.answer(parts)`` (once), or nothing (acks=0).
+3. ``parts`` is a list of bytes-like objects and ``FileRange``s that already holds the size
+   prefix; answers leave in the order of their requests whatever the order they are given in.
+4. ``Service.turn_ended(link)`` is called once per readable event after the last frame; what the
+   event staged is written there, and only then are answers sent.
+
+Back-pressure: nothing further is parsed while a held request is unanswered, while ``later``
+slots reach ``IN_FLIGHT_MAX``, or while the client does not read what it was sent; and a
+connection whose buffer is full is not read at all. A client that misbehaves fills its own
+buffer and nobody else's.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+from struct import Struct
+from typing import Any, Protocol
+
+from headrace.model.errors import PeerBroken
+from headrace.net.buffers import Buffer, BufferPool
+
+_log = logging.getLogger(__name__)
+
+_SIZE = Struct(">i").unpack_from
+IN_FLIGHT_MAX = 128
+# Kafka keeps 100 parts far below this too; Linux takes at most IOV_MAX = 1024 in one call.
+_PARTS_PER_SEND = 512
+_MSG_MORE = getattr(socket, "MSG_MORE", 0)
+_HAS_SENDFILE = hasattr(os, "sendfile")
+
+
+class FileHandle(Protocol):
+    @property
+    def fd(self) -> int: ...
+
+
+class FileRange(Protocol):
+    """Bytes of an open file; the file stays open while the range is referenced."""
+
+    @property
+    def file(self) -> FileHandle: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+
+Part = bytes | bytearray | memoryview | FileRange
+
+
+class Service(Protocol):
+    """What stands behind a connection."""
+
+    def request(self, link: "Link", view: memoryview, start: int, end: int) -> None: ...
+    def turn_ended(self, link: "Link") -> None: ...
+    def link_closed(self, link: "Link") -> None: ...
+
+
+class _Rest:
+    """The part of a file range that is still to be sent."""
+
+    __slots__ = ("file", "position", "size")
+
+    def __init__(self, file: FileHandle, position: int, size: int) -> None:
+        self.file = file
+        self.position = position
+        self.size = size
+
+
+class Slot:
+    """The place of one answer that is not there yet."""
+
+    __slots__ = ("link", "holds", "parts")
+
+    def __init__(self, link: "Link", holds: bool) -> None:
+        self.link = link
+        self.holds = holds
+        self.parts: Sequence[Part] | None = None
+
+    def answer(self, parts: Sequence[Part]) -> None:
+        """Give the answer; it leaves when those before it have left."""
+        self.parts = parts
+        self.link.slot_answered(self)
+
+
+class Link:
+    __slots__ = (
+        "sock",
+        "peer_host",
+        "peer_port",
+        "listener_name",
+        "state",
+        "closed",
+        "active_at",
+        "_fd",
+        "_loop",
+        "_service",
+        "_pool",
+        "_frame_size_max",
+        "_buffer",
+        "_read_at",
+        "_filled_to",
+        "_frame_size_hint",
+        "_out",
+        "_slots",
+        "_held",
+        "_reading",
+        "_writing",
+        "_in_turn",
+        "_muted",
+        "_close_when_sent",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: tuple[str, int],
+        listener_name: str,
+        service: Service,
+        pool: BufferPool,
+        frame_size_max: int,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.sock = sock
+        self.peer_host, self.peer_port = peer
+        self.listener_name = listener_name
+        self.state: Any = None  # the service's own, per connection
+        self.closed = False
+        self.active_at = loop.time()
+        self._fd = sock.fileno()
+        self._loop = loop
+        self._service = service
+        self._pool = pool
+        self._frame_size_max = frame_size_max
+        self._buffer: Buffer | None = None  # borrowed only while bytes are pending
+        self._read_at = 0
+        self._filled_to = 0
+        self._frame_size_hint = 0
+        self._out: list[Any] = []
+        self._slots: deque[Slot] = deque()
+        self._held = 0
+        self._reading = True
+        self._writing = False
+        self._in_turn = False
+        self._muted = False
+        self._close_when_sent = False
+        loop.add_reader(self._fd, self._readable)
+
+    def __str__(self) -> str:
+        return f"{self.peer_host}:{self.peer_port}"
+
+    # --- answers -------------------------------------------------------------
+
+    def answer(self, parts: Sequence[Part]) -> None:
+        """Answer the request being handled, now."""
+        if self._slots:
+            slot = Slot(self, False)
+            slot.parts = parts
+            self._slots.append(slot)
+        else:
+            self._out += parts
+
+    def hold(self) -> Slot:
+        """Answer later, and handle nothing further on this connection until then."""
+        slot = Slot(self, True)
+        self._held += 1
+        self._slots.append(slot)
+        return slot
+
+    def later(self) -> Slot:
+        """Answer later, and go on with the requests behind it meanwhile."""
+        slot = Slot(self, False)
+        self._slots.append(slot)
+        return slot
+
+    def slot_answered(self, slot: Slot) -> None:
+        if slot.holds:
+            self._held -= 1
+        slots = self._slots
+        while slots and slots[0].parts is not None:
+            self._out += slots.popleft().parts or ()
+        if not self._in_turn and not self.closed and self._flush():
+            if self._filled_to > self._read_at and not self._stalled():
+                # Frames that came in behind the held one. Not from here: the answer may have
+                # been given in the middle of another connection's turn.
+                self._loop.call_soon(self._resume)
+            elif not self._reading:
+                self._update_reading()
+
+    def close_when_sent(self) -> None:
+        """Handle nothing further, and close once what was answered has left."""
+        self._close_when_sent = True
+        self._muted = True
+
+    def mute(self, muted: bool) -> None:
+        """Stop or go on handling what this client sends (quotas, authentication)."""
+        self._muted = muted
+        if not muted and not self._in_turn:
+            self._loop.call_soon(self._resume)
+
+    # --- reading -------------------------------------------------------------
+
+    def _stalled(self) -> bool:
+        return self._held > 0 or self._muted or self._writing or len(self._slots) >= IN_FLIGHT_MAX
+
+    def _readable(self) -> None:
+        buffer = self._buffer
+        if buffer is None:
+            buffer = self._buffer = self._pool.borrow(self._frame_size_hint)
+            self._read_at = self._filled_to = 0
+        try:
+            filled_to = self._filled_to
+            view = buffer.view
+            count = self.sock.recv_into(view[filled_to:] if filled_to else view)
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self.close()
+            return
+        self.active_at = self._loop.time()
+        self._filled_to += count
+        if self._stalled():
+            self._update_reading()
+        else:
+            self._take_turn()
+
+    def _resume(self) -> None:
+        if not self.closed and not self._stalled() and self._buffer is not None:
+            self._take_turn()
+        elif not self.closed:
+            self._update_reading()
+
+    def _take_turn(self) -> None:
+        """Handle every complete frame, then let the service write and answer."""
+        buffer = self._buffer
+        assert buffer is not None
+        view = buffer.view
+        read_at = self._read_at
+        filled_to = self._filled_to
+        size_needed = 0
+        request = self._service.request
+        self._in_turn = True
+        try:
+            while filled_to - read_at >= 4:
+                (size,) = _SIZE(view, read_at)
+                if not 0 <= size <= self._frame_size_max:
+                    # There is no next boundary to search for: the stream is over.
+                    raise PeerBroken(
+                        f"a frame of {size} bytes, where 0 to {self._frame_size_max} "
+                        "(socket.request.max.bytes) are allowed"
+                    )
+                frame_end = read_at + 4 + size
+                if frame_end > filled_to:
+                    size_needed = size + 4
+                    break
+                request(self, view, read_at + 4, frame_end)
+                read_at = frame_end
+                if self._held or self._muted or len(self._slots) >= IN_FLIGHT_MAX:
+                    break
+                if self.closed:
+                    break
+        except PeerBroken as broken:
+            _log.warning(
+                "closing the connection from %s on %s: it sent %s",
+                self,
+                self.listener_name,
+                broken,
+            )
+            self.close_when_sent()
+        finally:
+            self._service.turn_ended(self)
+            self._in_turn = False
+        if self.closed:
+            self._return_buffer()
+            return
+        if self._flush() and self._keep_rest(read_at, filled_to, size_needed):
+            self._update_reading()
+
+    def _keep_rest(self, read_at: int, filled_to: int, size_needed: int) -> bool:
+        """Make room for what is missing of the last frame; False if the link had to close."""
+        buffer = self._buffer
+        assert buffer is not None
+        pending = filled_to - read_at
+        if not pending:
+            self._return_buffer()
+            return True
+        capacity = len(buffer.view)
+        if size_needed:
+            self._frame_size_hint = size_needed
+        if size_needed > capacity and pending == capacity - read_at:
+            # Doubling as bytes arrive, not to the announced size at once: memory goes to those
+            # who send, not to those who only say that they will.
+            larger = self._pool.grow(buffer, read_at, filled_to, size_needed)
+            if larger is None:
+                _log.warning(
+                    "closing the connection from %s: no memory for its request of %d bytes, "
+                    "because %d bytes of requests are half received and "
+                    "queued.max.request.bytes allows %d",
+                    self,
+                    size_needed,
+                    self._pool.large_size,
+                    self._pool.size_max,
+                )
+                self.close()
+                return False
+            self._buffer = larger
+            read_at, filled_to = 0, pending
+        elif read_at and (filled_to == capacity or size_needed > capacity - read_at):
+            buffer.view[:pending] = buffer.view[read_at:filled_to]
+            read_at, filled_to = 0, pending
+        self._read_at = read_at
+        self._filled_to = filled_to
+        return True
+
+    def _update_reading(self) -> None:
+        buffer = self._buffer
+        full = buffer is not None and self._filled_to == len(buffer.view)
+        wanted = not full and not (self._close_when_sent and self._muted)
+        if wanted and not self._reading:
+            self._loop.add_reader(self._fd, self._readable)
+        elif not wanted and self._reading:
+            self._loop.remove_reader(self._fd)
+        self._reading = wanted
+
+    def _return_buffer(self) -> None:
+        buffer = self._buffer
+        if buffer is not None:
+            self._buffer = None
+            self._read_at = self._filled_to = 0
+            self._pool.give_back(buffer)
+
+    # --- writing -------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Send what was answered from outside this connection's own turn."""
+        if not self._in_turn and not self.closed:
+            self._flush()
+
+    def _flush(self) -> bool:
+        """Send what can be sent now; False if that was the end of the connection."""
+        out = self._out
+        if out and not self._writing:
+            self._send(out)
+            if out:  # closing empties it
+                self._writing = True
+                self._loop.add_writer(self._fd, self._writable)
+        if self._close_when_sent and not out and not self._slots:
+            self.close()
+        return not self.closed
+
+    def _writable(self) -> None:
+        self.active_at = self._loop.time()
+        self._send(self._out)
+        if self.closed or self._out:
+            return
+        self._writing = False
+        self._loop.remove_writer(self._fd)
+        if self._close_when_sent and not self._slots:
+            self.close()
+            return
+        self._resume()
+
+    def _send(self, out: list[Any]) -> None:
+        sock = self.sock
+        try:
+            while out:
+                first = out[0]
+                if not isinstance(first, (bytes, bytearray, memoryview)):
+                    if not self._send_range(out, first):
+                        return
+                    continue
+                count = 1
+                limit = min(len(out), _PARTS_PER_SEND)
+                while count < limit and isinstance(out[count], (bytes, bytearray, memoryview)):
+                    count += 1
+                flags = _MSG_MORE if count < len(out) else 0
+                sent = (
+                    sock.send(first, flags) if count == 1 else sock.sendmsg(out[:count], (), flags)
+                )
+                done = 0
+                while done < count and sent >= len(out[done]):
+                    sent -= len(out[done])
+                    done += 1
+                del out[:done]
+                if done < count:
+                    if sent:
+                        out[0] = memoryview(out[0])[sent:]
+                    return
+        except BlockingIOError:
+            return
+        except OSError as error:
+            _log.debug("the connection from %s broke while answering: %s", self, error)
+            self.close()
+
+    def _send_range(self, out: list[Any], rest: FileRange) -> bool:
+        """Send from a file; False when the socket is full for now."""
+        if _HAS_SENDFILE:
+            sent = os.sendfile(self._fd, rest.file.fd, rest.position, rest.size)
+        else:
+            sent = self.sock.send(os.pread(rest.file.fd, min(rest.size, 1 << 18), rest.position))
+        if sent == rest.size:
+            del out[0]
+            return True
+        if sent == 0:
+            # The file is shorter than when the answer was made (a truncated log). The size
+            # prefix is out, so only closing is honest.
+            raise OSError("the log was cut while it was being sent")
+        out[0] = _Rest(rest.file, rest.position + sent, rest.size - sent)
+        return True
+
+    # --- the end -------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being answered and no request is half received."""
+        return not self._slots and not self._out
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        if self._reading:
+            self._loop.remove_reader(self._fd)
+            self._reading = False
+        if self._writing:
+            self._loop.remove_writer(self._fd)
+            self._writing = False
+        self._out.clear()
+        self._slots.clear()
+        if not self._in_turn:
+            self._return_buffer()
+        self.sock.close()
+        self._service.link_closed(self)

@@ -1,0 +1,191 @@
+"""A listening address: accepts connections, within the limits on their number.
+
+The limits are Kafka's (``max.connections``, ``max.connections.per.ip`` and its overrides). Over
+the limit a connection is closed at once, with one log line per address and second, so that a
+flood of them fills neither memory nor the log. When the process runs out of file descriptors,
+accepting pauses for a moment instead of spinning: the kernel keeps the callers in its backlog.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import Counter
+from collections.abc import Mapping
+
+from headrace.net.buffers import BufferPool
+from headrace.net.link import Link, Service
+
+_log = logging.getLogger(__name__)
+
+_ACCEPTS_PER_EVENT = 64  # then others get their turn
+_PAUSE_S = 0.2
+
+
+class ConnectionLimits:
+    """How many connections there are and may be, over all listeners of a broker."""
+
+    def __init__(self, total_max: int, per_ip_max: int, per_ip: Mapping[str, int]) -> None:
+        self.total_max = total_max
+        self.per_ip_max = per_ip_max
+        self.per_ip = dict(per_ip)
+        self.links: set[Link] = set()
+        self.count_by_ip: Counter[str] = Counter()
+
+    def refusal(self, ip: str) -> str | None:
+        """Why one more connection from ``ip`` is too many, or None."""
+        if len(self.links) >= self.total_max:
+            return f"{len(self.links)} connections are open and max.connections is {self.total_max}"
+        allowed = self.per_ip.get(ip, self.per_ip_max)
+        if self.count_by_ip[ip] >= allowed:
+            return f"it has {self.count_by_ip[ip]} open and max.connections.per.ip is {allowed}"
+        return None
+
+    def opened(self, link: Link) -> None:
+        self.links.add(link)
+        self.count_by_ip[link.peer_host] += 1
+
+    def closed(self, link: Link) -> None:
+        if link in self.links:
+            self.links.discard(link)
+            self.count_by_ip[link.peer_host] -= 1
+            if not self.count_by_ip[link.peer_host]:
+                del self.count_by_ip[link.peer_host]
+
+
+class Listener:
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        *,
+        service: Service,
+        limits: ConnectionLimits,
+        pool: BufferPool,
+        frame_size_max: int,
+        send_buffer_size: int | None,
+        receive_buffer_size: int | None,
+        backlog: int,
+    ) -> None:
+        self.name = name
+        self._host = host
+        self._port = port
+        self._service = service
+        self._limits = limits
+        self._pool = pool
+        self._frame_size_max = frame_size_max
+        self._send_buffer_size = send_buffer_size
+        self._receive_buffer_size = receive_buffer_size
+        self._backlog = backlog
+        self._sock: socket.socket | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pause: asyncio.TimerHandle | None = None
+        self._refusal_logged_at = 0.0
+
+    def bind(self) -> tuple[str, int]:
+        """Take the address, without accepting yet; returns host and the port really taken."""
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        host = self._host
+        if not host:
+            # Every interface, IPv6 included where the machine has it.
+            family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        elif family is socket.AF_INET:
+            family = socket.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)[0][0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            if family is socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if not host else 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self._receive_buffer_size is not None:
+                # Inherited by accepted sockets; later would be too late for the TCP window.
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_size)
+            sock.setblocking(False)
+            sock.bind((host, self._port))
+        except OSError as error:
+            sock.close()
+            raise OSError(
+                error.errno,
+                f"listener {self.name} cannot take {host or '*'}:{self._port}: {error.strerror}",
+            ) from error
+        self._sock = sock
+        return host, sock.getsockname()[1]
+
+    def accept_from_now_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._sock is not None
+        self._loop = loop
+        self._sock.listen(self._backlog)
+        loop.add_reader(self._sock.fileno(), self._acceptable)
+
+    def _acceptable(self) -> None:
+        assert self._sock is not None and self._loop is not None
+        for _ in range(_ACCEPTS_PER_EVENT):
+            try:
+                sock, address = self._sock.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                self._pause_accepting(error)
+                return
+            self._accepted(sock, address)
+
+    def _accepted(self, sock: socket.socket, address: tuple[str, int]) -> None:
+        assert self._loop is not None
+        host = address[0].removeprefix("::ffff:")
+        refusal = self._limits.refusal(host)
+        if refusal is not None:
+            sock.close()
+            now = self._loop.time()
+            if now - self._refusal_logged_at >= 1:
+                self._refusal_logged_at = now
+                _log.warning("refused a connection from %s on %s: %s", host, self.name, refusal)
+            return
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if self._send_buffer_size is not None:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_size)
+        except OSError:
+            sock.close()  # gone again before we looked
+            return
+        link = Link(
+            sock,
+            (host, address[1]),
+            self.name,
+            self._service,
+            self._pool,
+            self._frame_size_max,
+            self._loop,
+        )
+        self._limits.opened(link)
+
+    def _pause_accepting(self, error: OSError) -> None:
+        assert self._sock is not None and self._loop is not None
+        _log.error(
+            "listener %s pauses accepting with %d connections open: %s. "
+            "Raise the limit on open files (ulimit -n) or lower max.connections",
+            self.name,
+            len(self._limits.links),
+            error.strerror,
+        )
+        self._loop.remove_reader(self._sock.fileno())
+        self._pause = self._loop.call_later(_PAUSE_S, self._accept_again)
+
+    def _accept_again(self) -> None:
+        assert self._sock is not None and self._loop is not None
+        self._pause = None
+        self._loop.add_reader(self._sock.fileno(), self._acceptable)
+
+    def close(self) -> None:
+        """Stop accepting; connections already made stay."""
+        if self._sock is None:
+            return
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._loop is not None:
+            self._loop.remove_reader(self._sock.fileno())
+        self._sock.close()
+        self._sock = None

@@ -1,0 +1,306 @@
+"""One connection: frames, order of answers, back-pressure, file ranges, hostile bytes."""
+
+import asyncio
+import os
+import socket
+import struct
+from typing import NamedTuple
+
+import pytest
+
+from headrace.model.errors import PeerBroken
+from headrace.net.buffers import BufferPool
+from headrace.net.link import IN_FLIGHT_MAX, Link
+
+FRAME_SIZE_MAX = 1 << 20
+
+
+class Service:
+    """Keeps what came; answers when the test says so."""
+
+    def __init__(self):
+        self.requests = []
+        self.turns = 0
+        self.closed = []
+        self.act = lambda link, body: link.answer([frame(body)])
+
+    def request(self, link, view, start, end):
+        body = bytes(view[start:end])
+        self.requests.append(body)
+        self.act(link, body)
+
+    def turn_ended(self, link):
+        self.turns += 1
+
+    def link_closed(self, link):
+        self.closed.append(link)
+
+
+class Range(NamedTuple):
+    file: object
+    position: int
+    size: int
+
+
+class File:
+    def __init__(self, fd):
+        self.fd = fd
+
+
+def frame(body):
+    return struct.pack(">i", len(body)) + body
+
+
+class Peer:
+    """The other end of a link, with blocking reads off the loop."""
+
+    def __init__(self, service, pool=None):
+        self.ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        self.pool = pool or BufferPool(1 << 22)
+        self.link = Link(
+            theirs,
+            ("127.0.0.1", 5),
+            "PLAINTEXT",
+            service,
+            self.pool,
+            FRAME_SIZE_MAX,
+            asyncio.get_running_loop(),
+        )
+
+    async def send(self, data):
+        await asyncio.to_thread(self.ours.sendall, data)
+
+    async def read_frame(self):
+        return await asyncio.wait_for(asyncio.to_thread(self._read_frame), 10)
+
+    def _read_frame(self):
+        (size,) = struct.unpack(">i", self._read(4))
+        return self._read(size)
+
+    def _read(self, size):
+        data = b""
+        while len(data) < size:
+            piece = self.ours.recv(size - len(data))
+            if not piece:
+                raise EOFError
+            data += piece
+        return data
+
+    def close(self):
+        self.link.close()
+        self.ours.close()
+
+
+def run(test):
+    async def body():
+        service = Service()
+        peer = Peer(service)
+        try:
+            await test(service, peer)
+        finally:
+            peer.close()
+
+    asyncio.run(body())
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_frames_arrive_whole_however_they_are_cut():
+    async def test(service, peer):
+        stream = frame(b"one") + frame(b"") + frame(b"three" * 100)
+        for byte in stream:
+            await peer.send(bytes([byte]))
+        assert [await peer.read_frame() for _ in range(3)] == [b"one", b"", b"three" * 100]
+
+    run(test)
+
+
+def test_all_frames_of_one_event_are_one_turn():
+    async def test(service, peer):
+        await peer.send(b"".join(frame(b"%d" % n) for n in range(10)))
+        await until(lambda: len(service.requests) == 10)
+        assert service.turns == 1
+        assert [await peer.read_frame() for _ in range(10)] == [b"%d" % n for n in range(10)]
+
+    run(test)
+
+
+def test_a_frame_larger_than_the_usual_buffer_arrives_and_the_buffers_return():
+    async def test(service, peer):
+        large = os.urandom(900_000)
+        await asyncio.gather(peer.send(frame(large) + frame(b"next")), peer.read_frame())
+        assert service.requests[0] == large
+        assert await peer.read_frame() == b"next"
+        await until(lambda: peer.pool.large_size == 0)
+
+    run(test)
+
+
+def test_answers_leave_in_the_order_of_their_requests():
+    async def test(service, peer):
+        slots = []
+
+        def act(link, body):
+            if body == b"later":
+                slots.append(link.later())
+            else:
+                link.answer([frame(body)])
+
+        service.act = act
+        await peer.send(frame(b"later") + frame(b"a") + frame(b"later") + frame(b"b"))
+        await until(lambda: len(service.requests) == 4)
+        slots[1].answer([frame(b"second")])
+        slots[0].answer([frame(b"first")])
+        answers = [await peer.read_frame() for _ in range(4)]
+        assert answers == [b"first", b"a", b"second", b"b"]
+
+    run(test)
+
+
+def test_nothing_is_handled_behind_a_held_request():
+    async def test(service, peer):
+        slots = []
+        service.act = lambda link, body: slots.append(link.hold())
+        await peer.send(frame(b"held") + frame(b"behind"))
+        await until(lambda: service.requests)
+        await peer.send(frame(b"more"))
+        await asyncio.to_thread(lambda: None)
+        assert service.requests == [b"held"]
+        service.act = lambda link, body: link.answer([frame(body)])
+        slots[0].answer([frame(b"done")])
+        assert [await peer.read_frame() for _ in range(3)] == [b"done", b"behind", b"more"]
+
+    run(test)
+
+
+def test_requests_under_way_are_bounded():
+    async def test(service, peer):
+        slots = []
+        service.act = lambda link, body: slots.append(link.later())
+        await peer.send(frame(b"x") * (IN_FLIGHT_MAX + 50))
+        await until(lambda: len(slots) >= IN_FLIGHT_MAX)
+        assert len(slots) == IN_FLIGHT_MAX
+        while len(service.requests) < IN_FLIGHT_MAX + 50 or slots:
+            if slots:
+                slots.pop(0).answer([frame(b"y")])
+            await asyncio.sleep(0)
+        for _ in range(IN_FLIGHT_MAX + 50):
+            assert await peer.read_frame() == b"y"
+
+    run(test)
+
+
+def test_a_client_that_does_not_read_stops_being_served_and_goes_on_when_it_reads():
+    async def test(service, peer):
+        answer = frame(bytes(500_000))
+        service.act = lambda link, body: link.answer([answer])
+        await peer.send(frame(b"x") * 20)
+        await until(lambda: service.requests)
+        handled = len(service.requests)
+        # All twenty came in one event and were answered together; further ones wait.
+        await peer.send(frame(b"z") * 5)
+        await asyncio.sleep(0.02)
+        assert len(service.requests) == handled
+        for _ in range(25):
+            assert len(await peer.read_frame()) == 500_000
+        assert len(service.requests) == 25
+
+    run(test)
+
+
+def test_file_ranges_are_sent_between_bytes(tmp_path):
+    path = tmp_path / "segment"
+    content = os.urandom(3_000_000)
+    path.write_bytes(content)
+    fd = os.open(path, os.O_RDONLY)
+
+    async def test(service, peer):
+        size = 2 + 2_500_000 + 3
+        parts = [struct.pack(">i", size) + b"ab", Range(File(fd), 100, 2_500_000), b"xyz"]
+        service.act = lambda link, body: link.answer(parts)
+        _, answer = await asyncio.gather(peer.send(frame(b"go")), peer.read_frame())
+        assert answer == b"ab" + content[100:2_500_100] + b"xyz"
+
+    run(test)
+    os.close(fd)
+
+
+def test_a_range_of_a_file_that_was_cut_closes_the_connection(tmp_path):
+    path = tmp_path / "segment"
+    path.write_bytes(bytes(10))
+    fd = os.open(path, os.O_RDONLY)
+
+    async def test(service, peer):
+        service.act = lambda link, body: link.answer([b"head", Range(File(fd), 0, 1000)])
+        await peer.send(frame(b"go"))
+        await until(lambda: service.closed)
+
+    run(test)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), FRAME_SIZE_MAX + 1, 2**31 - 1])
+def test_an_impossible_size_closes_the_connection(size):
+    async def test(service, peer):
+        await peer.send(frame(b"good") + struct.pack(">i", size) + b"rest")
+        assert await peer.read_frame() == b"good"
+        await until(lambda: service.closed)
+
+    run(test)
+
+
+def test_bytes_that_the_service_cannot_understand_close_only_after_earlier_answers():
+    async def test(service, peer):
+        def act(link, body):
+            if body == b"bad":
+                raise PeerBroken("nonsense")
+            link.answer([frame(body)])
+
+        service.act = act
+        await peer.send(frame(b"good") + frame(b"bad") + frame(b"never"))
+        assert await peer.read_frame() == b"good"
+        await until(lambda: service.closed)
+        assert service.requests == [b"good", b"bad"]
+
+    run(test)
+
+
+def test_announced_size_takes_no_memory_before_the_bytes_come():
+    async def test(service, peer):
+        await peer.send(struct.pack(">i", FRAME_SIZE_MAX) + bytes(1000))
+        await until(lambda: peer.link._filled_to == 1004)
+        assert peer.pool.large_size == 0
+
+    run(test)
+
+
+def test_over_the_bound_on_half_received_requests_the_newcomer_is_closed():
+    async def body():
+        service = Service()
+        peer = Peer(service, BufferPool(size_max=600_000))
+        await peer.send(struct.pack(">i", FRAME_SIZE_MAX) + bytes(500_000))
+        await until(lambda: peer.pool.large_size)
+        with pytest.raises(OSError):
+            for _ in range(100):
+                await peer.send(bytes(100_000))
+        assert service.closed == [peer.link]
+        assert peer.pool.large_size == 0
+        peer.close()
+
+    asyncio.run(body())
+
+
+def test_a_client_that_goes_while_it_waits_is_noticed():
+    async def test(service, peer):
+        service.act = lambda link, body: link.hold()
+        await peer.send(frame(b"wait"))
+        await until(lambda: service.requests)
+        peer.ours.close()
+        await until(lambda: service.closed)
+
+    run(test)
