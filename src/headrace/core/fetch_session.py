@@ -1,0 +1,181 @@
+"""Fetch sessions (KIP-227): a consumer names its partitions once, later only what changed.
+
+A session is the ordered list of partitions a client wants, with what it was last told of each.
+Partitions that brought data move to the end, so that a busy one cannot starve the rest when the
+answer's size is limited.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from headrace.model.errors import ErrorCode, Rejected
+
+FINAL_EPOCH = -1  # close the session, or never open one
+INITIAL_EPOCH = 0  # open one
+_MAX_EPOCH = 0x7FFFFFFF
+
+TopicRef = str | bytes  # a name up to version 12, an id from 13 on
+
+
+class Want:
+    """One partition as a client asks for it, and what it was last told."""
+
+    __slots__ = (
+        "topic",
+        "partition",
+        "current_leader_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "size_max",
+        "told_high_watermark",
+        "told_log_start",
+    )
+
+    def __init__(
+        self,
+        topic: TopicRef,
+        partition: int,
+        current_leader_epoch: int,
+        fetch_offset: int,
+        last_fetched_epoch: int,
+        size_max: int,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.current_leader_epoch = current_leader_epoch
+        self.fetch_offset = fetch_offset
+        self.last_fetched_epoch = last_fetched_epoch
+        self.size_max = size_max
+        self.told_high_watermark = -1
+        self.told_log_start = -1
+
+    def asked_again(self, want: "Want") -> None:
+        """The client changed its request; what it was told stays known."""
+        self.current_leader_epoch = want.current_leader_epoch
+        self.fetch_offset = want.fetch_offset
+        self.last_fetched_epoch = want.last_fetched_epoch
+        self.size_max = want.size_max
+
+
+class Session:
+    __slots__ = ("session_id", "next_epoch", "wants", "by_topic_id", "used_at")
+
+    def __init__(self, session_id: int, by_topic_id: bool, now: float) -> None:
+        self.session_id = session_id
+        self.next_epoch = 1
+        self.wants: dict[tuple[TopicRef, int], Want] = {}
+        self.by_topic_id = by_topic_id
+        self.used_at = now
+
+    def answered(
+        self, want: Want, high_watermark: int, log_start: int, *, has_records: bool, failed: bool
+    ) -> bool:
+        """Note what the client is told; True if the answer must name the partition."""
+        changed = (
+            has_records
+            or failed
+            or want.told_high_watermark != high_watermark
+            or want.told_log_start != log_start
+        )
+        # A failure is repeated until the client deals with it.
+        want.told_high_watermark = -1 if failed else high_watermark
+        want.told_log_start = -1 if failed else log_start
+        if has_records:
+            key = (want.topic, want.partition)
+            if key in self.wants:
+                self.wants[key] = self.wants.pop(key)
+        return changed
+
+
+class Fetch(NamedTuple):
+    """What a request comes to, once its session is known."""
+
+    wants: list[Want]
+    session: Session | None
+    incremental: bool  # the answer leaves out what has not changed
+
+    @property
+    def session_id(self) -> int:
+        return self.session.session_id if self.session is not None else 0
+
+
+class FetchSessions:
+    """All sessions of a broker, at most ``count_max``.
+
+    A newcomer takes the place of the session unused for longest, if that is unused for at least
+    ``idle_ms_min``; otherwise it gets none and simply names all its partitions each time.
+    """
+
+    def __init__(
+        self, count_max: int, draw_id: Callable[[], int], idle_ms_min: float = 120_000
+    ) -> None:
+        self.count_max = count_max
+        self.idle_ms_min = idle_ms_min
+        self._draw_id = draw_id
+        self._sessions: dict[int, Session] = {}  # least recently used first
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def resolve(
+        self,
+        session_id: int,
+        session_epoch: int,
+        wants: list[Want],
+        forgotten: Iterable[tuple[TopicRef, int]],
+        by_topic_id: bool,
+        now: float,
+    ) -> Fetch:
+        """Find, open, change or close the session that a request speaks of."""
+        if session_epoch == FINAL_EPOCH:
+            self._sessions.pop(session_id, None)
+            return Fetch(wants, None, False)
+        if session_epoch == INITIAL_EPOCH:
+            self._sessions.pop(session_id, None)
+            session = self._open(wants, by_topic_id, now)
+            return Fetch(wants, session, False)
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise Rejected(
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {session_id}"
+            )
+        if session.by_topic_id is not by_topic_id:
+            raise Rejected(
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+                f"fetch session {session_id} was opened "
+                f"{'with' if session.by_topic_id else 'without'} topic ids",
+            )
+        if session_epoch != session.next_epoch:
+            raise Rejected(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                f"fetch session {session_id} expects epoch {session.next_epoch}, "
+                f"not {session_epoch}",
+            )
+        session.next_epoch = 1 if session_epoch == _MAX_EPOCH else session_epoch + 1
+        session.used_at = now
+        self._sessions[session_id] = self._sessions.pop(session_id)
+        for want in wants:
+            known = session.wants.get((want.topic, want.partition))
+            if known is None:
+                session.wants[want.topic, want.partition] = want
+            else:
+                known.asked_again(want)
+        for key in forgotten:
+            session.wants.pop(key, None)
+        return Fetch(list(session.wants.values()), session, True)
+
+    def _open(self, wants: list[Want], by_topic_id: bool, now: float) -> Session | None:
+        if not wants:
+            return None
+        if len(self._sessions) >= self.count_max:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now - oldest.used_at < self.idle_ms_min:
+                return None
+            del self._sessions[oldest.session_id]
+        session_id = self._draw_id()
+        while session_id in self._sessions or session_id <= 0:
+            session_id = self._draw_id()
+        session = self._sessions[session_id] = Session(session_id, by_topic_id, now)
+        for want in wants:
+            session.wants[want.topic, want.partition] = want
+        return session

@@ -1,0 +1,84 @@
+"""Fetch sessions: opened, changed, closed, forgotten, and refused by name."""
+
+import itertools
+
+import pytest
+
+from headrace.core.fetch_session import FetchSessions, Want
+from headrace.model.errors import ErrorCode, Rejected
+
+
+def want(partition=0, fetch_offset=0, topic="t"):
+    return Want(topic, partition, -1, fetch_offset, -1, 1000)
+
+
+def sessions(count_max=2):
+    numbers = itertools.count(1)
+    return FetchSessions(count_max, lambda: next(numbers), idle_ms_min=100)
+
+
+def test_without_a_session_every_request_names_all_it_wants():
+    fetch = sessions().resolve(0, -1, [want()], [], False, now=0)
+    assert fetch.session_id == 0 and not fetch.incremental
+    assert [w.partition for w in fetch.wants] == [0]
+
+
+def test_a_session_remembers_what_was_wanted_and_takes_changes():
+    cache = sessions()
+    first = cache.resolve(0, 0, [want(0), want(1)], [], False, now=0)
+    assert first.session_id == 1 and not first.incremental
+    second = cache.resolve(1, 1, [want(1, fetch_offset=9), want(2)], [("t", 0)], False, now=1)
+    assert second.incremental
+    assert [(w.partition, w.fetch_offset) for w in second.wants] == [(1, 9), (2, 0)]
+
+
+def test_an_answer_names_only_what_changed_and_data_moves_to_the_end():
+    cache = sessions()
+    fetch = cache.resolve(0, 0, [want(0), want(1)], [], False, now=0)
+    session = fetch.session
+    first, second = fetch.wants
+    assert session.answered(first, 5, 0, has_records=False, failed=False)
+    assert not session.answered(first, 5, 0, has_records=False, failed=False)
+    assert session.answered(first, 5, 0, has_records=True, failed=False)
+    assert list(session.wants.values()) == [second, first]
+    assert session.answered(second, -1, -1, has_records=False, failed=True)
+    assert session.answered(second, -1, -1, has_records=False, failed=True), "until dealt with"
+
+
+@pytest.mark.parametrize(
+    ("session_id", "session_epoch", "by_topic_id", "code"),
+    [
+        (77, 1, False, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (1, 2, False, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (1, 1, True, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
+    ],
+)
+def test_a_session_spoken_of_wrongly_is_refused(session_id, session_epoch, by_topic_id, code):
+    cache = sessions()
+    cache.resolve(0, 0, [want()], [], False, now=0)
+    with pytest.raises(Rejected) as refusal:
+        cache.resolve(session_id, session_epoch, [], [], by_topic_id, now=1)
+    assert refusal.value.code is code
+
+
+def test_a_closed_session_is_gone():
+    cache = sessions()
+    cache.resolve(0, 0, [want()], [], False, now=0)
+    assert cache.resolve(1, -1, [want()], [], False, now=0).session_id == 0
+    assert len(cache) == 0
+
+
+def test_a_full_cache_gives_no_session_until_one_is_idle_long_enough():
+    cache = sessions(count_max=1)
+    assert cache.resolve(0, 0, [want()], [], False, now=0).session_id == 1
+    assert cache.resolve(0, 0, [want()], [], False, now=99).session_id == 0
+    assert cache.resolve(0, 0, [want()], [], False, now=100).session_id == 2
+    assert len(cache) == 1
+
+
+def test_epochs_wrap_to_one():
+    cache = sessions()
+    session = cache.resolve(0, 0, [want()], [], False, now=0).session
+    session.next_epoch = 0x7FFFFFFF
+    cache.resolve(1, 0x7FFFFFFF, [], [], False, now=0)
+    assert session.next_epoch == 1
