@@ -1,1 +1,59 @@
-"""One function per API: a request in, a response out."""
+"""One function per API: a request in, a response out.
+
+    def name(broker, context, request) -> response          or  async def
+
+Handlers are named here and imported on their first request, so that a broker is ready before
+it has loaded what it may never be asked. Produce and Fetch stand apart (``produce.Producing``,
+``fetch.Fetching``): they answer with file ranges, and later.
+"""
+
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import Any
+
+from headrace.wire.api import ApiKey
+
+Handler = Callable[[Any, Any, Any], Any | Awaitable[Any]]
+
+HANDLERS: dict[int, str] = {
+    ApiKey.LIST_OFFSETS: "offsets:list_offsets",
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: "offsets:offset_for_leader_epoch",
+    ApiKey.METADATA: "metadata:metadata",
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "metadata:describe_topic_partitions",
+    ApiKey.DESCRIBE_CLUSTER: "cluster:describe_cluster",
+    ApiKey.API_VERSIONS: "cluster:api_versions",
+    ApiKey.FIND_COORDINATOR: "cluster:find_coordinator",
+    ApiKey.UPDATE_FEATURES: "cluster:update_features",
+    ApiKey.CREATE_TOPICS: "topics:create_topics",
+    ApiKey.DELETE_TOPICS: "topics:delete_topics",
+    ApiKey.CREATE_PARTITIONS: "topics:create_partitions",
+    ApiKey.DELETE_RECORDS: "records:delete_records",
+    ApiKey.DESCRIBE_CONFIGS: "configs:describe_configs",
+    ApiKey.ALTER_CONFIGS: "configs:alter_configs",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "configs:incremental_alter_configs",
+    ApiKey.LIST_CONFIG_RESOURCES: "configs:list_config_resources",
+    ApiKey.DESCRIBE_LOG_DIRS: "log_dirs:describe_log_dirs",
+    ApiKey.ALTER_REPLICA_LOG_DIRS: "log_dirs:alter_replica_log_dirs",
+    ApiKey.INIT_PRODUCER_ID: "producers:init_producer_id",
+    ApiKey.ELECT_LEADERS: "admin:elect_leaders",
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "admin:alter_partition_reassignments",
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "admin:list_partition_reassignments",
+    ApiKey.DESCRIBE_ACLS: "admin:describe_acls",
+    ApiKey.CREATE_ACLS: "admin:create_acls",
+    ApiKey.DELETE_ACLS: "admin:delete_acls",
+    ApiKey.CREATE_DELEGATION_TOKEN: "admin:create_delegation_token",
+    ApiKey.RENEW_DELEGATION_TOKEN: "admin:renew_delegation_token",
+    ApiKey.EXPIRE_DELEGATION_TOKEN: "admin:expire_delegation_token",
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: "admin:describe_delegation_token",
+}
+
+_loaded: dict[int, Handler] = {}
+
+
+def handler(api_key: int) -> Handler:
+    """The function for an API that is served."""
+    found = _loaded.get(api_key)
+    if found is None:
+        module, _, name = HANDLERS[api_key].partition(":")
+        found = _loaded[api_key] = getattr(import_module(f"{__name__}.{module}"), name)
+    return found

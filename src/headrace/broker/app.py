@@ -1,0 +1,345 @@
+"""One broker: its parts wired together, its beginning and its end.
+
+Beginning: take the addresses, open the logs, load the coordination tree, lead what is ours, and
+only then accept. End (``stop``): accept nothing new, answer what is under way, flush, leave a
+clean mark. A bug while records are being written ends the broker without that mark
+(``fail``): what it would vouch for is no longer known. The host process lives on either way.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from typing import Any
+
+from headrace.broker.chores import Chores
+from headrace.broker.clock import Clock
+from headrace.broker.control import Control, FoundPartition
+from headrace.broker.dispatch import Dispatch
+from headrace.broker.handlers.fetch import ParkedFetch
+from headrace.broker.handlers.produce import Produced
+from headrace.broker.replicas import Replica, Replicas
+from headrace.coordination.embedded import EmbeddedTree
+from headrace.core.fetch_session import FetchSessions
+from headrace.model.cluster import Endpoint, Picture
+from headrace.model.config import BrokerConfig, topic_config
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import BrokerId, TopicId
+from headrace.net.buffers import BufferPool
+from headrace.net.listener import ConnectionLimits, Listener
+from headrace.storage.checkpoint import META_PROPERTIES, read_properties
+from headrace.storage.directory import Logs
+
+_log = logging.getLogger(__name__)
+
+_DEFAULT_NODE_ID = 1
+_REQUEST_MEMORY_MIN = 256 << 20
+_STOP_GRACE_S = 0.5
+
+
+class Broker:
+    """A node. ``start`` it once, inside a running event loop; ``stop`` it once."""
+
+    def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock = clock or Clock()
+        self.picture = Picture("")
+        self.node_id = BrokerId(-1)
+        self.addresses: dict[str, tuple[str, int]] = {}  # really bound, by listener name
+        self.failure: BaseException | None = None
+        self.bugs: list[Exception] = []  # those that cost a client its connection
+        self.loop: asyncio.AbstractEventLoop
+        self.logs: Logs
+        self.replicas: Replicas
+        self.control: Control
+        self.dispatch: Dispatch
+        self.limits = ConnectionLimits(
+            config.int("max.connections"),
+            config.int("max.connections.per.ip"),
+            config.connection_limits_by_host(),
+        )
+        self.fetch_sessions = FetchSessions(
+            config.int("max.incremental.fetch.session.cache.slots"),
+            lambda: random.randrange(1, 1 << 31),
+        )
+        self._listeners: list[Listener] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._chores: Chores | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = asyncio.Event()
+        self._stopping = False
+
+    # --- beginning -----------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises ConfigError or OSError, with what to do, if the broker cannot stand."""
+        self.loop = asyncio.get_running_loop()
+        self.dispatch = Dispatch(self)
+        try:
+            self._take_addresses()
+            self._open_logs()
+            await self._take_control()
+        except BaseException:
+            await self._give_up()
+            raise
+        self._chores = Chores(self)
+        self._chores.start()
+        for listener in self._listeners:
+            listener.accept_from_now_on(self.loop)
+
+    def _take_addresses(self) -> None:
+        """Bind before anything else: a taken port should cost no recovery."""
+        config = self.config
+        request_size_max = config.int("socket.request.max.bytes")
+        memory = config.int("queued.max.request.bytes")
+        if memory <= 0:
+            memory = max(_REQUEST_MEMORY_MIN, 2 * request_size_max)
+        pool = BufferPool(memory)
+        for address in config.listeners:
+            listener = Listener(
+                address.name,
+                address.host,
+                address.port,
+                service=self.dispatch,
+                limits=self.limits,
+                pool=pool,
+                frame_size_max=request_size_max,
+                send_buffer_size=self._socket_buffer("socket.send.buffer.bytes"),
+                receive_buffer_size=self._socket_buffer("socket.receive.buffer.bytes"),
+                backlog=config.int("socket.listen.backlog.size"),
+            )
+            self._listeners.append(listener)
+            self.addresses[address.name] = listener.bind()
+
+    def _socket_buffer(self, name: str) -> int | None:
+        """None leaves the size to the kernel, which grows it as needed; -1 asks for the same."""
+        size = self.config.int(name) if name in self.config.original else -1
+        return size if size > 0 else None
+
+    def _open_logs(self) -> None:
+        config = self.config
+        paths = [Path(path) for path in config.list("log.dirs")]
+        node_id = config.int("node.id")
+        if node_id < 0:
+            node_id = owner_of(paths) or _DEFAULT_NODE_ID
+        self.node_id = BrokerId(node_id)
+        # Topics' own settings lie in the tree, which is read next; ``apply`` brings them.
+        plain = topic_config(config, {})
+        self.logs = Logs(
+            paths,
+            node_id=node_id,
+            config_of=lambda topic: plain,
+            producer_expiration_ms=config.int("producer.id.expiration.ms"),
+        )
+        self.logs.open_all(self.clock.now())
+        self.replicas = Replicas(
+            self.node_id, self.logs, self.clock, lambda topic: self.control.topic_config(topic)
+        )
+        self.replicas.validates_records = config.bool("headrace.validate.records")
+        self.replicas.on_committed = self.dispatch.committed
+
+    async def _take_control(self) -> None:
+        tree = await EmbeddedTree.open(self.logs.directories[0].path)
+        self.control = Control(
+            self,
+            tree,
+            endpoints=self._endpoints(),
+            cluster_id=self.logs.cluster_id,
+            found=[
+                FoundPartition(log.topic_partition, log.topic_id, log.history.latest)
+                for log in self.logs
+            ],
+        )
+        await self.control.start()
+
+    def _endpoints(self) -> dict[str, Endpoint]:
+        """What clients are told: each listener its own address, with the port really taken."""
+        endpoints = {}
+        for advertised in self.config.advertised_listeners:
+            bound_host, bound_port = self.addresses[advertised.name]
+            endpoints[advertised.name] = Endpoint(
+                advertised.host or bound_host or socket.getfqdn(),
+                advertised.port or bound_port,
+                advertised.protocol,
+            )
+        return endpoints
+
+    # --- what handlers ask ---------------------------------------------------
+
+    def replica(self, topic: str, partition: int) -> Replica:
+        """The hosted partition, or the error a client gets for it."""
+        found = self.replicas.get(topic, partition)
+        if found is None:
+            raise self.unhosted(topic, partition)
+        return found
+
+    def unhosted(self, topic: str | bytes, partition: int) -> Rejected:
+        """Why a partition cannot be served here."""
+        if isinstance(topic, str):
+            state = self.picture.topics.get(topic)
+            name = topic
+        else:
+            state = self.picture.topic_by_id(TopicId(bytes(topic)))
+            name = state.name if state is not None else bytes(topic).hex()
+            if state is None:
+                return Rejected(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {name}")
+        if state is None or not 0 <= partition < len(state.partitions):
+            return Rejected(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{partition}"
+            )
+        failure = self.logs.failed.get(state.partitions[partition].topic_partition)
+        if failure is not None:
+            return Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{partition} is offline: {failure}"
+            )
+        return Rejected(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {name}-{partition}"
+        )
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run to its end in the background; a failure there stops the broker."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned_done)
+
+    def _spawned_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    # --- those that wait -----------------------------------------------------
+
+    def park_fetch(self, waiting: ParkedFetch, wait_ms: int) -> None:
+        self.dispatch.park_fetch(waiting, wait_ms)
+
+    def park_produce(self, produced: Produced) -> None:
+        self.dispatch.park_produce(produced)
+
+    def arm_timer(self) -> None:
+        """See that somebody looks when the next deadline of a parked request has come."""
+        deadline = self.dispatch.next_deadline()
+        if deadline is None:
+            return
+        at = deadline / 1000
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = self.loop.call_at(at, self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        try:
+            self.dispatch.deadlines_passed(self.clock.monotonic_ms())
+        except Exception as error:  # noqa: BLE001 - a bug while answering: the broker stops
+            self.fail(error)
+        else:
+            self.arm_timer()
+
+    # --- end -----------------------------------------------------------------
+
+    async def wait_stopped(self) -> None:
+        await self._stopped.wait()
+
+    async def stop(self) -> None:
+        """Finish what is under way, flush, leave a clean mark."""
+        if self._stopping:
+            await self._stopped.wait()
+            return
+        self._stopping = True
+        for listener in self._listeners:
+            listener.close()
+        self.dispatch.answer_all_fetches()
+        await self._let_clients_finish()
+        self._close_links()
+        if self._chores is not None:
+            await self._chores.stop()
+        await self._cancel_tasks()
+        await self.control.close()
+        high_watermarks = {r.topic_partition: r.high_watermark for r in self.leading()}
+        await asyncio.to_thread(self.logs.close_clean, high_watermarks)
+        _log.info("stopped cleanly")
+        self._stopped.set()
+
+    def leading(self) -> list[Replica]:
+        return [r for r in self.replicas if r.leadership is not None and r.log.offline is None]
+
+    async def _let_clients_finish(self) -> None:
+        """Answers that are made get a moment to leave; idle connections are not waited for."""
+        give_up_at = self.loop.time() + _STOP_GRACE_S
+        while self.loop.time() < give_up_at:
+            busy = [link for link in self.limits.links if not link.idle]
+            if not busy and not self._tasks:
+                return
+            await asyncio.sleep(0.01)
+
+    def _close_links(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for link in list(self.limits.links):
+            link.close()
+
+    async def _cancel_tasks(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _give_up(self) -> None:
+        """Undo a start that failed half-way."""
+        for listener in self._listeners:
+            listener.close()
+        if hasattr(self, "control"):
+            await self.control.close()
+        if hasattr(self, "logs"):
+            self.logs.abandon()
+        self._stopped.set()
+
+    async def crash(self) -> None:
+        """End as a killed process would: nothing is finished, flushed or marked."""
+        if not self._stopping:
+            self._stopping = True
+            self._drop_clients()
+            await self._end_failed()
+        await self._stopped.wait()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop at once and vouch for nothing: recovery at the next start decides what is there."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self.failure = error
+        _log.critical(
+            "the broker stops, because it cannot know what was written: %s. "
+            "Start it again: it recovers its logs",
+            error,
+            exc_info=error,
+        )
+        self._drop_clients()
+        self._ending = self.loop.create_task(self._end_failed())
+
+    def _drop_clients(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._close_links()
+
+    async def _end_failed(self) -> None:
+        if self._chores is not None:
+            await self._chores.stop()
+        await self._cancel_tasks()
+        await self.control.close()
+        self.logs.abandon()
+        self._stopped.set()
+
+
+def owner_of(paths: Iterable[Path]) -> int | None:
+    """The node id that folders were written by, so that it need not be repeated."""
+    for path in paths:
+        values = read_properties(path / META_PROPERTIES)
+        if values is not None:
+            owner = values.get("node.id", values.get("broker.id"))
+            if owner is not None and owner.isdecimal():
+                return int(owner)
+    return None

@@ -1,0 +1,112 @@
+"""What a broker does by the clock: retention, flushes, checkpoints, compaction, idle clients.
+
+Each chore is a loop of its own that waits, looks at the settings again (they may have changed)
+and does one round. A round over thousands of partitions gives way to requests in between.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from headrace.broker.replicas import Replica
+
+if TYPE_CHECKING:
+    from headrace.broker.app import Broker
+
+_log = logging.getLogger(__name__)
+
+_PARTITIONS_PER_STEP = 50
+_NEVER_MS = 2**62
+_LONGEST_WAIT_MS = 3_600_000  # then the setting is looked at again
+
+
+class Chores:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        rounds: list[tuple[Callable[[], int], Callable[[], Awaitable[None]]]] = [
+            (self._setting("log.retention.check.interval.ms"), self._retain),
+            (self._flush_interval_ms, self._flush),
+            (self._setting("replica.high.watermark.checkpoint.interval.ms"), self._checkpoint),
+            (self._setting("producer.id.expiration.check.interval.ms"), self._expire_producers),
+            (self._idle_check_interval_ms, self._close_idle),
+        ]
+        for interval_ms, work in rounds:
+            self._tasks.append(asyncio.create_task(self._repeat(interval_ms, work)))
+
+    def _setting(self, name: str) -> Callable[[], int]:
+        return lambda: self._broker.config.int(name)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _repeat(
+        self, interval_ms: Callable[[], int], work: Callable[[], Awaitable[None]]
+    ) -> None:
+        while True:
+            wait_ms = interval_ms()
+            await asyncio.sleep(min(wait_ms, _LONGEST_WAIT_MS) / 1000)
+            if wait_ms >= _NEVER_MS:
+                continue
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - a bug while files are changed
+                self._broker.fail(error)
+                return
+
+    async def _leading(self) -> AsyncIterator[Replica]:
+        """The partitions led now, with a pause now and then for whoever has a request."""
+        for number, replica in enumerate(self._broker.leading(), 1):
+            if number % _PARTITIONS_PER_STEP == 0:
+                await asyncio.sleep(0)
+            if not replica.log.closed and replica.leadership is not None:
+                yield replica
+
+    # --- rounds --------------------------------------------------------------
+
+    async def _retain(self) -> None:
+        async for replica in self._leading():
+            try:
+                replica.log.apply_retention(replica.high_watermark, self._broker.clock.now())
+            except OSError as error:
+                replica.log.directory.failed(error)
+
+    def _flush_interval_ms(self) -> int:
+        """How often to look for logs that ``flush.ms`` wants flushed."""
+        shortest = min((log.config.flush_ms for log in self._broker.logs), default=_NEVER_MS)
+        scheduled = self._broker.config.int("log.flush.scheduler.interval.ms")
+        return min(max(shortest, 10), scheduled, 1000 if shortest < _NEVER_MS else scheduled)
+
+    async def _flush(self) -> None:
+        async for replica in self._leading():
+            if replica.log.needs_flush(self._broker.clock.now()):
+                await replica.log.flush()
+
+    async def _checkpoint(self) -> None:
+        self._broker.logs.checkpoint(
+            {replica.topic_partition: replica.high_watermark for replica in self._broker.leading()}
+        )
+
+    async def _expire_producers(self) -> None:
+        async for replica in self._leading():
+            replica.log.producers.expire(self._broker.clock.now())
+
+    def _idle_check_interval_ms(self) -> int:
+        idle_ms = self._broker.config.int("connections.max.idle.ms")
+        return max(100, min(idle_ms // 4, 60_000)) if idle_ms > 0 else _NEVER_MS
+
+    async def _close_idle(self) -> None:
+        idle_ms = self._broker.config.int("connections.max.idle.ms")
+        too_long_ago = self._broker.loop.time() - idle_ms / 1000
+        for link in list(self._broker.limits.links):
+            if link.active_at < too_long_ago:
+                _log.info(
+                    "closing the connection from %s: idle for more than connections.max.idle.ms",
+                    link,
+                )
+                link.close()

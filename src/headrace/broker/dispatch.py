@@ -1,0 +1,263 @@
+"""From a frame to its handler and back: what stands behind every connection.
+
+Who answers for a failure:
+
+    PeerBroken   bytes that are no request, an API or version that was not announced
+                 -> that connection is closed
+    Rejected     the handler cannot serve the request -> its code in the answer
+    anything     a bug, before anything was appended -> UNKNOWN_SERVER_ERROR, the trace in the
+                 log, that connection closed
+    anything     while writing or answering, where it is unclear what was done -> the broker
+                 stops, because it must not go on acknowledging
+"""
+
+import inspect
+import logging
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.context import Context
+from headrace.broker.handlers import handler
+from headrace.broker.handlers.fetch import Fetching, ParkedFetch
+from headrace.broker.handlers.produce import Produced, Producing, RememberedShape
+from headrace.core.parked import Parked
+from headrace.model.errors import ErrorCode, PeerBroken, Rejected
+from headrace.net.link import Link, Slot
+from headrace.wire import schema
+from headrace.wire.api import ApiKey, api_name, is_served, request_class, response_class
+from headrace.wire.framing import RequestHeader, encode_response, parse_request_header
+from headrace.wire.schema import Message
+
+if TYPE_CHECKING:
+    from headrace.broker.app import Broker
+    from headrace.broker.replicas import Replica
+
+_log = logging.getLogger(__name__)
+
+_PRODUCE = int(ApiKey.PRODUCE)
+_FETCH = int(ApiKey.FETCH)
+_API_VERSIONS = int(ApiKey.API_VERSIONS)
+_FIRST_SERVED_PRODUCE = 3
+
+
+class ClientState:
+    """What the broker remembers of one connection."""
+
+    __slots__ = ("remembered", "parked")
+
+    def __init__(self) -> None:
+        self.remembered: RememberedShape | None = None
+        self.parked: ParkedFetch | None = None
+
+
+class Dispatch:
+    """The ``Service`` behind all links of one broker."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self.producing = Producing(broker)
+        self.fetching = Fetching(broker)
+        self.parked_fetches: Parked[ParkedFetch] = Parked()
+        self.parked_produces: Parked[Produced] = Parked()
+        self._committed: dict[Replica, None] = {}
+
+    # --- net.Service ---------------------------------------------------------
+
+    def request(self, link: Link, view: memoryview, start: int, end: int) -> None:
+        state = link.state
+        if state is None:
+            state = link.state = ClientState()
+        remembered = state.remembered
+        if remembered is not None:
+            records = remembered.shape.match(view, start, end)
+            if (
+                records is not None
+                and remembered.generation == self._broker.replicas.generation
+                and self.producing.shaped(
+                    link, remembered, bytes(view[start + 4 : start + 8]), records
+                )
+            ):
+                return
+        header = parse_request_header(view, start, end)
+        if header.api_key == _PRODUCE:
+            self._produce(link, header, view, start, end)
+            return
+        if self.producing.turn_open:
+            # Requests take effect in their order: what was produced before is there.
+            self.producing.finish_turn()
+        context = self._context(link, header)
+        if not is_served(header.api_key, header.api_version):
+            self._unserved(link, context)
+            return
+        request = self._decode(header, view, end)
+        if header.api_key == _FETCH:
+            self.fetching.fetch(link, context, request)
+        else:
+            self._handle(link, context, request)
+
+    def turn_ended(self, link: Link) -> None:
+        try:
+            if self.producing.turn_open:
+                self.producing.finish_turn()
+            if self._committed:
+                self.serve_committed()
+        except Exception as error:  # noqa: BLE001 - a bug while applying: the broker stops
+            self._broker.fail(error)
+
+    def link_closed(self, link: Link) -> None:
+        self._broker.limits.closed(link)
+        state = link.state
+        if state is not None and state.parked is not None:
+            self.parked_fetches.remove(state.parked)
+            state.parked = None
+
+    # --- requests ------------------------------------------------------------
+
+    @staticmethod
+    def _context(link: Link, header: RequestHeader) -> Context:
+        return Context(
+            header.api_key,
+            header.api_version,
+            header.correlation_id,
+            header.client_id,
+            link.listener_name,
+            link.peer_host,
+        )
+
+    @staticmethod
+    def _decode(header: RequestHeader, view: memoryview, end: int) -> Any:
+        decode = schema.decoder(request_class(header.api_key), header.api_version)
+        request, position = decode(view, header.body_position, end)
+        if position != end:
+            raise PeerBroken(
+                f"{api_name(header.api_key)} version {header.api_version} "
+                f"with {end - position} bytes too many"
+            )
+        return request
+
+    def _produce(
+        self, link: Link, header: RequestHeader, view: memoryview, start: int, end: int
+    ) -> None:
+        if header.api_version < _FIRST_SERVED_PRODUCE or not is_served(
+            _PRODUCE, header.api_version
+        ):
+            raise PeerBroken(f"Produce version {header.api_version}; versions 3 to 13 are served")
+        context = self._context(link, header)
+        request = self._decode(header, view, end)
+        self.producing.full(link, context, request, view[start:end])
+
+    def _unserved(self, link: Link, context: Context) -> None:
+        if context.api_key != _API_VERSIONS:
+            raise PeerBroken(
+                f"a request with API key {context.api_key} version {context.api_version}, "
+                "which was not announced to it"
+            )
+        # The client cannot know what we speak yet: answer in the oldest words there are, with
+        # the error that makes it ask again in an older version.
+        self._handle(link, context._replace(api_version=0), None)
+
+    def _handle(self, link: Link, context: Context, request: Any) -> None:
+        try:
+            answer = handler(context.api_key)(self._broker, context, request)
+        except Rejected as refusal:
+            answer = _refused(context, refusal)
+        except Exception as error:  # noqa: BLE001 - a bug; see the table above
+            answer = self._bug(link, context, error)
+        if inspect.isawaitable(answer):
+            self._broker.spawn(self._answer_later(link, link.hold(), context, answer))
+        else:
+            link.answer([_encode(context, answer)])
+
+    async def _answer_later(
+        self, link: Link, slot: Slot, context: Context, pending: Awaitable[Message]
+    ) -> None:
+        try:
+            answer = await pending
+        except Rejected as refusal:
+            answer = _refused(context, refusal)
+        except Exception as error:  # noqa: BLE001 - a bug; see the table above
+            answer = self._bug(link, context, error)
+        self.serve_committed()
+        if not link.closed:
+            slot.answer([_encode(context, answer)])
+
+    def _bug(self, link: Link, context: Context, error: Exception) -> Message:
+        _log.error(
+            "%s version %d from %s (client id %s) failed; closing its connection",
+            api_name(context.api_key),
+            context.api_version,
+            link,
+            context.client_id,
+            exc_info=error,
+        )
+        self._broker.bugs.append(error)
+        link.close_when_sent()
+        return _refused(context, Rejected(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    # --- those that wait -----------------------------------------------------
+
+    def park_fetch(self, waiting: ParkedFetch, wait_ms: int) -> None:
+        replicas = self.fetching.partitions_waited_for(waiting)
+        waiting.link.state.parked = waiting
+        self.parked_fetches.add(waiting, replicas, self._broker.clock.monotonic_ms() + wait_ms)
+        self._broker.arm_timer()
+
+    def park_produce(self, produced: Produced) -> None:
+        deadline = self._broker.clock.monotonic_ms() + produced.timeout_ms
+        self.parked_produces.add(produced, self.producing.replicas_waited_for(produced), deadline)
+        self._broker.arm_timer()
+
+    def committed(self, replica: "Replica") -> None:
+        """New records of ``replica`` may be seen; those who wait are served at the turn's end."""
+        self._committed[replica] = None
+
+    def serve_committed(self) -> None:
+        while self._committed:
+            committed, self._committed = self._committed, {}
+            for replica in committed:
+                for produced in self.parked_produces.woken(replica.topic_partition):
+                    if self.producing.try_again(produced):
+                        self.parked_produces.remove(produced)
+                for waiting in self.parked_fetches.woken(replica):
+                    if self.fetching.try_again(waiting, last_chance=False):
+                        self._unpark(waiting)
+
+    def _unpark(self, waiting: ParkedFetch) -> None:
+        self.parked_fetches.remove(waiting)
+        if waiting.link.state is not None:
+            waiting.link.state.parked = None
+
+    def next_deadline(self) -> float | None:
+        deadlines = [
+            deadline
+            for parked in (self.parked_fetches, self.parked_produces)
+            if (deadline := parked.next_deadline()) is not None
+        ]
+        return min(deadlines, default=None)
+
+    def deadlines_passed(self, now: float) -> None:
+        for waiting in self.parked_fetches.expired(now):
+            waiting.link.state.parked = None
+            self.fetching.try_again(waiting, last_chance=True)
+        for produced in self.parked_produces.expired(now):
+            self.producing.time_out(produced)
+
+    def answer_all_fetches(self) -> None:
+        """Nobody waits for data from a broker that stops."""
+        for waiting in self.parked_fetches.all():
+            self._unpark(waiting)
+            self.fetching.try_again(waiting, last_chance=True)
+
+
+def _encode(context: Context, answer: Message) -> bytearray:
+    return encode_response(context.api_key, context.api_version, context.correlation_id, answer)
+
+
+def _refused(context: Context, refusal: Rejected) -> Message:
+    """The API's answer with the error at its top, where it has a place for one."""
+    answer: Any = response_class(context.api_key)()
+    if hasattr(answer, "error_code"):
+        answer.error_code = refusal.code
+    if hasattr(answer, "error_message"):
+        answer.error_message = refusal.message
+    return answer  # type: ignore[no-any-return]

@@ -1,0 +1,104 @@
+"""DescribeLogDirs and AlterReplicaLogDirs: which partition lies in which folder, and how large."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.broker.context import Context
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import TopicPartition
+from headrace.wire import messages as m
+
+if TYPE_CHECKING:
+    from headrace.broker.app import Broker
+    from headrace.storage.directory import LogDirectory
+
+
+def describe_log_dirs(
+    broker: "Broker", context: Context, request: m.DescribeLogDirsRequest
+) -> m.DescribeLogDirsResponse:
+    wanted = _wanted(request)
+    return m.DescribeLogDirsResponse(
+        results=[_describe(broker, directory, wanted) for directory in broker.logs.directories]
+    )
+
+
+def _wanted(request: m.DescribeLogDirsRequest) -> set[TopicPartition] | None:
+    """None stands for all."""
+    if request.topics is None:
+        return None
+    return {
+        TopicPartition(topic.topic, partition)
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+
+
+def _describe(
+    broker: "Broker", directory: "LogDirectory", wanted: set[TopicPartition] | None
+) -> m.DescribeLogDirsResponse.DescribeLogDirsResult:
+    response = m.DescribeLogDirsResponse
+    result = response.DescribeLogDirsResult(log_dir=str(directory.path))
+    if directory.offline is not None:
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return result
+    usage = shutil.disk_usage(directory.path)
+    result.total_bytes, result.usable_bytes = usage.total, usage.free
+    by_topic: dict[str, list[m.DescribeLogDirsResponse.DescribeLogDirsPartition]] = {}
+    for log in broker.logs:
+        topic_partition = log.topic_partition
+        if log.directory is not directory:
+            continue
+        if wanted is not None and topic_partition not in wanted:
+            continue
+        by_topic.setdefault(topic_partition.topic, []).append(
+            response.DescribeLogDirsPartition(
+                partition_index=topic_partition.partition,
+                partition_size=log.size,
+                offset_lag=0,
+                is_future_key=False,
+            )
+        )
+    result.topics = [
+        response.DescribeLogDirsTopic(name=topic, partitions=partitions)
+        for topic, partitions in by_topic.items()
+    ]
+    return result
+
+
+async def alter_replica_log_dirs(
+    broker: "Broker", context: Context, request: m.AlterReplicaLogDirsRequest
+) -> m.AlterReplicaLogDirsResponse:
+    response = m.AlterReplicaLogDirsResponse
+    by_topic: dict[str, list[m.AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]] = {}
+    for asked in request.dirs:
+        for topic in asked.topics:
+            for partition in topic.partitions:
+                code = ErrorCode.NONE
+                try:
+                    await _move(broker, TopicPartition(topic.name, partition), Path(asked.path))
+                except Rejected as refusal:
+                    code = refusal.code
+                by_topic.setdefault(topic.name, []).append(
+                    response.AlterReplicaLogDirPartitionResult(
+                        partition_index=partition, error_code=code
+                    )
+                )
+    return response(
+        results=[
+            response.AlterReplicaLogDirTopicResult(topic_name=topic, partitions=partitions)
+            for topic, partitions in by_topic.items()
+        ]
+    )
+
+
+async def _move(broker: "Broker", topic_partition: TopicPartition, target: Path) -> None:
+    for directory in broker.logs.directories:
+        if directory.path == target:
+            break
+    else:
+        raise Rejected(ErrorCode.LOG_DIR_NOT_FOUND, f"{target} is none of log.dirs")
+    if directory.offline is not None:
+        raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{target} is offline: {directory.offline}")
+    replica = broker.replica(*topic_partition)
+    await broker.logs.move(replica.log, directory)

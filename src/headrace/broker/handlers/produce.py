@@ -1,0 +1,404 @@
+"""Produce: batches into logs, and an answer once they are written and replicated.
+
+Requests of one connection's turn are staged first and answered together after one write per
+partition (``finish_turn``). A batch that must be opened (recompression, key checks) leaves the
+loop, and its connection waits.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.context import Context
+from headrace.broker.replicas import Replica
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import Offset, TopicId, TopicPartition
+from headrace.net.link import Link, Slot
+from headrace.records.batch import check_produced
+from headrace.wire import messages as m
+from headrace.wire.framing import encode_response
+from headrace.wire.produce import ProduceShape, outcome_position
+
+if TYPE_CHECKING:
+    from headrace.broker.app import Broker
+    from headrace.records.record import RecordFault
+
+_log = logging.getLogger(__name__)
+
+ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
+TOPIC_ID_SINCE = 13
+
+
+class RememberedShape:
+    """A producer's usual request, and where it goes while ``generation`` is current."""
+
+    __slots__ = ("shape", "replica", "acks", "timeout_ms", "api_version", "generation")
+
+    def __init__(
+        self, shape: ProduceShape, replica: Replica, request: Any, api_version: int, generation: int
+    ) -> None:
+        self.shape = shape
+        self.replica = replica
+        self.acks: int = request.acks
+        self.timeout_ms: int = request.timeout_ms
+        self.api_version = api_version
+        self.generation = generation
+
+
+class _Outcome:
+    """What became of one partition's batch."""
+
+    __slots__ = (
+        "replica",
+        "error_code",
+        "error_message",
+        "record_errors",
+        "base_offset",
+        "append_time",
+        "log_start",
+        "offset_end",
+    )
+
+    def __init__(self) -> None:
+        self.replica: Replica | None = None
+        self.error_code: int = ErrorCode.NONE
+        self.error_message: str | None = None
+        self.record_errors: list[tuple[int, str]] = []
+        self.base_offset = -1
+        self.append_time = -1
+        self.log_start = -1
+        self.offset_end = Offset(-1)  # acks=all waits until the high watermark is here
+
+    def refuse(self, refusal: Rejected) -> None:
+        self.error_code = refusal.code
+        self.error_message = refusal.message
+        self.base_offset = self.append_time = self.log_start = -1
+        self.offset_end = Offset(-1)
+
+    @property
+    def committed(self) -> bool:
+        if self.offset_end < 0 or self.replica is None:
+            return True
+        leadership = self.replica.leadership
+        return leadership is None or leadership.high_watermark >= self.offset_end
+
+
+class Produced:
+    """One request whose batches are staged, and later one that waits for its replicas."""
+
+    __slots__ = ("link", "slot", "acks", "outcomes", "timeout_ms")
+
+    def __init__(self, link: Link, acks: int, timeout_ms: int) -> None:
+        self.link = link
+        self.acks = acks
+        self.timeout_ms = timeout_ms
+        self.outcomes: list[_Outcome] = []
+        self.slot: Slot | None = None
+
+    def written(self, failed: dict[Replica, Rejected]) -> None:
+        for outcome in self.outcomes:
+            if outcome.replica in failed and outcome.error_code == ErrorCode.NONE:
+                outcome.refuse(failed[outcome.replica])
+
+    def encode(self) -> list[Any]:
+        raise NotImplementedError
+
+
+class _ShapedProduced(Produced):
+    __slots__ = ("shape", "correlation_id")
+
+    def __init__(self, link: Link, remembered: RememberedShape, correlation_id: bytes) -> None:
+        super().__init__(link, remembered.acks, remembered.timeout_ms)
+        self.shape = remembered.shape
+        self.correlation_id = correlation_id
+
+    def encode(self) -> list[Any]:
+        outcome = self.outcomes[0]
+        return [
+            self.shape.answer(
+                self.correlation_id,
+                outcome.error_code,
+                outcome.base_offset,
+                outcome.append_time,
+                outcome.log_start,
+            )
+        ]
+
+
+class _FullProduced(Produced):
+    __slots__ = ("context", "request")
+
+    def __init__(self, link: Link, context: Context, request: Any) -> None:
+        super().__init__(link, request.acks, request.timeout_ms)
+        self.context = context
+        self.request = request
+
+    def encode(self) -> list[Any]:
+        response = m.ProduceResponse
+        topics = []
+        outcomes = iter(self.outcomes)
+        for topic in self.request.topic_data:
+            partitions = []
+            for data in topic.partition_data:
+                outcome = next(outcomes)
+                partitions.append(
+                    response.PartitionProduceResponse(
+                        index=data.index,
+                        error_code=outcome.error_code,
+                        base_offset=outcome.base_offset,
+                        log_append_time_ms=outcome.append_time,
+                        log_start_offset=outcome.log_start,
+                        record_errors=[
+                            response.BatchIndexAndErrorMessage(
+                                batch_index=index, batch_index_error_message=message
+                            )
+                            for index, message in outcome.record_errors
+                        ],
+                        error_message=outcome.error_message,
+                    )
+                )
+            topics.append(
+                response.TopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=partitions
+                )
+            )
+        context = self.context
+        return [
+            encode_response(
+                context.api_key,
+                context.api_version,
+                context.correlation_id,
+                response(responses=topics),
+            )
+        ]
+
+
+class Producing:
+    """The produce side of one broker."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._turn: list[Produced] = []
+
+    @property
+    def turn_open(self) -> bool:
+        return bool(self._turn)
+
+    # --- taking --------------------------------------------------------------
+
+    def shaped(
+        self, link: Link, remembered: RememberedShape, correlation_id: bytes, records: memoryview
+    ) -> bool:
+        """A request of a known shape; False if it must go the long way."""
+        replica = remembered.replica
+        if replica.must_unpack(records):
+            return False
+        produced = _ShapedProduced(link, remembered, correlation_id)
+        outcome = _Outcome()
+        try:
+            self._stage(replica, records, remembered.acks, outcome, remembered.api_version)
+        except Rejected:
+            return False  # the long way has the words for it
+        produced.outcomes.append(outcome)
+        self._turn.append(produced)
+        return True
+
+    def full(self, link: Link, context: Context, request: Any, frame: memoryview) -> None:
+        """Any request, decoded."""
+        produced = _FullProduced(link, context, request)
+        staged: list[tuple[_Outcome, Replica, memoryview]] = []
+        opening: list[tuple[_Outcome, Replica, bytearray]] = []
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                outcome = _Outcome()
+                produced.outcomes.append(outcome)
+                try:
+                    replica = self._find(context, request, topic, data)
+                    if replica.must_unpack(data.records):
+                        opening.append((outcome, replica, bytearray(data.records)))
+                    else:
+                        staged.append((outcome, replica, data.records))
+                except Rejected as refusal:
+                    outcome.refuse(refusal)
+        if opening:
+            self.finish_turn()
+            produced.slot = link.hold()
+            self._broker.spawn(self._open_and_append(produced, opening, staged, context))
+            return
+        for outcome, replica, records in staged:
+            self._stage_or_refuse(replica, records, produced.acks, outcome, context.api_version)
+        self._turn.append(produced)
+        if len(produced.outcomes) == 1 and staged:
+            self._remember(link, context, request, frame, staged[0][1])
+
+    def _find(self, context: Context, request: Any, topic: Any, data: Any) -> Replica:
+        if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
+            raise Rejected(
+                ErrorCode.INVALID_REQUIRED_ACKS,
+                f"acks={request.acks}: expected -1 (all), 0 (none) or 1 (leader)",
+            )
+        replicas = self._broker.replicas
+        if context.api_version >= TOPIC_ID_SINCE:
+            replica = replicas.get_by_id(TopicId(bytes(topic.topic_id)), data.index)
+        else:
+            replica = replicas.get(topic.name, data.index)
+        if replica is None:
+            raise self._broker.unhosted(
+                topic.name if context.api_version < TOPIC_ID_SINCE else topic.topic_id, data.index
+            )
+        if data.records is None or not len(data.records):
+            raise Rejected(
+                ErrorCode.INVALID_RECORD,
+                f"no records for {replica.topic_partition}; a produce request carries "
+                "exactly one batch per partition",
+            )
+        return replica
+
+    @staticmethod
+    def _stage(
+        replica: Replica, records: memoryview, acks: int, outcome: _Outcome, api_version: int
+    ) -> None:
+        appended = replica.append(records, acks, api_version)
+        outcome.replica = replica
+        outcome.base_offset = appended.base_offset
+        outcome.append_time = appended.append_time
+        outcome.log_start = appended.log_start
+        if acks == ACKS_ALL:
+            outcome.offset_end = Offset(appended.last_offset + 1)
+
+    def _stage_or_refuse(
+        self, replica: Replica, records: memoryview, acks: int, outcome: _Outcome, api_version: int
+    ) -> None:
+        try:
+            self._stage(replica, records, acks, outcome, api_version)
+        except Rejected as refusal:
+            outcome.refuse(refusal)
+            _log.info("refused a batch for %s: %s", replica.topic_partition, refusal)
+
+    def _remember(
+        self, link: Link, context: Context, request: Any, frame: memoryview, replica: Replica
+    ) -> None:
+        """Learn the shape of this request and its answer for the next ones like it."""
+        topic = request.topic_data[0]
+        records = topic.partition_data[0].records
+        shape = ProduceShape(frame, context.api_version, records)
+        name_size = len(topic.name.encode()) if context.api_version < TOPIC_ID_SINCE else 0
+        template = _FullProduced(link, context, request)
+        template.outcomes.append(_Outcome())
+        shape.learn_answer(
+            bytes(template.encode()[0]), outcome_position(context.api_version, name_size)
+        )
+        link.state.remembered = RememberedShape(
+            shape, replica, request, context.api_version, self._broker.replicas.generation
+        )
+
+    # --- batches that must be opened -----------------------------------------
+
+    async def _open_and_append(
+        self,
+        produced: _FullProduced,
+        opening: list[tuple[_Outcome, Replica, bytearray]],
+        staged: list[tuple[_Outcome, Replica, memoryview]],
+        context: Context,
+    ) -> None:
+        # The receive buffer is reused as soon as this coroutine first waits.
+        copies = [(outcome, replica, bytearray(records)) for outcome, replica, records in staged]
+        ready = [(outcome, replica, memoryview(records)) for outcome, replica, records in copies]
+        for outcome, replica, records in opening:
+            try:
+                check_produced(memoryview(records), context.api_version)
+                opened, errors = await asyncio.to_thread(_open_batch, replica, records)
+            except Rejected as refusal:
+                outcome.refuse(refusal)
+                continue
+            if errors:
+                outcome.refuse(
+                    Rejected(errors[0].code, f"{len(errors)} records of the batch are invalid")
+                )
+                outcome.record_errors = [(fault.record_index, fault.message) for fault in errors]
+            else:
+                ready.append((outcome, replica, memoryview(opened)))
+        for outcome, replica, view in ready:
+            self._stage_or_refuse(replica, view, produced.acks, outcome, context.api_version)
+        produced.written(self._broker.replicas.write_staged())
+        self._answer_or_park(produced)
+
+    # --- answering -----------------------------------------------------------
+
+    def finish_turn(self) -> None:
+        """Write what was staged, then answer in the order of the requests."""
+        turn, self._turn = self._turn, []
+        failed = self._broker.replicas.write_staged()
+        for produced in turn:
+            if failed:
+                produced.written(failed)
+            self._answer_or_park(produced)
+
+    def _answer_or_park(self, produced: Produced) -> None:
+        link = produced.link
+        if produced.acks == ACKS_NONE:
+            self._end_unacknowledged(produced)
+        elif all(outcome.committed for outcome in produced.outcomes):
+            if produced.slot is None:
+                link.answer(produced.encode())
+            else:
+                produced.slot.answer(produced.encode())
+        else:
+            if produced.slot is None:
+                produced.slot = link.later()
+            self._broker.park_produce(produced)
+
+    def _end_unacknowledged(self, produced: Produced) -> None:
+        """acks=0 has no answer; the only way to tell of a failure is to close."""
+        for outcome in produced.outcomes:
+            if outcome.error_code != ErrorCode.NONE:
+                _log.info(
+                    "closing the connection from %s: its batch with acks=0 failed: %s",
+                    produced.link,
+                    outcome.error_message,
+                )
+                produced.link.close_when_sent()
+                break
+        if produced.slot is not None:
+            produced.slot.answer(())
+
+    def replicas_waited_for(self, produced: Produced) -> list[TopicPartition]:
+        return [
+            outcome.replica.topic_partition
+            for outcome in produced.outcomes
+            if outcome.replica is not None and not outcome.committed
+        ]
+
+    def try_again(self, produced: Produced) -> bool:
+        """Answer a parked request if every in-sync replica has its batches by now."""
+        if not all(outcome.committed for outcome in produced.outcomes):
+            return False
+        assert produced.slot is not None
+        produced.slot.answer(produced.encode())
+        return True
+
+    def time_out(self, produced: Produced) -> None:
+        for outcome in produced.outcomes:
+            if not outcome.committed:
+                outcome.refuse(
+                    Rejected(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        "the in-sync replicas did not have the batch in time; it may still be kept",
+                    )
+                )
+        assert produced.slot is not None
+        produced.slot.answer(produced.encode())
+
+
+def _open_batch(replica: Replica, records: bytearray) -> tuple[bytearray, list["RecordFault"]]:
+    """Check and recompress one batch. Runs in a thread: most of it is native code."""
+    from headrace.records.record import recompress, validate_records
+
+    compacted = "compact" in replica.log.config.cleanup_policy
+    if replica.opens_batches:
+        errors = validate_records(records, compacted=compacted)
+        if errors:
+            return records, errors
+    if replica.codec_wanted is not None:
+        return bytearray(recompress(records, replica.codec_wanted)), []
+    return records, []

@@ -1,0 +1,270 @@
+"""The partitions that this broker hosts: each a log, and its leadership while it leads.
+
+Appends are staged while one connection's frames are handled and written together at the end of
+its turn, one write per partition. Who needs to know of new committed records (parked fetches,
+parked acks) is told through ``on_committed``.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import assert_never
+
+from headrace.broker.clock import Clock
+from headrace.core.partition import Effect, HighWatermarkAdvanced, Leadership
+from headrace.model.cluster import PartitionState
+from headrace.model.config import TopicConfig
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, CODEC_NAMES, NO_CODEC
+from headrace.storage.directory import Logs
+from headrace.storage.log import Appended, Log
+
+_log = logging.getLogger(__name__)
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+CODEC_BY_SETTING = {"producer": None, "uncompressed": NO_CODEC} | {
+    name: codec for codec, name in enumerate(CODEC_NAMES) if codec != NO_CODEC
+}
+
+
+class Replica:
+    """One partition on this broker."""
+
+    __slots__ = (
+        "topic_partition",
+        "topic_id",
+        "log",
+        "leadership",
+        "opens_batches",
+        "codec_wanted",
+        "_owner",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, log: Log, owner: "Replicas") -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = log.topic_id
+        self.log = log
+        self.leadership: Leadership | None = None
+        self._owner = owner
+        self.config_changed()
+
+    def config_changed(self) -> None:
+        config = self.log.config
+        # Keyless records must not reach a compacted topic, which only unpacking shows.
+        self.opens_batches = self._owner.validates_records or "compact" in config.cleanup_policy
+        # None: batches stay in the codec that the producer chose.
+        self.codec_wanted = CODEC_BY_SETTING[config.compression_type]
+
+    def must_unpack(self, records: memoryview) -> bool:
+        """Whether a produced batch has to be opened, which is done off the loop."""
+        if self.opens_batches:
+            return True
+        return (
+            self.codec_wanted is not None
+            and len(records) > ATTRIBUTES_AT + 1
+            and records[ATTRIBUTES_AT + 1] & CODEC_MASK != self.codec_wanted
+        )
+
+    def lead(self) -> Leadership:
+        """The reign, if this broker leads the partition."""
+        leadership = self.leadership
+        if leadership is None:
+            raise Rejected(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"this broker does not lead {self.topic_partition}",
+            )
+        if self.log.offline is not None:
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the disk of {self.topic_partition} failed: {self.log.offline}",
+            )
+        return leadership
+
+    def check_leader_epoch(self, current_leader_epoch: int) -> None:
+        """A client that knows another reign must learn of ours, or wait until we know of its."""
+        leadership = self.lead()
+        if current_leader_epoch < 0 or current_leader_epoch == leadership.leader_epoch:
+            return
+        if current_leader_epoch < leadership.leader_epoch:
+            raise Rejected(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{self.topic_partition} is in leader epoch {leadership.leader_epoch}, "
+                f"not {current_leader_epoch}",
+            )
+        raise Rejected(
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"{self.topic_partition} is only in leader epoch {leadership.leader_epoch}, "
+            f"not yet {current_leader_epoch}",
+        )
+
+    @property
+    def high_watermark(self) -> Offset:
+        return self.lead().high_watermark
+
+    def readable_end(self, isolation_level: int) -> Offset:
+        """Up to where (exclusive) a consumer may read."""
+        high_watermark = self.lead().high_watermark
+        if isolation_level == READ_COMMITTED:
+            return self.log.last_stable_offset(high_watermark)
+        return high_watermark
+
+    def append(self, records: memoryview, acks: int, produce_version: int) -> Appended:
+        """Stage one produced batch as leader; ``Replicas.write_staged`` writes it."""
+        leadership = self.lead()
+        if acks == -1 and not leadership.enough_replicas:
+            raise Rejected(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.topic_partition} has {len(leadership.isr)} in-sync replicas and "
+                f"min.insync.replicas asks for {leadership.insync_required}",
+            )
+        owner = self._owner
+        appended = self.log.append_as_leader(
+            records,
+            leadership.leader_epoch,
+            owner.clock.now(),
+            produce_version=produce_version,
+        )
+        owner.staged[self] = None
+        return appended
+
+    def write_staged(self) -> None:
+        """Write what was staged and carry out what follows from the longer log."""
+        self.log.write_staged()
+        if self.leadership is not None:
+            self._owner.run(self, self.leadership.appended(self.log.log_end))
+
+
+class Replicas:
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        logs: Logs,
+        clock: Clock,
+        config_of: Callable[[str], TopicConfig],
+    ) -> None:
+        self.broker_id = broker_id
+        self.config_of = config_of
+        self.logs = logs
+        self.clock = clock
+        self.validates_records = False  # headrace.validate.records
+        self.staged: dict[Replica, None] = {}  # all and only those with staged batches
+        self.on_committed: Callable[[Replica], None] = lambda replica: None
+        # Bumped when a partition comes, goes or changes: what remembers a replica looks here.
+        self.generation = 0
+        self._by_name: dict[str, dict[int, Replica]] = {}
+        self._by_id: dict[TopicId, dict[int, Replica]] = {}
+
+    # --- finding -------------------------------------------------------------
+
+    def get(self, topic: str, partition: int) -> Replica | None:
+        partitions = self._by_name.get(topic)
+        return partitions.get(partition) if partitions is not None else None
+
+    def get_by_id(self, topic_id: TopicId, partition: int) -> Replica | None:
+        partitions = self._by_id.get(topic_id)
+        return partitions.get(partition) if partitions is not None else None
+
+    def of_topic(self, topic: str) -> list[Replica]:
+        return list(self._by_name.get(topic, {}).values())
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        partitions = self._by_id.get(topic_id)
+        if not partitions:
+            return None
+        return next(iter(partitions.values())).topic_partition.topic
+
+    def __iter__(self) -> Iterator[Replica]:
+        for partitions in self._by_name.values():
+            yield from partitions.values()
+
+    # --- what the controller decides -----------------------------------------
+
+    async def apply(self, states: Iterable[PartitionState]) -> None:
+        """Host what the states give to this broker, and lead what they say it leads."""
+        for state in states:
+            if self.broker_id not in state.replicas:
+                continue
+            topic_partition = TopicPartition(state.topic, state.partition)
+            config = self.config_of(state.topic)
+            replica = self.get(state.topic, state.partition)
+            if replica is None:
+                log = self.logs.get(topic_partition)
+                if log is None:
+                    log = self.logs.create(topic_partition, state.topic_id, config)
+                elif log.config is not config:
+                    log.update_config(config)
+                replica = Replica(topic_partition, log, self)
+                self._by_name.setdefault(state.topic, {})[state.partition] = replica
+                self._by_id.setdefault(state.topic_id, {})[state.partition] = replica
+            self._lead_or_follow(replica, state, config)
+        self.generation += 1
+
+    def _lead_or_follow(self, replica: Replica, state: PartitionState, config: TopicConfig) -> None:
+        if state.leader != self.broker_id:
+            replica.leadership = None
+            return
+        leadership = replica.leadership
+        if leadership is not None and leadership.leader_epoch == state.leader_epoch:
+            return
+        log = replica.log
+        log.history.assign(LeaderEpoch(state.leader_epoch), log.log_end)
+        replica.leadership = Leadership(
+            self.broker_id,
+            LeaderEpoch(state.leader_epoch),
+            state.replicas,
+            state.isr,
+            config.min_insync_replicas,
+            log.log_end,
+            log.log_start,
+        )
+        self.run(replica, replica.leadership.started())
+
+    async def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Stop hosting, and delete the files."""
+        for topic_partition in topic_partitions:
+            replica = self._by_name.get(topic_partition.topic, {}).pop(
+                topic_partition.partition, None
+            )
+            if replica is None:
+                continue
+            replica.leadership = None
+            by_id = self._by_id.get(replica.topic_id, {})
+            by_id.pop(topic_partition.partition, None)
+            if not by_id:
+                self._by_id.pop(replica.topic_id, None)
+            if not self._by_name[topic_partition.topic]:
+                del self._by_name[topic_partition.topic]
+            self.staged.pop(replica, None)
+            self.logs.delete(topic_partition)
+            self.on_committed(replica)  # whoever waits on it learns that it is gone
+        self.generation += 1
+
+    def update_topic_config(self, topic: str, config: TopicConfig) -> None:
+        for replica in self.of_topic(topic):
+            replica.log.update_config(config)
+            replica.config_changed()
+            if replica.leadership is not None:
+                replica.leadership.min_insync_replicas = config.min_insync_replicas
+        self.generation += 1
+
+    # --- effects -------------------------------------------------------------
+
+    def write_staged(self) -> dict[Replica, Rejected]:
+        """Write every staged batch; returns the partitions whose disk refused, with why."""
+        failed: dict[Replica, Rejected] = {}
+        staged, self.staged = self.staged, {}
+        for replica in staged:
+            try:
+                replica.write_staged()
+            except Rejected as refusal:
+                failed[replica] = refusal
+        return failed
+
+    def run(self, replica: Replica, effects: Iterable[Effect]) -> None:
+        """Carry out effects in order. Nothing here decides, and nothing awaits."""
+        for effect in effects:
+            match effect:
+                case HighWatermarkAdvanced():
+                    self.on_committed(replica)
+                case _:
+                    assert_never(effect)
