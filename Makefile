@@ -1,0 +1,43 @@
+PY := .venv/bin/python
+# A set of strings must iterate alike on every run. (A comment after the value
+# would leave spaces in it, and Python refuses to start.)
+export PYTHONHASHSEED := 0
+ROUNDS ?= 2
+
+.PHONY: help setup run test check torture fmt bench interop package docs clean
+help:      ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+setup: .venv/ready  ## make .venv with everything a developer needs
+.venv/ready: pyproject.toml constraints.txt
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Headrace needs Python 3.11 or newer; python3 is $$(python3 --version)"; exit 1; }
+	test -x $(PY) || python3 -m venv .venv
+	$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt pip
+	$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e . --group dev
+	@touch $@
+run: setup ## a node, a stock client that produces and consumes, and then yours to use
+	$(PY) -m headrace demo
+test: setup ## everything that needs PyPI alone, two rounds of each torture
+	$(PY) -m pytest -m 'not interop' --torture-rounds=$(ROUNDS)
+check: setup ## the gate, under a minute: style, types, layers, units, properties
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(PY) -m pytest -m 'not interop and not slow and not torture' -n 2
+torture: setup ## kills, restarts and floods, all rounds
+	$(PY) -m pytest -m torture --torture-rounds=20 -v
+fmt: setup ## rewrite the code into shape
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+bench: setup ## every figure we claim, Apache Kafka beside us (needs Maven, Java and a C compiler)
+	$(PY) -m bench all
+interop: setup ## Apache Kafka's own programs against us and our files (needs Maven and Java)
+	$(PY) -m pytest -m interop tests/interop
+docs: setup ## the generated pages
+	$(PY) scripts/generate_configuration_page.py
+	$(PY) scripts/generate_compatibility_page.py
+	$(PY) scripts/generate_cli_page.py
+package: setup ## wheel and source package into dist/
+	$(PY) -m build
+clean:     ## what can be made again
+	rm -rf .venv build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,52 @@
+"""What all tests share: profiles, the number of torture rounds, and no leaks.
+
+A test that leaves a thread, a child process or a file descriptor behind fails: what leaks in a
+test leaks in somebody's service.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("headrace", deadline=None, print_blob=True)
+settings.load_profile("headrace")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--torture-rounds", type=int, default=2, help="rounds of each torture test (all: 20)"
+    )
+
+
+@pytest.fixture
+def torture_rounds(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--torture-rounds"))
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_threads_or_children() -> Iterator[None]:
+    threads = set(threading.enumerate())
+    children = _children()
+    yield
+    # Threads of executors end a moment after their loop; librdkafka's are not Python's.
+    left = [t for t in threading.enumerate() if t not in threads and not t.daemon]
+    for thread in left:
+        thread.join(5)
+    alive = [t.name for t in left if t.is_alive() and not _of_session(t)]
+    assert not alive, f"threads left behind: {alive}"
+    orphans = _children() - children
+    assert not orphans, f"child processes left behind: {orphans}"
+
+
+def _of_session(thread: threading.Thread) -> bool:
+    """A broker shared by a session starts its workers in whichever test first needs them."""
+    return thread.name.startswith(("asyncio_", "headrace"))
+
+
+def _children() -> set[str]:
+    path = Path(f"/proc/self/task/{os.getpid()}/children")
+    return set(path.read_text().split()) if path.exists() else set()
