@@ -20,6 +20,7 @@ What a decoder promises about bytes from outside:
 
 from collections.abc import Callable
 from struct import Struct, error, pack, unpack_from
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar, overload
 
 from headrace.model.errors import PeerBroken
@@ -103,6 +104,7 @@ MessageT = TypeVar("MessageT", bound=Message)
 _NEVER = Versions(0, -1)
 _definitions: dict[str, Definition] = {}
 _classes: dict[str, type[Message]] = {}
+_class_building = Lock()
 _decoders: dict[tuple[object, int], Decoder] = {}
 _encoders: dict[tuple[object, int], Encoder] = {}
 
@@ -219,7 +221,12 @@ def message_class(name: str) -> type[Message]:
     """The class of a message; its structs are attributes of it, under Kafka's names."""
     found = _classes.get(name)
     if found is None:
-        found = _classes[name] = _build_class(definition(name))
+        # Brokers in one test process run on threads of their own. A codec made
+        # twice does no harm; two classes of one name would never be equal.
+        with _class_building:
+            found = _classes.get(name)
+            if found is None:
+                found = _classes[name] = _build_class(definition(name))
     return found
 
 

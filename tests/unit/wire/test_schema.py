@@ -62,6 +62,16 @@ def test_unknown_tagged_fields_are_passed_over(name: str) -> None:
         assert decode(unknown, 0, len(unknown)) == (message, len(unknown))
 
 
+def test_unknown_tagged_fields_inside_an_element_are_passed_over() -> None:
+    topics = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in ("ab", "cd")]
+    request = m.MetadataRequest(topics=topics)
+    raw = encoded(request, 12)
+    assert raw.count(b"\x03ab\x00") == 1  # the name, then no tagged fields
+    newer = raw.replace(b"\x03ab\x00", b"\x03ab\x02\x00\x01x\x81\x01\x02yz")
+    decode = schema.decoder(m.MetadataRequest, 12)
+    assert decode(newer, 0, len(newer)) == (request, len(newer))
+
+
 def test_no_element_of_an_array_is_empty_on_the_wire() -> None:
     """A count is held against the bytes left; an element of no bytes would slip through."""
     for name, message_version in every_message_and_version():
