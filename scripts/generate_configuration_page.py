@@ -1,0 +1,235 @@
+"""Writes docs/configuration.md from the tables of settings.
+
+python scripts/generate_configuration_page.py            write the page
+python scripts/generate_configuration_page.py --check    fail if it is not up to date
+"""
+
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+
+from headrace.model.config import NODE_DEFAULTS, OURS  # noqa: E402
+from headrace.model.settings import kafka, old, words  # noqa: E402
+
+PAGE = ROOT / "docs" / "configuration.md"
+
+INTRODUCTION = """\
+# Configuration
+
+<!-- Written by scripts/generate_configuration_page.py; do not edit. -->
+
+Headrace takes Apache Kafka's settings under Kafka's names. This page has every one of Kafka 4.3.1,
+and every broker setting of its earlier releases that is gone since.
+
+## How settings are given
+
+```
+headrace serve server.properties -X num.partitions=3 -X log.retention.hours=24
+```
+
+- A `server.properties` file in Java's syntax; the one that Kafka 4.3 ships starts a node unchanged.
+- `-X name=value` on the command line, over the file.
+- While the broker runs: `headrace configs set`, `kafka-configs.sh` or any client. Such *dynamic*
+  settings are kept and survive a restart. The column *changes* says where it is possible: for one
+  *broker*, for the *cluster* (and for one broker too), or with a *restart* only.
+- On a topic, when it is created or later. A topic's value wins over the broker's; deleting it
+  brings the broker's back.
+
+For a broker setting, the first of these counts: dynamic for this broker, dynamic for all brokers,
+the file and `-X`, the default. Where a setting exists in several units (`log.retention.ms`,
+`.minutes`, `.hours`), the finest one that is given counts.
+
+A bad value is refused by name, with what was expected. An unknown name is a warning with the
+nearest name (`--strict` refuses it). Limits that defeat each other are a warning at start.
+
+## What the columns say
+
+| status | meaning |
+|---|---|
+| served | it does what it does in Kafka |
+| successor | an old name; taken as the present one, with a warning |
+| no effect | it is checked and accepted, and does nothing, for the reason given; the log says so |
+| refused | the node does not start with it, for the reason given |
+
+*Default* is that of Kafka 4.3.1. A node of its own differs where one is marked with \\*: it listens
+to its own machine only, has a number without being told, and keeps one replica of internal topics.
+*Old default* is what an earlier release had, or what the sample files of its time gave, where that
+differs. Sizes are bytes. `-` is no value.
+"""
+
+# Settings that stop a start instead of being ignored.
+REFUSED = {"zookeeper.connect", "authorizer.class.name"}
+
+CHANGES = {"": "restart", "b": "broker", "c": "cluster"}
+
+SUBJECTS = (
+    ("Addresses and identity", ("advertised.", "broker.", "inter.broker.", "listener", "node.id",
+                                "process.roles", "security.inter.broker", "early.start")),
+    ("Connections and requests", ("connection", "fetch.", "max.connection", "max.incremental",
+                                  "max.request", "queued.", "request.", "socket.", "num.io",
+                                  "num.network", "background.threads", "producer.purgatory",
+                                  "delete.records.purgatory")),
+    ("Topics", ("auto.create", "default.replication", "delete.topic", "num.partitions",
+                "create.topic.policy", "alter.config.policy", "min.insync", "unclean.")),
+    ("The log", ("log.", "compression.", "message.max", "num.recovery", "num.replica.alter",
+                 "cordoned.")),
+    ("Producers and transactions", ("producer.id", "transaction", "add.partitions.to.txn")),
+    ("Groups", ("group.", "offset", "share.")),
+    ("Replication and controller", ("replica", "num.replica.fetchers", "controlled.", "auto.leader",
+                                    "leader.", "controller.", "metadata.", "initial.broker",
+                                    "internal.metadata", "unstable.", "server.max")),
+    ("Security", ("sasl.", "ssl.", "delegation.", "authorizer.", "principal.", "security.")),
+    ("Tiered storage", ("remote.", "follower.fetch")),
+    ("Quotas and metrics", ("quota", "alter.log.dirs", "client.quota", "kafka.metrics", "metric",
+                            "telemetry.", "config.providers")),
+)  # fmt: skip
+
+
+def page() -> str:
+    parts = [INTRODUCTION, "## Broker settings\n"]
+    for subject, names in by_subject(kafka.BROKER).items():
+        parts += [f"### {subject}\n", settings_table({name: kafka.BROKER[name] for name in names})]
+    parts += [
+        "### Dynamic only\n\nA file cannot give these.\n",
+        settings_table(kafka.DYNAMIC_ONLY),
+        "### Ours\n",
+        settings_table(OURS),
+        "## Topic settings\n\nThe broker setting that counts without one is named in brackets.\n",
+        settings_table(kafka.TOPIC, twins=True),
+        "## Group settings\n",
+        settings_table(kafka.GROUP, twins=True),
+        "## Client metrics\n",
+        settings_table(kafka.CLIENT_METRICS),
+        "## Old names of the broker\n\nKnown to some release before 4.3, and gone.\n",
+        old_table(old.BROKER),
+        "## Old names of topics\n\nRefused when a client sets them now; taken along when an older "
+        "cluster has stored them.\n",
+        old_table(old.TOPIC),
+        "## Old names of clients\n\nNot the broker's. In its file they are a warning with the name "
+        "of today.\n",
+        client_table(),
+        f"`{'`, `'.join(old.ZOOKEEPER_FILE)}` belong into ZooKeeper's own file or folder.",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def by_subject(table: Mapping[str, kafka.Row]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {subject: [] for subject, _ in SUBJECTS}
+    for name in table:
+        # The longest beginning decides: num.replica.fetchers is not about folders.
+        fitting = [
+            (len(beginning), subject)
+            for subject, beginnings in SUBJECTS
+            for beginning in beginnings
+            if name.startswith(beginning)
+        ]
+        if not fitting:
+            raise SystemExit(f"{name} fits no subject: give SUBJECTS its beginning")
+        found[max(fitting)[1]].append(name)
+    return found
+
+
+def settings_table(table: Mapping[str, kafka.Row], *, twins: bool = False) -> str:
+    rows = []
+    for name, (kind, default, rule, change, reason_key) in table.items():
+        shown = f"`{name}`"
+        twin = kafka.TOPIC_TWINS.get(name, ((kafka.GROUP_TWINS.get(name), 1),))[0][0]
+        if twins and twin:
+            shown += f" (`{twin}`)"
+        status, reason = ("served", words.meaning_of(name) or "")
+        if name in REFUSED:
+            status, reason = "refused", words.REASONS[reason_key]
+        elif reason_key:
+            status, reason = "no effect", words.REASONS[reason_key]
+        if name in kafka.INTERNAL:
+            reason += " (not listed by DescribeConfigs)"
+        rows.append(
+            (
+                shown,
+                kind_of(kind, rule),
+                default_of(name, default),
+                value(words.OLD_DEFAULTS[name]) if name in words.OLD_DEFAULTS else "",
+                CHANGES[change],
+                status,
+                reason,
+            )
+        )
+    columns = ("setting", "type", "default", "old default", "changes", "status", "what and why")
+    return markdown(columns, rows)
+
+
+def default_of(name: str, default: str | None) -> str:
+    here = NODE_DEFAULTS.get(name)
+    return f"{value(default)} ({value(here)} \\*)" if here is not None else value(default)
+
+
+def value(text: str | None) -> str:
+    return "-" if text is None else f"`{text}`" if text else '""'
+
+
+def kind_of(kind: str, rule: kafka.Rule) -> str:
+    noun = {"str": "text", "bool": "boolean", "float": "double"}.get(kind, kind)
+    if rule in (("throttled",), ("reset",)) or not isinstance(rule, tuple):
+        return noun
+    if isinstance(rule[0], str):
+        return f"{noun}: {', '.join(str(word) for word in rule)}"
+    low, high = rule[0], rule[1]
+    limits = f"≥ {low}" if high is None else f"{low} … {high}"
+    return f"{noun} {limits}" + "".join(f" or {extra}" for extra in rule[2:])
+
+
+def old_table(table: Mapping[str, old.OldRow]) -> str:
+    rows = []
+    for name, (kind, default, successors, reason_key) in sorted(table.items()):
+        if name in REFUSED:
+            status, reason = "refused", "clusters on ZooKeeper come with a later release"
+        elif successors:
+            status = "successor"
+            reason = " and ".join(
+                f"`{successor}`" + (f" × {factor}" if factor != 1 else "")
+                for successor, factor in successors
+            )
+        else:
+            status, reason = "no effect", words.REASONS[reason_key]
+        rows.append((f"`{name}`", kind_of(kind, None), value(default), status, reason))
+    return markdown(("setting", "type", "old default", "status", "taken as, or why"), rows)
+
+
+def client_table() -> str:
+    rows = [
+        (
+            f"`{name}`",
+            whose,
+            value(default),
+            f"`{today}`" if today else "removed",
+            value(present) if today else "",
+        )
+        for name, (whose, default, today, present) in old.CLIENT.items()
+    ]
+    return markdown(("setting", "whose", "old default", "today", "default today"), rows)
+
+
+def markdown(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = ["| " + " | ".join(columns) + " |"]
+    lines.append("|" + "---|" * lines[0].count(" | ") + "---|")
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    text = page()
+    if "--check" in sys.argv[1:]:
+        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
+            return 0
+        print(f"{PAGE.name} is not up to date: run {Path(__file__).name}")
+        return 1
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

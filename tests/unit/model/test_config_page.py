@@ -1,0 +1,17 @@
+"""The page of settings says what the tables say."""
+
+from headrace.model.settings import kafka, old
+from scripts.generate_configuration_page import PAGE, page
+
+
+def test_the_page_is_up_to_date():
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "run python scripts/generate_configuration_page.py"
+    )
+
+
+def test_every_setting_has_a_row():
+    text = page()
+    for table in (kafka.BROKER, kafka.TOPIC, kafka.GROUP, kafka.CLIENT_METRICS, old.BROKER):
+        for name in table:
+            assert f"| `{name}`" in text, name
