@@ -1,7 +1,8 @@
 """The page of settings says what the tables say."""
 
-from headrace.model.settings import kafka, old
 from scripts.generate_configuration_page import PAGE, page
+
+from headrace.model.settings import kafka, old
 
 
 def test_the_page_is_up_to_date():
