@@ -20,7 +20,6 @@ What a decoder promises about bytes from outside:
 
 from collections.abc import Callable
 from struct import Struct, error, pack, unpack_from
-from threading import Lock
 from typing import Any, NamedTuple, TypeVar, overload
 
 from headrace.model.errors import PeerBroken
@@ -104,7 +103,6 @@ MessageT = TypeVar("MessageT", bound=Message)
 _NEVER = Versions(0, -1)
 _definitions: dict[str, Definition] = {}
 _classes: dict[str, type[Message]] = {}
-_class_building = Lock()
 _decoders: dict[tuple[object, int], Decoder] = {}
 _encoders: dict[tuple[object, int], Encoder] = {}
 
@@ -222,11 +220,9 @@ def message_class(name: str) -> type[Message]:
     found = _classes.get(name)
     if found is None:
         # Brokers in one test process run on threads of their own. A codec made
-        # twice does no harm; two classes of one name would never be equal.
-        with _class_building:
-            found = _classes.get(name)
-            if found is None:
-                found = _classes[name] = _build_class(definition(name))
+        # twice does no harm, but objects of two classes would never be equal:
+        # setdefault is one step for all threads, so the first class stays.
+        found = _classes.setdefault(name, _build_class(definition(name)))
     return found
 
 
