@@ -90,6 +90,8 @@ class SnapshotEntry(NamedTuple):
     transaction_start: Offset
 
 
+# A named tuple's own constructor is a Python function; this one is called per batch.
+_new = tuple.__new__
 _NEW = ProducerEntry(_UNKNOWN_EPOCH, (), Millis(-1), -1, NO_OFFSET)
 
 
@@ -137,36 +139,33 @@ class Producers:
         ``marker`` must be given for a control batch that still has its record
         (compaction may have removed it: then nothing is left to learn).
         """
-        attributes = header.attributes
-        producer_id = ProducerId(header.producer_id)
-        producer_epoch = ProducerEpoch(header.producer_epoch)
-        known = self.entries.get(producer_id)
-        entry = known or _NEW
+        (_, _, _, _, _, attributes, delta, _, _, producer_id, producer_epoch, base_sequence,
+         _) = header  # fmt: skip
+        entries = self.entries
+        known = entries.get(producer_id)  # type: ignore[call-overload]
+        entry: ProducerEntry = known or _NEW
         if attributes & CONTROL:
             if marker is not None:
                 self._end_transaction(
-                    producer_id, producer_epoch, entry, base_offset, marker, origin,
-                    transaction_version,
+                    ProducerId(producer_id), ProducerEpoch(producer_epoch), entry, base_offset,
+                    marker, origin, transaction_version,
                 )  # fmt: skip
             return None
 
-        base_sequence = header.base_sequence
-        delta = header.last_offset_delta
+        known_epoch, batches, _, coordinator_epoch, transaction_start = entry
         last_sequence = (base_sequence + delta) & MAX_SEQUENCE if base_sequence >= 0 else -1
-        batches = entry.batches
-        if producer_epoch != entry.producer_epoch:
-            if producer_epoch < entry.producer_epoch and origin != Origin.REPLICATION:
-                raise _fenced(producer_id, producer_epoch, entry.producer_epoch)
-            if origin == Origin.CLIENT and base_sequence != 0 and known is not None:
+        if producer_epoch != known_epoch:
+            if producer_epoch < known_epoch and origin != Origin.REPLICATION:
+                raise _fenced(producer_id, producer_epoch, known_epoch)
+            if base_sequence != 0 and known is not None and origin == Origin.CLIENT:
                 raise Rejected(
                     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                     f"producer {producer_id} begins its epoch {producer_epoch} with sequence "
-                    f"{base_sequence} instead of 0; the partition knows its epoch "
-                    f"{entry.producer_epoch}",
+                    f"{base_sequence} instead of 0; the partition knows its epoch {known_epoch}",
                 )
             batches = ()
         elif origin == Origin.CLIENT:
-            expected = (batches[-1].last_sequence + 1) & MAX_SEQUENCE if batches else 0
+            expected = (batches[-1][1] + 1) & MAX_SEQUENCE if batches else 0
             if base_sequence != expected:
                 for seen in batches:
                     if seen.base_sequence == base_sequence and seen.last_sequence == last_sequence:
@@ -177,29 +176,27 @@ class Producers:
                     f"comes next in its epoch {producer_epoch}",
                 )
 
-        transaction_start = entry.transaction_start
         if attributes & TRANSACTIONAL:
             if transaction_start < 0:
                 self._save_transactions()
                 transaction_start = base_offset
-                self.ongoing[base_offset] = producer_id
+                self.ongoing[base_offset] = ProducerId(producer_id)
         elif transaction_start >= 0 and origin != Origin.REPLICATION:
             raise Rejected(
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {producer_id} sent a batch outside of the transaction "
                 f"that it began at offset {transaction_start}",
             )
-        self._changed.append((producer_id, known))
-        written = WrittenBatch(
-            base_sequence, last_sequence, base_offset, Offset(base_offset + delta), timestamp
+        self._changed.append((producer_id, known))  # type: ignore[arg-type]
+        written = _new(
+            WrittenBatch,
+            (base_sequence, last_sequence, base_offset, base_offset + delta, timestamp),
         )
-        self.entries[producer_id] = ProducerEntry(
-            producer_epoch,
-            (*batches[_FIVE_KEPT:], written),
-            timestamp,
-            entry.coordinator_epoch,
-            transaction_start,
-        )
+        entries[producer_id] = _new(  # type: ignore[index]
+            ProducerEntry,
+            (producer_epoch, (*batches[_FIVE_KEPT:], written), timestamp, coordinator_epoch,
+             transaction_start),
+        )  # fmt: skip
         return None
 
     def _end_transaction(

@@ -115,7 +115,8 @@ def write_properties(path: Path, values: Mapping[str, str]) -> None:
 
 
 def write_clean_shutdown(path: Path, broker_epoch: int) -> None:
-    write_atomically(path, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode())
+    mark = {"version": 0, "brokerEpoch": broker_epoch}
+    write_atomically(path, json.dumps(mark, separators=(",", ":")).encode())
 
 
 def read_clean_shutdown(path: Path) -> int | None:

@@ -31,7 +31,6 @@ from headrace.core.producers import Origin, Producers
 from headrace.core.retention import (
     RELATIVE_OFFSET_MAX,
     Expiry,
-    RollReason,
     SegmentFacts,
     expired,
     roll_reason,
@@ -70,6 +69,10 @@ log = logging.getLogger(__name__)
 
 CLIENT, COORDINATOR, INTERNAL = Origin.CLIENT, Origin.COORDINATOR, Origin.INTERNAL
 
+# A named tuple's own constructor is a Python function; this one is called per batch.
+_new = tuple.__new__
+_RECENT_COUNT = 32
+_TIGHT_COUNT = 4096  # more batches than are staged between two writes
 _NEVER = Millis(2**63 - 1)
 _FOLDER_NAME_MAX = 255
 _SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
@@ -104,18 +107,22 @@ class Log:
         "_history_saved",
         "_index_count_max",
         "_index_interval_size",
+        "_is_tight",
         "_jitter_ms",
         "_last_offset_max",
         "_message_size_max",
+        "_recent",
         "_roll_at",
         "_roll_timestamp",
         "_segment_size_max",
+        "_size_max",
         "_segments",
         "_snapshot_offsets",
         "_staged",
         "_staged_epochs",
-        "_staged_size",
+        "_staged_position",
         "_stamps_append_time",
+        "_tight_from",
         "_time_index_count_max",
         "_views",
         "closed",
@@ -164,12 +171,14 @@ class Log:
         self._history_saved: tuple[Reign, ...] | None = None
         self._views: list[memoryview] = []
         self._staged: list[StagedBatch] = []
-        self._staged_size = 0
         self._staged_epochs: list[Reign] = []
         self._failure: Rejected | None = None
         self._clean_at = now
         self._cut_count = 0
         self._flush_lock = threading.Lock()
+        # Where the last writes began, in the active segment. Readers at the
+        # tail ask for exactly these offsets, and so does the high watermark.
+        self._recent: dict[Offset, Position] = {}
         self._jitter_ms = 0
         self.update_config(config)
 
@@ -250,6 +259,7 @@ class Log:
         self.config = config
         self._message_size_max = config.max_message_bytes
         self._segment_size_max = config.segment_bytes
+        self._size_max = min(config.max_message_bytes, config.segment_bytes)
         self._index_interval_size = config.index_interval_bytes
         self._index_count_max = config.segment_index_bytes // OFFSET_ENTRY_SIZE
         # One place is kept for the entry that closes the segment.
@@ -265,7 +275,13 @@ class Log:
         """Work out, once per segment, beyond what a batch no longer belongs into it."""
         active = self._active
         self._last_offset_max = active.base_offset + RELATIVE_OFFSET_MAX
+        self._staged_position = active.size
+        self._recent.clear()
         self._roll_timestamp = self._roll_at = _NEVER
+        # Both indexes grow by at most an entry per batch. Close to the limit
+        # every append asks whether they are full; before, none has to.
+        self._tight_from = min(self._index_count_max, self._time_index_count_max) - _TIGHT_COUNT
+        self._is_tight = len(active.index) > self._tight_from
         if active.size > 0:
             self._age_from(active.first_timestamp)
 
@@ -320,35 +336,36 @@ class Log:
     ) -> Appended:
         """Check, stamp and stage one batch, which must stay untouched until it is written."""
         size = len(records)
-        if size > self._message_size_max or size > self._segment_size_max:
+        if size > self._size_max:
             self._refuse_size(records, origin, produce_version)
-        client = origin == CLIENT
+        client = origin is CLIENT
         header = check_produced(records, produce_version) if client else _trusted(records)
         base_offset = self.staged_end
-        last_offset = Offset(base_offset + header.last_offset_delta)
-        append_time = Millis(-1)
+        last_offset = base_offset + header[6]  # last_offset_delta, which is slower by name
+        append_time = -1
         if self._stamps_append_time:
             append_time = timestamp = now
         else:
-            timestamp = Millis(header.max_timestamp)
+            timestamp = header[8]  # type: ignore[assignment]  # max_timestamp
             if (
                 timestamp > now + self._after_max_ms or 0 <= timestamp < now - self._before_max_ms
             ) and client:
                 self._refuse_timestamp(timestamp, now)
+        end = self._staged_position + size
         if (
-            self._active.size + self._staged_size + size > self._segment_size_max
+            end > self._segment_size_max
             or timestamp > self._roll_timestamp
             or now > self._roll_at
             or last_offset > self._last_offset_max
-            or len(self._active.index) + len(self._views) >= self._index_count_max
-            or len(self._active.time_index) + len(self._views) >= self._time_index_count_max
+            or self._is_tight
         ):
-            self._make_room(size, last_offset, timestamp, now)
+            self._make_room(size, Offset(last_offset), timestamp, now)
+            end = self._staged_position + size
         elif self._failure is not None:
             raise self._failure
 
-        if header.producer_id >= 0:
-            marker = recovery.read_marker(records) if header.attributes & CONTROL else None
+        if header[9] >= 0:  # producer_id
+            marker = recovery.read_marker(records) if header[5] & CONTROL else None
             seen = self.producers.append(
                 header, base_offset, timestamp, origin, marker, transaction_version
             )
@@ -356,7 +373,7 @@ class Log:
                 return Appended(
                     seen.base_offset,
                     seen.last_offset,
-                    seen.timestamp if self._stamps_append_time else append_time,
+                    seen.timestamp if self._stamps_append_time else Millis(-1),
                     True,
                     self.log_start,
                 )
@@ -365,8 +382,13 @@ class Log:
         stamp(records, base_offset, leader_epoch)
         if leader_epoch != self.history.latest:
             self._staged_epochs.append(Reign(leader_epoch, base_offset))
-        self._stage(records, base_offset, last_offset, size, timestamp)
-        return Appended(base_offset, last_offset, append_time, False, self.log_start)
+        if end == size:
+            self._age_from(timestamp)
+        self._views.append(records)
+        self._staged.append((base_offset, last_offset, size, timestamp))
+        self._staged_position = end
+        self.staged_end = last_offset + 1  # type: ignore[assignment]
+        return _new(Appended, (base_offset, last_offset, append_time, False, self.log_start))
 
     def append_as_follower(self, batches: memoryview) -> None:
         """Write batches as the leader has them; offsets and leader epochs stay.
@@ -401,13 +423,11 @@ class Log:
             )
         timestamp = Millis(header.max_timestamp)
         size = header.size
-        active = self._active
         if (
-            active.size + self._staged_size + size > self._segment_size_max
+            self._staged_position + size > self._segment_size_max
             or timestamp > self._roll_timestamp
             or last_offset > self._last_offset_max
-            or len(active.index) + len(self._views) >= self._index_count_max
-            or len(active.time_index) + len(self._views) >= self._time_index_count_max
+            or self._is_tight
         ):
             self._make_room(size, last_offset, timestamp, timestamp)
         if header.producer_id >= 0:
@@ -415,21 +435,11 @@ class Log:
             self.producers.append(header, base_offset, timestamp, Origin.REPLICATION, marker)
         if header.leader_epoch > self.history.latest:
             self._staged_epochs.append(Reign(LeaderEpoch(header.leader_epoch), base_offset))
-        self._stage(batch, base_offset, last_offset, size, timestamp)
-
-    def _stage(
-        self,
-        batch: memoryview,
-        base_offset: Offset,
-        last_offset: Offset,
-        size: int,
-        timestamp: Millis,
-    ) -> None:
-        if not self._views and self._active.size == 0:
+        if self._staged_position == 0:
             self._age_from(timestamp)
         self._views.append(batch)
-        self._staged.append(StagedBatch(base_offset, last_offset, size, timestamp))
-        self._staged_size += size
+        self._staged.append((base_offset, last_offset, size, timestamp))
+        self._staged_position += size
         self.staged_end = Offset(last_offset + 1)
 
     def _make_room(self, size: int, last_offset: Offset, timestamp: Millis, now: Millis) -> None:
@@ -437,23 +447,24 @@ class Log:
         active = self._active
         first = active.first_timestamp
         if self._staged and active.size == 0:
-            first = Millis(self._staged[0].max_timestamp)
+            first = Millis(self._staged[0][3])
+        staged_count = len(self._staged)
         reason = roll_reason(
-            size=active.size + self._staged_size,
+            size=self._staged_position,
             batch_size=size,
             segment_bytes=self._segment_size_max,
             waited_ms=timestamp - first if first >= 0 else now - active.created_at,
             segment_ms=self.config.segment_ms,
             jitter_ms=self._jitter_ms,
             index_is_full=(
-                len(active.index) + len(self._views) >= self._index_count_max
-                or len(active.time_index) + len(self._views) >= self._time_index_count_max
+                len(active.index) + staged_count >= self._index_count_max
+                or len(active.time_index) + staged_count >= self._time_index_count_max
             ),
             relative_last_offset=last_offset - active.base_offset,
         )
         if self._failure is not None:
             raise self._failure
-        if reason is None or active.size + self._staged_size == 0 and reason is RollReason.SIZE:
+        if reason is None or self._staged_position == 0:
             return
         try:
             self.write_staged()
@@ -507,7 +518,7 @@ class Log:
             return
         active = self._active
         try:
-            write_all(active.open().fd, views, active.size, self._staged_size)
+            write_all(active.open().fd, views, active.size, self._staged_position - active.size)
             if self.producers.aborted:
                 active.add_aborted(self.producers.aborted)
         except OSError as error:
@@ -515,6 +526,10 @@ class Log:
                 os.ftruncate(active.open().fd, active.size)
             self._undo_staged()
             raise self._storage_failed(error) from error
+        recent = self._recent
+        if len(recent) >= _RECENT_COUNT:
+            del recent[next(iter(recent))]
+        recent[self.log_end] = active.size  # type: ignore[assignment]
         active.extend(self._staged, self._index_interval_size)
         self.log_end = self.staged_end
         self.producers.written()
@@ -524,17 +539,16 @@ class Log:
             self._staged_epochs.clear()
         views.clear()
         self._staged.clear()
-        self._staged_size = 0
+        if len(active.index) > self._tight_from:
+            self._is_tight = True
 
     def _undo_staged(self) -> None:
         self._views.clear()
         self._staged.clear()
-        self._staged_size = 0
         self._staged_epochs.clear()
         self.producers.undo()
         self.staged_end = self.log_end
-        if self._active.size == 0:
-            self._active_changed()
+        self._active_changed()
 
     def _storage_failed(self, error: OSError) -> Rejected:
         self.directory.failed(error)
@@ -593,12 +607,21 @@ class Log:
         bases, segments = self._bases, self._segments
         while slot < len(bases) and bases[slot] < end_offset:
             segment = segments[slot]
-            start = segment.position_of(fetch_offset)
             slot += 1
-            if (bases[slot] if slot < len(bases) else self.log_end) <= end_offset:
-                end: int = segment.size
+            if slot < len(bases):
+                start = segment.position_of(fetch_offset)
+                if bases[slot] <= end_offset:
+                    end: int = segment.size
+                else:
+                    end = segment.position_of(end_offset)
             else:
-                end = segment.position_of(end_offset)
+                recent = self._recent
+                start = recent.get(fetch_offset, -1)  # type: ignore[arg-type]
+                if start < 0:
+                    start = segment.position_of(fetch_offset)
+                end = segment.size
+                if end_offset < self.log_end:
+                    end = recent.get(end_offset) or segment.position_of(end_offset)
             if start >= end:
                 continue  # compaction emptied the rest of this segment
             if end - start > max_bytes:

@@ -11,17 +11,25 @@ except headers from the last snapshot of the producers on.
 
 import logging
 import os
+from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
 from headrace.core.history import EpochHistory
-from headrace.core.producers import EndMarker, Origin, Producers
+from headrace.core.producers import (
+    BATCHES_KEPT,
+    AbortedTransaction,
+    EndMarker,
+    Origin,
+    Producers,
+)
 from headrace.core.retention import RELATIVE_OFFSET_MAX
 from headrace.model.errors import Corrupt
 from headrace.model.ids import LeaderEpoch, Millis, Offset, Position
-from headrace.records.batch import CONTROL, BadBatch, BatchHeader
+from headrace.records.batch import CONTROL, TRANSACTIONAL, BadBatch, BatchHeader
 from headrace.records.record import ABORT, COMMIT, iter_records, marker_type
 from headrace.storage import snapshots
 from headrace.storage.segment import Resources, Scan, Segment, StagedBatch
@@ -264,23 +272,63 @@ def replay(
         if segment.base_offset >= end_offset:
             break
         scan = segment.batches_from(segment.position_of(start))
+        pupil = Pupil(producers)
         for _, header in scan:
             if header.base_offset >= end_offset:
                 break
             if header.producer_id >= 0 and header.base_offset >= start:
-                learn(producers, header, scan)
+                pupil.show(header, scan)
+        pupil.finish()
+
+
+class Pupil:
+    """Shows producers what the log holds, and no more of it than they would remember.
+
+    A long run of plain batches of one producer leaves only its last five
+    behind, so only those are passed on, when the run ends.
+    """
+
+    def __init__(self, producers: Producers, aborted: Iterable[AbortedTransaction] = ()) -> None:
+        self._producers = producers
+        self._aborted = list(aborted)
+        self._runs: dict[int, deque[BatchHeader]] = {}
+
+    def show(self, header: BatchHeader, scan: Scan) -> None:
+        producer_id, producer_epoch = header[9:11]
+        run = self._runs.get(producer_id)
+        if run is None:
+            run = self._runs[producer_id] = deque(maxlen=BATCHES_KEPT)
+        if header[5] & (CONTROL | TRANSACTIONAL):
+            self._pass_on(run)
+            self._learn(header, read_marker(scan.batch()) if header[5] & CONTROL else None)
+            return
+        if run and run[-1][10] != producer_epoch:
+            self._pass_on(run)
+        run.append(header)
+
+    def finish(self) -> list[AbortedTransaction]:
+        """All that was aborted, in the order of the markers."""
+        for run in self._runs.values():
+            self._pass_on(run)
+        return self._aborted
+
+    def _pass_on(self, run: deque[BatchHeader]) -> None:
+        for header in run:
+            self._learn(header, None)
+        run.clear()
+
+    def _learn(self, header: BatchHeader, marker: EndMarker | None) -> None:
+        producers = self._producers
+        producers.append(
+            header,
+            Offset(header.base_offset),
+            Millis(header.max_timestamp),
+            Origin.REPLICATION,
+            marker,
+        )
+        if producers.aborted:
+            self._aborted += producers.aborted
         producers.written()
-
-
-def learn(producers: Producers, header: BatchHeader, scan: Scan) -> None:
-    marker = read_marker(scan.batch()) if header.attributes & CONTROL else None
-    producers.append(
-        header,
-        Offset(header.base_offset),
-        Millis(header.max_timestamp),
-        Origin.REPLICATION,
-        marker,
-    )
 
 
 def read_marker(batch: memoryview | bytes) -> EndMarker | None:
@@ -403,31 +451,32 @@ def _check_segment(
     end_offset = start_offset
     scan = Scan(segment.open(), start, Position(file_size), start_offset, check_crc=True)
     staged: list[StagedBatch] = []
-    aborted = list(kept_aborted)
+    pupil = Pupil(producers, kept_aborted)
+    last_offset_max = base + RELATIVE_OFFSET_MAX
+    latest_epoch: int = history.latest
     problem = None
     for _, header in scan:
-        last_offset = header.base_offset + header.last_offset_delta
-        if last_offset - base > RELATIVE_OFFSET_MAX:
+        (base_offset, size, leader_epoch, _, _, _, delta, _, timestamp, producer_id, _, _,
+         _) = header  # fmt: skip
+        last_offset = base_offset + delta
+        if last_offset > last_offset_max:
             problem = f"offset {last_offset} does not fit into a segment that begins at {base}"
-            scan.valid_end = Position(scan.valid_end - header.size)
+            scan.valid_end = Position(scan.valid_end - size)
             break
-        staged.append(
-            StagedBatch(header.base_offset, last_offset, header.size, header.max_timestamp)
-        )
-        end_offset = Offset(last_offset + 1)
-        if header.leader_epoch > history.latest:
-            history.assign(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
-        if header.producer_id >= 0:
-            learn(producers, header, scan)
+        staged.append((base_offset, last_offset, size, timestamp))
+        if leader_epoch > latest_epoch:
+            history.assign(LeaderEpoch(leader_epoch), Offset(base_offset))
+            latest_epoch = leader_epoch
+        if producer_id >= 0:
+            pupil.show(header, scan)
         if len(staged) == _CHUNK:
+            end_offset = Offset(last_offset + 1)
             segment.extend(staged, index_interval_size)
             staged.clear()
-            aborted += producers.aborted
-            producers.written()
-    segment.extend(staged, index_interval_size)
-    aborted += producers.aborted
-    producers.written()
-    segment.set_aborted(aborted)
+    if staged:
+        end_offset = Offset(staged[-1][1] + 1)
+        segment.extend(staged, index_interval_size)
+    segment.set_aborted(pupil.finish())
     return end_offset, problem or scan.problem
 
 

@@ -9,13 +9,23 @@ import logging
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from struct import Struct
 from typing import NamedTuple
 
 from headrace.core.producers import AbortedTransaction
 from headrace.core.retention import RELATIVE_OFFSET_MAX
 from headrace.model.errors import Corrupt
 from headrace.model.ids import Millis, Offset, Position
-from headrace.records.batch import HEADER_SIZE, BadBatch, BatchHeader, crc_holds, read_header
+from headrace.records.batch import (
+    CRC_FROM,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    BadBatch,
+    BatchHeader,
+    crc_holds,
+    read_header,
+)
+from headrace.records.checksum import crc32c
 from headrace.storage import transactions
 from headrace.storage.files import OpenFile, OpenFiles, read_exactly, read_into, write_all
 from headrace.storage.index import (
@@ -32,16 +42,17 @@ from headrace.storage.index import (
 log = logging.getLogger(__name__)
 
 SCAN_SIZE = 1 << 20
+_LENGTH_MIN = 14  # of the smallest message of magic 0, behind its length field
 _NO_OFFSET = Offset(-1)
 
 
-class StagedBatch(NamedTuple):
-    """What the indexes need to know of a batch."""
+# What the indexes need to know of a batch: base offset, last offset, size, largest timestamp.
+# A bare tuple, because one is made for every batch appended.
+StagedBatch = tuple[int, int, int, int]
 
-    base_offset: int
-    last_offset: int
-    size: int
-    max_timestamp: int
+# base offset, length, magic and last offset delta out of a batch header
+_walk = Struct(">qi4xb6xi")
+_WALK_SIZE = _walk.size
 
 
 class IndexCache:
@@ -377,30 +388,30 @@ class Segment:
 
     def position_of(self, offset: Offset) -> Position:
         """Where the first batch begins whose last offset is ``offset`` or more; else the end."""
-        relative = offset - self.base_offset
+        base, limit = self.base_offset, RELATIVE_OFFSET_MAX
+        relative = offset - base
         if relative <= 0:
             return Position(0)
-        start, exact = self.index.floor(min(relative, RELATIVE_OFFSET_MAX))
+        start, exact = self.index.floor(min(relative, limit))
         if exact:
             return Position(start)
         position, size, fd = start, self.size, self.open().fd
+        unpack = _walk.unpack_from
         while position < size:
             # Entries are about 4 KiB apart, so the batches between two of them
             # mostly come with the first read.
-            window = os.pread(fd, 4096 + HEADER_SIZE, position)
+            window = os.pread(fd, 4096, position)
+            readable = min(len(window), size - position) - _WALK_SIZE
             at = 0
-            while True:
-                try:
-                    header = read_header(window, at)
-                except BadBatch as bad:
-                    raise Corrupt(
-                        f"{self.path('log')}: {bad.reason} at byte {position + at}"
-                    ) from None
-                if header.last_offset >= offset:
+            while at <= readable:
+                base_offset, length, magic, last_offset_delta = unpack(window, at)
+                if length < _LENGTH_MIN or magic > 2 or not 0 <= base_offset - base <= limit:
+                    raise Corrupt(f"{self.path('log')}: no batch at byte {position + at}")
+                if base_offset + (last_offset_delta if magic == 2 else 0) >= offset:
                     return Position(position + at)
-                at += header.size
-                if position + at >= size or at + HEADER_SIZE > len(window):
-                    break
+                at += length + LOG_OVERHEAD
+            if at == 0:
+                raise Corrupt(f"{self.path('log')}: no batch at byte {position}")
             position += at
         return Position(size)
 
@@ -454,7 +465,7 @@ INDEX_INTERVAL_SIZE = 4096
 
 
 def as_staged(header: BatchHeader) -> StagedBatch:
-    return StagedBatch(header.base_offset, header.last_offset, header.size, header.max_timestamp)
+    return header.base_offset, header.last_offset, header.size, header.max_timestamp
 
 
 class Scan:
@@ -525,7 +536,7 @@ class Scan:
             except BadBatch as bad:
                 self.problem = bad.reason
                 return
-            size = header.size
+            size = header[1]
             if size > end - position:
                 self.problem = (
                     f"a batch of {size} bytes of which only {end - position} were written"
@@ -538,18 +549,23 @@ class Scan:
                     if size > available:
                         self.problem = f"a batch of {size} bytes is cut"
                         return
-                if not crc_holds(buffer[at : at + size], header):
+                if header[3] == 2:  # magic; as crc_holds does, without a call per batch
+                    good = crc32c(buffer[at + CRC_FROM : at + size]) == header[4]
+                else:
+                    good = crc_holds(buffer[at : at + size], header)
+                if not good:
                     self.problem = "a batch that does not have the CRC it carries"
                     return
-            base_offset, last_offset_delta = header.base_offset, header.last_offset_delta
-            if base_offset < next_offset or last_offset_delta < 0:
+            base_offset, delta = header[0], header[6]
+            if base_offset < next_offset or delta < 0:
                 self.problem = f"offset {base_offset} where {next_offset} or more must follow"
                 return
-            next_offset = Offset(base_offset + last_offset_delta + 1)
+            next_offset = base_offset + delta + 1  # type: ignore[assignment]
             self._at, self._size = at, size
-            self.valid_end = Position(position + size)
-            yield Position(position), header
-            buffer = self._buffer
-            at = self._at + size
-            available = len(buffer)
+            self.valid_end = position + size  # type: ignore[assignment]
+            yield position, header  # type: ignore[misc]
+            if self._buffer is not buffer:  # ``batch`` had to read
+                buffer, at = self._buffer, self._at
+                available = len(buffer)
+            at += size
             position += size
