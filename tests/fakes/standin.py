@@ -1,7 +1,8 @@
 """A broker without sockets and logs: a real control on a real tree, and doors that record."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from inspect import isawaitable
 from pathlib import Path
@@ -20,6 +21,16 @@ from headrace.wire.api import request_class, response_class
 PLAIN = {"PLAINTEXT": Endpoint("127.0.0.1", 9092)}
 
 
+def in_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """A test that is a coroutine, in an event loop of its own."""
+
+    @functools.wraps(story)
+    def run(*arguments: Any, **fixtures: Any) -> None:
+        asyncio.run(story(*arguments, **fixtures))
+
+    return run
+
+
 class StillClock:
     def now(self) -> Millis:
         return Millis(1_700_000_000_000)
@@ -32,13 +43,15 @@ class RecordedReplicas:
         self.hosted: dict[TopicPartition, PartitionState] = {}
         self.configs: dict[str, TopicConfig] = {}
         self.deleted: list[TopicPartition] = []
-        self.before_delete: asyncio.Event | None = None
+        self.before_delete: asyncio.Event | None = None  # deletions wait for it
+        self.delete_reached = asyncio.Event()
 
     async def apply(self, states: Iterable[PartitionState]) -> None:
         for state in states:
             self.hosted[state.topic_partition] = state
 
     async def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        self.delete_reached.set()
         if self.before_delete is not None:
             await self.before_delete.wait()
         for topic_partition in topic_partitions:
@@ -100,7 +113,7 @@ async def running(
     cluster_id: str | None = None,
     found: Iterable[FoundPartition] = (),
 ) -> AsyncIterator[StandIn]:
-    """A started control in ``folder``; closed at the end, so that the folder can be opened again."""
+    """A started control in ``folder``, closed at the end: the folder can then be opened again."""
     broker = StandIn(settings)
     tree = await EmbeddedTree.open(folder)
     broker.control = Control(

@@ -208,8 +208,8 @@ class Control:
         picture = Picture(cluster_id, broker_id, brokers, topics, generation=1)
         self._controller = Controller(controller_epoch, picture)
         await self._finish_deletions()
-        await self._take_in_folders()
         await self._commit(self._controller.decide_reign(granted_zxids, self._unclean_allowed))
+        await self._take_in_folders()
         self._publish()
         await self._broker.replicas.apply(
             state for topic in self.picture.topics.values() for state in topic.partitions
@@ -466,9 +466,8 @@ class Control:
                 "the folders are believed",
                 known.name,
             )
-            self._controller.replay([self._controller.decide_doom(known.name)])
-            await self._tree.create(znodes.delete_topic_path(known.name))
-            await self._commit([DeleteTopic(known)])
+            # In one go: a wish to delete that a crash left behind would cost the folders.
+            await self._commit([self._controller.decide_doom(known.name), DeleteTopic(known)])
             return folders
         for found in strange:
             log.warning(

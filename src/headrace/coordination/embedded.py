@@ -291,13 +291,17 @@ class EmbeddedTree:
                 touched += ((self._node_watches, path), (self._children_watches, parent))
                 return Done(path, ZkVersion(0), zxid)
             case Set(path, value, expected):
-                zk_version = ZkVersion(self._checked(path, expected) + 1)
-                execute(
-                    "UPDATE node SET value = ?, zk_version = ?, modified_zxid = ? WHERE path = ?",
-                    (value, zk_version, zxid, path),
+                if expected == ANY_VERSION:
+                    expected = self._checked(path, expected)
+                written = execute(
+                    "UPDATE node SET value = ?, zk_version = zk_version + 1, modified_zxid = ? "
+                    "WHERE path = ? AND zk_version = ?",
+                    (value, zxid, path, expected),
                 )
+                if not written.rowcount:
+                    self._checked(path, expected)  # says which of the two is wrong
                 touched.append((self._node_watches, path))
-                return Done(path, zk_version, zxid)
+                return Done(path, ZkVersion(expected + 1), zxid)
             case Delete(path, expected):
                 zk_version = self._checked(path, expected)
                 if execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone():

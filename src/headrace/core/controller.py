@@ -177,11 +177,7 @@ class Controller:
         total = sum(partition_count_of(wanted, default_partition_count) for wanted in wishes)
         if total > PARTITIONS_PER_REQUEST_MAX:
             # Before any work is done: the work would be proportional to the wish.
-            refusal = Rejected(
-                ErrorCode.POLICY_VIOLATION,
-                f"{total} partitions in one request, limit {PARTITIONS_PER_REQUEST_MAX}.",
-            )
-            return [refusal for _ in wishes]
+            return [_too_many(total) for _ in wishes]
         counts: dict[str, int] = {}
         for wanted in wishes:
             counts[wanted.name] = counts.get(wanted.name, 0) + 1
@@ -277,6 +273,8 @@ class Controller:
                 f"{count} would not be an increase.",
             )
         more = count - present
+        if more > PARTITIONS_PER_REQUEST_MAX:
+            raise _too_many(more)
         brokers = self.picture.brokers
         factor = len(topic.partitions[0].replicas)
         if assignments is not None:
@@ -475,6 +473,13 @@ class Controller:
             self.picture = self.picture.with_partitions(states)
         if topics or removed:
             self.picture = self.picture.with_topics(topics.values(), removed)
+
+
+def _too_many(partition_count: int) -> Rejected:
+    return Rejected(
+        ErrorCode.POLICY_VIOLATION,
+        f"{partition_count} new partitions in one request, limit {PARTITIONS_PER_REQUEST_MAX}.",
+    )
 
 
 def _collision(name: str, other: str) -> Rejected:

@@ -1,0 +1,115 @@
+"""Replicas are spread as R1 asks: round robin, a growing shift, across racks."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.core.placement import alternate_racks, place
+from headrace.model.cluster import BrokerEntry
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import BrokerId
+
+
+def brokers(count: int, racks: str | None = None) -> list[BrokerEntry]:
+    return [
+        BrokerEntry(BrokerId(number), {}, racks[number] if racks else None, number)
+        for number in range(count)
+    ]
+
+
+def test_the_first_replica_goes_round_and_the_distance_grows_with_every_turn():
+    assert place(brokers(3), 7, 2, start=0, shift=0) == [
+        (0, 1),
+        (1, 2),
+        (2, 0),
+        (0, 2),
+        (1, 0),
+        (2, 1),
+        (0, 1),
+    ]
+
+
+def test_the_dice_choose_where_to_begin_and_with_which_distance():
+    assert place(brokers(3), 3, 2, start=2, shift=1) == [(2, 1), (0, 2), (1, 0)]
+
+
+def test_brokers_stand_in_the_order_of_their_ids_whatever_order_they_come_in():
+    assert place(brokers(3)[::-1], 3, 1, start=0, shift=0) == [(0,), (1,), (2,)]
+
+
+def test_a_topic_that_grows_goes_on_in_the_same_rhythm():
+    whole = place(brokers(5), 12, 3, start=3, shift=3)
+    grown = place(brokers(5), 8, 3, start=3, shift=3, first_partition=4)
+    assert grown == whole[4:]
+
+
+def test_one_broker_holds_everything():
+    assert place(brokers(1), 3, 1, start=41, shift=17) == [(0,), (0,), (0,)]
+
+
+@pytest.mark.parametrize(("factor", "count"), [(0, 3), (-1, 3), (4, 3), (2, 1), (1, 0)])
+def test_an_impossible_replication_factor_is_refused_by_name(factor, count):
+    with pytest.raises(Rejected) as refused:
+        place(brokers(count), 1, factor, start=0, shift=0)
+    assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+@pytest.mark.parametrize("count", [0, -5])
+def test_no_partitions_are_refused_by_name(count):
+    with pytest.raises(Rejected) as refused:
+        place(brokers(3), count, 1, start=0, shift=0)
+    assert refused.value.code == ErrorCode.INVALID_PARTITIONS
+
+
+def test_neighbours_in_the_order_lie_in_different_racks():
+    order = alternate_racks([(BrokerId(n), rack) for n, rack in enumerate("AAABBC")])
+    assert order == [0, 3, 5, 1, 4, 2]
+
+
+def test_every_rack_gets_one_before_any_gets_two():
+    for replicas in place(brokers(6, "AABBCC"), 24, 3, start=1, shift=2):
+        assert len({"AABBCC"[broker] for broker in replicas}) == 3
+
+
+def test_more_replicas_than_racks_still_lie_on_different_brokers():
+    for replicas in place(brokers(5, "AAABB"), 20, 4, start=0, shift=0):
+        assert len(set(replicas)) == 4
+        assert {"AAABB"[broker] for broker in replicas} == {"A", "B"}
+
+
+def test_one_broker_without_a_rack_turns_racks_off():
+    mixed = [*brokers(2, "AA"), BrokerEntry(BrokerId(2), {}, None, 2)]
+    assert place(mixed, 3, 2, start=0, shift=0) == place(brokers(3), 3, 2, start=0, shift=0)
+
+
+@given(
+    st.integers(1, 9),
+    st.integers(1, 60),
+    st.data(),
+    st.integers(0, 2**32),
+    st.integers(0, 2**32),
+)
+def test_leaders_come_out_even_and_replicas_on_brokers_of_their_own(
+    broker_count, partition_count, data, start, shift
+):
+    factor = data.draw(st.integers(1, broker_count))
+    racks = data.draw(st.none() | st.text("ABC", min_size=broker_count, max_size=broker_count))
+    placed = place(brokers(broker_count, racks), partition_count, factor, start=start, shift=shift)
+    assert len(placed) == partition_count
+    for replicas in placed:
+        assert len(replicas) == factor == len(set(replicas))
+    leaders = Counter(replicas[0] for replicas in placed)
+    counts = [leaders[BrokerId(number)] for number in range(broker_count)]
+    assert max(counts) - min(counts) <= 1
+
+
+@given(st.integers(3, 7), st.integers(0, 100), st.integers(0, 100))
+def test_the_leaders_of_a_dead_broker_spread_over_all_survivors(count, start, shift):
+    # As many turns as there are distances: every survivor is second for the dead one once.
+    placed = place(brokers(count), count * (count - 1), 2, start=start, shift=shift)
+    for dead in range(count):
+        heirs = Counter(second for first, second in placed if first == dead)
+        assert set(heirs) == set(range(count)) - {dead}
+        assert set(heirs.values()) == {1}

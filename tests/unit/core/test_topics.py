@@ -1,0 +1,85 @@
+"""Which names, counts and assignments make a topic."""
+
+import pytest
+
+from headrace.core import topics
+from headrace.core.topics import NewTopic
+from headrace.model.errors import ErrorCode, Rejected
+
+
+@pytest.mark.parametrize("name", ["a", "A-z_0.9", "a" * 249, "...", "-", "__consumer_offsets"])
+def test_a_legal_name_is_taken(name):
+    assert topics.is_legal_name(name)
+    topics.check_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a" * 250, "a/b", "../x", "a b", "ä", "a\n", "a\0", "b:c", "x" * 100_000],
+)
+def test_an_illegal_name_is_refused_and_the_reason_is_short(name):
+    assert not topics.is_legal_name(name)
+    with pytest.raises(Rejected) as refused:
+        topics.check_name(name)
+    assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert len(str(refused.value)) < 400
+
+
+def test_a_dot_and_an_underscore_collide():
+    assert topics.collision_key("a.b_c") == topics.collision_key("a_b.c")
+    assert topics.collision_key("a-b") != topics.collision_key("a_b")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        (NewTopic("x", 0), ErrorCode.INVALID_PARTITIONS),
+        (NewTopic("x", -2), ErrorCode.INVALID_PARTITIONS),
+        (NewTopic("x", 1, 0), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (NewTopic("x", 1, -2), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (NewTopic("x", 1, -1, [(0, [1])]), ErrorCode.INVALID_REQUEST),
+        (NewTopic("x", -1, 1, [(0, [1])]), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused_by_name(wanted, code):
+    with pytest.raises(Rejected) as refused:
+        topics.check_counts(wanted)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [NewTopic("x"), NewTopic("x", 3, 2), NewTopic("x", assignments=[(0, [1])])],
+)
+def test_numbers_and_defaults_are_taken(wanted):
+    topics.check_counts(wanted)
+
+
+def test_assignments_may_come_in_any_order():
+    assert topics.check_assignments([(1, [2, 1]), (0, [1, 2])], {1, 2}) == [(1, 2), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [
+        [(1, [1])],
+        [(0, [1]), (2, [1])],
+        [(0, [1]), (0, [1])],
+        [(0, [])],
+        [(0, [1, 1])],
+        [(0, [5])],
+        [(0, [-1])],
+        [(-1, [1]), (0, [1])],
+    ],
+)
+def test_an_impossible_assignment_is_refused(assignments):
+    with pytest.raises(Rejected) as refused:
+        topics.check_assignments(assignments, {1, 2})
+    assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+def test_the_number_wanted_is_known_before_any_work():
+    assert topics.partition_count_of(NewTopic("x"), default=4) == 4
+    assert topics.partition_count_of(NewTopic("x", 7), default=4) == 7
+    assert topics.partition_count_of(NewTopic("x", -5), default=4) == 0
+    assert topics.partition_count_of(NewTopic("x", assignments=[(0, [1])] * 3), default=4) == 3
