@@ -72,7 +72,7 @@ def described(broker, kind, name, keys=None, *, documentation=False, synonyms=Tr
         include_synonyms=synonyms,
         include_documentation=documentation,
     )
-    response = configs.describe_configs(broker, CONTEXT, request)
+    response = asyncio.run(configs.describe_configs(broker, CONTEXT, request))
     for api_version in (1, 4):
         schema.encoder(m.DescribeConfigsResponse, api_version)(response, bytearray())
     return response.results[0]
@@ -248,7 +248,7 @@ def test_one_unknown_kind_refuses_the_whole_request():
             resource(resource_type=99, resource_name="x"),
         ]
     )
-    results = configs.describe_configs(a_broker(), CONTEXT, request).results
+    results = asyncio.run(configs.describe_configs(a_broker(), CONTEXT, request)).results
     assert [result.error_code for result in results] == [ErrorCode.INVALID_REQUEST] * 2
 
 

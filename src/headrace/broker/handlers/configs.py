@@ -15,6 +15,7 @@ value is INVALID_CONFIG on a topic or group and INVALID_REQUEST on a broker, as 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -71,6 +72,7 @@ _LEVELS = {
     "ERROR": logging.ERROR,
     "FATAL": logging.CRITICAL,
 }
+_LEVEL = "level"  # a kind that has no number on the wire
 _ROOT_LOGGER = "root"  # stands for the logger above all of ours
 _OUR_LOGGERS = "headrace"
 
@@ -86,6 +88,8 @@ _MATCHABLE = frozenset(
 )
 _INTERVAL_MS_MIN, _INTERVAL_MS_MAX = 100, 3_600_000
 
+_RESOURCES_PER_TURN = 10
+
 _Result = m.DescribeConfigsResponse.DescribeConfigsResult
 _Entry = m.DescribeConfigsResponse.DescribeConfigsResourceResult
 _Synonym = m.DescribeConfigsResponse.DescribeConfigsSynonym
@@ -99,10 +103,20 @@ class _Source(NamedTuple):
     source: int
 
 
+class _Found(NamedTuple):
+    """One setting of a resource, with all that is known of it."""
+
+    name: str
+    kind: str  # as in the tables; "" if they do not have it
+    value: str | None
+    sources: tuple[_Source, ...]
+    read_only: bool = False
+
+
 # --- describing
 
 
-def describe_configs(
+async def describe_configs(
     broker: "Broker", context: Context, request: m.DescribeConfigsRequest
 ) -> m.DescribeConfigsResponse:
     for resource in request.resources:
@@ -112,9 +126,13 @@ def describe_configs(
             return m.DescribeConfigsResponse(
                 results=[_refusal(each, reason) for each in request.resources]
             )
-    return m.DescribeConfigsResponse(
-        results=[_describe(broker, request, resource) for resource in request.resources]
-    )
+    response = m.DescribeConfigsResponse()
+    for number, resource in enumerate(request.resources, 1):
+        response.results.append(_describe(broker, request, resource))
+        if number % _RESOURCES_PER_TURN == 0:
+            # Whoever asks for ten thousand topics does not keep the others waiting.
+            await asyncio.sleep(0)
+    return response
 
 
 def _refusal(
@@ -143,14 +161,11 @@ def _describe(
         result.error_message = rejected.message or ""
         return result
     wanted = resource.configuration_keys or None  # Kafka takes an empty list for all, too
-    for entry in entries:
-        if wanted is not None and entry.name not in wanted:
-            continue
-        if not request.include_synonyms:
-            entry.synonyms = []
-        wants_words = request.include_documentation
-        entry.documentation = _documentation(entry.name) if wants_words else None
-        result.configs.append(entry)
+    for found in entries:
+        if wanted is None or found.name in wanted:
+            result.configs.append(
+                _entry(found, request.include_synonyms, request.include_documentation)
+            )
     return result
 
 
@@ -160,28 +175,34 @@ def _documentation(name: str) -> str | None:
     return meaning_of(name)
 
 
+# Topics share most of their entries, and an answer only reads them.
+@lru_cache(maxsize=2048)
 def _entry(
-    name: str, row: kafka.Row | None, value: str | None, sources: list[_Source], *, fixed: bool
+    found: _Found, with_synonyms: bool, with_documentation: bool
 ) -> m.DescribeConfigsResponse.DescribeConfigsResourceResult:
     # What we know nothing of may be a secret.
-    sensitive = row is None or row[0] == "password"
+    sensitive = found.kind in ("", "password")
+    sources = found.sources
     source = sources[0].source if sources else FROM_DEFAULT
-    return _Entry(
-        name=name,
-        value=None if sensitive else value,
-        read_only=fixed,
+    entry = _Entry(
+        name=found.name,
+        value=None if sensitive else found.value,
+        read_only=found.read_only,
         is_default=source == FROM_DEFAULT,
         config_source=source,
         is_sensitive=sensitive,
-        synonyms=[
+        config_type=_WIRE_TYPES.get(found.kind, 0),
+        documentation=_documentation(found.name) if with_documentation else None,
+    )
+    if with_synonyms and found.kind != _LEVEL:
+        entry.synonyms = [
             _Synonym(name=place.name, value=None if sensitive else place.text, source=place.source)
             for place in sources
-        ],
-        config_type=_WIRE_TYPES[row[0]] if row is not None else 0,
-    )
+        ]
+    return entry
 
 
-def _broker_sources(broker: "Broker", names: Iterable[str]) -> list[_Source]:
+def _broker_sources(broker: "Broker", names: Iterable[str]) -> tuple[_Source, ...]:
     """All places that give one of these equivalent broker settings a value, winner first."""
     config = broker.config
     names = list(names)
@@ -191,12 +212,12 @@ def _broker_sources(broker: "Broker", names: Iterable[str]) -> list[_Source]:
         (FROM_FILE, _file_text(config)),
         (FROM_DEFAULT, config.default_text),
     )
-    return [
+    return tuple(
         _Source(name, _normal(name, text), source)
         for source, text_of in layers
         for name in names
         if (text := text_of(name)) is not None
-    ]
+    )
 
 
 def _file_text(config: BrokerConfig) -> Callable[[str], str | None]:
@@ -213,76 +234,64 @@ def _normal(name: str, text: str) -> str | None:
     return text if row is None else value_to_text(parse_value(name, text, row))
 
 
-def _from(name: str, sources: list[_Source]) -> list[_Source]:
+def _from(name: str, sources: tuple[_Source, ...]) -> tuple[_Source, ...]:
     """Leave out what only a twin of another unit gives, unless somebody gave it."""
     if any(place.source != FROM_DEFAULT for place in sources):
         return sources
-    return [place for place in sources if place.name == name]
+    return tuple(place for place in sources if place.name == name)
 
 
-def _describe_topic(
-    broker: "Broker", topic: str
-) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
-    check_name(topic)
-    if topic not in broker.picture.topics:
-        raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    overrides = broker.control.overrides(TOPIC, topic)
-    defaults = _topic_values(broker.config)
-    entries = []
+class _Inherited(NamedTuple):
+    """What the settings of a broker come to. A change of them makes a new BrokerConfig."""
+
+    config: BrokerConfig
+    broker: list[_Found]
+    topics: list[_Found]  # without values of their own
+
+
+# Many a client asks for all topics at once, and what they inherit is the same.
+_inherited_by_control: "WeakKeyDictionary[Control, _Inherited]" = WeakKeyDictionary()
+
+
+def _inherited(broker: "Broker") -> _Inherited:
+    known = _inherited_by_control.get(broker.control)
+    if known is None or known.config is not broker.config:
+        known = _Inherited(broker.config, _of_broker(broker), _of_topics(broker))
+        _inherited_by_control[broker.control] = known
+    return known
+
+
+def _of_topics(broker: "Broker") -> list[_Found]:
+    found = []
     for name, row in kafka.TOPIC.items():
-        own = overrides.get(name)
-        if own is None and name in kafka.INTERNAL:
-            continue
         twins = [twin for twin, _ in kafka.TOPIC_TWINS.get(name, ())]
-        sources = _from(twins[0], _broker_sources(broker, twins)) if twins else []
-        if own is not None:
-            sources.insert(0, _Source(name, own, FROM_TOPIC))
-        value = defaults.get(name) if own is None else own
-        entries.append(_entry(name, row, value, sources, fixed=False))
-    return entries
+        sources = _from(twins[0], _broker_sources(broker, twins)) if twins else ()
+        value = broker.config.text(twins[0]) if twins else row[1]
+        found.append(_Found(name, row[0], value, sources))
+    return found
 
 
-def _topic_values(config: BrokerConfig) -> dict[str, str | None]:
-    """What a topic without settings of its own lives by, as text."""
-    values = {}
-    for name, row in kafka.TOPIC.items():
-        twins = kafka.TOPIC_TWINS.get(name)
-        values[name] = config.text(twins[0][0]) if twins else row[1]
-    return values
-
-
-def _describe_broker(
-    broker: "Broker", name: str
-) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
-    if not name:
-        return [
-            _entry(
-                setting,
-                row_of(setting),
-                text,
-                [_Source(setting, text, FROM_ALL_BROKERS)],
-                fixed=_is_fixed(setting),
-            )
-            for setting, text in broker.control.broker_overrides(None).items()
-        ]
-    _check_broker_id(broker, name)
-    entries = []
+def _of_broker(broker: "Broker") -> list[_Found]:
     dynamic = broker.control.broker_overrides(None) | broker.control.broker_overrides(
         broker.node_id
     )
     rest = [setting for setting in dynamic if setting not in kafka.BROKER and setting not in OURS]
+    found = []
     for setting in (*kafka.BROKER, *OURS, *rest):
         if setting in kafka.INTERNAL:
             continue
         sources = _from(setting, _broker_sources(broker, _twins_of(setting)))
         own = [place for place in sources if place.name == setting]
         value = own[0].text if own else None
-        entries.append(
-            _entry(
-                setting, row_of(setting), value, sources if own else [], fixed=_is_fixed(setting)
-            )
-        )
-    return entries
+        found.append(_of_one_broker(setting, value, sources if own else ()))
+    return found
+
+
+def _of_one_broker(setting: str, value: str | None, sources: tuple[_Source, ...]) -> _Found:
+    row = row_of(setting)
+    if row is None:
+        return _Found(setting, "", value, sources, read_only=True)
+    return _Found(setting, row[0], value, sources, read_only=not row[3])
 
 
 def _twins_of(setting: str) -> list[str]:
@@ -294,9 +303,30 @@ def _twins_of(setting: str) -> list[str]:
     return [setting]
 
 
-def _is_fixed(setting: str) -> bool:
-    row = row_of(setting)
-    return row is None or not row[3]
+def _describe_topic(broker: "Broker", topic: str) -> list[_Found]:
+    check_name(topic)
+    if topic not in broker.picture.topics:
+        raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    overrides = broker.control.overrides(TOPIC, topic)
+    found = []
+    for inherited in _inherited(broker).topics:
+        own = overrides.get(inherited.name)
+        if own is not None:
+            sources = (_Source(inherited.name, own, FROM_TOPIC), *inherited.sources)
+            found.append(inherited._replace(value=own, sources=sources))
+        elif inherited.name not in kafka.INTERNAL:
+            found.append(inherited)
+    return found
+
+
+def _describe_broker(broker: "Broker", name: str) -> list[_Found]:
+    if name:
+        _check_broker_id(broker, name)
+        return _inherited(broker).broker
+    return [
+        _of_one_broker(setting, text, (_Source(setting, text, FROM_ALL_BROKERS),))
+        for setting, text in broker.control.broker_overrides(None).items()
+    ]
 
 
 def _check_broker_id(broker: "Broker", name: str) -> None:
@@ -310,17 +340,12 @@ def _check_broker_id(broker: "Broker", name: str) -> None:
         )
 
 
-def _describe_loggers(
-    broker: "Broker", name: str
-) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
+def _describe_loggers(broker: "Broker", name: str) -> list[_Found]:
     _check_broker_id(broker, name)
     return [
-        _Entry(
-            name=logger,
-            value=_level_name(_logger(logger).getEffectiveLevel()),
-            config_source=FROM_LOGGER,
-        )
+        _Found(logger, _LEVEL, level, (_Source(logger, level, FROM_LOGGER),))
         for logger in _logger_names()
+        for level in [_level_name(_logger(logger).getEffectiveLevel())]
     ]
 
 
@@ -342,43 +367,36 @@ def _level_name(level: int) -> str:
     return next((name for name, number in _LEVELS.items() if level <= number), "FATAL")
 
 
-def _describe_group(
-    broker: "Broker", group: str
-) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
+def _describe_group(broker: "Broker", group: str) -> list[_Found]:
     if not group:
         raise Rejected(ErrorCode.INVALID_REQUEST, "A group needs a name")
     overrides = broker.control.overrides(GROUP, group)
-    entries = []
+    found = []
     for name, row in kafka.GROUP.items():
         twin = kafka.GROUP_TWINS.get(name)
         if twin is not None:
             sources = _broker_sources(broker, [twin])
         else:
-            sources = [_Source(name, row[1], FROM_DEFAULT)]
+            sources = (_Source(name, row[1], FROM_DEFAULT),)
         if name in overrides:
-            sources.insert(0, _Source(name, overrides[name], FROM_GROUP))
-        entries.append(_entry(name, row, sources[0].text, sources, fixed=False))
-    return entries
+            sources = (_Source(name, overrides[name], FROM_GROUP), *sources)
+        found.append(_Found(name, row[0], sources[0].text, sources))
+    return found
 
 
-def _describe_client_metrics(
-    broker: "Broker", name: str
-) -> list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]:
+def _describe_client_metrics(broker: "Broker", name: str) -> list[_Found]:
     if not name:
         raise Rejected(ErrorCode.INVALID_REQUEST, "A subscription to metrics needs a name")
     overrides = broker.control.overrides(CLIENT_METRICS, name)
-    entries = []
+    found = []
     for setting, row in kafka.CLIENT_METRICS.items():
         own = overrides.get(setting)
-        sources = [] if own is None else [_Source(setting, own, FROM_CLIENT_METRICS)]
-        entries.append(_entry(setting, row, row[1] if own is None else own, sources, fixed=False))
-    return entries
+        sources = () if own is None else (_Source(setting, own, FROM_CLIENT_METRICS),)
+        found.append(_Found(setting, row[0], row[1] if own is None else own, sources))
+    return found
 
 
-_DESCRIBERS: dict[
-    int,
-    Callable[["Broker", str], list[m.DescribeConfigsResponse.DescribeConfigsResourceResult]],
-] = {
+_DESCRIBERS: dict[int, Callable[["Broker", str], list[_Found]]] = {
     TOPIC: _describe_topic,
     BROKER: _describe_broker,
     BROKER_LOGGER: _describe_loggers,
@@ -546,7 +564,7 @@ def _changed(
                 )
             present = overrides.get(change.name)
             if present is None:
-                present = _inherited(broker.config, resource_type, change.name, row)
+                present = _starting_list(broker.config, resource_type, change.name, row)
             overrides[change.name] = _list_with(present, change.operation, text)
         elif row is not None and row[0] == "list":
             overrides[change.name] = ",".join(dict.fromkeys(split_list(text)))
@@ -562,7 +580,7 @@ def _row(resource_type: int, name: str) -> kafka.Row | None:
     return tables[resource_type].get(name)
 
 
-def _inherited(config: BrokerConfig, resource_type: int, name: str, row: kafka.Row) -> str:
+def _starting_list(config: BrokerConfig, resource_type: int, name: str, row: kafka.Row) -> str:
     """What a list starts from that the resource does not have itself."""
     if resource_type == TOPIC and name in kafka.TOPIC_TWINS:
         return config.text(kafka.TOPIC_TWINS[name][0][0]) or ""
