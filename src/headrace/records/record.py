@@ -228,6 +228,51 @@ def assemble(header: BatchHeader, section: Buffer) -> bytes:
     return bytes(batch)
 
 
+def build_survivors(
+    header: BatchHeader, data: bytes, kept: Sequence[Span], delete_horizon: int | None = None
+) -> bytes:
+    """The batch of ``header`` and opened section ``data`` with the records ``kept`` alone.
+
+    It keeps its offsets, its sequences, its codec and, unless ``delete_horizon``
+    takes its place, its base timestamp.
+    """
+    if not kept:
+        # As Kafka leaves a batch that is only there for its producer or its offsets.
+        keep_bits = APPEND_TIME | TRANSACTIONAL | CONTROL
+        return assemble(
+            header._replace(
+                attributes=header.attributes & keep_bits,
+                base_timestamp=NO_TIMESTAMP,
+                record_count=0,
+            ),
+            b"",
+        )
+    attributes, max_timestamp = header.attributes, header.max_timestamp
+    old_base = base_timestamp = header.base_timestamp
+    if not header.log_append_time:
+        max_timestamp = old_base + max(span.timestamp_delta for span in kept)
+    if delete_horizon is None:
+        section = b"".join([data[span.start : span.end] for span in kept])
+    else:
+        attributes |= DELETE_HORIZON
+        base_timestamp = delete_horizon
+        section = b"".join(
+            [
+                with_timestamp_delta(data, span, old_base + span.timestamp_delta - base_timestamp)
+                for span in kept
+            ]
+        )
+    return assemble(
+        header._replace(
+            attributes=attributes,
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
+            record_count=len(kept),
+        ),
+        compress(header.codec, section),
+    )
+
+
 def build_marker(
     *,
     commit: bool,

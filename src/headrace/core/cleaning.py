@@ -1,0 +1,278 @@
+"""Compaction, the decisions: which log is dirtiest, what is cleaned together, what survives.
+
+Pure, and the rules are those of Kafka's cleaner, so that either may continue
+the other's work. A compacted log has three parts:
+
+    log start .. first dirty    cleaned before: each key at most once (aside from what follows)
+    first dirty .. clean end    to be cleaned now
+    clean end .. log end        left alone: the active segment, what is not yet stable, and
+                                what is younger than min.compaction.lag.ms
+
+The newest offset of each key in the dirty part is collected; then everything
+from the log's start is rewritten without the records that a newer one of the
+same key supersedes. Three kinds of batches need more care:
+
+    tombstones        kept until consumers had delete.retention.ms to see them. The clock starts
+                      when a cleaning first keeps them: it writes the end of that time, the
+                      delete horizon, into the batch in place of the base timestamp.
+    transactions      records of aborted ones go at once; a marker stays as long as a batch of
+                      its transaction is there, and then for a delete horizon of its own.
+    a producer's last batch, and the last one before the clean end
+                      stay, without records if need be: the first holds the sequence that
+                      the producer must continue, the second the end offset.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heappop
+from typing import NamedTuple, TypeVar
+
+from headrace.core.producers import AbortedTransaction
+from headrace.core.retention import RELATIVE_OFFSET_MAX
+from headrace.records.batch import BatchHeader
+from headrace.records.record import ABORT, COMMIT, Span
+
+_Name = TypeVar("_Name")
+
+
+# -- which log, and how far -----------------------------------------------------------------
+
+
+class SegmentSummary(NamedTuple):
+    base_offset: int
+    size: int
+    index_size: int = 0  # bytes of the larger of its two indexes
+    first_timestamp: int = -1  # of its first batch; -1 if not known or not asked for
+    largest_timestamp: int = -1
+
+
+class LogSummary(NamedTuple):
+    """What is known of a log without reading its records."""
+
+    segments: Sequence[SegmentSummary]  # at least one; the last is the active one
+    log_start: int
+    log_end: int
+    stable_end: int  # everything below is replicated and belongs to no open transaction
+    cleaned_end: int | None  # where the last cleaning came to, from the checkpoint
+    min_lag_ms: int = 0
+    max_lag_ms: int = 2**63 - 1
+
+
+class Dirt(NamedTuple):
+    """How much of a log a cleaning would look at."""
+
+    first_dirty: int
+    clean_end: int  # base offset of the first segment that is left alone
+    clean_size: int
+    dirty_size: int
+    overdue: bool  # something has waited longer than max.compaction.lag.ms
+
+    @property
+    def ratio(self) -> float:
+        whole = self.clean_size + self.dirty_size
+        return self.dirty_size / whole if whole else 0.0
+
+
+def measure(log: LogSummary, now: int) -> Dirt:
+    segments = log.segments
+    bases = [segment.base_offset for segment in segments]
+    first_dirty = log.cleaned_end
+    if first_dirty is None or not log.log_start <= first_dirty <= log.log_end:
+        # Below the start: retention took it. Beyond the end: the log lost its tail, and what
+        # follows now was never cleaned. Either way the checkpoint says nothing.
+        first_dirty = log.log_start
+    dirty_from = max(bisect_right(bases, first_dirty) - 1, 0)
+
+    untouchable = min(log.stable_end, bases[-1])
+    if log.min_lag_ms > 0:
+        for segment in segments[dirty_from:-1]:
+            if segment.largest_timestamp > now - log.min_lag_ms:
+                untouchable = min(untouchable, segment.base_offset)
+                break
+    untouchable = max(untouchable, first_dirty)
+    # Segments are cleaned whole: the one in which the limit lies is left alone.
+    end_at = max(bisect_right(bases, untouchable) - 1, dirty_from)
+
+    overdue = False
+    if log.max_lag_ms < 2**63 - 1:
+        times = [s.first_timestamp for s in segments[dirty_from:-1] if s.first_timestamp > 0]
+        overdue = bool(times) and min(times) < now - log.max_lag_ms
+    return Dirt(
+        first_dirty,
+        bases[end_at],
+        sum(segment.size for segment in segments[:dirty_from]),
+        sum(segment.size for segment in segments[dirty_from:end_at]),
+        overdue,
+    )
+
+
+def dirtiest(
+    logs: Mapping[_Name, tuple[Dirt, float]],
+) -> _Name | None:
+    """The log with the largest dirty share among those due, each beside its least ratio."""
+    due = {
+        name: dirt.ratio
+        for name, (dirt, least_ratio) in logs.items()
+        if dirt.dirty_size > 0 and (dirt.overdue or dirt.ratio > least_ratio)
+    }
+    return max(due, key=lambda name: due[name]) if due else None
+
+
+def grouped(
+    segments: Sequence[SegmentSummary], *, segment_size_max: int, index_size_max: int, end: int
+) -> list[list[SegmentSummary]]:
+    """Neighbours that become one segment, so that cleaning does not leave ever smaller ones.
+
+    ``end`` is the base offset of the segment after the last of these. A group
+    must not exceed what one segment may have, before cleaning, nor span more
+    offsets than an index entry can tell apart.
+    """
+    groups: list[list[SegmentSummary]] = []
+    size = index_size = 0
+    for position, segment in enumerate(segments):
+        next_base = segments[position + 1].base_offset if position + 1 < len(segments) else end
+        if (
+            not groups
+            or size + segment.size > segment_size_max
+            or index_size + segment.index_size > index_size_max
+            or next_base - 1 - groups[-1][0].base_offset > RELATIVE_OFFSET_MAX
+        ):
+            groups.append([])
+            size = index_size = 0
+        groups[-1].append(segment)
+        size += segment.size
+        index_size += segment.index_size
+    return groups
+
+
+# -- what survives --------------------------------------------------------------------------
+
+
+class LastOfProducer(NamedTuple):
+    """Where an active producer stands; ``last_data_offset`` is None after a bare marker."""
+
+    last_data_offset: int | None
+    producer_epoch: int
+
+
+class TransactionTrail:
+    """Follows the transactions of a log while its batches are read in order.
+
+    ``aborted`` are those that ended at or after the first batch to be read.
+    What the cleaned segments' own index must hold is in ``take_kept``.
+    """
+
+    __slots__ = ("_ahead", "_committed", "_kept", "_open_aborted", "_seen_aborted")
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._ahead = [(transaction.first_offset, transaction) for transaction in aborted]
+        heapify(self._ahead)
+        self._open_aborted: dict[int, AbortedTransaction] = {}
+        self._seen_aborted: set[int] = set()  # producers of open ones with a batch still there
+        self._committed: set[int] = set()  # producers with a batch since their last marker
+        self._kept: list[AbortedTransaction] = []
+
+    def data_batch(self, header: BatchHeader) -> bool:
+        """Whether the batch belongs to an aborted transaction."""
+        self._reach(header.last_offset)
+        if not header.is_transactional:
+            return False
+        if header.producer_id in self._open_aborted:
+            self._seen_aborted.add(header.producer_id)
+            return True
+        self._committed.add(header.producer_id)
+        return False
+
+    def control_batch(self, header: BatchHeader, marker: int | None) -> bool:
+        """Whether nothing of the transaction that this ends is left; None is an emptied batch."""
+        self._reach(header.last_offset)
+        producer_id = header.producer_id
+        if marker is None:
+            return True
+        if marker == ABORT:
+            transaction = self._open_aborted.pop(producer_id, None)
+            if transaction is None or producer_id not in self._seen_aborted:
+                return True
+            self._seen_aborted.discard(producer_id)
+            self._kept.append(transaction)
+            return False
+        if marker == COMMIT:
+            if producer_id not in self._committed:
+                return True
+            self._committed.discard(producer_id)
+        return False
+
+    def take_kept(self) -> list[AbortedTransaction]:
+        """The aborted transactions whose markers were met since the last call and stay indexed."""
+        kept, self._kept = self._kept, []
+        return kept
+
+    def _reach(self, last_offset: int) -> None:
+        while self._ahead and self._ahead[0][0] <= last_offset:
+            transaction = heappop(self._ahead)[1]
+            self._open_aborted[transaction.producer_id] = transaction
+
+
+def loses_all_records(header: BatchHeader, *, discardable: bool, now: int) -> bool:
+    """Whether no record of the batch survives; ``discardable`` is what the trail said of it."""
+    return discardable and (not header.is_control or horizon_passed(header, now))
+
+
+def stays_without_records(
+    header: BatchHeader, *, last: LastOfProducer | None, clean_end: int
+) -> bool:
+    """Whether the batch must be there even if none of its records is."""
+    if header.next_offset == clean_end:
+        return True
+    return header.producer_id >= 0 and last is not None and _is_last(header, last)
+
+
+def horizon_passed(header: BatchHeader, now: int) -> bool:
+    horizon = header.delete_horizon
+    return horizon is not None and horizon <= now
+
+
+def _is_last(header: BatchHeader, last: LastOfProducer) -> bool:
+    if last.last_data_offset is not None:
+        return header.last_offset == last.last_data_offset
+    return header.is_control and header.producer_epoch == last.producer_epoch
+
+
+def surviving(
+    found: Sequence[Span],
+    base_offset: int,
+    *,
+    newest: Callable[[bytes], int],
+    mapped_end: int,
+    keep_tombstones: bool,
+) -> list[Span]:
+    """The records of a data batch that stay.
+
+    ``newest`` gives the newest offset known for a key, -1 for none;
+    ``mapped_end`` is exclusive: records at or after it were not looked at when
+    the keys were collected, so nothing is known to supersede them.
+    """
+    kept = []
+    for span in found:
+        offset = base_offset + span.offset_delta
+        if offset >= mapped_end or (
+            span.key is not None
+            and (span.has_value or keep_tombstones)
+            and offset >= newest(span.key)
+        ):
+            kept.append(span)
+    return kept
+
+
+def new_horizon(
+    header: BatchHeader,
+    *,
+    has_tombstones: bool,
+    empty_transaction: bool,
+    delete_retention_ms: int,
+    now: int,
+) -> int | None:
+    """The delete horizon to write into a batch that has none and now needs one."""
+    if (has_tombstones or empty_transaction) and header.delete_horizon is None:
+        return now + delete_retention_ms
+    return None

@@ -1,0 +1,470 @@
+"""The child process that compacts one log: ``python -m headrace.storage.cleaner``.
+
+Looping over records in Python would hold the broker's loop up, so it is done
+here, at low priority and throttled. The child only reads segments and writes
+``.cleaned`` files beside them; nothing it does is visible to readers, and the
+broker swaps the files in (``compaction``). Killed at any moment it leaves files
+that the next start deletes.
+
+    stdin    one line of JSON, the job; then nothing. The end of the stream means that the
+             broker is gone, and ends the child.
+    stdout   one line of JSON for each event:
+             {"cleaned": base offset, "replaces": [base offset, …], "size": bytes}
+             {"progress": bytes read so far}
+             {"done": {…}}  or  {"failed": {…}}, the last one
+"""
+
+import gc
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from headrace.core.cleaning import (
+    LastOfProducer,
+    SegmentSummary,
+    TransactionTrail,
+    grouped,
+    horizon_passed,
+    loses_all_records,
+    new_horizon,
+    stays_without_records,
+    surviving,
+)
+from headrace.core.producers import AbortedTransaction
+from headrace.model.errors import Corrupt
+from headrace.model.ids import Offset, Position
+from headrace.records.batch import BadBatch, BatchHeader, read_header
+from headrace.records.record import (
+    Record,
+    build_batch,
+    build_survivors,
+    iter_records,
+    marker_type,
+    open_records,
+    spans,
+)
+from headrace.storage import transactions
+from headrace.storage.files import OpenFile, write_all
+from headrace.storage.index import OffsetIndex, TimeIndex
+from headrace.storage.key_offsets import KeyOffsets
+from headrace.storage.segment import Scan
+from headrace.storage.swap import CLEANED
+
+_WRITE_SIZE = 1 << 20
+_PROGRESS_SIZE = 64 << 20
+_NICENESS = 10
+_NO_MARKER = -1  # a type that ends no transaction
+
+
+class Job(NamedTuple):
+    folder: str
+    segments: list[SegmentSummary]  # all of the log, the active one last
+    first_dirty: int
+    clean_end: int
+    now: int
+    segment_size_max: int
+    index_size_max: int
+    index_interval_size: int
+    delete_retention_ms: int
+    producers: dict[int, LastOfProducer]
+    buffer_size: int  # log.cleaner.dedupe.buffer.size
+    load_factor: float
+    bytes_per_second: float
+
+    def to_json(self) -> str:
+        # JSON has only text for keys, so the producers go as a list.
+        fields = self._asdict() | {"producers": list(self.producers.items())}
+        return json.dumps(fields)
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> "Job":
+        fields = json.loads(line)
+        fields["segments"] = [SegmentSummary(*summary) for summary in fields["segments"]]
+        fields["producers"] = {
+            producer_id: LastOfProducer(*last) for producer_id, last in fields["producers"]
+        }
+        return cls(**fields)
+
+
+class Tally:
+    """Counts what is read and written, reports it, and holds it to the allowed rate."""
+
+    def __init__(self, bytes_per_second: float, emit: Callable[[dict[str, Any]], None]) -> None:
+        self._pace = max(bytes_per_second, 1.0)
+        self._started_at = time.monotonic()
+        self._emit = emit
+        self._next_report = _PROGRESS_SIZE
+        self.read_size = 0
+        self.written_size = 0
+        self.records_read = 0
+        self.records_kept = 0
+        self.batches_unreadable = 0
+
+    def read(self, size: int) -> None:
+        self.read_size += size
+        if self.read_size >= self._next_report:
+            self._next_report += _PROGRESS_SIZE
+            self._emit({"progress": self.read_size})
+        self._hold_back()
+
+    def written(self, size: int) -> None:
+        self.written_size += size
+        self._hold_back()
+
+    def _hold_back(self) -> None:
+        due_at = self._started_at + (self.read_size + self.written_size) / self._pace
+        ahead = due_at - time.monotonic()
+        if ahead > 0.01:  # shorter naps would cost more than they spread
+            time.sleep(ahead)
+
+
+class CleanedSegment:
+    """Writes the ``.cleaned`` files that will replace a group of segments."""
+
+    def __init__(self, folder: str, base_offset: int, index_interval_size: int) -> None:
+        self.base_offset = base_offset
+        self._stem = f"{folder}/{base_offset:020d}."
+        self._index_interval_size = index_interval_size
+        self._fd = self._create("log")
+        self._waiting: list[bytes] = []
+        self._waiting_size = 0
+        self.size = 0
+        self._index = OffsetIndex()
+        self._time_index = TimeIndex()
+        self._unindexed_size = 0
+        self._max_timestamp = -1
+        self._max_timestamp_offset = base_offset
+
+    def append(self, header: BatchHeader, batch: bytes) -> None:
+        position = self.size + self._waiting_size
+        last_relative = header.last_offset - self.base_offset
+        if header.max_timestamp > self._max_timestamp:
+            self._max_timestamp = header.max_timestamp
+            self._max_timestamp_offset = header.last_offset
+        if self._unindexed_size > self._index_interval_size:
+            self._index.append(header.base_offset - self.base_offset, last_relative, position)
+            self._add_time()
+            self._unindexed_size = 0
+        self._unindexed_size += len(batch)
+        self._waiting.append(batch)
+        self._waiting_size += len(batch)
+
+    def maybe_write(self, size_min: int = _WRITE_SIZE) -> int:
+        """Bring what waits into the file if it is much; returns how many bytes that were."""
+        size = self._waiting_size
+        if size < size_min or not size:
+            return 0
+        write_all(self._fd, self._waiting, self.size, size)
+        self.size += size
+        self._waiting, self._waiting_size = [], 0
+        return size
+
+    def finish(self, aborted: list[AbortedTransaction], modified_at_ns: int) -> None:
+        """Write the indexes and make everything durable before it can take a real name.
+
+        ``modified_at_ns`` of the last segment replaced is kept: records
+        without timestamps expire by it.
+        """
+        self._add_time()
+        contents = {"index": self._index.encode(), "timeindex": self._time_index.encode()}
+        if aborted:
+            contents["txnindex"] = transactions.encode(aborted)
+        for kind, content in contents.items():
+            fd = self._create(kind)
+            try:
+                if content:
+                    write_all(fd, [content], 0, len(content))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        os.fsync(self._fd)
+        self.close()
+        os.utime(f"{self._stem}log{CLEANED}", ns=(modified_at_ns, modified_at_ns))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _add_time(self) -> None:
+        if self._max_timestamp >= 0:
+            self._time_index.maybe_append(
+                self._max_timestamp, self._max_timestamp_offset - self.base_offset
+            )
+
+    def _create(self, kind: str) -> int:
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        return os.open(f"{self._stem}{kind}{CLEANED}", flags, 0o644)
+
+
+class Cleaner:
+    """Carries out one job: collects the newest offset of each key, then rewrites the segments."""
+
+    def __init__(self, job: Job, emit: Callable[[dict[str, Any]], None]) -> None:
+        self.job = job
+        self._emit = emit
+        self.tally = Tally(job.bytes_per_second, emit)
+        self._closed = [s for s in job.segments if s.base_offset < job.clean_end]
+        self._aborted = [
+            transaction
+            for segment in job.segments
+            for transaction in self._read_aborted(segment.base_offset)
+        ]
+        self.keys = KeyOffsets(job.buffer_size, job.load_factor, job.clean_end - job.first_dirty)
+
+    def run(self) -> dict[str, Any]:
+        job = self.job
+        mapped_end = self.collect_keys()
+        segments = [s for s in self._closed if s.base_offset < mapped_end]
+        if segments:
+            trail = self._trail_from(segments[0].base_offset)
+            groups = grouped(
+                segments,
+                segment_size_max=job.segment_size_max,
+                index_size_max=job.index_size_max,
+                end=self._end_of(segments[-1]),
+            )
+            for group in groups:
+                self._clean_group(group, trail, mapped_end)
+        return {
+            "cleaned_end": mapped_end,
+            "keys": self.keys.count,
+            "read_size": self.tally.read_size,
+            "written_size": self.tally.written_size,
+            "records_read": self.tally.records_read,
+            "records_kept": self.tally.records_kept,
+            "batches_unreadable": self.tally.batches_unreadable,
+        }
+
+    def collect_keys(self) -> int:
+        """Fill the table from the dirty part; returns how far that came, exclusive."""
+        job, put = self.job, self.keys.put
+        first_dirty = job.first_dirty
+        trail = self._trail_from(first_dirty)
+        mapped_end = first_dirty
+        for segment in self._closed:
+            segment_end = self._end_of(segment)
+            if segment_end <= first_dirty:
+                continue
+            for header, batch in self._batches(segment):
+                if header.next_offset <= first_dirty:
+                    continue
+                if header.is_control:
+                    trail.control_batch(header, _marker(header, batch))
+                elif not trail.data_batch(header):
+                    for offset, key in self._keys(header, batch):
+                        if key is not None and offset >= first_dirty and not put(key, offset):
+                            # As far as it fits; the next round begins with this record.
+                            return offset
+                mapped_end = header.next_offset
+            mapped_end = segment_end  # also where batches were compacted away
+        return mapped_end
+
+    def _clean_group(
+        self, group: list[SegmentSummary], trail: TransactionTrail, mapped_end: int
+    ) -> None:
+        job, tally = self.job, self.tally
+        cleaned = CleanedSegment(job.folder, group[0].base_offset, job.index_interval_size)
+        try:
+            for segment in group:
+                for header, batch in self._batches(segment):
+                    try:
+                        kept = self._survivors(header, batch, trail, mapped_end)
+                    except BadBatch:
+                        # Stored as it came, and its records cannot be read. Nobody can read
+                        # them, but taking them away is not for us to decide.
+                        kept = header, bytes(batch)
+                    if kept is not None:
+                        cleaned.append(kept[0], kept[1])
+                        tally.written(cleaned.maybe_write())
+            tally.written(cleaned.maybe_write(0))
+            last_log = f"{job.folder}/{group[-1].base_offset:020d}.log"
+            cleaned.finish(trail.take_kept(), Path(last_log).stat().st_mtime_ns)
+        finally:
+            cleaned.close()
+        self._emit(
+            {
+                "cleaned": cleaned.base_offset,
+                "replaces": [segment.base_offset for segment in group],
+                "size": cleaned.size,
+            }
+        )
+
+    def _survivors(
+        self, header: BatchHeader, batch: memoryview, trail: TransactionTrail, mapped_end: int
+    ) -> tuple[BatchHeader, bytes] | None:
+        """What the cleaned segment gets of a batch: the same one, a smaller one, or none."""
+        if header.magic < 2:
+            return self._legacy_survivors(header, batch, mapped_end)
+        job, now = self.job, self.job.now
+        is_control = header.is_control
+        if is_control:
+            discardable = trail.control_batch(header, _marker(header, batch))
+        else:
+            discardable = trail.data_batch(header)
+        stays = stays_without_records(
+            header, last=job.producers.get(header.producer_id), clean_end=job.clean_end
+        )
+        self.tally.records_read += header.record_count
+        if loses_all_records(header, discardable=discardable, now=now):
+            return _rebuilt(build_survivors(header, b"", ())) if stays else None
+        if not is_control and header.base_offset >= mapped_end:
+            self.tally.records_kept += header.record_count
+            return header, bytes(batch)
+        data = open_records(batch, header)
+        found = spans(data, header.record_count)
+        kept = found
+        if not is_control:
+            kept = surviving(
+                found,
+                header.base_offset,
+                newest=self.keys.newest,
+                mapped_end=mapped_end,
+                keep_tombstones=not horizon_passed(header, now),
+            )
+        self.tally.records_kept += len(kept)
+        if not kept:
+            return _rebuilt(build_survivors(header, data, kept)) if stays else None
+        horizon = new_horizon(
+            header,
+            has_tombstones=not is_control and not all(span.has_value for span in kept),
+            empty_transaction=is_control and discardable,
+            delete_retention_ms=job.delete_retention_ms,
+            now=now,
+        )
+        if horizon is None and len(kept) == len(found):
+            return header, bytes(batch)
+        return _rebuilt(build_survivors(header, data, kept, horizon))
+
+    def _legacy_survivors(
+        self, header: BatchHeader, batch: memoryview, mapped_end: int
+    ) -> tuple[BatchHeader, bytes] | None:
+        """Old messages have no room for a delete horizon: what changes is written as magic 2."""
+        newest = self.keys.newest
+        records = list(iter_records(batch))
+        kept = [
+            record
+            for record in records
+            if record.offset >= mapped_end
+            or (record.key is not None and record.offset >= newest(record.key))
+        ]
+        self.tally.records_read += len(records)
+        self.tally.records_kept += len(kept)
+        has_tombstones = any(record.value is None for record in kept)
+        if len(kept) == len(records) and not has_tombstones:
+            return header, bytes(batch)
+        if not kept:
+            if header.next_offset != self.job.clean_end:
+                return None
+            last = records[-1].offset
+            return _rebuilt(build_batch([], base_offset=last, last_offset_delta=0))
+        return _rebuilt(
+            build_batch(
+                [Record(*record) for record in kept],
+                base_offset=kept[0].offset,
+                codec=header.codec,
+                timestamp_type=int(header.log_append_time),
+                delete_horizon=self.job.now + self.job.delete_retention_ms
+                if has_tombstones
+                else None,
+            )
+        )
+
+    def _batches(self, segment: SegmentSummary) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """The batches of a segment, their CRC checked. The bytes are good until the next one."""
+        path = f"{self.job.folder}/{segment.base_offset:020d}.log"
+        scan = Scan(
+            OpenFile(path, os.O_RDONLY | os.O_CLOEXEC),
+            Position(0),
+            Position(segment.size),
+            Offset(segment.base_offset),
+            check_crc=True,
+        )
+        for _, header in scan:
+            self.tally.read(header.size)
+            yield header, scan.batch()
+        if scan.problem is not None:
+            raise Corrupt(f"{path}: {scan.problem} at byte {scan.valid_end}")
+
+    def _keys(self, header: BatchHeader, batch: memoryview) -> list[tuple[int, bytes | None]]:
+        try:
+            if header.magic < 2:
+                return [(record.offset, record.key) for record in iter_records(batch)]
+            found = spans(open_records(batch, header), header.record_count)
+        except BadBatch:
+            self.tally.batches_unreadable += 1
+            return []
+        base_offset = header.base_offset
+        return [(base_offset + span.offset_delta, span.key) for span in found]
+
+    def _read_aborted(self, base_offset: int) -> list[AbortedTransaction]:
+        path = f"{self.job.folder}/{base_offset:020d}.txnindex"
+        try:
+            data = Path(path).read_bytes()
+        except FileNotFoundError:
+            return []
+        try:
+            # The active segment's may be growing; a whole entry is all we need of it.
+            return transactions.decode(data[: len(data) - len(data) % transactions.ENTRY_SIZE])
+        except ValueError as problem:
+            raise Corrupt(f"{path}: {problem}") from None
+
+    def _trail_from(self, start: int) -> TransactionTrail:
+        # Those that ended before ``start`` must be left out: their markers, which would close
+        # them, are not going to be read.
+        return TransactionTrail(t for t in self._aborted if t.last_offset >= start)
+
+    def _end_of(self, segment: SegmentSummary) -> int:
+        following = self.job.segments[self.job.segments.index(segment) + 1]
+        return following.base_offset
+
+
+def _marker(header: BatchHeader, batch: memoryview) -> int | None:
+    """The type of a control batch's record; None if compaction took it."""
+    if header.record_count == 0:
+        return None
+    try:
+        return marker_type(spans(open_records(batch, header), header.record_count)[0].key)
+    except BadBatch:
+        return _NO_MARKER
+
+
+def _rebuilt(batch: bytes) -> tuple[BatchHeader, bytes]:
+    return read_header(batch), batch
+
+
+def main() -> int:
+    """Run the job on stdin; the exit status says whether it was done."""
+    line = sys.stdin.buffer.readline()
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    os.nice(_NICENESS)
+    gc.disable()  # nothing here makes cycles, and the spans of a batch are many
+
+    def emit(event: dict[str, Any]) -> None:
+        sys.stdout.write(json.dumps(event) + "\n")
+        sys.stdout.flush()
+
+    try:
+        done = Cleaner(Job.from_json(line), emit).run()
+    except Corrupt as damage:
+        emit({"failed": {"corrupt": str(damage)}})
+        return 1
+    except OSError as error:
+        emit({"failed": {"errno": error.errno, "message": str(error)}})
+        return 1
+    emit({"done": done})
+    return 0
+
+
+def _end_with_the_parent() -> None:
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
