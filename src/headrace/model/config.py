@@ -68,6 +68,9 @@ _QUIET_REASONS = frozenset(
         "parked",
         "quorum",
         "generation",
+        "chores",
+        "checkpoints",
+        "queue",
         "groups",
         "share",
         "streams",
@@ -207,12 +210,6 @@ class BrokerConfig:
     def optional_str(self, name: _Str) -> _Str | None:
         return None if self._value(name) is None else self.str(name)
 
-    def for_listener(self, listener: _Str, name: _Str) -> Value:
-        """``listener.name.<listener>.<name>`` if it was given, else None."""
-        prefixed = f"listener.name.{listener.lower()}.{name}"
-        text = self._dynamic.get(prefixed, self._given.get(prefixed))
-        return None if text is None else parse_value(prefixed, text, BROKER[name])
-
     def text(self, name: _Str) -> _Str | None:
         """The value that counts, as Kafka prints it."""
         return value_to_text(self._value(name))
@@ -340,9 +337,7 @@ class BrokerConfig:
             row = BROKER.get(inner)
             if row is not None:
                 parse_value(name, text, row)
-                self._given[name] = text
-                if row[4]:
-                    self._no_effect(name, row[4], changed=True)
+                self._no_effect(name, row[4] or "listener", changed=True)
                 return
             if inner.partition(".")[2].startswith(("sasl.", "ssl.", "connections.max.reauth")):
                 self._no_effect(name, "sasl", changed=True)
@@ -563,8 +558,6 @@ def _near(name: str, known: Iterable[str]) -> str:
 def _dynamic_row(name: str) -> Row:
     """The facts of a setting that may change while running; refuse any other by name."""
     row = row_of(name)
-    if row is None and name.startswith("listener.name."):
-        row = BROKER.get(name.removeprefix("listener.name.").partition(".")[2])
     if row is None:
         raise ConfigError(f"{name} is not a broker setting{_suggestion(name)}")
     if not row[3]:
@@ -576,7 +569,7 @@ def check_dynamic(config: BrokerConfig, overrides: Mapping[str, str], *, for_all
     """Refuse by name what a client may not set on one running broker, or on all of them."""
     for name in overrides:
         row = _dynamic_row(name)
-        if for_all and (row[3] == "b" or name.startswith("listener.name.")):
+        if for_all and row[3] == "b":
             raise ConfigError(f"{name} belongs to one broker: set it with a broker's id")
         if row[4] in ("tls", "sasl"):
             from headrace.model.settings.words import REASONS

@@ -375,16 +375,15 @@ def test_a_node_with_controller_listeners_alone_is_refused():
     assert "controller.listener.names" in refusal(values)
 
 
-def test_limits_of_one_listener_and_of_one_host():
-    config = BrokerConfig.parse(
-        {
-            "listener.name.plaintext.max.connections": "5",
-            "max.connections.per.ip.overrides": "127.0.0.1:3, [::1]:4",
-        },
-        strict=True,
-    )
-    assert config.for_listener("PLAINTEXT", "max.connections") == 5
-    assert config.for_listener("PLAINTEXT", "max.connection.creation.rate") is None
+def test_a_limit_of_one_listener_is_checked_and_said_to_have_no_effect():
+    name = "listener.name.plaintext.max.connections"
+    (warning,) = BrokerConfig.parse({name: "5"}, strict=True).warnings
+    assert warning.startswith(f"{name} has no effect: ")
+    assert refusal({name: "few"}).startswith(f"{name}=few: ")
+
+
+def test_limits_of_one_host():
+    config = BrokerConfig.parse({"max.connections.per.ip.overrides": "127.0.0.1:3, [::1]:4"})
     assert config.connection_limits_by_host() == {"127.0.0.1": 3, "::1": 4}
 
 

@@ -86,7 +86,7 @@ def test_words_are_about_settings_that_exist():
 def test_no_reason_is_without_a_setting():
     used = {row[4] for table in TABLES for row in table.values()}
     used |= {row[3] for table in (old.BROKER, old.TOPIC) for row in table.values()}
-    assert words.REASONS.keys() <= used
+    assert words.REASONS.keys() - {"listener"} <= used  # that one is of a prefix, not of a row
 
 
 def test_every_twin_of_a_topic_setting_is_a_broker_setting():

@@ -1,0 +1,44 @@
+"""A setting that is said to be served is read by the broker somewhere."""
+
+import re
+from pathlib import Path
+
+import headrace
+from headrace.model.config import OURS
+from headrace.model.settings import kafka
+
+SOURCE = Path(headrace.__file__).parent
+# The tables and the pages about settings name them all; that is not reading them.
+ABOUT_SETTINGS = ("model/settings/", "broker/handlers/configs.py", "cli/")
+
+
+def code_of_the_broker():
+    return "\n".join(
+        path.read_text(encoding="utf-8")
+        for path in sorted(SOURCE.rglob("*.py"))
+        if not path.relative_to(SOURCE).as_posix().startswith(ABOUT_SETTINGS)
+    )
+
+
+def test_every_served_setting_is_read():
+    code = code_of_the_broker()
+    topic_name_of = {
+        twin: name for name, twins in kafka.TOPIC_TWINS.items() for twin, _ in twins
+    } | {name: name for name in kafka.TOPIC}
+
+    def is_read(name):
+        topic_name = topic_name_of.get(name, "").replace(".", "_")
+        attribute = topic_name and re.search(rf"\.{topic_name}\b", code)
+        return f'"{name}"' in code or bool(attribute)
+
+    served = [
+        name
+        for table in (kafka.BROKER, kafka.TOPIC, OURS)
+        for name, row in table.items()
+        if not row[4] and name != "internal.segment.bytes"  # folded into segment.bytes
+    ]
+    unread = [name for name in served if not is_read(name)]
+    # Compaction is switched on as a whole.
+    if not is_read("log.cleaner.enable"):
+        unread = [n for n in unread if not n.startswith(("log.cleaner.", "min.cleanable."))]
+    assert unread == [], "read them, or say in settings/kafka.py why they have no effect"
