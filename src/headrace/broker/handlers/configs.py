@@ -423,7 +423,9 @@ async def alter_configs(
     response = m.AlterConfigsResponse()
     for resource in request.resources:
         answer = m.AlterConfigsResponse.AlterConfigsResourceResponse(
-            resource_type=resource.resource_type, resource_name=resource.resource_name
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            error_message=None,
         )
         response.responses.append(answer)
         try:
@@ -457,7 +459,9 @@ async def incremental_alter_configs(
     response = m.IncrementalAlterConfigsResponse()
     for resource in request.resources:
         answer = m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-            resource_type=resource.resource_type, resource_name=resource.resource_name
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            error_message=None,
         )
         response.responses.append(answer)
         try:
