@@ -1,0 +1,61 @@
+"""Nodes and tools for the tests with Apache Kafka's own programs.
+
+Every test of this folder carries the mark ``interop``. What they need beside PyPI is Java and
+Maven, which fetches Apache Kafka once into ``.cache``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from bench import apache_kafka, node
+from bench.node import Node
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.interop)
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """Apache Kafka's newest jars; their absence skips the test with the reason."""
+    if reason := apache_kafka.missing():
+        pytest.skip(f"Apache Kafka {reason}")
+    return apache_kafka.jars()
+
+
+@pytest.fixture
+def start_headrace(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    """Start Headrace nodes, each on a folder of its own; all are stopped at the end."""
+    started: list[Node] = []
+
+    def start(name: str = "headrace", settings: Mapping[str, str] | None = None) -> Node:
+        made = node.HeadraceNode(tmp_path / name, settings=settings)
+        started.append(made)
+        made.start()
+        return made
+
+    yield start
+    for made in started:
+        if made.running:
+            made.stop()
+
+
+@pytest.fixture
+def headrace_node(start_headrace: Callable[..., Node]) -> Node:
+    """One Headrace node, fresh, as a user starts it."""
+    return start_headrace()
+
+
+@pytest.fixture
+def kafka_node(kafka_jars: Path, tmp_path: Path) -> Iterator[Node]:
+    """One Apache Kafka node, fresh."""
+    made = apache_kafka.KafkaNode(tmp_path / "kafka")
+    made.start()
+    yield made
+    if made.running:
+        made.stop()
