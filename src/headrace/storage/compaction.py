@@ -1,0 +1,339 @@
+"""Compaction from the broker's side: chooses a log, runs the child, swaps in what it wrote.
+
+    summarize    what ``core.cleaning`` must know of a log
+    child        ``headrace.storage.cleaner`` in a process of its own, one log at a time. It is
+                 started anew, never forked: a fork would take along the loop, its sockets and
+                 whatever threads hold locks.
+    swap         each cleaned group goes in through ``Log.replace_segments``, on the loop's
+                 thread, between two requests; readers keep the files that they have open
+    checkpoint   ``cleaner-offset-checkpoint`` of the log's directory says how far it came
+
+While the child reads, the log lives on: it grows, retention may delete segments,
+a follower may truncate, the topic may go. The child never notices. Before each
+swap the log is asked whether it still has the segments that the child read; if
+not, the child's work is thrown away and begun again another time.
+"""
+
+import asyncio
+import errno
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import headrace
+from headrace.core.cleaning import (
+    Dirt,
+    LastOfProducer,
+    LogSummary,
+    SegmentSummary,
+    dirtiest,
+    measure,
+)
+from headrace.model.config import BrokerConfig
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
+from headrace.model.ids import Millis, Offset, Position, TopicPartition
+from headrace.records.batch import HEADER_SIZE, BadBatch, read_header
+from headrace.storage.cleaner import Job
+from headrace.storage.files import OpenFile, read_exactly
+from headrace.storage.log import Log
+from headrace.storage.swap import discard_cleaned
+
+_log = logging.getLogger(__name__)
+
+_LOGS_PER_STEP = 50
+_EVENT_SIZE_MAX = 4 << 20  # a group may name many segments
+_NO_LAG_LIMIT_MS = 2**63 - 1
+
+
+class CleanerSettings(NamedTuple):
+    buffer_size: int = 128 << 20
+    load_factor: float = 0.9
+    bytes_per_second: float = 1.7976931348623157e308
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> "CleanerSettings":
+        # Kafka splits the buffer among log.cleaner.threads; here one child has it all.
+        return cls(
+            config.int("log.cleaner.dedupe.buffer.size"),
+            config.float("log.cleaner.io.buffer.load.factor"),
+            config.float("log.cleaner.io.max.bytes.per.second"),
+        )
+
+
+class Cleaned(NamedTuple):
+    """What one cleaning did. Sizes are of the segments looked at, before and after."""
+
+    topic_partition: TopicPartition
+    cleaned_end: Offset
+    size_before: int
+    size_after: int
+    records_read: int
+    records_kept: int
+
+
+class ChildDied(Exception):
+    """The child ended without saying that it was done, nor why not: killed, or a bug in it."""
+
+
+class Compaction:
+    """Cleans the dirtiest log, again and again; the broker calls it by the clock."""
+
+    def __init__(self) -> None:
+        # Logs whose files contradict themselves, with the reason. Only a restart, which checks
+        # them, brings these back.
+        self.uncleanable: dict[TopicPartition, str] = {}
+
+    async def clean_dirtiest(
+        self, logs: Iterable[tuple[Log, Offset]], settings: CleanerSettings, now: Millis
+    ) -> Cleaned | None:
+        """One round: None if no log is due, or if the one chosen could not be cleaned.
+
+        Each log comes with its stable end (exclusive): the last stable offset,
+        which is never beyond the high watermark.
+        """
+        candidates: dict[Log, tuple[Dirt, float]] = {}
+        for number, (log, stable_end) in enumerate(logs, 1):
+            if number % _LOGS_PER_STEP == 0:
+                await asyncio.sleep(0)
+            if self._may_clean(log):
+                dirt = measure(summarize(log, stable_end), now)
+                candidates[log] = dirt, log.config.min_cleanable_dirty_ratio
+        chosen = dirtiest(candidates)
+        if chosen is None:
+            return None
+        return await self._clean(chosen, candidates[chosen][0], settings, now)
+
+    def _may_clean(self, log: Log) -> bool:
+        return (
+            "compact" in log.config.cleanup_policy
+            and not log.closed
+            and log.offline is None
+            and log.topic_partition not in self.uncleanable
+        )
+
+    async def _clean(
+        self, log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis
+    ) -> Cleaned | None:
+        try:
+            return await clean(log, dirt, settings, now)
+        except Rejected as given_up:
+            _log.info("%s; it is compacted another time", given_up)
+        except ChildDied as death:
+            _log.error("%s. It is tried again another time", death)
+        except Corrupt as damage:
+            self.uncleanable[log.topic_partition] = str(damage)
+            _log.error(
+                "%s is not compacted any more: %s. Restart the broker to have the log checked",
+                log.topic_partition,
+                damage,
+            )
+        except OSError as error:
+            if not log.closed:
+                log.directory.failed(error)
+        return None
+
+
+def summarize(log: Log, stable_end: Offset) -> LogSummary:
+    config = log.config
+    max_lag_ms = config.max_compaction_lag_ms
+    facts = log.segment_facts()
+    return LogSummary(
+        [
+            SegmentSummary(
+                segment.base_offset,
+                segment.size,
+                first_timestamp=_first_timestamp(log.folder, segment.base_offset)
+                if max_lag_ms < _NO_LAG_LIMIT_MS
+                else -1,
+                largest_timestamp=segment.largest_timestamp,
+            )
+            for segment in facts
+        ],
+        log.log_start,
+        log.log_end,
+        stable_end,
+        log.directory.cleaner_offsets.get(log.topic_partition),
+        config.min_compaction_lag_ms,
+        max_lag_ms,
+    )
+
+
+async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> Cleaned:
+    """Compact ``log`` as ``dirt`` says; returns when everything is swapped in and checkpointed.
+
+    Raises Rejected if the log changed under the child, Corrupt if it found a
+    damaged batch, OSError if a disk failed, ChildDied. Cancelled, it ends the
+    child. In all these cases groups swapped in before stay, which is as good as before: the
+    checkpoint has not moved.
+    """
+    job = _job(log, dirt, settings, now)
+    folder = str(log.folder)
+    started_at = asyncio.get_running_loop().time()
+    _log.info(
+        "%s: compacting offsets %d to %d (%.0f %% of %d bytes are dirty)",
+        log.topic_partition,
+        dirt.first_dirty,
+        dirt.clean_end,
+        100 * dirt.ratio,
+        dirt.clean_size + dirt.dirty_size,
+    )
+    cut_count = log.cut_count
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",  # the folder that the broker was started in is not a place to import from
+        "-m",
+        "headrace.storage.cleaner",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env=_environment(),
+        limit=_EVENT_SIZE_MAX,
+    )
+    try:
+        done, size_before, size_after = await _follow(log, job, child, cut_count)
+    finally:
+        with suppress(ProcessLookupError):
+            child.kill()  # it may have ended by itself
+        await child.wait()
+        assert child.stdin is not None
+        child.stdin.close()
+        # What was swapped in has other names by now; on success nothing is left.
+        await asyncio.to_thread(discard_cleaned, folder)
+    if log.closed:
+        raise _changed(log)
+    result = Cleaned(
+        log.topic_partition,
+        Offset(done["cleaned_end"]),
+        size_before,
+        size_after,
+        done["records_read"],
+        done["records_kept"],
+    )
+    log.directory.cleaner_offsets[log.topic_partition] = result.cleaned_end
+    await asyncio.to_thread(log.directory.checkpoint_job())
+    _log.info(
+        "%s: compacted up to offset %d in %.1f s: %d of %d records kept, %d of %d bytes",
+        log.topic_partition,
+        result.cleaned_end,
+        asyncio.get_running_loop().time() - started_at,
+        result.records_kept,
+        result.records_read,
+        size_after,
+        size_before,
+    )
+    if done["batches_unreadable"]:
+        _log.warning(
+            "%s: %d batches were kept as they are because their records cannot be read; "
+            "headrace.validate.records=true refuses such batches when they are produced",
+            log.topic_partition,
+            done["batches_unreadable"],
+        )
+    return result
+
+
+async def _follow(
+    log: Log, job: Job, child: asyncio.subprocess.Process, cut_count: int
+) -> tuple[dict[str, Any], int, int]:
+    """Give the child its job and carry out its events until it is done."""
+    assert child.stdin is not None and child.stdout is not None
+    child.stdin.write(job.to_json().encode() + b"\n")
+    with suppress(ConnectionError):  # it died at once; its stdout says no more either
+        await child.stdin.drain()
+    sizes = {segment.base_offset: segment.size for segment in job.segments}
+    whole = sum(size for base, size in sizes.items() if base < job.clean_end)
+    size_before = size_after = 0
+    async for line in child.stdout:
+        event = json.loads(line)
+        if "cleaned" in event:
+            replaced = event["replaces"]
+            if log.closed or log.cut_count != cut_count:
+                raise _changed(log)
+            log.replace_segments([Offset(base) for base in replaced], Offset(event["cleaned"]))
+            size_before += sum(sizes[base] for base in replaced)
+            size_after += event["size"]
+        elif "progress" in event:
+            _log.info(
+                "%s: compaction has read %d MiB of about %d",
+                log.topic_partition,
+                event["progress"] >> 20,
+                (whole + sum(sizes.values())) >> 20,
+            )
+        elif "done" in event:
+            return event["done"], size_before, size_after
+        else:
+            _raise_failure(log, event["failed"])
+    raise ChildDied(
+        f"the process that compacts {log.topic_partition} died; what it said is on stderr"
+    )
+
+
+def _raise_failure(log: Log, failure: dict[str, Any]) -> None:
+    if log.closed or failure.get("errno") == errno.ENOENT:
+        raise _changed(log)  # the topic was deleted, or retention took a segment
+    if "corrupt" in failure:
+        raise Corrupt(failure["corrupt"])
+    raise OSError(failure["errno"], failure["message"])
+
+
+def _changed(log: Log) -> Rejected:
+    return Rejected(
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+        f"{log.topic_partition}: its segments changed while they were being compacted",
+    )
+
+
+def _job(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> Job:
+    config = log.config
+    return Job(
+        folder=str(log.folder),
+        segments=[
+            SegmentSummary(
+                segment.base_offset, segment.size, _index_size(log.folder, segment.base_offset)
+            )
+            for segment in log.segment_facts()
+        ],
+        first_dirty=dirt.first_dirty,
+        clean_end=dirt.clean_end,
+        now=now,
+        segment_size_max=config.segment_bytes,
+        index_size_max=config.segment_index_bytes,
+        index_interval_size=config.index_interval_bytes,
+        delete_retention_ms=config.delete_retention_ms,
+        producers={
+            producer_id: LastOfProducer(
+                entry.batches[-1].last_offset if entry.batches else None, entry.producer_epoch
+            )
+            for producer_id, entry in log.producers.entries.items()
+        },
+        buffer_size=settings.buffer_size,
+        load_factor=settings.load_factor,
+        bytes_per_second=settings.bytes_per_second,
+    )
+
+
+def _index_size(folder: Path, base_offset: int) -> int:
+    sizes = [0]
+    for kind in ("index", "timeindex"):
+        with suppress(FileNotFoundError):
+            sizes.append((folder / f"{base_offset:020d}.{kind}").stat().st_size)
+    return max(sizes)
+
+
+def _first_timestamp(folder: Path, base_offset: int) -> int:
+    try:
+        file = OpenFile(f"{folder}/{base_offset:020d}.log", os.O_RDONLY | os.O_CLOEXEC)
+        return read_header(read_exactly(file.fd, HEADER_SIZE, Position(0))).max_timestamp
+    except (BadBatch, FileNotFoundError):
+        return -1  # an empty segment, or one just deleted
+
+
+def _environment() -> dict[str, str]:
+    """The child must find the same package, wherever this process found it."""
+    package_root = str(Path(headrace.__file__).parents[1])
+    inherited = os.environ.get("PYTHONPATH")
+    path = f"{package_root}{os.pathsep}{inherited}" if inherited else package_root
+    return {**os.environ, "PYTHONPATH": path}

@@ -1,0 +1,399 @@
+"""Compaction of live logs by a real child process: what goes, what stays, what it survives."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from tests.fakes.logs import (
+    NOW,
+    ORDERS,
+    Disk,
+    append,
+    marker,
+    read_all,
+    read_bytes,
+    settings,
+)
+
+from headrace.core.cleaning import measure
+from headrace.model.errors import Rejected
+from headrace.model.ids import Offset, TopicPartition
+from headrace.records.batch import headers, seal
+from headrace.records.record import Record, build_batch, iter_records
+from headrace.storage import compaction
+from headrace.storage.compaction import (
+    ChildDied,
+    CleanerSettings,
+    Compaction,
+    clean,
+    summarize,
+)
+from headrace.storage.log import Log
+
+SETTINGS = CleanerSettings(buffer_size=1 << 20)
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[Disk]:
+    disk = Disk(
+        tmp_path / "data",
+        config=settings(
+            cleanup_policy=frozenset({"compact"}), segment_bytes=2_000, delete_retention_ms=1_000
+        ),
+    )
+    yield disk
+    disk.crash()
+
+
+def keyed(*pairs: tuple[bytes, bytes | None], **options) -> memoryview:
+    records = [Record(i, NOW, key, value) for i, (key, value) in enumerate(pairs)]
+    return memoryview(bytearray(build_batch(records, **options)))
+
+
+def put(log: Log, count: int, keys: int = 5, **options) -> None:
+    for i in range(count):
+        append(log, keyed((b"k%d" % (i % keys), b"v%d" % log.log_end), **options))
+
+
+def compact(log: Log, now: int = NOW, settings: CleanerSettings = SETTINGS):
+    stable_end = log.last_stable_offset(log.log_end)
+    return asyncio.run(Compaction().clean_dirtiest([(log, stable_end)], settings, now))
+
+
+def latest(log: Log) -> dict[bytes, bytes]:
+    state: dict[bytes, bytes] = {}
+    for record in stored(log):
+        if record.value is None:
+            state.pop(record.key, None)
+        else:
+            state[record.key] = record.value
+    return state
+
+
+def stored(log: Log) -> list[Record]:
+    found = []
+    for path in sorted(log.folder.glob("*.log")):
+        data = path.read_bytes()
+        for position, header in headers(data):
+            if not header.is_control:
+                found += iter_records(data[position : position + header.size])
+    return found
+
+
+def names(log: Log) -> set[str]:
+    return {path.name.partition(".")[2] for path in log.folder.iterdir()}
+
+
+def test_each_key_keeps_its_last_value_and_offsets_stay(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 200)
+    before = latest(log)
+    active = log.active_base_offset
+
+    cleaned = compact(log)
+
+    assert cleaned is not None
+    assert cleaned.cleaned_end == active
+    assert latest(log) == before
+    below = [record for record in stored(log) if record.offset < active]
+    assert len({record.key for record in below}) == len(below) == 5
+    assert all(record.value == b"v%d" % record.offset for record in stored(log))
+    assert log.log_end == 200
+    assert log.directory.cleaner_offsets[ORDERS] == active
+    assert (log.directory.path / "cleaner-offset-checkpoint").read_text().split() == (
+        ["0", "1", "orders", "0", str(active)]
+    )
+    assert "log.cleaned" not in names(log) and "log.swap" not in names(log)
+
+
+def test_a_reader_gets_the_rest_from_any_offset_and_keeps_the_file_it_has(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 200)
+    held = log.read(Offset(0), 500, Offset(200))
+    assert held is not None
+    before = os.pread(held.file.fd, held.size, held.position)
+
+    compact(log)
+
+    assert os.pread(held.file.fd, held.size, held.position) == before
+    kept = [record.offset for record in stored(log)]
+    for start in range(200):
+        data = read_bytes(log, start)
+        first = next(
+            record.offset
+            for position, header in headers(data)
+            for record in iter_records(data[position : position + header.size])
+            if record.offset >= start
+        )
+        assert first == min(offset for offset in kept if offset >= start)
+    assert [offset for offset, _ in read_all(log)] == kept
+
+
+def test_the_active_segment_is_never_touched(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 10, keys=1)
+    assert log.segment_count == 1
+    assert compact(log) is None
+    assert len(stored(log)) == 10
+
+
+def test_a_log_that_is_not_dirty_enough_is_left_alone(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 200)
+    assert compact(log) is not None
+    assert compact(log) is None
+    put(log, 60)
+    assert compact(log) is not None
+
+
+def test_small_segments_grow_together(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 300)
+    count = log.segment_count
+    assert count > 8
+    compact(log)
+    put(log, 300)
+    compact(log)
+    assert log.segment_count <= count + 2
+
+
+def test_tombstones_go_after_their_retention_time(disk: Disk) -> None:
+    log = disk.log()
+    append(log, keyed((b"gone", b"value")))
+    append(log, keyed((b"gone", None)))
+    put(log, 100)
+    log.roll(NOW)
+    put(log, 1)
+
+    compact(log)
+    assert [r.value for r in stored(log) if r.key == b"gone"] == [None]
+    put(log, 200)
+    compact(log, now=NOW + 999)
+    assert [r.value for r in stored(log) if r.key == b"gone"] == [None]
+    put(log, 200)
+    compact(log, now=NOW + 1_000)
+    assert [r.value for r in stored(log) if r.key == b"gone"] == []
+
+
+def test_records_of_aborted_transactions_go_and_open_ones_stop_the_cleaning(disk: Disk) -> None:
+    log = disk.log()
+    options = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
+    append(log, keyed((b"k0", b"aborted"), base_sequence=0, **options))
+    append(log, marker(commit=False, producer_id=5))
+    put(log, 100)
+    append(log, keyed((b"k1", b"open"), base_sequence=1, **options))
+    put(log, 100)
+    open_at = 102
+
+    cleaned = compact(log)
+
+    assert cleaned is not None and cleaned.cleaned_end <= open_at
+    assert all(record.value != b"aborted" for record in stored(log))
+    assert [record for record in stored(log) if record.value == b"open"]
+    append(log, marker(commit=False, producer_id=5))
+    put(log, 100)
+    compact(log)
+    assert all(record.value not in (b"aborted", b"open") for record in stored(log))
+
+
+def test_a_producer_can_go_on_after_its_records_were_compacted_and_the_broker_restarted(
+    disk: Disk,
+) -> None:
+    log = disk.log()
+    options = {"producer_id": 5, "producer_epoch": 0}
+    append(log, keyed((b"k0", b"first"), base_sequence=0, **options))
+    duplicate = keyed((b"k0", b"second"), base_sequence=1, **options)
+    append(log, memoryview(bytearray(duplicate)))
+    put(log, 200)
+    compact(log)
+    for snapshot in log.folder.glob("*.snapshot"):
+        snapshot.unlink()  # so that the start has to read the log
+
+    log = disk.restarted(clean=False)
+
+    assert append(log, duplicate).first_of_duplicate
+    assert append(log, keyed((b"k0", b"third"), base_sequence=2, **options)).base_offset == 202
+
+
+def test_a_compacted_log_opens_again_with_the_same_records(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 300)
+    compact(log)
+    before = read_all(log)
+    for clean_stop in (True, False):
+        log = disk.restarted(clean=clean_stop)
+        assert read_all(log) == before
+        assert log.log_end == 300
+
+
+def test_young_segments_wait_for_the_lag_time(disk: Disk) -> None:
+    log = disk.log()
+    log.update_config(disk.config._replace(min_compaction_lag_ms=5_000))
+    put(log, 200)
+    assert compact(log, now=NOW + 4_999) is None
+    assert compact(log, now=NOW + 5_000) is not None
+
+
+def test_an_overdue_log_is_cleaned_however_little_is_dirty(disk: Disk) -> None:
+    log = disk.log()
+    lazy = disk.config._replace(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=60_000)
+    log.update_config(lazy)
+    put(log, 200)
+    assert compact(log, now=NOW + 60_000) is None
+    assert compact(log, now=NOW + 60_001) is not None
+
+
+def test_a_buffer_too_small_cleans_as_far_as_it_comes(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 300, keys=100)
+    before = latest(log)
+    tiny = CleanerSettings(buffer_size=24 * 40)
+
+    ends = [cleaned.cleaned_end for _ in range(30) if (cleaned := compact(log, settings=tiny))]
+
+    assert ends == sorted(set(ends)) and len(ends) > 2
+    assert latest(log) == before
+
+
+def test_segments_that_change_meanwhile_void_the_cleaning(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 200)
+    dirt = measure(summarize(log, log.log_end), NOW)
+
+    async def race() -> None:
+        cleaning = asyncio.create_task(clean(log, dirt, SETTINGS, NOW))
+        await asyncio.sleep(0)
+        log.truncate_to(Offset(3))
+        put(log, 200)
+        await cleaning
+
+    with pytest.raises(Rejected):
+        asyncio.run(race())
+    assert len(stored(log)) == 203
+    assert "log.cleaned" not in names(log)
+    assert compact(log) is not None
+
+
+def test_a_topic_deleted_meanwhile_ends_the_cleaning(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 200)
+    dirt = measure(summarize(log, log.log_end), NOW)
+
+    async def race() -> None:
+        cleaning = asyncio.create_task(clean(log, dirt, SETTINGS, NOW))
+        await asyncio.sleep(0)
+        disk.logs.delete(ORDERS)
+        await cleaning
+
+    with pytest.raises(Rejected):
+        asyncio.run(race())
+    assert log.directory.offline is None
+    assert ORDERS not in log.directory.cleaner_offsets
+
+
+def test_a_cancelled_cleaning_ends_its_child_and_leaves_nothing(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 200)
+    before = read_all(log)
+    slow = CleanerSettings(buffer_size=1 << 20, bytes_per_second=1)
+    dirt = measure(summarize(log, log.log_end), NOW)
+
+    async def cancel() -> None:
+        cleaning = asyncio.create_task(clean(log, dirt, slow, NOW))
+        await asyncio.sleep(0)
+        cleaning.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await cleaning
+
+    asyncio.run(cancel())
+    assert read_all(log) == before
+    assert "log.cleaned" not in names(log)
+
+
+def test_damage_on_disk_stops_the_cleaning_of_that_log_alone(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 200)
+    other = disk.log(TopicPartition("other", 0))
+    put(other, 100)
+    path = min(log.folder.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1
+    path.write_bytes(data)
+    rounds = Compaction()
+    candidates = [(log, log.log_end), (other, other.log_end)]
+
+    done = [asyncio.run(rounds.clean_dirtiest(candidates, SETTINGS, NOW)) for _ in range(3)]
+
+    assert list(rounds.uncleanable) == [ORDERS]
+    assert [each.topic_partition.topic for each in done if each] == ["other"]
+    assert path.read_bytes() == data
+    assert log.directory.offline is None
+
+
+def test_a_batch_that_nobody_can_open_is_kept_as_it_is(disk: Disk) -> None:
+    log = disk.log()
+    broken = bytearray(keyed((b"k0", b"value")))
+    broken[22] = 4  # zstd, which it is not
+    seal(broken)
+    append(log, memoryview(broken))
+    put(log, 200)
+    compact(log)
+    assert read_bytes(log, 0)[22] == 4
+
+
+def test_a_child_that_dies_is_told_from_one_that_is_done(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = disk.log()
+    put(log, 200)
+    dirt = measure(summarize(log, log.log_end), NOW)
+    monkeypatch.setattr(compaction.sys, "executable", "/bin/false")
+    with pytest.raises(ChildDied):
+        asyncio.run(clean(log, dirt, SETTINGS, NOW))
+    assert compact(log) is None
+    assert log.directory.offline is None
+
+
+def test_the_child_ends_when_its_parent_does(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 200)
+    dirt = measure(summarize(log, log.log_end), NOW)
+    slow = CleanerSettings(buffer_size=1 << 20, bytes_per_second=1)
+    job = compaction._job(log, dirt, slow, NOW)
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "headrace.storage.cleaner"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=compaction._environment(),
+    ) as child:
+        assert child.stdin is not None
+        child.stdin.write(job.to_json().encode() + b"\n")
+        child.stdin.close()  # what the kernel does for a parent that died
+        assert child.wait(30) == 1
+
+
+def test_a_job_survives_its_trip_as_json(disk: Disk) -> None:
+    log = disk.log()
+    append(log, keyed((b"k", b"v"), producer_id=5, producer_epoch=1, base_sequence=0))
+    dirt = measure(summarize(log, log.log_end), NOW)
+    job = compaction._job(log, dirt, CleanerSettings(), NOW)
+    assert compaction.Job.from_json(job.to_json()) == job
+    assert json.loads(job.to_json())["producers"] == [[5, [0, 1]]]
+
+
+def test_compact_and_delete_together_expire_what_was_compacted(disk: Disk) -> None:
+    log = disk.log()
+    log.update_config(
+        disk.config._replace(cleanup_policy=frozenset({"compact", "delete"}), retention_ms=1_000)
+    )
+    put(log, 200)
+    compact(log)
+    # A segment without any record left expires by its file's time, which is today's.
+    assert log.apply_retention(log.log_end, 1 << 50).count > 0
+    assert log.log_start > 0
+    put(log, 100)
+    assert compact(log, now=NOW + 2_000) is not None
