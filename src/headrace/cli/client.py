@@ -6,6 +6,7 @@ as the reason in our one-line error.
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -21,6 +22,7 @@ ANSWER_TIMEOUT_S = 8.0
 _CONNECT_TIMEOUT_S = 5.0
 
 Client = TypeVar("Client")
+Answer = TypeVar("Answer")
 
 _UNREACHED = (
     KafkaError._TRANSPORT,
@@ -41,9 +43,13 @@ class Connection:
         self._settings.update(values.pairs(settings or (), "-X"))
         # Only the latest matters: librdkafka repeats the same one with every attempt.
         self._last_error: KafkaError | None = None
+        self._admin: AdminClient | None = None
 
     def admin(self) -> AdminClient:
-        return self._made(AdminClient, {})
+        """One for all questions: an answer is lost if its client is collected before it."""
+        if self._admin is None:
+            self._admin = self._made(AdminClient, {})
+        return self._admin
 
     def producer(self, settings: Mapping[str, object]) -> Producer:
         """A producer whose keys land where Kafka's Java producer puts them."""
@@ -72,9 +78,22 @@ class Connection:
         """The one line for what the client reported while ``doing`` something."""
         error = failure.args[0] if isinstance(failure, KafkaException) else failure
         if error.code() in _UNREACHED:
+            if self._admin is not None:
+                self._admin.poll(0)  # hands us what went wrong on the way
             why = self._last_error.str() if self._last_error is not None else error.str()
             return self._unreached(f"{doing}: no answer within {ANSWER_TIMEOUT_S:.0f} s ({why})")
         return CommandFailed(f"{doing}: {explained(error)}")
+
+    def answer(self, future: "Future[Answer]", doing: str) -> Answer:
+        """What the broker answered; an error of ours is raised, the broker's is the caller's."""
+        try:
+            return future.result(ANSWER_TIMEOUT_S + 2)
+        except TimeoutError:
+            raise self._unreached(f"{doing}: no answer") from None
+        except KafkaException as failure:
+            if failure.args[0].code() < 0:
+                raise self.failed(failure, doing) from None
+            raise
 
     def _made(self, kind: Callable[[dict[str, Any]], Client], own: dict[str, object]) -> Client:
         settings: dict[str, Any] = {

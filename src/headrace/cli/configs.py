@@ -216,11 +216,10 @@ def _read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
         }
     resource = ConfigResource(_CLIENT_TYPES[kind], name)
     try:
-        described = (
-            _admin(connection, kind, name)
-            .describe_configs([resource], request_timeout=ANSWER_TIMEOUT_S)[resource]
-            .result()
+        futures = _admin(connection, kind, name).describe_configs(
+            [resource], request_timeout=ANSWER_TIMEOUT_S
         )
+        described = connection.answer(futures[resource], f"{kind} {name}")
     except KafkaException as failure:
         raise connection.failed(failure, f"{kind} {name}") from None
     return {
@@ -267,7 +266,7 @@ def _change(
             [resource], request_timeout=ANSWER_TIMEOUT_S
         )
         try:
-            futures[resource].result()
+            connection.answer(futures[resource], f"{kind} {name}")
         except KafkaException as failure:
             raise connection.failed(failure, f"{kind} {name}") from None
     if format is Format.JSON:

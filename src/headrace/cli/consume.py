@@ -27,6 +27,78 @@ _POLL_S = 0.1
 _BATCH_COUNT = 500
 
 
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+FromBeginning = Annotated[
+    bool,
+    typer.Option(
+        "--from-beginning",
+        help="Start with the first record; with --group, where the group has no offset yet.",
+    ),
+]
+StartOffset = Annotated[
+    str | None,
+    typer.Option(
+        "-o",
+        "--offset",
+        metavar="N|earliest|latest|-N",
+        help="Start there in each partition; -N means the last N records.",
+    ),
+]
+StartTime = Annotated[
+    str | None,
+    typer.Option(
+        "--from-time",
+        metavar="TIME",
+        help="Start with the first record at or after: ISO 8601, milliseconds since 1970, or "
+        "a duration back from now (90s, 2h, 1d).",
+    ),
+]
+Partitions = Annotated[
+    str | None,
+    typer.Option("-p", "--partition", metavar="N", help="Only these partitions: 0 or 0,3,5-7."),
+]
+MaxCount = Annotated[
+    int | None,
+    typer.Option("-n", "--max", metavar="N", min=1, help="Leave after this many records."),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "-g",
+        "--group",
+        metavar="NAME",
+        help="Share the partitions with this group and commit what was read.",
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        min=0,
+        help="Leave when no record came for so long.",
+    ),
+]
+ExitAtEnd = Annotated[
+    bool, typer.Option("-e", "--exit-at-end", help="Leave at the end of the partitions.")
+]
+ShowKeys = Annotated[bool, typer.Option("--keys", help="Print keys too.")]
+ShowHeaders = Annotated[bool, typer.Option("--headers", help="Print headers too.")]
+ShowTimestamps = Annotated[bool, typer.Option("--timestamps", help="Print timestamps too.")]
+ShowOffsets = Annotated[bool, typer.Option("--offsets", help="Print partition:offset too.")]
+RecordFormat = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="text|json|raw|PATTERN",
+        help="text: a line each, fields between tabs. json: an object to a line. raw: the "
+        "bytes of the values and nothing else. Or a pattern with %t topic, %p partition, "
+        "%o offset, %T timestamp, %k key, %s value, %K %S their lengths, %h headers, "
+        "and \\n, \\t, \\x01.",
+    ),
+]
+
+
 def register(root: typer.Typer) -> None:
     root.command(
         "consume",
@@ -42,76 +114,20 @@ def register(root: typer.Typer) -> None:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
-    from_beginning: Annotated[
-        bool,
-        typer.Option(
-            "--from-beginning",
-            help="Start with the first record; with --group, where the group has no offset yet.",
-        ),
-    ] = False,
-    offset: Annotated[
-        str | None,
-        typer.Option(
-            "-o",
-            "--offset",
-            metavar="N|earliest|latest|-N",
-            help="Start there in each partition; -N means the last N records.",
-        ),
-    ] = None,
-    from_time: Annotated[
-        str | None,
-        typer.Option(
-            "--from-time",
-            metavar="TIME",
-            help="Start with the first record at or after: ISO 8601, milliseconds since 1970, or "
-            "a duration back from now (90s, 2h, 1d).",
-        ),
-    ] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option("-p", "--partition", metavar="N", help="Only these partitions: 0 or 0,3,5-7."),
-    ] = None,
-    max_count: Annotated[
-        int | None,
-        typer.Option("-n", "--max", metavar="N", min=1, help="Leave after this many records."),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "-g",
-            "--group",
-            metavar="NAME",
-            help="Share the partitions with this group and commit what was read.",
-        ),
-    ] = None,
-    timeout_s: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            min=0,
-            help="Leave when no record came for so long.",
-        ),
-    ] = None,
-    exit_at_end: Annotated[
-        bool, typer.Option("-e", "--exit-at-end", help="Leave at the end of the partitions.")
-    ] = False,
-    keys: Annotated[bool, typer.Option("--keys", help="Print keys too.")] = False,
-    headers: Annotated[bool, typer.Option("--headers", help="Print headers too.")] = False,
-    timestamps: Annotated[bool, typer.Option("--timestamps", help="Print timestamps too.")] = False,
-    offsets: Annotated[bool, typer.Option("--offsets", help="Print partition:offset too.")] = False,
-    format_text: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="text|json|raw|PATTERN",
-            help="text: a line each, fields between tabs. json: an object to a line. raw: the "
-            "bytes of the values and nothing else. Or a pattern with %t topic, %p partition, "
-            "%o offset, %T timestamp, %k key, %s value, %K %S their lengths, %h headers, "
-            "and \\n, \\t, \\x01.",
-        ),
-    ] = "text",
+    topic: Topic,
+    from_beginning: FromBeginning = False,
+    offset: StartOffset = None,
+    from_time: StartTime = None,
+    partition: Partitions = None,
+    max_count: MaxCount = None,
+    group: Group = None,
+    timeout_s: Timeout = None,
+    exit_at_end: ExitAtEnd = False,
+    keys: ShowKeys = False,
+    headers: ShowHeaders = False,
+    timestamps: ShowTimestamps = False,
+    offsets: ShowOffsets = False,
+    format_text: RecordFormat = "text",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -146,7 +162,7 @@ def consume(
             reading.assign(_starts(connection, topic, wanted, start))
         reading.run()
     output.flush()
-    output.note(f"{reading.count} records")
+    output.note(values.counted(reading.count, "record"))
     if reading.fell_short:
         output.leave(output.FAILED)
 

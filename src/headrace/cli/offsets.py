@@ -43,10 +43,10 @@ def listed(
     )
     found = {}
     for partition, future in futures.items():
+        doing = f"offsets of {partition.topic}:{partition.partition}"
         try:
-            result = future.result()
+            result = connection.answer(future, doing)
         except KafkaException as failure:
-            doing = f"offsets of {partition.topic}:{partition.partition}"
             raise connection.failed(failure, doing) from None
         found[partition.topic, partition.partition] = Found(
             None if result.offset < 0 else result.offset,

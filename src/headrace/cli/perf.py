@@ -26,16 +26,12 @@ from headrace.cli.options import (
     noun,
 )
 from headrace.cli.percentiles import Percentiles
-from headrace.cli.produce import Acks, Compression
+from headrace.cli.produce import Acks, AcksOption, Compression, CompressionOption, Topic
 
 app = noun("Measure a broker: throughput of writing and reading, latency.")
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 Size = Annotated[
     str, typer.Option("-s", "--size", metavar="BYTES", help="Of each value: 100, 1k, 1M.")
-]
-AcksOption = Annotated[
-    Acks, typer.Option("--acks", metavar="0|1|all", help="Whose acknowledgement is awaited.")
 ]
 _PROGRESS_INTERVAL_S = 0.5
 _IDLE_LIMIT_S = 10.0
@@ -66,15 +62,7 @@ def perf_produce(
         typer.Option("--rate", metavar="N", min=0, help="Records per second; 0 is no limit."),
     ] = 0,
     acks: AcksOption = Acks.ALL,
-    compression: Annotated[
-        Compression,
-        typer.Option(
-            "-z",
-            "--compression",
-            metavar="none|gzip|snappy|lz4|zstd",
-            help="How batches are compressed.",
-        ),
-    ] = Compression.NONE,
+    compression: CompressionOption = Compression.NONE,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -94,32 +82,10 @@ def perf_produce(
             "queue.buffering.max.kbytes": 128 * 1024,
         }
     )
-    payloads = _payloads(value_size)
     sent = _Sent()
-    started_at = shown_at = time.perf_counter()
-    number = 0
+    started_at = time.perf_counter()
     try:
-        while number < records:
-            try:
-                producer.produce(
-                    topic, payloads[number % _PAYLOAD_COUNT], on_delivery=sent.on_delivery
-                )
-            except BufferError:
-                producer.poll(0.05)
-                continue
-            except KafkaException as failure:
-                raise connection.failed(failure, f"sending to {topic}") from None
-            number += 1
-            if number % 100 == 0 or rate:
-                producer.poll(0)
-                now = time.perf_counter()
-                if rate and (ahead_s := started_at + number / rate - now) > 0:
-                    producer.poll(ahead_s)
-                if now - shown_at > _PROGRESS_INTERVAL_S:
-                    shown_at = now
-                    _show_progress(sent.latency.count, records, now - started_at)
-        while producer.flush(_PROGRESS_INTERVAL_S):
-            _show_progress(sent.latency.count, records, time.perf_counter() - started_at)
+        _send_all(connection, producer, topic, _payloads(value_size), records, rate, sent)
     finally:
         output.progress_over()
     seconds = time.perf_counter() - started_at
@@ -256,6 +222,40 @@ def perf_latency(
         delivered,
         "end_to_end",
     )
+
+
+def _send_all(
+    connection: Connection,
+    producer: Producer,
+    topic: str,
+    payloads: list[bytes],
+    records: int,
+    rate: float,
+    sent: "_Sent",
+) -> None:
+    """Send ``records`` and wait for the last report; ``rate`` 0 is as fast as it goes."""
+    started_at = shown_at = time.perf_counter()
+    number = 0
+    while number < records:
+        try:
+            producer.produce(topic, payloads[number % _PAYLOAD_COUNT], on_delivery=sent.on_delivery)
+        except BufferError:
+            producer.poll(0.05)
+            continue
+        except KafkaException as failure:
+            raise connection.failed(failure, f"sending to {topic}") from None
+        number += 1
+        if number % 100 and not rate:
+            continue
+        producer.poll(0)
+        now = time.perf_counter()
+        if rate and (ahead_s := started_at + number / rate - now) > 0:
+            producer.poll(ahead_s)
+        if now - shown_at > _PROGRESS_INTERVAL_S:
+            shown_at = now
+            _show_progress(sent.latency.count, records, now - started_at)
+    while producer.flush(_PROGRESS_INTERVAL_S):
+        _show_progress(sent.latency.count, records, time.perf_counter() - started_at)
 
 
 class _Sent:

@@ -40,6 +40,73 @@ class Compression(StrEnum):
     ZSTD = "zstd"
 
 
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(
+        "-k",
+        "--key-separator",
+        metavar="TEXT",
+        help="Each line is a key, this text and a value; \\t and \\x01 are understood.",
+    ),
+]
+ConstantHeaders = Annotated[
+    str | None,
+    typer.Option(
+        "--headers",
+        metavar="NAME=VALUE,...",
+        help="Headers that every record gets.",
+    ),
+]
+HeaderSeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--header-separator",
+        metavar="TEXT",
+        help="Each line starts with its own headers (name=value,name2=value2) and this text.",
+    ),
+]
+HeaderPairSeparator = Annotated[
+    str,
+    typer.Option(
+        "--header-pair-separator",
+        metavar="TEXT",
+        help="What stands between name and value of a header in a line.",
+    ),
+]
+NullMarker = Annotated[
+    str | None,
+    typer.Option(
+        "--null-marker",
+        metavar="TEXT",
+        help="A key or value that is this text is null (a tombstone).",
+    ),
+]
+Partition = Annotated[
+    int | None,
+    typer.Option(
+        "-p",
+        "--partition",
+        metavar="N",
+        min=0,
+        help="Send everything there; otherwise the key decides, as with Java's producer.",
+    ),
+]
+AcksOption = Annotated[
+    Acks,
+    typer.Option("--acks", metavar="0|1|all", help="Whose acknowledgement is awaited."),
+]
+CompressionOption = Annotated[
+    Compression,
+    typer.Option(
+        "-z",
+        "--compression",
+        metavar="none|gzip|snappy|lz4|zstd",
+        help="How batches are compressed.",
+    ),
+]
+
+
 def register(root: typer.Typer) -> None:
     root.command(
         "produce",
@@ -55,71 +122,15 @@ def register(root: typer.Typer) -> None:
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
-    key_separator: Annotated[
-        str | None,
-        typer.Option(
-            "-k",
-            "--key-separator",
-            metavar="TEXT",
-            help="Each line is a key, this text and a value; \\t and \\x01 are understood.",
-        ),
-    ] = None,
-    headers: Annotated[
-        str | None,
-        typer.Option(
-            "--headers",
-            metavar="NAME=VALUE,...",
-            help="Headers that every record gets.",
-        ),
-    ] = None,
-    header_separator: Annotated[
-        str | None,
-        typer.Option(
-            "--header-separator",
-            metavar="TEXT",
-            help="Each line starts with its own headers (name=value,name2=value2) and this text.",
-        ),
-    ] = None,
-    header_pair_separator: Annotated[
-        str,
-        typer.Option(
-            "--header-pair-separator",
-            metavar="TEXT",
-            help="What stands between name and value of a header in a line.",
-        ),
-    ] = "=",
-    null_marker: Annotated[
-        str | None,
-        typer.Option(
-            "--null-marker",
-            metavar="TEXT",
-            help="A key or value that is this text is null (a tombstone).",
-        ),
-    ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option(
-            "-p",
-            "--partition",
-            metavar="N",
-            min=0,
-            help="Send everything there; otherwise the key decides, as with Java's producer.",
-        ),
-    ] = None,
-    acks: Annotated[
-        Acks,
-        typer.Option("--acks", metavar="0|1|all", help="Whose acknowledgement is awaited."),
-    ] = Acks.ALL,
-    compression: Annotated[
-        Compression,
-        typer.Option(
-            "-z",
-            "--compression",
-            metavar="none|gzip|snappy|lz4|zstd",
-            help="How batches are compressed.",
-        ),
-    ] = Compression.NONE,
+    topic: Topic,
+    key_separator: KeySeparator = None,
+    headers: ConstantHeaders = None,
+    header_separator: HeaderSeparator = None,
+    header_pair_separator: HeaderPairSeparator = "=",
+    null_marker: NullMarker = None,
+    partition: Partition = None,
+    acks: AcksOption = Acks.ALL,
+    compression: CompressionOption = Compression.NONE,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -219,7 +230,7 @@ class Sending:
         output.progress_over()
         if output.is_watched() or self.failed:
             failed = f", {self.failed} failed" if self.failed else ""
-            output.note(f"{self.delivered} records to {self._topic}{failed}")
+            output.note(f"{values.counted(self.delivered, 'record')} to {self._topic}{failed}")
 
     def _send_line(self, line: bytes) -> None:
         self.read += 1

@@ -241,11 +241,7 @@ async def _serve(
     try:
         await broker.start()
     except (OSError, Corrupt, Rejected, ConfigError) as failure:
-        await broker.stop()
-        raise output.CommandFailed(
-            f"cannot serve: {failure}",
-            output.WRONG_USAGE if isinstance(failure, ConfigError) else output.FAILED,
-        ) from failure
+        raise output.CommandFailed(f"cannot serve: {failure}") from failure
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(pid_file.PidFile(pid_path))

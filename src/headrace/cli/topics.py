@@ -307,14 +307,12 @@ def _show_outcomes(
     failed = False
     for name, future in futures.items():
         try:
-            future.result()
+            connection.answer(future, f"topic {name}")
         except KafkaException as failure:
             error = failure.args[0]
             if error.code() in tolerated:
                 rows.append((name, "unchanged", None, None))
                 continue
-            if error.code() < 0:
-                raise connection.failed(failure, f"topic {name}") from None
             failed = True
             rows.append((name, "failed", error_name(error), _detail(error)))
         else:
@@ -348,10 +346,8 @@ def _described(
     futures = admin.describe_topics(TopicCollection(names), request_timeout=ANSWER_TIMEOUT_S)
     for name, future in futures.items():
         try:
-            described.append(future.result())
+            described.append(connection.answer(future, f"topic {name}"))
         except KafkaException as failure:
-            if failure.args[0].code() < 0:
-                raise connection.failed(failure, f"topic {name}") from None
             failures.append((name, failure.args[0]))
     return described, failures
 
@@ -370,7 +366,7 @@ def _overrides(
         return {
             resource.name: {
                 name: entry.value
-                for name, entry in sorted(future.result().items())
+                for name, entry in sorted(connection.answer(future, "settings").items())
                 if not entry.is_default
             }
             for resource, future in futures.items()

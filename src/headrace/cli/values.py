@@ -8,6 +8,7 @@ from headrace.cli.output import WRONG_USAGE, CommandFailed
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_LAST_INSTANT_MS = 253_402_300_799_999  # of the year 9999, where the calendar ends
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\"}
 
@@ -59,6 +60,8 @@ def instant_ms(text: str, now: int) -> int:
 
 def iso(timestamp: int) -> str:
     """Milliseconds since 1970 as people and programs both read them."""
+    if not 0 <= timestamp <= _LAST_INSTANT_MS:
+        return str(timestamp)  # a producer may send any number
     return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
 
 
@@ -83,6 +86,11 @@ def headers(text: str, pair_separator: str = "=") -> list[tuple[str, bytes | Non
             raise ValueError(f"header {pair!r} has no name")
         found.append((name, value.encode() if separator else None))
     return found
+
+
+def counted(count: int, thing: str, things: str = "") -> str:
+    """``1 record``, ``2 records``; ``things`` where the plural is another."""
+    return f"{count:,} {thing if count == 1 else things or thing + 's'}"
 
 
 def size(text: str) -> int:
