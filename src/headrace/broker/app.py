@@ -43,7 +43,7 @@ class Broker:
     """A node. ``start`` it once, inside a running event loop; ``stop`` it once."""
 
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
-        self.config = config
+        self._config = config
         self.clock = clock or Clock()
         self.picture = Picture("")
         self.node_id = BrokerId(-1)
@@ -70,6 +70,20 @@ class Broker:
         self._timer: asyncio.TimerHandle | None = None
         self._stopped = asyncio.Event()
         self._stopping = False
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force; those changed while running included."""
+        return self._config
+
+    @config.setter
+    def config(self, config: BrokerConfig) -> None:
+        self._config = config
+        self.limits.total_max = config.int("max.connections")
+        self.limits.per_ip_max = config.int("max.connections.per.ip")
+        self.limits.per_ip = config.connection_limits_by_host()
+        for log in self.logs:
+            log.producers.expiration_ms = config.int("producer.id.expiration.ms")
 
     # --- beginning -----------------------------------------------------------
 
@@ -115,7 +129,7 @@ class Broker:
 
     def _socket_buffer(self, name: str) -> int | None:
         """None leaves the size to the kernel, which grows it as needed; -1 asks for the same."""
-        size = self.config.int(name) if name in self.config.original else -1
+        size = self.config.int(name) if self.config.given_text(name) is not None else -1
         return size if size > 0 else None
 
     def _open_logs(self) -> None:
@@ -288,7 +302,8 @@ class Broker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _give_up(self) -> None:
-        """Undo a start that failed half-way."""
+        """Undo a start that failed half-way; ``stop`` then has nothing left to do."""
+        self._stopping = True
         for listener in self._listeners:
             listener.close()
         if hasattr(self, "control"):

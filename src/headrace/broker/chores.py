@@ -9,7 +9,8 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from headrace.broker.replicas import Replica
+from headrace.broker.replicas import READ_COMMITTED, Replica
+from headrace.storage.compaction import CleanerSettings, Compaction
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
@@ -25,6 +26,7 @@ class Chores:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._tasks: list[asyncio.Task[None]] = []
+        self._compaction = Compaction()
 
     def start(self) -> None:
         rounds: list[tuple[Callable[[], int], Callable[[], Awaitable[None]]]] = [
@@ -33,6 +35,7 @@ class Chores:
             (self._setting("replica.high.watermark.checkpoint.interval.ms"), self._checkpoint),
             (self._setting("producer.id.expiration.check.interval.ms"), self._expire_producers),
             (self._idle_check_interval_ms, self._close_idle),
+            (self._setting("log.cleaner.backoff.ms"), self._compact),
         ]
         for interval_ms, work in rounds:
             self._tasks.append(asyncio.create_task(self._repeat(interval_ms, work)))
@@ -75,6 +78,19 @@ class Chores:
                 replica.log.apply_retention(replica.high_watermark, self._broker.clock.now())
             except OSError as error:
                 replica.log.directory.failed(error)
+
+    async def _compact(self) -> None:
+        """Clean the dirtiest log until none is dirty enough; the work is a child process's."""
+        config = self._broker.config
+        while config.bool("log.cleaner.enable"):
+            logs = [
+                (replica.log, replica.readable_end(READ_COMMITTED))
+                for replica in self._broker.leading()
+                if "compact" in replica.log.config.cleanup_policy
+            ]
+            settings = CleanerSettings.of(config)
+            if not await self._compaction.clean_dirtiest(logs, settings, self._broker.clock.now()):
+                return
 
     def _flush_interval_ms(self) -> int:
         """How often to look for logs that ``flush.ms`` wants flushed."""

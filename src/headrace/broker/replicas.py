@@ -129,7 +129,10 @@ class Replica:
 
     def write_staged(self) -> None:
         """Write what was staged and carry out what follows from the longer log."""
-        self.log.write_staged()
+        log = self.log
+        log.write_staged()
+        if log.log_end - log.recovery_point >= log.config.flush_messages:
+            self._owner.unflushed[self] = None
         if self.leadership is not None:
             self._owner.run(self, self.leadership.appended(self.log.log_end))
 
@@ -148,6 +151,8 @@ class Replicas:
         self.clock = clock
         self.validates_records = False  # headrace.validate.records
         self.staged: dict[Replica, None] = {}  # all and only those with staged batches
+        # Those that flush.messages wants fsynced before anything further is acknowledged.
+        self.unflushed: dict[Replica, None] = {}
         self.on_committed: Callable[[Replica], None] = lambda replica: None
         # Bumped when a partition comes, goes or changes: what remembers a replica looks here.
         self.generation = 0
@@ -259,6 +264,12 @@ class Replicas:
             except Rejected as refusal:
                 failed[replica] = refusal
         return failed
+
+    async def flush_unflushed(self) -> None:
+        while self.unflushed:
+            replica, _ = self.unflushed.popitem()
+            if not replica.log.closed:
+                await replica.log.flush()
 
     def run(self, replica: Replica, effects: Iterable[Effect]) -> None:
         """Carry out effects in order. Nothing here decides, and nothing awaits."""

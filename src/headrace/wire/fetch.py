@@ -10,7 +10,6 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 _FLEXIBLE_SINCE = 12
-_TOPIC_ID_SINCE = 13
 
 _partition_v4 = Struct(">ihqq").pack  # index, error, high watermark, last stable offset
 _partition_v5 = Struct(">ihqqq").pack  # ... log start
@@ -68,53 +67,22 @@ def encode_fetch_response(
     out += _uvarint(len(topics) + 1) if flexible else _i32(len(topics))
     records_size = 0
     for topic, partitions in topics:
-        if version >= _TOPIC_ID_SINCE:
-            out += topic  # type: ignore[arg-type]  # the 16 bytes of its id
+        if isinstance(topic, bytes):
+            out += topic
         else:
-            name = topic.encode()  # type: ignore[union-attr]
+            name = topic.encode()
             out += _uvarint(len(name) + 1) if flexible else _i16(len(name))
             out += name
         out += _uvarint(len(partitions) + 1) if flexible else _i32(len(partitions))
         for entry in partitions:
-            if version >= 5:
-                out += _partition_v5(
-                    entry.partition,
-                    entry.error_code,
-                    entry.high_watermark,
-                    entry.last_stable_offset,
-                    entry.log_start,
-                )
-            else:
-                out += _partition_v4(
-                    entry.partition,
-                    entry.error_code,
-                    entry.high_watermark,
-                    entry.last_stable_offset,
-                )
-            aborted = entry.aborted
-            if aborted is None:
-                out += b"\0" if flexible else b"\xff\xff\xff\xff"
-            else:
-                out += _uvarint(len(aborted) + 1) if flexible else _i32(len(aborted))
-                for producer_id, first_offset in aborted:
-                    out += _aborted(producer_id, first_offset)
-                    if flexible:
-                        out.append(0)
-            if version >= 11:
-                out += b"\xff\xff\xff\xff"  # preferred read replica: the leader
-            size = entry.records_size
-            out += _uvarint(size + 1) if flexible else _i32(size)
-            if size:
-                records_size += size
+            _put_partition(out, entry, version, flexible)
+            if entry.records_size:
+                records_size += entry.records_size
                 parts.append(entry.records)
                 out = bytearray()
                 parts.append(out)
             if flexible:
-                if entry.diverging is None:
-                    out.append(0)
-                else:
-                    # One tagged field, number 0, of 13 bytes: epoch, end offset, no tags.
-                    out += b"\x01\x00\x0d" + _diverging(*entry.diverging) + b"\0"
+                _put_partition_tags(out, entry)
         if flexible:
             out.append(0)
     if flexible:
@@ -123,3 +91,32 @@ def encode_fetch_response(
     size = records_size + sum(len(part) for part in parts if type(part) is bytearray) - 4
     _put_head(head, 0, size, correlation_id)
     return parts
+
+
+def _put_partition(out: bytearray, entry: FetchedPartition, version: int, flexible: bool) -> None:
+    """Everything of one partition up to and with the size of its records."""
+    partition, error_code, high_watermark, last_stable_offset, log_start, aborted = entry[:6]
+    if version >= 5:
+        out += _partition_v5(partition, error_code, high_watermark, last_stable_offset, log_start)
+    else:
+        out += _partition_v4(partition, error_code, high_watermark, last_stable_offset)
+    if aborted is None:
+        out += b"\0" if flexible else b"\xff\xff\xff\xff"
+    else:
+        out += _uvarint(len(aborted) + 1) if flexible else _i32(len(aborted))
+        for producer_id, first_offset in aborted:
+            out += _aborted(producer_id, first_offset)
+            if flexible:
+                out.append(0)
+    if version >= 11:
+        out += b"\xff\xff\xff\xff"  # preferred read replica: the leader
+    size = entry.records_size
+    out += _uvarint(size + 1) if flexible else _i32(size)
+
+
+def _put_partition_tags(out: bytearray, entry: FetchedPartition) -> None:
+    if entry.diverging is None:
+        out.append(0)
+    else:
+        # One tagged field, number 0, of 13 bytes: leader epoch, end offset, no tags of its own.
+        out += b"\x01\x00\x0d" + _diverging(*entry.diverging) + b"\0"

@@ -320,18 +320,34 @@ class Producing:
                 ready.append((outcome, replica, memoryview(opened)))
         for outcome, replica, view in ready:
             self._stage_or_refuse(replica, view, produced.acks, outcome, context.api_version)
-        produced.written(self._broker.replicas.write_staged())
+        replicas = self._broker.replicas
+        produced.written(replicas.write_staged())
+        await replicas.flush_unflushed()
         self._answer_or_park(produced)
+        self._broker.dispatch.serve_committed()
 
     # --- answering -----------------------------------------------------------
 
     def finish_turn(self) -> None:
         """Write what was staged, then answer in the order of the requests."""
         turn, self._turn = self._turn, []
-        failed = self._broker.replicas.write_staged()
-        for produced in turn:
-            if failed:
+        replicas = self._broker.replicas
+        failed = replicas.write_staged()
+        if failed:
+            for produced in turn:
                 produced.written(failed)
+        if replicas.unflushed:
+            for produced in turn:
+                produced.slot = produced.link.later()
+            self._broker.spawn(self._flush_and_answer(turn))
+            return
+        for produced in turn:
+            self._answer_or_park(produced)
+
+    async def _flush_and_answer(self, turn: list[Produced]) -> None:
+        """``flush.messages`` is reached: acknowledge only what an fsync has made durable."""
+        await self._broker.replicas.flush_unflushed()
+        for produced in turn:
             self._answer_or_park(produced)
 
     def _answer_or_park(self, produced: Produced) -> None:
