@@ -320,7 +320,8 @@ class Producers:
     # -- snapshots ------------------------------------------------------------------------
 
     def snapshot(self) -> Iterator[SnapshotEntry]:
-        for producer_id, entry in self.entries.items():
+        """Everything worth saving, by producer id: equal states make equal files."""
+        for producer_id, entry in sorted(self.entries.items()):
             if entry.batches:
                 last = entry.batches[-1]
                 last_sequence, last_offset = last.last_sequence, last.last_offset

@@ -20,7 +20,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from struct import Struct
 
-from headrace.model.ids import Millis, Offset, Position
+from headrace.core.retention import RELATIVE_OFFSET_MAX
+from headrace.model.ids import Millis, Offset
 
 OFFSET_ENTRY_SIZE = 8
 TIME_ENTRY_SIZE = 12
@@ -42,15 +43,18 @@ class OffsetIndex:
     batch's base offset, so that the next fetch of a reader, which asks for
     exactly that, is a direct hit; for entries read from a file only the last
     offset is known. Either way the batch at ``positions[i]`` holds ``keys[i]``.
+    Entries from a file may be wrong (there is no checksum): whoever jumps to
+    one looks at the batch there before he believes it.
     """
 
-    __slots__ = ("keys", "last_offsets", "positions", "saved_count")
+    __slots__ = ("keys", "last_offsets", "loaded_count", "positions", "saved_count")
 
     def __init__(self) -> None:
         self.last_offsets = array("I")
         self.keys = array("I")
         self.positions = array("I")
         self.saved_count = 0  # entries that are in the file already
+        self.loaded_count = 0  # entries that came from it
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -61,22 +65,29 @@ class OffsetIndex:
         self.positions.append(position)
 
     def floor(self, target: int) -> tuple[int, bool]:
-        """Where to start scanning for ``target``, and whether it is in the batch right there."""
+        """Where to start scanning for ``target``, and whether it surely is in the batch there."""
         slot = bisect_right(self.keys, target) - 1
         if slot < 0:
             return 0, False
-        return self.positions[slot], self.keys[slot] == target
+        return self.positions[slot], self.keys[slot] == target and slot >= self.loaded_count
 
-    def cut(self, limit: int) -> int:
-        """The last known batch boundary at or before the position ``limit``."""
+    def cut(self, limit: int) -> tuple[int, int | None]:
+        """The last known batch boundary at or before the position ``limit``.
+
+        With it, if the entry came from a file, the last offset of the batch
+        that must begin there.
+        """
         slot = bisect_right(self.positions, limit) - 1
-        return self.positions[slot] if slot >= 0 else 0
+        if slot < 0:
+            return 0, None
+        return self.positions[slot], (self.last_offsets[slot] if slot < self.loaded_count else None)
 
     def truncate(self, position: int) -> None:
         """Keep the entries of batches that start before ``position``."""
         count = bisect_left(self.positions, position)
         del self.positions[count:], self.last_offsets[count:], self.keys[count:]
         self.saved_count = min(self.saved_count, count)
+        self.loaded_count = min(self.loaded_count, count)
 
     def encode(self, start: int = 0) -> bytes:
         pairs = array("I", bytes(OFFSET_ENTRY_SIZE * (len(self.positions) - start)))
@@ -99,7 +110,7 @@ class OffsetIndex:
         index.last_offsets = pairs[0::2]
         index.positions = pairs[1::2]
         index.keys = array("I", index.last_offsets)
-        index.saved_count = len(index.positions)
+        index.saved_count = index.loaded_count = len(index.positions)
         if index.positions:
             if not (_rises(index.last_offsets) and _rises(index.positions)):
                 raise BadIndex("the entries do not rise")
@@ -167,14 +178,19 @@ class TimeIndex:
         return index
 
 
-def last_entry(offset_or_time_index: bytes, entry_size: int) -> bytes:
-    """The last entry that is not preallocated zeros; empty if there is none."""
-    data = _without_preallocation(offset_or_time_index, entry_size)
-    return data[-entry_size:] if len(data) >= entry_size else b""
+def last_time(time_index: bytes) -> tuple[Millis, Offset]:
+    """The largest time of a segment and the relative offset with it, from the whole file.
 
-
-def decode_time_entry(entry: bytes) -> tuple[Millis, Offset]:
-    timestamp, relative = _time_entry.unpack(entry)
+    -1 if there is no entry. Much cheaper than decoding all of them.
+    """
+    data = _without_preallocation(time_index, TIME_ENTRY_SIZE)
+    if not data:
+        return NO_TIMESTAMP, Offset(0)
+    if len(data) % TIME_ENTRY_SIZE:
+        raise BadIndex(f"{len(data)} bytes are no multiple of {TIME_ENTRY_SIZE}")
+    timestamp, relative = _time_entry.unpack_from(data, len(data) - TIME_ENTRY_SIZE)
+    if timestamp < 0 or relative > RELATIVE_OFFSET_MAX:
+        raise BadIndex(f"no entry: time {timestamp}, relative offset {relative}")
     return Millis(timestamp), Offset(relative)
 
 
@@ -195,7 +211,3 @@ def _rises(values: "array[int]") -> bool:
 def _does_not_fall(values: "array[int]") -> bool:
     listed = values.tolist()
     return all(map(int.__le__, listed, listed[1:]))
-
-
-def position_of(entry: bytes) -> Position:
-    return Position(int.from_bytes(entry[4:], "big"))

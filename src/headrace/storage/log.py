@@ -21,7 +21,7 @@ import random
 import shutil
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -59,11 +59,12 @@ from headrace.records.batch import (
     stamp,
     stamp_append_time,
 )
-from headrace.storage import checkpoint, recovery, snapshots
+from headrace.storage import checkpoint, recovery
 from headrace.storage.disk import LogDirectory
-from headrace.storage.files import FileSlice, OpenFile, sync_folder, write_all, write_atomically
+from headrace.storage.files import FileSlice, OpenFile, sync_folder, write_all
 from headrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
 from headrace.storage.segment import Segment, StagedBatch
+from headrace.storage.swap import swap_in
 
 log = logging.getLogger(__name__)
 
@@ -205,16 +206,21 @@ class Log:
             folder.mkdir(parents=True)
             listing = recovery.Listing({}, {}, set(), [], set())
         fresh = not listing.log_sizes
+        damaged = False
         history, known_id = EpochHistory(), None
         if not fresh:
             known_id = checkpoint.read_topic_id(folder / checkpoint.PARTITION_METADATA)
-            history = checkpoint.read_history(folder / checkpoint.LEADER_EPOCHS)
+            try:
+                history = checkpoint.read_history(folder / checkpoint.LEADER_EPOCHS)
+            except Corrupt as problem:
+                log.warning("%s; the leader epochs are taken from the batches", problem)
+                damaged = True
         loaded = recovery.load(
             path,
             listing,
             log_start=log_start,
-            recovery_point=recovery_point,
-            clean=directory.clean_start,
+            recovery_point=Offset(0) if damaged else recovery_point,
+            clean=directory.clean_start and not damaged,
             now=now,
             resources=directory.resources,
             producers=producers,
@@ -321,6 +327,11 @@ class Log:
     def active_base_offset(self) -> Offset:
         """Compaction and retention leave what begins here alone."""
         return self._active.base_offset
+
+    @property
+    def cut_count(self) -> int:
+        """Grows with every truncation: whoever reads closed segments must begin anew then."""
+        return self._cut_count
 
     # -- appending ------------------------------------------------------------------------
 
@@ -743,12 +754,9 @@ class Log:
 
     def _take_snapshot(self, *, sync: bool) -> None:
         """Producers as of ``log_end``, so that a later start need not read what lies below."""
-        offset = self.log_end
-        if self._snapshot_offsets and self._snapshot_offsets[-1] >= offset:
-            return
-        path = f"{self.folder}/{offset:020d}.snapshot"
-        write_atomically(path, snapshots.encode(self.producers.snapshot()), sync=sync)
-        self._snapshot_offsets.append(offset)
+        recovery.take_snapshot(
+            str(self.folder), self._snapshot_offsets, self.producers, self.log_end, sync=sync
+        )
 
     def segment_facts(self) -> list[SegmentFacts]:
         """What retention goes by; reads the time index of segments not looked at before."""
@@ -784,6 +792,45 @@ class Log:
             self._delete_segments(doomed, config.file_delete_delay_ms)
             self._delete_snapshots_below(self._bases[0])
         return expiry
+
+    def replace_segments(self, replaced: Sequence[Offset], base_offset: Offset) -> None:
+        """Put the compacted segment ``base_offset`` (``.cleaned`` files) in the place of others.
+
+        ``replaced`` are the base offsets of neighbours, none of them active;
+        ``base_offset`` is the first. Raises Rejected if one of them is gone, by
+        retention or truncation, since the cleaner read it: its work is then void.
+        """
+        slot = bisect_left(self._bases, replaced[0])
+        slot_end = slot + len(replaced)
+        if self._bases[slot:slot_end] != list(replaced) or slot_end >= len(self._bases):
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self.topic_partition}: the segments {list(replaced)} have changed meanwhile",
+            )
+        old = self._segments[slot:slot_end]
+        for segment in old:
+            segment.release()
+        deleted = swap_in(str(self.folder), replaced, base_offset)
+        folder = str(self.folder)
+        facts = os.stat(f"{folder}/{base_offset:020d}.log")  # noqa: PTH116
+        new = Segment(
+            folder,
+            base_offset,
+            facts.st_size,
+            self.directory.resources,
+            created_at=Millis(facts.st_mtime_ns // 1_000_000),
+        )
+        self._segments[slot:slot_end] = [new]
+        self._bases[slot:slot_end] = [base_offset]
+        # Snapshots of bases that are no more would be strays at the next start.
+        self._forget_snapshots(
+            [
+                known
+                for known in self._snapshot_offsets
+                if known in replaced and known != base_offset
+            ]
+        )
+        self._unlink(deleted, self.config.file_delete_delay_ms)
 
     def move_start_to(self, offset: Offset) -> None:
         """DeleteRecords: what lies below ``offset`` is gone for readers at once.
@@ -898,10 +945,7 @@ class Log:
         self._forget_snapshots([known for known in self._snapshot_offsets if known >= offset])
 
     def _forget_snapshots(self, offsets: list[Offset]) -> None:
-        for offset in offsets:
-            self._snapshot_offsets.remove(offset)
-            with suppress(FileNotFoundError):
-                os.unlink(f"{self.folder}/{offset:020d}.snapshot")  # noqa: PTH108
+        recovery.drop_snapshots(str(self.folder), self._snapshot_offsets, offsets)
 
     # -- durability -----------------------------------------------------------------------
 

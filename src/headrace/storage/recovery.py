@@ -32,7 +32,9 @@ from headrace.model.ids import LeaderEpoch, Millis, Offset, Position
 from headrace.records.batch import CONTROL, TRANSACTIONAL, BadBatch, BatchHeader
 from headrace.records.record import ABORT, COMMIT, iter_records, marker_type
 from headrace.storage import snapshots
+from headrace.storage.files import write_atomically
 from headrace.storage.segment import Resources, Scan, Segment, StagedBatch
+from headrace.storage.swap import settle_leftovers
 
 log = logging.getLogger(__name__)
 
@@ -59,16 +61,15 @@ class Loaded(NamedTuple):
 
 
 def list_folder(folder: str) -> Listing:
-    """List the folder once, and clear away what an interrupted deletion or swap left."""
+    """List the folder once, and clear away what an interrupted deletion or compaction left."""
     listing = Listing({}, {}, set(), [], set())
-    leftovers: list[str] = []
-    swaps: list[str] = []
+    leftovers = []
     with os.scandir(folder) as entries:
         for entry in entries:
             name = entry.name
+            listing.names.add(name)
             stem, _, suffix = name.partition(".")
             if suffix in _SUFFIXES and len(stem) == 20 and stem.isdigit():
-                listing.names.add(name)
                 base = Offset(int(stem))
                 if suffix == "log":
                     facts = entry.stat()
@@ -78,68 +79,21 @@ def list_folder(folder: str) -> Listing:
                     listing.with_aborted.add(base)
                 elif suffix == "snapshot":
                     listing.snapshot_offsets.append(base)
-            elif name.endswith(".swap"):
-                swaps.append(name)
-            elif name.endswith((".deleted", ".cleaned", ".tmp")):
+            elif name.endswith((".deleted", ".cleaned", ".swap", ".tmp")):
                 leftovers.append(name)
-    if leftovers or swaps:
-        _clear_leftovers(folder, leftovers, swaps, listing)
+    if leftovers:
+        for name in leftovers:
+            if name.endswith((".snapshot.deleted", ".tmp")):
+                os.unlink(f"{folder}/{name}")  # noqa: PTH108
+        settle_leftovers(folder)
         return list_folder(folder)
     for name in sorted(listing.names):
         stem, _, suffix = name.partition(".")
-        if suffix in ("index", "timeindex", "txnindex") and int(stem) not in listing.log_sizes:
+        if suffix in _SUFFIXES[1:4] and stem.isdigit() and int(stem) not in listing.log_sizes:
             log.warning("%s/%s has no log beside it and is removed", folder, name)
             os.unlink(f"{folder}/{name}")  # noqa: PTH108
     listing.snapshot_offsets.sort()
     return listing
-
-
-def _clear_leftovers(folder: str, leftovers: list[str], swaps: list[str], listing: Listing) -> None:
-    """Undo a compaction that did not reach its swap, finish one that did.
-
-    Compaction writes ``.cleaned`` files, renames them to ``.swap`` once they
-    are complete, then removes the segments they replace and drops the suffix.
-    """
-    cleaned = [int(name[:20]) for name in leftovers if name.endswith(".cleaned")]
-    for name in leftovers:
-        os.unlink(f"{folder}/{name}")  # noqa: PTH108
-    # Files become .swap from the highest base down, so one with a .cleaned
-    # neighbour at or below it belongs to a set that never was complete.
-    complete_below = min(cleaned, default=None)
-    bases = sorted({int(name[:20]) for name in swaps if name.endswith(".log.swap")})
-    for name in swaps:
-        base = int(name[:20])
-        incomplete = complete_below is not None and base >= complete_below
-        if incomplete or base not in bases:
-            os.unlink(f"{folder}/{name}")  # noqa: PTH108
-    for base in bases:
-        if complete_below is not None and base >= complete_below:
-            continue
-        swap_path = f"{folder}/{base:020d}.log.swap"
-        end_offset = _end_offset(swap_path, Offset(base))
-        for old in sorted(listing.log_sizes):
-            replaced = base <= old < end_offset and f"{old:020d}.log" in listing.names
-            if replaced:
-                for suffix in _SUFFIXES[:4]:
-                    with suppress(FileNotFoundError):
-                        os.unlink(f"{folder}/{old:020d}.{suffix}")  # noqa: PTH108
-        for name in swaps:
-            if int(name[:20]) == base:
-                source = f"{folder}/{name}"
-                os.rename(source, source.removesuffix(".swap"))  # noqa: PTH104
-        log.info("%s: finished an interrupted compaction of the segment %d", folder, base)
-
-
-def _end_offset(log_path: str, base_offset: Offset) -> Offset:
-    from headrace.storage.files import OpenFile
-
-    file = OpenFile(log_path)
-    scan = Scan(file, Position(0), Position(os.fstat(file.fd).st_size), base_offset,
-                check_crc=False)  # fmt: skip
-    end_offset = Offset(base_offset + 1)
-    for _, header in scan:
-        end_offset = Offset(header.next_offset)
-    return end_offset
 
 
 def load(
@@ -197,7 +151,7 @@ def load(
         segments = [Segment.create(folder, log_start, resources, now)]
         log_end = log_start
         producers.clear()
-    _drop_snapshots(
+    _drop_stray_snapshots(
         folder, snapshot_offsets, log_end, {segment.base_offset for segment in segments}
     )
     history.truncate_end(log_end)
@@ -362,6 +316,9 @@ def _recover(
         slot -= 1
     first = segments[slot]
     position, start_offset = _resume(first, recovery_point)
+    # Snapshots above were made by the process that crashed; they may know batches
+    # that did not reach the disk.
+    drop_snapshots(folder, snapshot_offsets, [o for o in snapshot_offsets if o > start_offset])
     producers.clear()
     load_producers(folder, segments, snapshot_offsets, producers, start_offset, now, clean=False)
 
@@ -392,7 +349,8 @@ def _recover(
             for later in dropped:
                 remove(later)
             del segments[slot:]
-            break
+        if slot < len(segments):
+            take_snapshot(folder, snapshot_offsets, producers, segments[slot].base_offset)
     active = segments[-1]
     for segment in segments:
         if segment is not active and segment.active:
@@ -480,19 +438,42 @@ def _check_segment(
     return end_offset, problem or scan.problem
 
 
-def _drop_snapshots(
+def _drop_stray_snapshots(
     folder: str, snapshot_offsets: list[Offset], log_end: Offset, bases: set[Offset]
 ) -> None:
-    """Remove snapshots beyond the log's end, and strays that no segment begins with.
+    """Remove snapshots beyond the log's end, and those that no segment begins with.
 
     The newest one stays in any case: it is where the next start begins.
     """
     newest = max((offset for offset in snapshot_offsets if offset <= log_end), default=None)
-    for offset in list(snapshot_offsets):
-        if offset > log_end or (offset not in bases and offset != newest):
-            with suppress(FileNotFoundError):
-                os.unlink(f"{folder}/{offset:020d}.snapshot")  # noqa: PTH108
-            snapshot_offsets.remove(offset)
+    strays = [
+        offset
+        for offset in snapshot_offsets
+        if offset > log_end or (offset not in bases and offset != newest)
+    ]
+    drop_snapshots(folder, snapshot_offsets, strays)
+
+
+def drop_snapshots(folder: str, snapshot_offsets: list[Offset], doomed: Iterable[Offset]) -> None:
+    for offset in doomed:
+        snapshot_offsets.remove(offset)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{folder}/{offset:020d}.snapshot")  # noqa: PTH108
+
+
+def take_snapshot(
+    folder: str,
+    snapshot_offsets: list[Offset],
+    producers: Producers,
+    offset: Offset,
+    *,
+    sync: bool = False,
+) -> None:
+    """Save the producers, which are as of ``offset``, unless that has been done."""
+    if not snapshot_offsets or snapshot_offsets[-1] < offset:
+        content = snapshots.encode(producers.snapshot())
+        write_atomically(f"{folder}/{offset:020d}.snapshot", content, sync=sync)
+        snapshot_offsets.append(offset)
 
 
 def remove(segment: Segment) -> None:

@@ -35,8 +35,7 @@ from headrace.storage.index import (
     BadIndex,
     OffsetIndex,
     TimeIndex,
-    decode_time_entry,
-    last_entry,
+    last_time,
 )
 
 log = logging.getLogger(__name__)
@@ -224,14 +223,15 @@ class Segment:
             index = OffsetIndex.decode(self._read_beside("index"), self.size)
             time_index = TimeIndex.decode(self._read_beside("timeindex"))
         except (BadIndex, FileNotFoundError) as problem:
-            log.warning(
-                "the indexes of %s are made anew from the log: %s", self.path("log"), problem
-            )
-            return self.rebuild_indexes()
+            return self._renew_indexes(problem)
         self._index, self._time_index = index, time_index
         if not self.active:
             self._resources.indexes.loaded(self, self.index_size)
         return index, time_index
+
+    def _renew_indexes(self, problem: Exception) -> tuple[OffsetIndex, TimeIndex]:
+        log.warning("the indexes of %s are made anew from the log: %s", self.path("log"), problem)
+        return self.rebuild_indexes()
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Make both indexes anew from the batches, and save them."""
@@ -356,12 +356,12 @@ class Segment:
     def max_timestamp(self) -> Millis:
         """The largest time of a record, -1 if none carries one."""
         if self._max_timestamp is None:
-            self._max_timestamp = NO_TIMESTAMP
-            with suppress(FileNotFoundError):
-                entry = last_entry(self._read_beside("timeindex"), TIME_ENTRY_SIZE)
-                if entry:
-                    self._max_timestamp, relative = decode_time_entry(entry)
-                    self.max_timestamp_offset = Offset(self.base_offset + relative)
+            try:
+                self._max_timestamp, relative = last_time(self._read_beside("timeindex"))
+                self.max_timestamp_offset = Offset(self.base_offset + relative)
+            except (BadIndex, FileNotFoundError) as problem:
+                self._renew_indexes(problem)
+        assert self._max_timestamp is not None
         return self._max_timestamp
 
     @property
@@ -417,8 +417,12 @@ class Segment:
 
     def boundary_before(self, start: Position, limit: int) -> Position:
         """The last batch boundary at or before ``limit``; ``start``, a boundary, if none is."""
-        cut = self.index.cut(limit)
+        cut, last_offset = self.index.cut(limit)
         if cut > start:
+            if last_offset is not None:
+                found = self.header_at(Position(cut)).last_offset - self.base_offset
+                if found != last_offset:
+                    raise Corrupt(f"{self.path('index')}: no batch begins at byte {cut}")
             return Position(cut)
         # No entry in between: walk. That is at most one index interval and a batch.
         position: int = start

@@ -1,0 +1,86 @@
+"""The small text files, and the two binary ones, beside the batches."""
+
+import pytest
+
+from headrace.core.producers import AbortedTransaction, SnapshotEntry
+from headrace.model.errors import Corrupt
+from headrace.storage import checkpoint, snapshots, transactions
+
+ENTRIES = [
+    SnapshotEntry(5, 0, 68, 93, 3, 1794782238418, 0, -1),
+    SnapshotEntry(7, 3, 5, 97, 2, 1700000000002, 9, 95),
+]
+
+
+@pytest.mark.parametrize(
+    "content", ["0\nx\n", "1\n0\n", "0\n2\na 0 1\n", "0\n1\na 0\n", "0\n1\na b c\n", "0\n", "\xff"]
+)
+def test_a_checkpoint_that_cannot_be_read_says_which(tmp_path, content):
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(Corrupt, match="recovery-point-offset-checkpoint"):
+        checkpoint.read_offsets(path)
+
+
+def test_an_absent_and_an_empty_checkpoint_hold_nothing(tmp_path):
+    assert checkpoint.read_offsets(tmp_path / "absent") == {}
+    (tmp_path / "empty").touch()
+    assert checkpoint.read_offsets(tmp_path / "empty") == {}
+
+
+def test_the_topic_id_is_kept_as_kafka_writes_it(tmp_path):
+    path = tmp_path / "partition.metadata"
+    assert checkpoint.read_topic_id(path) is None
+    checkpoint.write_topic_id(path, bytes(range(16)), sync=False)
+    assert path.read_text() == "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
+    assert checkpoint.read_topic_id(path) == bytes(range(16))
+
+
+@pytest.mark.parametrize("content", ["", "version: 0\n", "version: 0\ntopic_id: abc"])
+def test_a_topic_id_that_cannot_be_read_is_an_error(tmp_path, content):
+    path = tmp_path / "partition.metadata"
+    path.write_text(content)
+    with pytest.raises(Corrupt):
+        checkpoint.read_topic_id(path)
+
+
+def test_the_mark_of_a_clean_stop_may_be_empty(tmp_path):
+    path = tmp_path / checkpoint.CLEAN_SHUTDOWN
+    assert checkpoint.read_clean_shutdown(path) is None
+    path.touch()
+    assert checkpoint.read_clean_shutdown(path) == -1
+
+
+def test_a_snapshot_says_what_it_was_told():
+    data = snapshots.encode(ENTRIES)
+    assert len(data) == 10 + 2 * 46
+    assert snapshots.decode(data) == ENTRIES
+    assert snapshots.decode(snapshots.encode([])) == []
+
+
+def test_every_flipped_bit_and_every_cut_of_a_snapshot_is_noticed():
+    data = snapshots.encode(ENTRIES)
+    for position in range(len(data)):
+        with pytest.raises(Corrupt):
+            snapshots.decode(data[:position])
+        damaged = bytearray(data)
+        damaged[position] ^= 1
+        with pytest.raises(Corrupt):
+            snapshots.decode(bytes(damaged))
+
+
+def test_aborted_transactions_take_34_bytes_each():
+    aborted = [AbortedTransaction(7, 9, 88, 86), AbortedTransaction(5, 90, 94, 95)]
+    data = transactions.encode(aborted)
+    assert len(data) == 68
+    assert transactions.decode(data) == aborted
+
+
+@pytest.mark.parametrize(
+    "data", [b"x", b"\x00\x01" + bytes(32), bytes(9) + b"\x01" + bytes(24) * 1]
+)
+def test_bytes_that_are_no_transaction_index_are_refused(data):
+    if len(data) == 34 and data[:2] == b"\0\0":
+        data = data[:10] + b"\xff" * 8 + data[18:]
+    with pytest.raises(ValueError):
+        transactions.decode(data)

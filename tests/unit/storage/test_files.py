@@ -1,0 +1,106 @@
+"""Descriptors that close by themselves, and files replaced whole."""
+
+import errno
+import os
+
+import pytest
+
+from headrace.storage import files
+from headrace.storage.files import OpenFile, OpenFiles, read_into, write_all, write_atomically
+
+
+class Holder:
+    def __init__(self, path):
+        self.file = OpenFile(str(path))
+        self.touched = False
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"0123456789")
+    return path
+
+
+def is_open(fd):
+    try:
+        os.fstat(fd)
+    except OSError as error:
+        assert error.errno == errno.EBADF
+        return False
+    return True
+
+
+def test_a_descriptor_closes_with_its_last_reference(path):
+    file = OpenFile(str(path))
+    other, fd = file, file.fd
+    del file
+    assert is_open(fd)
+    del other
+    assert not is_open(fd)
+
+
+def test_a_file_that_cannot_be_opened_leaves_nothing_behind(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        OpenFile(str(tmp_path / "absent"))
+
+
+def test_the_longest_unused_file_goes_first(path):
+    held = OpenFiles(limit=8)
+    holders = [Holder(path) for _ in range(8)]
+    for holder in holders:
+        held.opened(holder)
+    holders[0].touched = True
+    held.opened(Holder(path))
+    assert holders[0].file is not None
+    assert holders[1].file is None
+    assert len(held) == 8
+
+
+def test_a_forgotten_file_makes_room(path):
+    held = OpenFiles(limit=8)
+    holder = Holder(path)
+    held.opened(holder)
+    held.forget(holder)
+    held.forget(holder)
+    assert (len(held), holder.file) == (0, None)
+
+
+def test_a_short_write_is_continued(path, monkeypatch):
+    taken = []
+
+    def three_bytes_at_a_time(fd, views, position):
+        data = b"".join(views)[:3]
+        taken.append(len(data))
+        return os.pwrite(fd, data, position)
+
+    monkeypatch.setattr(files, "_pwritev", three_bytes_at_a_time)
+    file = OpenFile(str(path))
+    write_all(file.fd, [memoryview(b"ab"), memoryview(b"cdef"), memoryview(b"gh")], 2, 8)
+    assert path.read_bytes() == b"01abcdefgh"
+    assert taken == [3, 3, 2]
+
+
+def test_reading_fills_the_view_up_to_the_end_of_the_file(path, monkeypatch):
+    file = OpenFile(str(path))
+    view = memoryview(bytearray(8))
+    assert read_into(file.fd, view, 5) == 5
+    assert view[:5] == b"56789"
+    monkeypatch.setattr(files, "_preadv", None)
+    assert read_into(file.fd, view, 7) == 3
+
+
+def test_a_file_is_replaced_whole(path):
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert os.listdir(path.parent) == ["file"]
+
+
+def test_a_failing_write_leaves_the_old_file(path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    with pytest.raises(OSError):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"0123456789"

@@ -1,0 +1,726 @@
+"""One partition's log: appending, reading, rolling, cutting, deleting."""
+
+import asyncio
+import errno
+import os
+import resource
+import struct
+
+import pytest
+from tests.fakes.logs import (
+    NOW,
+    ORDERS,
+    REIGN,
+    Disk,
+    append,
+    batch,
+    fill,
+    marker,
+    read_all,
+    read_bytes,
+    settings,
+)
+
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
+from headrace.model.ids import TopicPartition
+from headrace.records.batch import crc_holds, headers, read_header
+from headrace.records.record import iter_records
+from headrace.storage import files
+from headrace.storage.log import INTERNAL
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def disk(tmp_path):
+    disk = Disk(tmp_path / "data")
+    yield disk
+    disk.crash()
+
+
+@pytest.fixture
+def log(disk):
+    return disk.log()
+
+
+def refusal(log, records, **options):
+    with pytest.raises(Rejected) as caught:
+        append(log, records, **options)
+    return caught.value.code
+
+
+def segment_names(log):
+    return sorted(int(path.stem) for path in log.folder.glob("*.log"))
+
+
+# -- appending ---------------------------------------------------------------------------
+
+
+def test_offsets_are_given_in_order(log):
+    assert append(log, batch(b"a", b"b")).base_offset == 0
+    appended = append(log, batch(b"c"))
+    assert (appended.base_offset, appended.last_offset, appended.append_time) == (2, 2, -1)
+    assert read_all(log) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
+def test_a_batch_is_stamped_where_it_lies_and_its_crc_still_holds(log):
+    records = batch(b"a")
+    append(log, batch(b"x", b"y"))
+    append(log, records, leader_epoch=5)
+    header = read_header(records)
+    assert (header.base_offset, header.leader_epoch) == (2, 5)
+    assert crc_holds(records, header)
+    assert read_bytes(log, 2) == records.tobytes()
+
+
+def test_staged_batches_are_not_readable_until_they_are_written(log):
+    log.append_as_leader(batch(b"a"), REIGN, NOW)
+    log.append_as_leader(batch(b"b"), REIGN, NOW)
+    assert (log.log_end, log.staged_end) == (0, 2)
+    assert log.read(0, 100, 2) is None
+    log.write_staged()
+    assert (log.log_end, log.staged_end) == (2, 2)
+    assert read_all(log) == [(0, b"a"), (1, b"b")]
+
+
+def test_more_batches_than_one_call_takes_are_written_whole(log, monkeypatch):
+    monkeypatch.setattr(files, "IOV_MAX", 3)
+    for i in range(10):
+        log.append_as_leader(batch(b"%d" % i), REIGN, NOW)
+    log.write_staged()
+    assert [value for _, value in read_all(log)] == [b"%d" % i for i in range(10)]
+
+
+def test_without_pwritev_the_file_gets_the_same_bytes(log, monkeypatch):
+    monkeypatch.setattr(files, "_pwritev", None)
+    monkeypatch.setattr(files, "IOV_MAX", 2)
+    for i in range(5):
+        log.append_as_leader(batch(b"%d" % i), REIGN, NOW)
+    log.write_staged()
+    assert [value for _, value in read_all(log)] == [b"%d" % i for i in range(5)]
+
+
+def test_a_batch_above_max_message_bytes_is_too_large(disk):
+    log = disk.log()
+    size = len(batch(b"x" * 100))
+    log.update_config(settings(max_message_bytes=size - 1))
+    assert refusal(log, batch(b"x" * 100)) is ErrorCode.MESSAGE_TOO_LARGE
+    log.update_config(settings(max_message_bytes=size))
+    assert append(log, batch(b"x" * 100)).base_offset == 0
+
+
+def test_a_batch_above_segment_bytes_is_refused(log):
+    log.update_config(settings(segment_bytes=100))
+    assert refusal(log, batch(b"x" * 100)) is ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+def test_two_batches_are_an_invalid_record_even_if_they_are_too_large_together(log):
+    both = memoryview(bytearray(batch(b"x" * 50).tobytes() * 2))
+    log.update_config(settings(max_message_bytes=150))
+    assert refusal(log, both) is ErrorCode.INVALID_RECORD
+
+
+def test_a_flipped_bit_is_a_corrupt_message(log):
+    records = batch(b"abc")
+    records[-2] ^= 1
+    assert refusal(log, records) is ErrorCode.CORRUPT_MESSAGE
+    assert log.staged_end == 0
+
+
+def test_clients_may_not_write_markers_but_coordinators_may(log):
+    with pytest.raises(Rejected) as caught:
+        log.append_as_leader(marker(commit=True, producer_id=1), REIGN, NOW)
+    assert caught.value.code is ErrorCode.INVALID_RECORD
+    assert append(log, marker(commit=True, producer_id=1)).base_offset == 0
+
+
+@pytest.mark.parametrize(("off_by", "taken"), [(0, True), (-1000, True), (-1001, False)])
+def test_times_before_the_limit_are_refused(log, off_by, taken):
+    log.update_config(settings(message_timestamp_before_max_ms=1000))
+    records = batch(b"a", timestamp=NOW + off_by)
+    if taken:
+        append(log, records)
+    else:
+        assert refusal(log, records) is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_times_after_the_limit_are_refused(log):
+    log.update_config(settings(message_timestamp_after_max_ms=1000))
+    append(log, batch(b"a", timestamp=NOW + 1000))
+    assert refusal(log, batch(b"a", timestamp=NOW + 1001)) is ErrorCode.INVALID_TIMESTAMP
+    append(log, batch(b"a", timestamp=-1))  # no time at all is fine
+
+
+def test_append_time_is_stamped_and_the_crc_made_anew(log):
+    log.update_config(settings(message_timestamp_type="LogAppendTime"))
+    appended = append(log, batch(b"a", b"b", timestamp=5), now=NOW + 9)
+    assert appended.append_time == NOW + 9
+    data = memoryview(read_bytes(log, 0))
+    header = read_header(data)
+    assert crc_holds(data, header) and header.log_append_time
+    assert [record.timestamp for record in iter_records(data)] == [NOW + 9] * 2
+
+
+def test_a_duplicate_stages_nothing_and_gets_the_first_offsets(log):
+    append(log, batch(b"a", b"b", producer_id=3))
+    append(log, batch(b"c", producer_id=3, base_sequence=2))
+    again = append(log, batch(b"a", b"b", producer_id=3))
+    assert (again.base_offset, again.last_offset, again.first_of_duplicate) == (0, 1, True)
+    assert log.log_end == 3
+
+
+def test_a_refused_batch_leaves_no_trace(log):
+    append(log, batch(b"a", producer_id=3))
+    code = refusal(log, batch(b"z", producer_id=3, base_sequence=7))
+    assert code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert (log.staged_end, len(read_all(log))) == (1, 1)
+    append(log, batch(b"b", producer_id=3, base_sequence=1))
+
+
+def test_records_of_our_own_are_taken_without_a_second_look(log):
+    log.append_as_leader(batch(b"a"), REIGN, NOW, origin=INTERNAL)
+    log.write_staged()
+    assert read_all(log) == [(0, b"a")]
+
+
+def test_the_leader_epoch_is_noted_once_it_is_written(log):
+    log.append_as_leader(batch(b"a"), 3, NOW)
+    assert log.history.latest == -1
+    log.write_staged()
+    append(log, batch(b"b"), leader_epoch=3)
+    append(log, batch(b"c"), leader_epoch=4)
+    assert log.history.reigns == [(3, 0), (4, 2)]
+
+
+# -- following ---------------------------------------------------------------------------
+
+
+def as_leader_has_them(*batches):
+    return memoryview(bytearray(b"".join(each.tobytes() for each in batches)))
+
+
+def test_a_follower_keeps_offsets_and_epochs(log):
+    sent = as_leader_has_them(
+        batch(b"a", b"b", base_offset=0, leader_epoch=1),
+        batch(b"c", base_offset=2, leader_epoch=1, producer_id=5, base_sequence=9),
+        batch(b"d", base_offset=7, leader_epoch=4),  # compaction left a gap
+    )
+    log.append_as_follower(sent)
+    assert read_all(log) == [(0, b"a"), (1, b"b"), (2, b"c"), (7, b"d")]
+    assert log.history.reigns == [(1, 0), (4, 7)]
+    assert log.producers.entries[5].last_sequence == 9
+    assert read_bytes(log, 0) == sent.tobytes()
+
+
+def test_a_follower_leaves_out_a_batch_that_the_fetch_cut(log):
+    sent = as_leader_has_them(batch(b"a", leader_epoch=0), batch(b"b", base_offset=1))
+    log.append_as_follower(sent[:-3])
+    assert log.log_end == 1
+
+
+def test_a_follower_refuses_offsets_it_has(log):
+    log.append_as_follower(as_leader_has_them(batch(b"a", b"b", leader_epoch=0)))
+    with pytest.raises(Corrupt, match="already reaches to 2"):
+        log.append_as_follower(as_leader_has_them(batch(b"b", base_offset=1)))
+    assert log.log_end == log.staged_end == 2
+
+
+def test_a_follower_refuses_a_wrong_crc_and_takes_nothing_of_that_answer(log):
+    good, bad = batch(b"a", producer_id=4), batch(b"b", base_offset=1)
+    bad[-1] ^= 4
+    with pytest.raises(Corrupt, match="CRC"):
+        log.append_as_follower(as_leader_has_them(good, bad))
+    assert (log.log_end, log.staged_end, log.producers.entries) == (0, 0, {})
+
+
+# -- reading -----------------------------------------------------------------------------
+
+
+def test_a_read_begins_with_the_batch_that_holds_the_offset(log):
+    append(log, batch(b"a", b"b"), batch(b"c", b"d", b"e"))
+    header = read_header(read_bytes(log, 3))
+    assert (header.base_offset, header.next_offset) == (2, 5)
+
+
+def test_a_read_ends_at_a_batch_boundary_within_the_limit(log):
+    fill(log, [b"x" * 100] * 10)
+    size = len(batch(b"x" * 100))
+    for limit in (size, size + 1, 3 * size - 1, 3 * size, 10 * size, 99 * size):
+        data = read_bytes(log, 0, limit)
+        assert len(data) == min(limit // size, 10) * size
+
+
+def test_the_first_batch_comes_whole_whatever_the_limit(log):
+    append(log, batch(b"x" * 500), batch(b"y"))
+    assert read_header(read_bytes(log, 0, 1)).size == len(read_bytes(log, 0, 1)) > 500
+    assert log.read(0, 1, 2, at_least_one=False) is None
+
+
+def test_nothing_beyond_the_end_offset_is_read(log):
+    fill(log, [b"a", b"b", b"c", b"d"])
+    assert [h.base_offset for _, h in headers(read_bytes(log, 1, end=3))] == [1, 2]
+    assert log.read(3, 1000, 3) is None
+    assert log.read(4, 1000, 99) is None
+
+
+@pytest.mark.parametrize("offset", [1, 9])
+def test_offsets_outside_of_the_log_are_out_of_range(log, offset):
+    fill(log, [b"x"] * 8)
+    log.move_start_to(2)
+    with pytest.raises(Rejected) as caught:
+        log.read(offset, 100, 8)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_read_goes_on_in_the_next_segment(disk):
+    log = disk.log()
+    fill(log, [b"a", b"b"])
+    log.roll(NOW)
+    fill(log, [b"c", b"d"])
+    assert read_all(log, max_bytes=80) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
+
+
+def test_a_slice_outlives_roll_eviction_and_deletion(tmp_path):
+    disk = Disk(tmp_path / "data", open_files_max=8)
+    log = disk.log()
+    append(log, batch(b"keep me"))
+    held = log.read(0, 1000, 1)
+    log.roll(NOW)
+    for partition in range(1, 30):
+        append(disk.log(TopicPartition("orders", partition)), batch(b"x"))
+    disk.logs.delete(ORDERS)
+    disk.worker.run()
+    assert not log.folder.exists()
+    assert b"keep me" in os.pread(held.file.fd, held.size, held.position)
+    disk.crash()
+
+
+def test_the_bytes_to_wait_for_are_about_right(log):
+    fill(log, [b"x" * 1000] * 50)
+    assert log.bytes_between(50, 50) == 0
+    assert abs(log.bytes_between(0, 50) - log.size) < 10
+    assert abs(log.bytes_between(25, 50) - log.size // 2) < 8000
+    log.roll(NOW)
+    fill(log, [b"x" * 1000] * 10)
+    assert abs(log.bytes_between(40, 55) - 15 * log.size // 60) < 8000
+
+
+def test_a_time_is_found_record_by_record(log):
+    for i in range(0, 100, 2):
+        append(log, batch(b"a" * 300, timestamp=NOW + i), leader_epoch=6)
+    log.roll(NOW)
+    append(log, batch(b"last", timestamp=NOW + 500))
+    assert log.offset_for_time(NOW - 5)[:2] == (0, NOW)
+    assert log.offset_for_time(NOW + 40) == (20, NOW + 40, 6)
+    assert log.offset_for_time(NOW + 41)[:2] == (21, NOW + 42)
+    assert log.offset_for_time(NOW + 99)[:2] == (50, NOW + 500)
+    assert log.offset_for_time(NOW + 501) is None
+
+
+def test_times_below_the_log_start_are_not_found(log):
+    for i in range(5):
+        append(log, batch(b"a", b"b", timestamp=NOW + i))
+    log.move_start_to(5)
+    assert log.offset_for_time(NOW)[:2] == (5, NOW + 2)
+
+
+def test_the_largest_time_is_found_though_later_records_are_older(log):
+    assert log.max_timestamp() is None
+    for timestamp in (3, 9, 4):
+        append(log, batch(b"x", b"y", timestamp=NOW + timestamp))
+    log.roll(NOW)
+    append(log, batch(b"z", timestamp=NOW + 5))
+    assert log.max_timestamp()[:2] == (2, NOW + 9)
+
+
+# -- rolling -----------------------------------------------------------------------------
+
+
+def test_a_segment_rolls_when_the_next_batch_would_not_fit(disk):
+    log = disk.log()
+    size = len(batch(b"x" * 50))
+    log.update_config(settings(segment_bytes=3 * size))
+    fill(log, [b"x" * 50] * 7)
+    assert segment_names(log) == [0, 3, 6]
+    assert len(read_all(log)) == 7
+
+
+def test_a_roll_in_the_middle_of_staging_loses_nothing(disk):
+    log = disk.log()
+    size = len(batch(b"x" * 50, producer_id=1))
+    log.update_config(settings(segment_bytes=2 * size))
+    for sequence in range(5):
+        log.append_as_leader(batch(b"x" * 50, producer_id=1, base_sequence=sequence), REIGN, NOW)
+    log.write_staged()
+    assert segment_names(log) == [0, 2, 4]
+    # The snapshot made by the roll must not know what was staged behind it.
+    for base in (2, 4):
+        snapshot = (log.folder / f"{base:020d}.snapshot").read_bytes()
+        assert struct.unpack_from(">i", snapshot, 20)[0] == base - 1  # the last sequence
+
+
+def test_a_segment_rolls_by_the_age_of_its_records(disk):
+    log = disk.log()
+    log.update_config(settings(segment_ms=1000))
+    fill(log, [b"a"])
+    append(log, batch(b"b", timestamp=NOW + 1000))
+    assert segment_names(log) == [0]
+    append(log, batch(b"c", timestamp=NOW + 1001))
+    assert segment_names(log) == [0, 2]
+
+
+def test_records_without_times_roll_by_the_age_of_the_file(disk):
+    log = disk.log()
+    log.update_config(settings(segment_ms=1000))
+    append(log, batch(b"a", timestamp=-1), now=NOW + 999)
+    append(log, batch(b"b", timestamp=-1), now=NOW + 1000)
+    assert segment_names(log) == [0]
+    append(log, batch(b"c", timestamp=-1), now=NOW + 1001)
+    assert segment_names(log) == [0, 2]
+
+
+def test_jitter_brings_the_roll_forward(disk, monkeypatch):
+    monkeypatch.setattr("random.randrange", lambda limit: limit - 1)
+    log = disk.log()
+    log.update_config(settings(segment_ms=1000, segment_jitter_ms=400))
+    fill(log, [b"a"])
+    append(log, batch(b"b", timestamp=NOW + 601))
+    append(log, batch(b"c", timestamp=NOW + 602))
+    assert segment_names(log) == [0, 2]
+
+
+def test_a_full_index_rolls_the_segment(disk):
+    log = disk.log()
+    log.update_config(settings(segment_index_bytes=40, index_interval_bytes=1))
+    fill(log, [b"x"] * 20)
+    bases = segment_names(log)
+    assert len(bases) > 2
+    for base in bases:
+        assert (log.folder / f"{base:020d}.index").stat().st_size <= 40
+    assert len(read_all(log)) == 20
+
+
+def test_offsets_too_far_from_the_base_roll_the_segment(log):
+    log.append_as_follower(as_leader_has_them(batch(b"a", base_offset=0)))
+    log.append_as_follower(as_leader_has_them(batch(b"b", base_offset=2**31 - 1)))
+    log.append_as_follower(as_leader_has_them(batch(b"c", base_offset=2**31)))
+    assert segment_names(log) == [0, 2**31]
+    assert [offset for offset, _ in read_all(log)] == [0, 2**31 - 1, 2**31]
+
+
+def test_an_empty_segment_is_not_rolled(log):
+    assert not log.roll(NOW)
+    append(log, batch(b"a"))
+    assert log.roll(NOW)
+    assert not log.roll(NOW)
+    assert segment_names(log) == [0, 1]
+
+
+# -- retention and deletion --------------------------------------------------------------
+
+
+def three_segments(log):
+    for timestamp in (0, 1000, 2000):
+        append(log, batch(b"a" * 100, timestamp=NOW + timestamp))
+        append(log, batch(b"b" * 100, timestamp=NOW + timestamp))
+        log.roll(NOW)
+
+
+def test_old_segments_are_renamed_at_once_and_unlinked_later(disk):
+    log = disk.log()
+    three_segments(log)
+    disk.worker.run()
+    log.update_config(settings(retention_ms=500, file_delete_delay_ms=60_000))
+    assert log.apply_retention(log.log_end, NOW + 2000).by_time == 2
+    assert segment_names(log) == [4, 6]
+    assert (log.log_start, log.log_end) == (4, 6)
+    deleted = list(log.folder.glob("*.deleted"))
+    assert len(deleted) == 6
+    assert [delay for delay, _ in disk.worker.jobs] == [60_000]
+    disk.worker.run()
+    assert not list(log.folder.glob("*.deleted"))
+    assert not (log.folder / f"{2:020d}.snapshot").exists()
+
+
+def test_when_everything_is_old_a_fresh_segment_stays(log):
+    append(log, batch(b"a"))
+    log.update_config(settings(retention_ms=0))
+    log.apply_retention(log.log_end, NOW + DAY_MS)
+    assert segment_names(log) == [1]
+    assert (log.log_start, log.log_end) == (1, 1)
+    assert append(log, batch(b"b")).base_offset == 1
+
+
+def test_size_counts_per_partition(log):
+    three_segments(log)
+    log.update_config(settings(retention_bytes=log.size // 2, retention_ms=-1))
+    assert log.apply_retention(log.log_end, NOW).by_size == 1
+    assert log.log_start == 2
+
+
+def test_deleted_records_are_out_of_reach_at_once_and_their_segments_soon(log):
+    three_segments(log)
+    log.move_start_to(3)
+    with pytest.raises(Rejected):
+        log.read(2, 100, 6)
+    assert read_all(log)[0][0] == 3
+    assert segment_names(log) == [0, 2, 4, 6]
+    log.apply_retention(log.log_end, NOW)
+    assert segment_names(log) == [2, 4, 6]
+    assert log.log_start == 3
+
+
+def test_records_cannot_be_deleted_beyond_the_end(log):
+    append(log, batch(b"a"))
+    with pytest.raises(Rejected) as caught:
+        log.move_start_to(2)
+    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_the_log_start_does_not_move_back(log):
+    fill(log, [b"a"] * 5)
+    log.move_start_to(4)
+    log.move_start_to(2)
+    assert log.log_start == 4
+
+
+# -- cutting -----------------------------------------------------------------------------
+
+
+def test_cutting_drops_what_lies_behind(disk):
+    log = disk.log()
+    log.update_config(settings(index_interval_bytes=1))
+    for i in range(10):
+        append(log, batch(b"%d" % i, producer_id=1, base_sequence=i), leader_epoch=i // 4)
+        if i in (3, 6):
+            log.roll(NOW)
+    log.truncate_to(5)
+    assert (log.log_end, log.staged_end) == (5, 5)
+    assert segment_names(log) == [0, 4]
+    assert log.history.reigns == [(0, 0), (1, 4)]
+    assert log.producers.entries[1].last_sequence == 4
+    append(log, batch(b"new", producer_id=1, base_sequence=5))
+    assert [value for _, value in read_all(log)] == [b"0", b"1", b"2", b"3", b"4", b"new"]
+
+
+def test_cutting_inside_a_batch_drops_the_whole_batch(log):
+    append(log, batch(b"a"), batch(b"b", b"c", b"d"))
+    log.truncate_to(3)
+    assert log.log_end == 1
+    assert read_all(log) == [(0, b"a")]
+
+
+def test_cutting_at_or_behind_the_end_changes_nothing(log):
+    append(log, batch(b"a"))
+    log.truncate_to(1)
+    log.truncate_to(7)
+    assert log.log_end == 1
+
+
+def test_cutting_takes_aborted_transactions_along(log):
+    append(log, batch(b"a", producer_id=1, transactional=True), marker(commit=False, producer_id=1))
+    append(log, batch(b"b", producer_id=2, transactional=True), marker(commit=False, producer_id=2))
+    assert log.aborted_transactions(0, 4) == [(1, 0), (2, 2)]
+    log.truncate_to(3)
+    assert log.aborted_transactions(0, 4) == [(1, 0)]
+    assert log.last_stable_offset(3) == 2
+
+
+def test_a_log_can_begin_anew_elsewhere(log):
+    three_segments(log)
+    log.truncate_fully(100)
+    assert (log.log_start, log.log_end, log.size) == (100, 100, 0)
+    assert segment_names(log) == [100]
+    assert log.producers.entries == {} and log.history.reigns == []
+    assert append(log, batch(b"a")).base_offset == 100
+
+
+def test_cutting_below_the_first_segment_begins_anew(log):
+    log.truncate_fully(100)
+    append(log, batch(b"a"))
+    log.truncate_to(50)
+    assert (log.log_start, log.log_end) == (50, 50)
+
+
+# -- transactions ------------------------------------------------------------------------
+
+
+def test_readers_of_committed_records_stop_at_the_first_open_transaction(log):
+    append(log, batch(b"plain"))
+    append(log, batch(b"open", producer_id=1, transactional=True))
+    append(log, batch(b"plain"))
+    assert log.last_stable_offset(3) == 1
+    assert log.last_stable_offset(1) == 1
+    append(log, marker(commit=True, producer_id=1))
+    assert log.last_stable_offset(3) == 1  # the marker is not replicated yet
+    assert log.last_stable_offset(4) == 4
+
+
+def test_aborted_transactions_are_listed_for_the_range_they_reach_into(log):
+    append(log, batch(b"a", producer_id=1, transactional=True))
+    append(log, batch(b"b", producer_id=2, transactional=True))
+    append(log, marker(commit=False, producer_id=1))
+    log.roll(NOW)
+    append(log, marker(commit=False, producer_id=2))
+    append(log, batch(b"c", producer_id=3, transactional=True), marker(commit=True, producer_id=3))
+    assert log.aborted_transactions(0, 6) == [(1, 0), (2, 1)]
+    assert log.aborted_transactions(0, 1) == [(1, 0)]
+    assert log.aborted_transactions(3, 6) == [(2, 1)]
+    assert log.aborted_transactions(4, 6) == []
+
+
+# -- durability --------------------------------------------------------------------------
+
+
+def test_flushing_moves_the_recovery_point(log):
+    fill(log, [b"a", b"b"])
+    assert log.recovery_point == 0
+    asyncio.run(log.flush())
+    assert log.recovery_point == 2
+
+
+def test_a_flush_asked_for_before_a_cut_does_not_vouch_for_what_was_cut(log):
+    fill(log, [b"a", b"b", b"c"])
+    make_durable = log.begin_flush()
+    log.truncate_to(1)
+    fill(log, [b"x", b"y", b"z"])
+    make_durable()
+    assert log.recovery_point == 0
+
+
+def test_flushes_are_asked_for_by_count_and_by_time(log):
+    log.update_config(settings(flush_messages=3, flush_ms=1000))
+    fill(log, [b"a", b"b"])
+    assert not log.needs_flush(NOW + 999)
+    assert log.needs_flush(NOW + 1000)
+    fill(log, [b"c"])
+    assert log.needs_flush(NOW)
+    log.flush_now()
+    assert not log.needs_flush(NOW + 5000)
+
+
+def test_a_closed_segment_is_flushed_in_the_background(disk):
+    log = disk.log()
+    fill(log, [b"a", b"b"])
+    log.roll(NOW)
+    assert log.recovery_point == 0
+    disk.worker.run()
+    assert log.recovery_point == 2
+
+
+def test_a_failing_fsync_takes_the_folder_offline(log, monkeypatch):
+    def fail(fd):
+        raise OSError(errno.EIO, "Input/output error")
+
+    fill(log, [b"a"])
+    monkeypatch.setattr(os, "fsync", fail)
+    log.flush_now()
+    assert log.recovery_point == 0
+    assert "fsync" in log.offline
+
+
+# -- a disk that fails -------------------------------------------------------------------
+
+
+def test_a_full_disk_refuses_everything_staged_and_takes_writes_again_later(disk):
+    """The kernel's own short write: a limit on the size of files."""
+    log = disk.log()
+    append(log, batch(b"kept" * 100, producer_id=1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for sequence in (1, 2):
+        log.append_as_leader(
+            batch(b"lost" * 100, producer_id=1, base_sequence=sequence), REIGN, NOW
+        )
+    log.append_as_leader(batch(b"open", producer_id=2, transactional=True), REIGN, NOW)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log.size + 200, hard))
+        with pytest.raises(Rejected) as caught:
+            log.write_staged()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (log.log_end, log.staged_end, log.offline) == (1, 1, None)
+    assert read_all(log) == [(0, b"kept" * 100)]
+    assert (log.folder / f"{0:020d}.log").stat().st_size == log.size
+    assert log.last_stable_offset(1) == 1
+
+    retried = append(log, batch(b"lost" * 100, producer_id=1, base_sequence=1))
+    assert (retried.base_offset, retried.first_of_duplicate) == (1, False)
+
+
+def fail_writes(monkeypatch, error):
+    def fail(*arguments):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    monkeypatch.setattr(files, "_pwritev", fail)
+
+
+def test_a_broken_disk_takes_its_folder_offline(log, monkeypatch):
+    log.append_as_leader(batch(b"a"), REIGN, NOW)
+    fail_writes(monkeypatch, errno.EIO)
+    with pytest.raises(Rejected) as caught:
+        log.write_staged()
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.offline is not None
+
+
+def test_a_write_that_fails_because_of_a_roll_is_reported_to_whoever_staged_before(
+    log, monkeypatch
+):
+    size = len(batch(b"x" * 50))
+    log.update_config(settings(segment_bytes=2 * size))
+    log.append_as_leader(batch(b"1" * 50), REIGN, NOW)
+    log.append_as_leader(batch(b"2" * 50), REIGN, NOW)
+    with monkeypatch.context() as patched:
+        fail_writes(patched, errno.ENOSPC)
+        for _ in range(2):  # the third batch, and whatever comes with it
+            with pytest.raises(Rejected):
+                log.append_as_leader(batch(b"3" * 50), REIGN, NOW)
+    with pytest.raises(Rejected) as caught:
+        log.write_staged()
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (log.log_end, log.staged_end) == (0, 0)
+    log.write_staged()
+    assert append(log, batch(b"4")).base_offset == 0
+
+
+def test_an_index_entry_that_points_into_a_batch_is_found_out_and_mended(disk, caplog):
+    log = disk.log()
+    log.update_config(settings(index_interval_bytes=1))
+    fill(log, [b"%02d" % i for i in range(20)])
+    log.roll(NOW)
+    fill(log, [b"x"])
+    disk.stop()
+    path = log.folder / f"{0:020d}.index"
+    entries = bytearray(path.read_bytes())
+    entries[8 * 9 + 7] ^= 0x05
+    path.write_bytes(entries)
+    disk.start()
+    log = disk.log()
+    assert [value for _, value in read_all(log, max_bytes=300)][:20] == [
+        b"%02d" % i for i in range(20)
+    ]
+    assert [read_header(read_bytes(log, i)).base_offset for i in range(20)] == list(range(20))
+
+
+# -- the end of a log --------------------------------------------------------------------
+
+
+def test_deleting_renames_the_folder_and_removes_it_later(disk):
+    log = disk.log()
+    append(log, batch(b"a"))
+    disk.logs.delete(ORDERS)
+    assert disk.logs.get(ORDERS) is None
+    assert log.folder.name.startswith("orders-0.") and log.folder.name.endswith("-delete")
+    assert len(log.folder.name) == len("orders-0.-delete") + 32
+    assert log.folder.exists()
+    disk.worker.run()
+    assert not log.folder.exists()
+
+
+def test_a_topic_with_the_longest_name_can_be_deleted(disk):
+    name = TopicPartition("t" * 249, 12)
+    log = disk.log(name)
+    disk.logs.delete(name)
+    assert len(log.folder.name) == 255

@@ -1,0 +1,358 @@
+"""Opening a folder after a clean stop, a crash, a torn write or a flipped bit."""
+
+import logging
+import os
+
+import pytest
+from tests.fakes.logs import (
+    NOW,
+    Disk,
+    append,
+    batch,
+    fill,
+    marker,
+    read_all,
+    settings,
+)
+
+from headrace.records.batch import read_header
+from headrace.records.record import Record, build_batch
+from headrace.storage import segment as segment_module
+from headrace.storage.checkpoint import CLEAN_SHUTDOWN, LEADER_EPOCHS
+
+
+@pytest.fixture
+def disk(tmp_path):
+    disk = Disk(tmp_path / "data", config=settings(index_interval_bytes=100))
+    yield disk
+    disk.crash()
+
+
+def file(log, base, suffix="log"):
+    return log.folder / f"{base:020d}.{suffix}"
+
+
+def flip(path, position):
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+
+
+def state(log):
+    """All that a reader or a producer could notice."""
+    return (
+        log.log_start,
+        log.log_end,
+        read_all(log),
+        list(log.producers.snapshot()),
+        log.producers.ongoing,
+        list(log.history.reigns),
+        log.aborted_transactions(0, log.log_end),
+        log.max_timestamp(),
+    )
+
+
+def a_busy_log(log):
+    """Plain, idempotent and transactional batches over three segments and two reigns."""
+    for i in range(30):
+        reign = 0 if i < 24 else 4
+        plain = batch(b"%d" % i, producer_id=1, base_sequence=i, timestamp=NOW + i)
+        append(log, plain, leader_epoch=reign)
+        if i in (9, 19):
+            log.roll(NOW)
+        if i == 5:
+            append(log, batch(b"t", producer_id=2, transactional=True))
+        if i == 12:
+            append(log, marker(commit=False, producer_id=2))
+        if i == 25:
+            append(log, batch(b"o", producer_id=3, transactional=True), leader_epoch=reign)
+    return log
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "crash"])
+def test_a_log_comes_back_as_it_was(disk, clean):
+    log = a_busy_log(disk.log())
+    before = state(log)
+    assert state(disk.restarted(clean=clean)) == before
+    append(disk.log(), batch(b"more", producer_id=1, base_sequence=30), leader_epoch=4)
+
+
+def test_indexes_are_the_same_whether_kept_or_rebuilt(disk):
+    log = a_busy_log(disk.log())
+    disk.stop()
+    names = ["index", "timeindex", "txnindex", "snapshot"]
+    kept = {p.name: p.read_bytes() for name in names for p in log.folder.glob(f"*.{name}")}
+    for path in log.folder.glob("*index"):
+        path.unlink()
+    (disk.paths[0] / CLEAN_SHUTDOWN).unlink()
+    (disk.paths[0] / "recovery-point-offset-checkpoint").unlink()
+    disk.start()
+    disk.stop()
+    assert {p.name: p.read_bytes() for name in names for p in log.folder.glob(f"*.{name}")} == kept
+
+
+def test_after_a_clean_stop_only_the_end_of_the_active_segment_is_read(disk, monkeypatch):
+    log = disk.log()
+    fill(log, [b"x" * 50] * 40)
+    log.roll(NOW)
+    fill(log, [b"x" * 50] * 40)
+    disk.stop()
+    ranges = watch_scans(monkeypatch)
+    disk.start()
+    assert ranges and all(end - start < 500 for start, end in ranges)
+
+
+def watch_scans(monkeypatch):
+    """The byte ranges that are read batch by batch from now on."""
+    ranges = []
+    original = segment_module.Scan.__init__
+
+    def spy(self, file, start, end, next_offset, *, check_crc):
+        ranges.append((start, end))
+        original(self, file, start, end, next_offset, check_crc=check_crc)
+
+    monkeypatch.setattr(segment_module.Scan, "__init__", spy)
+    return ranges
+
+
+def test_after_a_crash_nothing_below_the_recovery_point_is_checked(disk, monkeypatch):
+    log = disk.log()
+    fill(log, [b"x" * 100] * 50)
+    log.roll(NOW)
+    fill(log, [b"x" * 100] * 50)
+    log.flush_now()
+    disk.logs.checkpoint(wait=True)
+    flushed = file(log, 50).stat().st_size
+    fill(log, [b"y" * 100] * 3)
+    disk.crash()
+    flip(file(log, 0), 200)  # not even looked at
+    checked = []
+    original = segment_module.Scan.__init__
+
+    def spy(self, opened, start, end, next_offset, *, check_crc):
+        if check_crc:
+            checked.append((os.fstat(opened.fd).st_ino, start))
+        original(self, opened, start, end, next_offset, check_crc=check_crc)
+
+    monkeypatch.setattr(segment_module.Scan, "__init__", spy)
+    disk.start()
+    assert disk.log().log_end == 103
+    [(inode, start)] = checked
+    assert inode == file(log, 50).stat().st_ino
+    assert flushed - 400 < start <= flushed
+
+
+@pytest.mark.parametrize("lost", [1, 20, 61, 100])
+def test_a_torn_tail_is_cut_at_the_last_whole_batch(disk, lost, caplog):
+    log = disk.log()
+    fill(log, [b"a" * 40, b"b" * 40, b"c" * 40])
+    size = log.size
+    disk.crash()
+    with file(log, 0).open("r+b") as torn:
+        torn.truncate(size - lost)
+    with caplog.at_level(logging.WARNING):
+        disk.start()
+    log = disk.log()
+    assert read_all(log) == [(0, b"a" * 40), (1, b"b" * 40)]
+    assert file(log, 0).stat().st_size == log.size
+    kept = log.size
+    assert f"cut at byte {kept}, offset 2" in caplog.text
+    assert f"{size - lost - kept} bytes" in caplog.text
+    assert append(log, batch(b"d")).base_offset == 2
+
+
+def test_zeros_behind_the_last_batch_are_cut(disk):
+    """What a file system leaves that extended the file before it wrote the data."""
+    log = disk.log()
+    fill(log, [b"a"])
+    disk.crash()
+    with file(log, 0).open("ab") as torn:
+        torn.write(bytes(5000))
+    disk.start()
+    assert read_all(disk.log()) == [(0, b"a")]
+
+
+def test_a_flipped_bit_cuts_the_log_there_and_drops_later_segments(disk, caplog):
+    log = a_busy_log(disk.log())
+    disk.worker.jobs.clear()
+    disk.crash()
+    flip(file(log, 11), 4 * read_header(file(log, 11).read_bytes()).size - 1)
+    disk.start()
+    log = disk.log()
+    assert log.log_end == 14
+    assert [path.name for path in sorted(log.folder.glob("*.log"))] == [
+        file(log, 0).name,
+        file(log, 11).name,
+    ]
+    assert not file(log, 22, "index").exists()
+    assert not file(log, 22, "snapshot").exists()
+    assert "1 later segments" in caplog.text
+    last = log.producers.entries[1].last_sequence
+    append(log, batch(b"next", producer_id=1, base_sequence=last + 1))
+
+
+def test_after_a_clean_stop_a_torn_active_segment_is_still_noticed(disk):
+    log = disk.log()
+    fill(log, [b"a" * 40, b"b" * 40, b"c" * 40])
+    disk.stop()
+    with file(log, 0).open("r+b") as torn:
+        torn.truncate(log.size - 7)
+    disk.start()
+    assert [offset for offset, _ in read_all(disk.log())] == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+@pytest.mark.parametrize("damage", ["absent", "cut", "garbage", "zeros"])
+def test_a_damaged_index_is_made_anew(disk, suffix, damage):
+    log = a_busy_log(disk.log())
+    before = state(log)
+    disk.stop()
+    for base in (0, 11, 22):
+        path = file(log, base, suffix)
+        data = path.read_bytes()
+        if damage == "absent":
+            path.unlink()
+        elif damage == "cut":
+            path.write_bytes(data[:-3])
+        elif damage == "garbage":
+            path.write_bytes(b"\xa5" * len(data))
+        else:
+            path.write_bytes(bytes(len(data) + 800))
+    disk.start()
+    after = state(disk.log())
+    if (suffix, damage) == ("timeindex", "zeros"):
+        before, after = before[:-1], after[:-1]  # looks like one that was never filled
+    assert after == before
+
+
+def test_a_damaged_snapshot_is_replaced_by_an_older_one(disk, caplog):
+    log = a_busy_log(disk.log())
+    before = state(log)
+    disk.stop()
+    flip(file(log, log.log_end, "snapshot"), 12)
+    disk.start()
+    assert state(disk.log()) == before
+    assert "an older one used" in caplog.text
+
+
+def test_without_any_snapshot_a_crashed_log_is_read_from_its_start(disk):
+    log = a_busy_log(disk.log())
+    before = state(log)
+    log.flush_now()
+    disk.logs.checkpoint(wait=True)
+    disk.crash()
+    for path in log.folder.glob("*.snapshot"):
+        path.unlink()
+    disk.start()
+    assert state(disk.log()) == before
+
+
+def test_leader_epochs_lost_in_a_crash_are_found_in_the_batches(disk):
+    log = a_busy_log(disk.log())
+    reigns = list(log.history.reigns)
+    disk.crash()
+    (log.folder / LEADER_EPOCHS).write_text("0\n0\n")
+    disk.start()
+    assert disk.log().history.reigns == reigns
+
+
+@pytest.mark.parametrize("content", ["", "garbage", "0\n7\n0 0\n", "0\n1\nx y\n"])
+def test_a_damaged_leader_epoch_file_is_made_anew(disk, content):
+    log = a_busy_log(disk.log())
+    reigns = list(log.history.reigns)
+    disk.crash()
+    (log.folder / LEADER_EPOCHS).write_text(content)
+    disk.start()
+    assert disk.log().history.reigns == reigns
+
+
+@pytest.mark.parametrize("torn_by", [0, 5], ids=["between batches", "within a batch"])
+def test_a_snapshot_that_knows_more_than_the_log_is_not_believed(disk, torn_by):
+    """It would call a batch a duplicate that was lost in the crash."""
+    log = disk.log()
+    append(log, batch(b"a", producer_id=1))
+    kept = log.size
+    append(log, batch(b"b", producer_id=1, base_sequence=1))
+    log.roll(NOW)
+    disk.crash()
+    with file(log, 0).open("r+b") as torn:
+        torn.truncate(kept + torn_by)
+    disk.start()
+    log = disk.log()
+    assert [offset for offset, _ in read_all(log)] == [0]
+    log = disk.restarted()
+    assert log.producers.entries[1].last_sequence == 0
+    again = append(log, batch(b"b", producer_id=1, base_sequence=1))
+    assert not again.first_of_duplicate
+    log.truncate_to(again.base_offset)
+    assert log.producers.entries[1].last_sequence == 0
+
+
+def test_deleted_records_stay_deleted_over_a_restart(disk):
+    log = disk.log()
+    fill(log, [b"a"] * 10)
+    log.move_start_to(6)
+    disk.stop()
+    disk.start()
+    log = disk.log()
+    assert (log.log_start, log.log_end) == (6, 10)
+
+
+def test_a_log_that_lost_everything_above_its_start_begins_there(disk):
+    log = disk.log()
+    fill(log, [b"a"] * 10)
+    log.move_start_to(8)
+    disk.logs.checkpoint(wait=True)
+    disk.crash()
+    with file(log, 0).open("r+b") as torn:
+        torn.truncate(100)
+    disk.start()
+    log = disk.log()
+    assert (log.log_start, log.log_end, read_all(log)) == (8, 8, [])
+    assert append(log, batch(b"new")).base_offset == 8
+
+
+def test_leftovers_of_deletion_are_removed_at_the_start(disk):
+    log = a_busy_log(disk.log())
+    log.update_config(settings(retention_bytes=0))
+    disk.worker.jobs.clear()
+    log.apply_retention(11, NOW)
+    assert list(log.folder.glob("*.deleted"))
+    disk.crash()
+    (log.folder / "00000000000000000099.index").write_bytes(b"")
+    (log.folder / f"{LEADER_EPOCHS}.tmp").write_bytes(b"")
+    disk.start()
+    assert not list(log.folder.glob("*.deleted")) + list(log.folder.glob("*.tmp"))
+    assert not (log.folder / "00000000000000000099.index").exists()
+    assert disk.log().log_start == 11
+
+
+def test_an_empty_log_comes_back_empty(disk):
+    log = disk.log()
+    log.truncate_fully(7)
+    for clean in (True, False):
+        log = disk.restarted(clean=clean)
+        assert (log.log_start, log.log_end, read_all(log)) == (7, 7, [])
+
+
+def test_a_log_of_magic_0_and_1_can_be_read(disk):
+    """Messages from before Kafka 0.11, one by one; nobody appends such any more."""
+    log = disk.log()
+    disk.stop()
+    old = b"".join(_old_message(offset, b"v%d" % offset) for offset in range(5))
+    new = build_batch([Record(5, NOW, None, b"new")], base_offset=5, leader_epoch=0)
+    file(log, 0).write_bytes(old + new)
+    (disk.paths[0] / CLEAN_SHUTDOWN).unlink()
+    disk.start()
+    log = disk.log()
+    assert [value for _, value in read_all(log)] == [b"v%d" % i for i in range(5)] + [b"new"]
+    assert append(log, batch(b"x")).base_offset == 6
+
+
+def _old_message(offset, value):
+    import struct
+    import zlib
+
+    body = struct.pack(">bbq", 1, 0, NOW) + struct.pack(">ii", -1, len(value)) + value
+    crc = zlib.crc32(body)
+    return struct.pack(">qiI", offset, len(body) + 4, crc) + body
