@@ -71,7 +71,9 @@ def alter_partition_reassignments(
     for topic in request.topics:
         answers = []
         for wanted in topic.partitions:
-            answer = response.ReassignablePartitionResponse(partition_index=wanted.partition_index)
+            answer = response.ReassignablePartitionResponse(
+                partition_index=wanted.partition_index, error_message=None
+            )
             try:
                 broker.control.check_reassignment(
                     TopicPartition(topic.name, wanted.partition_index),
@@ -82,6 +84,7 @@ def alter_partition_reassignments(
             answers.append(answer)
         responses.append(response.ReassignableTopicResponse(name=topic.name, partitions=answers))
     return response(
+        error_message=None,
         allow_replication_factor_change=request.allow_replication_factor_change,
         responses=responses,
     )
@@ -91,7 +94,7 @@ def list_partition_reassignments(
     broker: "Broker", context: Context, request: m.ListPartitionReassignmentsRequest
 ) -> m.ListPartitionReassignmentsResponse:
     # Replicas cannot move on a cluster of one, so none is ever under way.
-    return m.ListPartitionReassignmentsResponse()
+    return m.ListPartitionReassignmentsResponse(error_message=None)
 
 
 def describe_acls(

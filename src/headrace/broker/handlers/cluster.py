@@ -82,6 +82,7 @@ def describe_cluster(
         )
     picture = broker.picture
     return response(
+        error_message=None,
         endpoint_type=_BROKERS,
         cluster_id=picture.cluster_id,
         controller_id=picture.controller_id,
@@ -162,10 +163,13 @@ async def update_features(
     await broker.control.update_features(updates, validate_only=request.validate_only)
     response = m.UpdateFeaturesResponse
     return response(
+        error_message=None,
         results=[
-            response.UpdatableFeatureResult(feature=update.name, error_code=ErrorCode.NONE)
+            response.UpdatableFeatureResult(
+                feature=update.name, error_code=ErrorCode.NONE, error_message=None
+            )
             for update in updates
-        ]
+        ],
     )
 
 

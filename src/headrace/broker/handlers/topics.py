@@ -71,6 +71,7 @@ def _created(
         name=topic.name,
         topic_id=topic.topic_id,
         error_code=ErrorCode.NONE,
+        error_message=None,
         num_partitions=len(topic.partitions),
         replication_factor=len(topic.partitions[0].replicas),
         configs=[*settings, *own.values()] if defaults else [],
@@ -140,7 +141,10 @@ async def delete_topics(
         if isinstance(answer, TopicState):
             results.append(
                 m.DeleteTopicsResponse.DeletableTopicResult(
-                    name=name, topic_id=answer.topic_id, error_code=ErrorCode.NONE
+                    name=name,
+                    topic_id=answer.topic_id,
+                    error_code=ErrorCode.NONE,
+                    error_message=None,
                 )
             )
         else:
@@ -185,7 +189,9 @@ async def create_partitions(
     for topic in request.topics:
         if counts[topic.name] > 1:
             continue
-        result = response.CreatePartitionsTopicResult(name=topic.name, error_code=ErrorCode.NONE)
+        result = response.CreatePartitionsTopicResult(
+            name=topic.name, error_code=ErrorCode.NONE, error_message=None
+        )
         try:
             await broker.control.create_partitions(
                 topic.name,

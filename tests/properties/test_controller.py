@@ -1,0 +1,238 @@
+"""The controller as a machine: brokers die and return, topics come and go, and the rules hold."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from headrace.core.controller import (
+    AddPartitions,
+    Change,
+    ChangePartition,
+    Controller,
+    CreateTopic,
+    DeleteTopic,
+    Dice,
+)
+from headrace.core.topics import NewTopic
+from headrace.model.cluster import NO_LEADER, BrokerEntry, PartitionState, Picture
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import BrokerId, ControllerEpoch, TopicId
+
+BROKERS = [BrokerId(number) for number in range(1, 5)]
+NAMES = ["a", "b.c", "b_c"]
+
+
+class ControllerLife(RuleBasedStateMachine):
+    """A tree that sometimes refuses, and a controller that must never notice wrongly."""
+
+    @initialize(unclean=st.booleans())
+    def start(self, unclean: bool) -> None:
+        self.zxid = 0
+        self.unclean = unclean
+        self.live = {broker: self.registered(broker) for broker in BROKERS[:3]}
+        self.controller = Controller(
+            ControllerEpoch(1), Picture("c", BROKERS[0], dict(self.live), {})
+        )
+        self.written: dict[tuple[TopicId, int], PartitionState] = {}
+        self.granted: dict[tuple[TopicId, int], int] = {}
+        self.generation = self.controller.picture.generation
+        self.ids = 0
+
+    def registered(self, broker: BrokerId) -> BrokerEntry:
+        self.zxid += 1
+        return BrokerEntry(broker, {}, None, broker_epoch=self.zxid)
+
+    def write(self, changes: list[Change], granted: bool = True) -> None:
+        """The tree: takes all or nothing, and checks what is expected."""
+        before = self.controller.picture
+        if not granted:
+            assert self.controller.picture is before
+            return
+        self.zxid += 1
+        for change in changes:
+            if isinstance(change, ChangePartition):
+                self.check_step(change)
+            for state in _states_of(change):
+                key = state.topic_id, state.partition
+                self.written[key] = state
+                self.granted[key] = self.zxid
+        self.controller.replay(changes)
+
+    def check_step(self, change: ChangePartition) -> None:
+        state = change.state
+        old = self.written[state.topic_id, state.partition]
+        assert change.expected == old.partition_epoch
+        assert state.partition_epoch == old.partition_epoch + 1
+        assert state.leader_epoch in (old.leader_epoch, old.leader_epoch + 1)
+        if state.leader != old.leader:
+            assert state.leader_epoch == old.leader_epoch + 1, "another leader is another reign"
+        if state.leader != NO_LEADER and state.leader not in old.isr:
+            assert self.unclean, "a clean leader was in sync before"
+
+    def allowed(self, topic: str) -> bool:
+        return self.unclean
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        count=st.integers(0, 4),
+        factor=st.integers(0, 4),
+        start=st.integers(0, 9),
+        granted=st.booleans(),
+    )
+    def create(self, name: str, count: int, factor: int, start: int, granted: bool) -> None:
+        self.ids += 1
+        (answer,) = self.controller.decide_creates(
+            [NewTopic(name, count, factor)],
+            lambda: (TopicId(self.ids.to_bytes(16)), Dice(start, start)),
+            default_partition_count=1,
+            default_replication_factor=1,
+            check_settings=lambda overrides: None,
+        )
+        if isinstance(answer, CreateTopic):
+            self.write([answer], granted)
+        else:
+            possible = count >= 1 and 1 <= factor <= len(self.live)
+            taken = {*self.controller.picture.topics, *self.controller.doomed}
+            collides = any(name.replace(".", "_") == t.replace(".", "_") for t in taken)
+            assert not possible or collides, answer
+
+    @precondition(lambda self: self.controller.picture.topics)
+    @rule(data=st.data(), more=st.integers(-1, 2))
+    def grow(self, data: st.DataObject, more: int) -> None:
+        name = data.draw(st.sampled_from(sorted(self.controller.picture.topics)))
+        topic = self.controller.picture.topics[name]
+        try:
+            change = self.controller.decide_add_partitions(name, len(topic.partitions) + more, None)
+        except Rejected as refusal:
+            assert more <= 0 or len(topic.partitions[0].replicas) > len(self.live), refusal
+        else:
+            self.write([change])
+
+    @precondition(lambda self: self.controller.picture.topics)
+    @rule(data=st.data(), finished=st.booleans())
+    def delete(self, data: st.DataObject, finished: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.controller.picture.topics)))
+        self.write([self.controller.decide_doom(name)])
+        if finished:
+            self.finish_deletions()
+
+    @precondition(lambda self: self.controller.doomed)
+    @rule()
+    def finish_deletions(self) -> None:
+        self.write([DeleteTopic(topic) for topic in self.controller.doomed.values()])
+
+    @rule(data=st.data(), restarted=st.booleans())
+    def brokers_change(self, data: st.DataObject, restarted: bool) -> None:
+        alive = data.draw(st.sets(st.sampled_from(BROKERS), min_size=1))
+        again = data.draw(st.sets(st.sampled_from(BROKERS))) if restarted else set()
+        self.live = {
+            broker: self.live[broker]
+            if broker in self.live and broker not in again
+            else self.registered(broker)
+            for broker in sorted(alive)
+        }
+        self.write(self.controller.decide_brokers(self.live, self.allowed))
+        self.controller.brokers_changed(self.live.values(), min(self.live))
+
+    @precondition(lambda self: self.controller.picture.topics)
+    @rule(data=st.data(), granted=st.booleans())
+    def leader_asks_for_another_isr(self, data: st.DataObject, granted: bool) -> None:
+        state = data.draw(st.sampled_from(_all_states(self.controller.picture)))
+        isr = data.draw(st.sets(st.sampled_from(BROKERS)))
+        wanted = state._replace(isr=tuple(sorted(isr)))
+        try:
+            change = self.controller.decide_isr(wanted, state.leader)
+        except Rejected as refusal:
+            assert refusal.code in (
+                ErrorCode.INVALID_REQUEST,
+                ErrorCode.INELIGIBLE_REPLICA,
+                ErrorCode.FENCED_LEADER_EPOCH,
+            )
+        else:
+            self.write([change], granted)
+
+    @precondition(lambda self: self.controller.picture.topics)
+    @rule(data=st.data(), unclean=st.booleans())
+    def somebody_asks_for_an_election(self, data: st.DataObject, unclean: bool) -> None:
+        state = data.draw(st.sampled_from(_all_states(self.controller.picture)))
+        if unclean and not self.unclean:
+            return
+        try:
+            change = self.controller.decide_election(state.topic_partition, unclean=unclean)
+        except Rejected:
+            return
+        self.write([change])
+
+    @rule()
+    def another_controller_takes_over(self) -> None:
+        """All it has is what was written; it goes on from there."""
+        old = self.controller
+        picture = Picture("c", min(self.live), dict(self.live), dict(old.picture.topics))
+        self.controller = Controller(ControllerEpoch(old.controller_epoch + 1), picture)
+        for topic in old.doomed.values():
+            self.controller.picture = self.controller.picture.with_topics([topic])
+            self.controller.replay([self.controller.decide_doom(topic.name)])
+        self.generation = 0
+        granted = {
+            state.topic_partition: self.granted[state.topic_id, state.partition]
+            for state in _all_states(self.controller.picture)
+        }
+        self.write(self.controller.decide_reign(granted, self.allowed))
+        assert (
+            self.controller.decide_reign(
+                {
+                    state.topic_partition: self.granted[state.topic_id, state.partition]
+                    for state in _all_states(self.controller.picture)
+                    if state.leader != NO_LEADER
+                },
+                self.allowed,
+            )
+            == []
+        ), "a reign that has begun has nothing left to mend"
+
+    @invariant()
+    def the_picture_is_what_was_written(self) -> None:
+        for state in _all_states(self.controller.picture):
+            written = self.written[state.topic_id, state.partition]
+            assert state._replace(offline=()) == written._replace(offline=())
+
+    @invariant()
+    def leaders_are_alive_in_sync_and_there_whenever_one_could_be(self) -> None:
+        for state in _all_states(self.controller.picture):
+            assert set(state.isr) <= set(state.replicas)
+            assert state.isr, "somebody is always remembered as in sync"
+            if state.leader != NO_LEADER:
+                assert state.leader in self.live
+                assert state.leader in state.isr
+                assert set(state.isr) <= self.live.keys()
+            else:
+                assert not set(state.isr) & self.live.keys()
+            assert set(state.offline) == set(state.replicas) - self.live.keys()
+
+    @invariant()
+    def names_ids_and_generations_are_in_order(self) -> None:
+        picture = self.controller.picture
+        assert picture.generation >= self.generation
+        self.generation = picture.generation
+        keys = [name.replace(".", "_") for name in picture.topics]
+        assert len(set(keys)) == len(keys)
+        for name, topic in picture.topics.items():
+            assert topic.name == name and picture.topic_by_id(topic.topic_id) is topic
+            assert [p.partition for p in topic.partitions] == list(range(len(topic.partitions)))
+        assert not self.controller.doomed.keys() & picture.topics.keys()
+
+
+def _all_states(picture: Picture) -> list[PartitionState]:
+    return [state for topic in picture.topics.values() for state in topic.partitions]
+
+
+def _states_of(change: Change) -> tuple[PartitionState, ...]:
+    if isinstance(change, CreateTopic):
+        return change.topic.partitions
+    if isinstance(change, AddPartitions):
+        return change.added
+    return (change.state,) if isinstance(change, ChangePartition) else ()
+
+
+ControllerLife.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestControllerLife = ControllerLife.TestCase
