@@ -1,0 +1,33 @@
+"""Percentiles from logarithmic buckets."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cli.percentiles import Percentiles
+
+
+@given(
+    st.lists(st.floats(min_value=1e-6, max_value=100), min_size=1, max_size=300),
+    st.sampled_from([1.0, 50.0, 90.0, 99.0, 99.9, 100.0]),
+)
+def test_a_percentile_is_within_a_percent_of_the_sorted_list(seconds, percent):
+    percentiles = Percentiles()
+    for value in seconds:
+        percentiles.add(value)
+    rank = max(1, -(-len(seconds) * percent // 100))
+    exact = sorted(seconds)[int(rank) - 1]
+    assert percentiles.at(percent) == pytest.approx(exact, rel=0.011)
+
+
+def test_the_largest_is_exact_and_nothing_is_above_it():
+    percentiles = Percentiles()
+    for value in (0.001, 0.25):
+        percentiles.add(value)
+    assert percentiles.named_ms()["max"] == 250.0
+    assert percentiles.named_ms()["p99.9"] == 250.0
+    assert percentiles.mean_s() == pytest.approx(0.1255)
+
+
+def test_no_durations_have_no_percentiles():
+    assert set(Percentiles().named_ms().values()) == {0.0}

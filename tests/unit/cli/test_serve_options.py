@@ -1,0 +1,121 @@
+"""What serve makes of its arguments and its configuration file."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.cli import serve
+from headrace.cli.output import WRONG_USAGE, CommandFailed
+
+
+def settings(*arguments: str) -> dict[str, str]:
+    options = serve.parsed_options(arguments)
+    assert options is not None
+    return serve.settings_of(options)
+
+
+@pytest.fixture
+def properties(tmp_path: Path) -> Path:
+    path = tmp_path / "server.properties"
+    path.write_text(
+        "listeners=PLAINTEXT://:9092\nadvertised.listeners=PLAINTEXT://far:9092\n"
+        "log.dirs=/var/kafka\nnum.partitions=3\n"
+    )
+    return path
+
+
+def test_without_anything_the_log_lies_in_a_folder_below_this_one():
+    assert settings() == {"log.dirs": str(Path("headrace-data").absolute())}
+
+
+def test_the_file_is_taken_as_it_is(properties):
+    assert settings(str(properties)) == {
+        "listeners": "PLAINTEXT://:9092",
+        "advertised.listeners": "PLAINTEXT://far:9092",
+        "log.dirs": "/var/kafka",
+        "num.partitions": "3",
+    }
+
+
+def test_a_file_without_log_dirs_gets_kafkas_default_not_ours(tmp_path):
+    path = tmp_path / "server.properties"
+    path.write_text("num.partitions=3\n")
+    assert settings(str(path)) == {"num.partitions": "3"}
+
+
+def test_an_option_wins_over_the_file_and_x_over_both(properties):
+    found = settings(
+        str(properties), "--listen", "127.0.0.1:0", "--data", "/d", "-X", "num.partitions=5",
+        "-X", "log.dirs=/e",
+    )  # fmt: skip
+    assert found == {
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": "/e",
+        "num.partitions": "5",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "listener"),
+    [
+        ("127.0.0.1:9092", "PLAINTEXT://127.0.0.1:9092"),
+        (":9092", "PLAINTEXT://:9092"),
+        ("9093", "PLAINTEXT://127.0.0.1:9093"),
+        ("[::1]:0", "PLAINTEXT://[::1]:0"),
+        ("::1:0", "PLAINTEXT://[::1]:0"),
+    ],
+)
+def test_where_to_listen(text, listener):
+    assert serve.listener_of(text) == listener
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:70000", "SSL://host:1"])
+def test_where_nobody_can_listen(text):
+    with pytest.raises(CommandFailed, match="--listen"):
+        serve.listener_of(text)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--nonsense"],
+        ["a.properties", "b.properties"],
+        ["--listen"],
+        ["-X", "novalue"],
+        ["--log-format", "xml"],
+        ["--log-level", "loud"],
+        ["/does/not/exist.properties"],
+        ["-X", "num.partitions=many"],
+        ["--strict", "-X", "no.such.setting=1"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_said_in_one_line(arguments):
+    with pytest.raises(CommandFailed) as failed:
+        serve.run(arguments)
+    assert failed.value.status == WRONG_USAGE
+    assert "\n" not in str(failed.value)
+
+
+def test_values_may_follow_an_equals_sign():
+    options = serve.parsed_options(["--data=/d", "--log-level=debug", "-daemon"])
+    assert options is not None
+    assert (options.data, options.log_level, options.daemon) == (Path("/d"), "DEBUG", True)
+
+
+def test_help_is_printed_and_ends_with_an_example(capsys):
+    assert serve.run(["--help"]) == 0
+    assert capsys.readouterr().out.rpartition("Example:")[2].count("headrace serve") == 3
+
+
+def test_an_address_to_listen_everywhere_is_told_as_one_to_connect_to():
+    assert serve.connectable("0.0.0.0", 1) == "127.0.0.1:1"
+    assert serve.connectable("::", 1) == "[::1]:1"
+    assert serve.connectable("log.example", 1) == "log.example:1"
+
+
+def test_a_ready_file_appears_whole(tmp_path):
+    path = tmp_path / "ready"
+    serve.write_atomically(path, "127.0.0.1:1\n")
+    assert path.read_text() == "127.0.0.1:1\n"
+    assert list(tmp_path.iterdir()) == [path]
