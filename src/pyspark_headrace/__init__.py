@@ -1,0 +1,54 @@
+"""Where PySpark finds ``format("headrace")`` by itself, with nothing to register.
+
+PySpark imports every top-level module whose name begins with ``pyspark_`` in each session that
+looks up any Python source. So this one imports nothing heavy, and never fails: without PySpark
+there is no source, and what a source needs is loaded when one is used.
+"""
+
+from typing import TYPE_CHECKING
+
+try:
+    from pyspark.sql.datasource import DataSource
+except ImportError:
+    pass
+else:
+    if TYPE_CHECKING:
+        from pyspark.sql.datasource import (
+            DataSourceReader,
+            DataSourceStreamReader,
+            DataSourceStreamWriter,
+            DataSourceWriter,
+        )
+        from pyspark.sql.types import StructType
+
+    class DefaultSource(DataSource):
+        """Topics of a Kafka-compatible cluster; docs/spark.md lists the options."""
+
+        @classmethod
+        def name(cls) -> str:
+            return "headrace"
+
+        def schema(self) -> "StructType":
+            from headrace.pipeline import source
+
+            return source.schema_of(self.options)
+
+        def reader(self, schema: "StructType") -> "DataSourceReader":
+            from headrace.pipeline import source
+
+            return source.batch_reader(self.options, schema)
+
+        def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
+            from headrace.pipeline import source
+
+            return source.stream_reader(self.options, schema)
+
+        def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+            from headrace.pipeline import sink
+
+            return sink.batch_writer(self.options, schema, overwrite)
+
+        def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
+            from headrace.pipeline import sink
+
+            return sink.stream_writer(self.options, schema, overwrite)
