@@ -23,7 +23,7 @@ same key supersedes. Three kinds of batches need more care:
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop
 from typing import NamedTuple, TypeVar
 
@@ -240,28 +240,28 @@ def _is_last(header: BatchHeader, last: LastOfProducer) -> bool:
 
 def surviving(
     found: Sequence[Span],
+    newest: Sequence[int],
     base_offset: int,
     *,
-    newest: Callable[[bytes], int],
     mapped_end: int,
     keep_tombstones: bool,
 ) -> list[Span]:
     """The records of a data batch that stay.
 
-    ``newest`` gives the newest offset known for a key, -1 for none;
-    ``mapped_end`` is exclusive: records at or after it were not looked at when
-    the keys were collected, so nothing is known to supersede them.
+    ``newest`` has for each of them the newest offset known for its key, -1 for
+    none; ``mapped_end`` is exclusive: records at or after it were not looked at
+    when the keys were collected, so nothing is known to supersede them.
     """
-    kept = []
-    for span in found:
-        offset = base_offset + span.offset_delta
-        if offset >= mapped_end or (
-            span.key is not None
+    return [
+        span
+        for span, newest_offset in zip(found, newest, strict=True)
+        if base_offset + span.offset_delta >= mapped_end
+        or (
+            base_offset + span.offset_delta >= newest_offset
             and (span.has_value or keep_tombstones)
-            and offset >= newest(span.key)
-        ):
-            kept.append(span)
-    return kept
+            and span.key is not None
+        )
+    ]
 
 
 def new_horizon(

@@ -243,8 +243,7 @@ class Cleaner:
 
     def collect_keys(self) -> int:
         """Fill the table from the dirty part; returns how far that came, exclusive."""
-        job, put = self.job, self.keys.put
-        first_dirty = job.first_dirty
+        first_dirty = self.job.first_dirty
         trail = self._trail_from(first_dirty)
         mapped_end = first_dirty
         for segment in self._closed:
@@ -257,10 +256,11 @@ class Cleaner:
                 if header.is_control:
                     trail.control_batch(header, _marker(header, batch))
                 elif not trail.data_batch(header):
-                    for offset, key in self._keys(header, batch):
-                        if key is not None and offset >= first_dirty and not put(key, offset):
-                            # As far as it fits; the next round begins with this record.
-                            return offset
+                    keyed = self._keys(header, batch)
+                    full_at = self.keys.put_all(keyed)
+                    if full_at is not None:
+                        # As far as it fits; the next round begins with this record.
+                        return full_at
                 mapped_end = header.next_offset
             mapped_end = segment_end  # also where batches were compacted away
         return mapped_end
@@ -322,8 +322,8 @@ class Cleaner:
         if not is_control:
             kept = surviving(
                 found,
+                self.keys.newest([span.key for span in found]),
                 header.base_offset,
-                newest=self.keys.newest,
                 mapped_end=mapped_end,
                 keep_tombstones=not horizon_passed(header, now),
             )
@@ -345,13 +345,13 @@ class Cleaner:
         self, header: BatchHeader, batch: memoryview, mapped_end: int
     ) -> tuple[BatchHeader, bytes] | None:
         """Old messages have no room for a delete horizon: what changes is written as magic 2."""
-        newest = self.keys.newest
         records = list(iter_records(batch))
+        newest = self.keys.newest([record.key for record in records])
         kept = [
             record
-            for record in records
+            for record, newest_offset in zip(records, newest, strict=True)
             if record.offset >= mapped_end
-            or (record.key is not None and record.offset >= newest(record.key))
+            or (record.key is not None and record.offset >= newest_offset)
         ]
         self.tally.records_read += len(records)
         self.tally.records_kept += len(kept)
@@ -391,16 +391,26 @@ class Cleaner:
         if scan.problem is not None:
             raise Corrupt(f"{path}: {scan.problem} at byte {scan.valid_end}")
 
-    def _keys(self, header: BatchHeader, batch: memoryview) -> list[tuple[int, bytes | None]]:
+    def _keys(self, header: BatchHeader, batch: memoryview) -> list[tuple[int, bytes]]:
+        """Offset and key of the records that have one and were not cleaned before."""
+        first_dirty = self.job.first_dirty
         try:
             if header.magic < 2:
-                return [(record.offset, record.key) for record in iter_records(batch)]
+                return [
+                    (record.offset, record.key)
+                    for record in iter_records(batch)
+                    if record.key is not None and record.offset >= first_dirty
+                ]
             found = spans(open_records(batch, header), header.record_count)
         except BadBatch:
             self.tally.batches_unreadable += 1
             return []
         base_offset = header.base_offset
-        return [(base_offset + span.offset_delta, span.key) for span in found]
+        return [
+            (base_offset + span.offset_delta, span.key)
+            for span in found
+            if span.key is not None and base_offset + span.offset_delta >= first_dirty
+        ]
 
     def _read_aborted(self, base_offset: int) -> list[AbortedTransaction]:
         path = f"{self.job.folder}/{base_offset:020d}.txnindex"
@@ -462,7 +472,9 @@ def main() -> int:
 
 
 def _end_with_the_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: a thread that waits inside it would hold its lock when Python ends.
+    while os.read(0, 4096):
+        pass
     os._exit(1)
 
 

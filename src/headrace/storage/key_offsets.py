@@ -1,14 +1,17 @@
 """The newest offset of every key, in memory that is bounded beforehand.
 
 An open-addressing table of 24 bytes a slot, as many slots as the dedupe buffer
-has room for: 16 bytes of MD5 and 8 of offset + 1, so that 0 means empty. A dict
-of the same would take about 150 bytes a key and could not be bounded.
+has room for: a 16-byte hash of the key and 8 of offset + 1, so that 0 means
+empty. A dict of the same would take about 150 bytes a key and could not be
+bounded.
 
-Two keys with one MD5 would be taken for the same; Kafka accepts that too.
+Two keys with one hash would be taken for the same. Kafka accepts that with MD5;
+BLAKE2 is as short, faster here, and nobody can make such a pair on purpose.
 """
 
 import mmap
-from hashlib import md5
+from collections.abc import Iterable
+from hashlib import blake2b
 
 DIGEST_SIZE = 16
 SLOT_SIZE = DIGEST_SIZE + 8
@@ -27,43 +30,53 @@ class KeyOffsets:
         self._slots = _prime_at_most(max(slots, 17))
         self.capacity = max(int(self._slots * load_factor), 1)
         self.count = 0
-        offsets_size = self._slots * 8
-        self._memory = mmap.mmap(-1, offsets_size + self._slots * DIGEST_SIZE)
-        self._offsets = memoryview(self._memory)[:offsets_size].cast("q")
-        self._digests = memoryview(self._memory)[offsets_size:]
+        self._memory = mmap.mmap(-1, self._slots * 8)
+        self._offsets = memoryview(self._memory).cast("q")
+        self._digests = mmap.mmap(-1, self._slots * DIGEST_SIZE)
 
-    def put(self, key: bytes, offset: int) -> bool:
-        """Remember ``offset`` for ``key``; False if the key is new and there is no room."""
-        digest = md5(key, usedforsecurity=False).digest()
-        slot = self._find(digest)
-        offsets = self._offsets
-        if not offsets[slot]:
-            if self.count >= self.capacity:
-                return False
-            self.count += 1
-            self._digests[slot * DIGEST_SIZE : (slot + 1) * DIGEST_SIZE] = digest
-        offsets[slot] = offset + 1
-        return True
+    def put_all(self, records: Iterable[tuple[int, bytes]]) -> int | None:
+        """Remember each offset for its key; the first offset for which there is no room, or None.
 
-    def newest(self, key: bytes) -> int:
-        """The last offset put for ``key``, -1 if there is none."""
-        return self._offsets[self._find(md5(key, usedforsecurity=False).digest())] - 1
-
-    def _find(self, digest: bytes) -> int:
-        """The slot of ``digest``, or the empty one where it belongs. One is always empty."""
+        Offsets must rise: the last one put for a key counts.
+        """
+        # The inner loop of a whole cleaning, hence no calls of our own in it.
         slots, offsets, digests = self._slots, self._offsets, self._digests
-        number = int.from_bytes(digest, "little")
-        slot = number % slots
-        if not offsets[slot]:
-            return slot
-        step = 0
-        while offsets[slot]:
-            at = slot * DIGEST_SIZE
-            if digests[at : at + DIGEST_SIZE] == digest:
-                return slot
-            step = step or 1 + (number >> 64) % (slots - 1)
-            slot = (slot + step) % slots
-        return slot
+        for offset, key in records:
+            digest = blake2b(key, digest_size=16).digest()
+            number = int.from_bytes(digest, "little")
+            slot = number % slots
+            step = 0
+            while offsets[slot]:
+                if digests[slot * 16 : slot * 16 + 16] == digest:
+                    break
+                step = step or 1 + (number >> 64) % (slots - 1)
+                slot = (slot + step) % slots
+            else:
+                if self.count >= self.capacity:
+                    return offset
+                self.count += 1
+                digests[slot * 16 : slot * 16 + 16] = digest
+            offsets[slot] = offset + 1
+        return None
+
+    def newest(self, keys: Iterable[bytes | None]) -> list[int]:
+        """For each key the last offset put for it, -1 if there is none."""
+        slots, offsets, digests = self._slots, self._offsets, self._digests
+        found = []
+        for key in keys:
+            if key is None:
+                found.append(-1)
+                continue
+            digest = blake2b(key, digest_size=16).digest()
+            number = int.from_bytes(digest, "little")
+            slot = number % slots
+            step = 0
+            # Ends, because the load factor leaves empty slots.
+            while (stored := offsets[slot]) and digests[slot * 16 : slot * 16 + 16] != digest:
+                step = step or 1 + (number >> 64) % (slots - 1)
+                slot = (slot + step) % slots
+            found.append(stored - 1)
+        return found
 
 
 def _prime_at_most(number: int) -> int:
