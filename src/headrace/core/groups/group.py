@@ -1,0 +1,149 @@
+"""What all kinds of groups have in common, and what their shard needs of each."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from headrace.core.outcome import NewRecord, Outcome, RequestContext, Ticket
+from headrace.model.cluster import Picture
+from headrace.model.config import BrokerConfig
+from headrace.model.ids import Millis
+from headrace.wire import messages as m
+
+
+class GroupKind(Enum):
+    """The value is what ListGroups calls it."""
+
+    CLASSIC = "Classic"
+    CONSUMER = "Consumer"
+
+
+class Cluster(Protocol):
+    """What groups may know of the world around them, always as it is now."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+    @property
+    def picture(self) -> Picture: ...
+    def group_settings(self, group_id: str) -> Mapping[str, str]:
+        """Settings of one group that somebody changed (resource type GROUP)."""
+        ...
+
+
+class Member(NamedTuple):
+    """Who says so: the identity that a request about a group claims."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int  # or member epoch; -1 claims no membership
+
+
+class Expiry(NamedTuple):
+    """How offsets of a group grow old. See ``Group.offset_expiry``."""
+
+    # Offsets are as old as this moment; None: each as old as its own commit.
+    since: Millis | None = None
+    # Topics whose offsets do not expire, because somebody still reads them.
+    kept_topics: frozenset[str] = frozenset()
+
+
+class Timer(NamedTuple):
+    """The name of a deadline. The shard brings it back to its group when its time has come."""
+
+    group_id: str
+    kind: str
+    subject: str = ""  # of what: a member id, mostly
+
+
+class Group(Protocol):
+    """One group as its shard sees it. Checks raise ``Rejected`` with the code for the client."""
+
+    group_id: str
+    kind: GroupKind
+
+    @property
+    def state_name(self) -> str:
+        """As ListGroups tells it: ``Stable``."""
+        ...
+
+    @property
+    def protocol_type(self) -> str:
+        """``consumer`` for consumers; empty for a group that only ever had offsets committed."""
+        ...
+
+    # The classic requests. A group of another kind serves them for members that still speak
+    # the classic protocol, becomes a classic group, or refuses.
+
+    def join(
+        self,
+        ticket: Ticket,
+        context: RequestContext,
+        request: m.JoinGroupRequest,
+        drawn_id: str,
+        now: Millis,
+    ) -> Outcome:
+        """``drawn_id`` is a random text, which becomes part of a new member's id."""
+        ...
+
+    def sync(
+        self, ticket: Ticket, context: RequestContext, request: m.SyncGroupRequest, now: Millis
+    ) -> Outcome: ...
+
+    def heartbeat(
+        self, ticket: Ticket, context: RequestContext, request: m.HeartbeatRequest, now: Millis
+    ) -> Outcome: ...
+
+    def leave(
+        self, ticket: Ticket, context: RequestContext, request: m.LeaveGroupRequest, now: Millis
+    ) -> Outcome:
+        """In all versions the members that leave are in ``request.members``."""
+        ...
+
+    def expired(self, timer: Timer, now: Millis) -> Outcome:
+        """A deadline that this group had set has come."""
+        ...
+
+    def loaded(self, now: Millis) -> Outcome:
+        """The log is replayed: start the sessions of the members that it brought back."""
+        ...
+
+    def check_commit(self, member: Member, *, transactional: bool, api_version: int) -> None:
+        """May this member commit offsets now?"""
+        ...
+
+    def committed(self, member: Member, now: Millis) -> None:
+        """The commit was allowed: what follows for the member's session."""
+        ...
+
+    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> None:
+        """May this member read the offsets? (KIP-848 members say who they are.)"""
+        ...
+
+    def check_offset_delete(self) -> None:
+        """May offsets be deleted, at least of topics that nobody is subscribed to?"""
+        ...
+
+    def is_subscribed(self, topic: str) -> bool: ...
+
+    def check_delete(self) -> None:
+        """May the whole group be deleted?"""
+        ...
+
+    def offset_expiry(self) -> Expiry | None:
+        """By what offsets expire now; None: not at all."""
+        ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Nobody is in it and nobody is about to be, so without offsets it can go."""
+        ...
+
+    def tombstones(self) -> tuple[NewRecord, ...]:
+        """What takes all records of the group itself (not its offsets) out of the log."""
+        ...
+
+    def describe(self) -> m.DescribeGroupsResponse.DescribedGroup:
+        """For DescribeGroups; raises Rejected(GROUP_ID_NOT_FOUND) if it is no classic group."""
+        ...
+
+    def forget(self, ticket: Ticket) -> None: ...
