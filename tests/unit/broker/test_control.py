@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from tests.fakes.standin import in_loop, running
 
-from headrace.broker.control import BROKER, GROUP, TOPIC, FoundPartition
+from headrace.broker.control import FoundPartition
+from headrace.broker.settings import BROKER, GROUP, TOPIC
 from headrace.coordination import znodes
 from headrace.coordination.embedded import FILE_NAME, EmbeddedTree
 from headrace.coordination.tree import ANY_VERSION, Create
@@ -102,8 +103,9 @@ async def test_a_topic_that_another_program_only_assigned_is_given_leaders(tmp_p
 @in_loop
 async def test_a_taken_broker_id_is_refused_by_name(tmp_path):
     async with running(tmp_path) as broker:
+        entry = broker.picture.brokers[broker.node_id]
         with pytest.raises(ConfigError, match="in use"):
-            await broker.control._register()
+            await broker.control._registry.register(entry, broker.clock.now())
 
 
 # --- folders and the tree disagree
@@ -395,7 +397,7 @@ async def test_a_tree_that_cannot_be_written_refuses_the_change_and_stays_consis
     async with running(tmp_path) as broker:
         await make(broker, "before")
         # A limit on the file is what a full disk looks like to SQLite.
-        tree = broker.control._tree
+        tree = broker.control._registry._tree
         assert isinstance(tree, EmbeddedTree)
 
         def limit(pages: int):

@@ -1,0 +1,144 @@
+"""The settings that change while the broker runs: kept in the registry, checked, looked up.
+
+A topic's own value wins over the broker's. Of the broker's, what was set for this
+broker wins over what was set for all of them, and both over the file.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from headrace.coordination.registry import Registry
+from headrace.model.config import (
+    BrokerConfig,
+    TopicConfig,
+    check_dynamic,
+    check_topic_overrides,
+    topic_config,
+)
+from headrace.model.errors import ConfigError, ErrorCode, Rejected
+from headrace.model.ids import BrokerId
+
+log = logging.getLogger(__name__)
+
+# Kinds of things that have settings, as numbered on the wire.
+TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
+
+# Where the settings of each kind lie. Those of loggers are of the process and not kept.
+_FOLDERS = {TOPIC: "topics", BROKER: "brokers", CLIENT_METRICS: "client-metrics", GROUP: "groups"}
+_ALL_BROKERS = "<default>"  # Kafka's name for the settings of all brokers
+
+
+class Settings:
+    """All dynamic settings. ``config`` is what the broker runs with now."""
+
+    def __init__(self, registry: Registry, file_config: BrokerConfig, broker_id: BrokerId) -> None:
+        self._registry = registry
+        self._file_config = file_config
+        self._broker_id = broker_id
+        self._overrides: dict[int, dict[str, dict[str, str]]] = {kind: {} for kind in _FOLDERS}
+        self._topic_configs: dict[str, TopicConfig] = {}
+        self.config = file_config
+
+    async def load(self) -> None:
+        for kind, folder in _FOLDERS.items():
+            self._overrides[kind] = await self._registry.load_overrides(folder)
+        await self._registry.drop_notices()
+        if self._overrides[BROKER]:
+            try:
+                self.config = self._file_config.with_dynamic(self._dynamic(self._overrides[BROKER]))
+            except ConfigError as error:
+                # It was right when it was set; the file has changed since. The
+                # node must come up, or nobody could correct it.
+                log.error(
+                    "dynamic broker settings are left out until they are corrected: %s", error
+                )
+
+    # --- looking up
+
+    def overrides(self, kind: int, name: str) -> dict[str, str]:
+        """One thing's own settings; the empty broker name stands for all brokers."""
+        return dict(self._overrides[kind].get(_stored_name(kind, name), {}))
+
+    def names(self, kind: int) -> list[str]:
+        """What of one kind has settings of its own."""
+        return sorted(self._overrides.get(kind, ()))
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        """What a topic lives by now. The same object until a setting changes."""
+        config = self._topic_configs.get(topic)
+        if config is None:
+            overrides = self._overrides[TOPIC].get(topic)
+            if not overrides:
+                return topic_config(self.config, {})
+            config = self._topic_configs[topic] = self._usable_config(topic, overrides)
+        return config
+
+    def _usable_config(self, topic: str, overrides: Mapping[str, str]) -> TopicConfig:
+        """Without what cannot stand any more: it was right when it was set.
+
+        One by one, so that a bad retention does not take the compaction along.
+        """
+        usable: dict[str, str] = {}
+        config = topic_config(self.config, usable)
+        for name, text in overrides.items():
+            try:
+                config = topic_config(self.config, {**usable, name: text})
+                usable[name] = text
+            except ConfigError as error:
+                log.error("topic %s: left out until it is set anew: %s", topic, error)
+        return config
+
+    # --- changing
+
+    def check_topic(self, overrides: Mapping[str, str]) -> None:
+        """Raise Rejected(INVALID_CONFIG) unless a topic can live by these."""
+        try:
+            check_topic_overrides(self.config, overrides)
+        except ConfigError as error:
+            raise Rejected(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+    def check(self, kind: int, name: str, overrides: Mapping[str, str]) -> None:
+        """Raise Rejected unless ``replace`` could keep these."""
+        if kind == TOPIC:
+            self.check_topic(overrides)
+        elif kind == BROKER:
+            self._config_with(name, overrides)
+        elif kind not in _FOLDERS:
+            raise Rejected(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} keep no settings.")
+
+    async def replace(self, kind: int, name: str, overrides: Mapping[str, str]) -> None:
+        """All settings of one thing are now these; ``check`` has passed them."""
+        config = self._config_with(name, overrides) if kind == BROKER else self.config
+        await self._registry.store_overrides(_FOLDERS[kind], _stored_name(kind, name), overrides)
+        self.remember(kind, name, overrides)
+        if kind == BROKER:
+            self.config = config
+            self._topic_configs.clear()
+
+    def remember(self, kind: int, name: str, overrides: Mapping[str, str]) -> None:
+        """The registry has these already, or no longer any."""
+        stored = _stored_name(kind, name)
+        if overrides:
+            self._overrides[kind][stored] = dict(overrides)
+        else:
+            self._overrides[kind].pop(stored, None)
+        if kind == TOPIC:
+            self._topic_configs.pop(name, None)
+
+    def _config_with(self, name: str, overrides: Mapping[str, str]) -> BrokerConfig:
+        stored = _stored_name(BROKER, name)
+        try:
+            # Alone first: the message should blame what was asked for now.
+            check_dynamic(self._file_config, overrides, for_all=not name)
+            dynamic = self._dynamic({**self._overrides[BROKER], stored: dict(overrides)})
+            return self._file_config.with_dynamic(dynamic)
+        except ConfigError as error:
+            raise Rejected(ErrorCode.INVALID_CONFIG, str(error)) from error
+
+    def _dynamic(self, stored: Mapping[str, dict[str, str]]) -> dict[str, str]:
+        """This broker's own over those of all brokers."""
+        return stored.get(_ALL_BROKERS, {}) | stored.get(str(self._broker_id), {})
+
+
+def _stored_name(kind: int, name: str) -> str:
+    return _ALL_BROKERS if kind == BROKER and not name else name

@@ -1,0 +1,290 @@
+"""What a cluster has agreed on, kept in a tree: read into our words, written under guard.
+
+The seam between the controller and where its decisions are kept. Above it nobody knows
+of nodes and JSON; a quorum of the brokers' own would be another such registry.
+
+Every write of a controller carries a check of its controller epoch, so that one that was
+replaced without noticing cannot write any more: it gets ``Fenced``. A tree that cannot keep
+anything now refuses the request at hand with KAFKA_STORAGE_ERROR.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from headrace.coordination import znodes
+from headrace.coordination.tree import (
+    ANY_VERSION,
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    Done,
+    NodeExists,
+    Operation,
+    Set,
+    Tree,
+    Unwritable,
+)
+from headrace.core.controller import UNBORN, Change
+from headrace.core.topics import is_internal
+from headrace.model.cluster import NO_LEADER, BrokerEntry, PartitionState, TopicState
+from headrace.model.errors import ConfigError, ErrorCode, Fenced, Rejected
+from headrace.model.ids import (
+    NO_LEADER_EPOCH,
+    NO_TOPIC_ID,
+    BrokerId,
+    ControllerEpoch,
+    Millis,
+    TopicPartition,
+    ZkVersion,
+)
+
+PRODUCER_IDS_PER_BLOCK = 1000
+
+
+class LoadedTopics(NamedTuple):
+    topics: dict[str, TopicState]
+    granted_zxids: dict[TopicPartition, int]  # when each partition's state was last written
+
+
+class Registry:
+    """One broker's access to what is agreed. ``close`` gives up its registration."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._controller_epoch: ControllerEpoch
+        self._controller_epoch_zk_version: ZkVersion
+
+    async def close(self) -> None:
+        await self._tree.close()
+
+    # --- becoming a member, and the controller
+
+    async def make_folders(self) -> None:
+        """The nodes under which everything else lies; there after the first start."""
+        present = await self._tree.get_many(znodes.PERSISTENT)
+        missing: list[Operation] = [
+            Create(path)
+            for path, node in zip(znodes.PERSISTENT, present, strict=True)
+            if node is None
+        ]
+        if missing:
+            await self._tree.multi(missing)
+
+    async def settle_cluster_id(self, known: str | None, new: str) -> str:
+        """The cluster's id: ``known`` to the log directories, or ``new`` if nobody has one.
+
+        Raises ConfigError when directories and tree belong to different clusters.
+        """
+        node = await self._tree.get(znodes.CLUSTER_ID)
+        if node is None:
+            cluster_id = known or new
+            await self._tree.create(znodes.CLUSTER_ID, znodes.cluster_id_value(cluster_id))
+            return cluster_id
+        cluster_id = znodes.read_cluster_id(node.value)
+        if known is not None and known != cluster_id:
+            raise ConfigError(
+                f"cluster.id {known} in meta.properties is not that of the coordination tree, "
+                f"{cluster_id}: this folder belongs to another cluster"
+            )
+        return cluster_id
+
+    async def register(self, entry: BrokerEntry, now: Millis) -> BrokerEntry:
+        """Be a live broker until the session ends; the entry returned has its broker epoch."""
+        path = znodes.broker_path(entry.broker_id)
+        try:
+            done = await self._tree.create(path, znodes.broker_value(entry, now), ephemeral=True)
+        except NodeExists as taken:
+            raise ConfigError(
+                f"broker.id {entry.broker_id} is in use by a live broker; "
+                "every broker needs its own"
+            ) from taken
+        return entry._replace(broker_epoch=done.zxid)
+
+    async def take_controllership(self, broker_id: BrokerId, now: Millis) -> ControllerEpoch:
+        """Claim the controller's node and count its epoch up, both or neither."""
+        claim = Create(znodes.CONTROLLER, znodes.controller_value(broker_id, now), ephemeral=True)
+        node = await self._tree.get(znodes.CONTROLLER_EPOCH)
+        before = znodes.read_controller_epoch(node.value) if node is not None else 0
+        controller_epoch = ControllerEpoch(before + 1)
+        value = znodes.controller_epoch_value(controller_epoch)
+        count: Operation = (
+            Create(znodes.CONTROLLER_EPOCH, value)
+            if node is None
+            else Set(znodes.CONTROLLER_EPOCH, value, node.zk_version)
+        )
+        done = await self._tree.multi([claim, count])
+        self._controller_epoch = controller_epoch
+        self._controller_epoch_zk_version = done[1].zk_version
+        return controller_epoch
+
+    # --- topics
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        """Write all ``changes`` of this reign, or none."""
+        if changes:
+            await self._write(
+                znodes.operations(
+                    changes, self._controller_epoch, self._controller_epoch_zk_version
+                )
+            )
+
+    async def load_topics(self, live: Collection[BrokerId]) -> LoadedTopics:
+        names = await self._tree.children(znodes.BROKER_TOPICS) or []
+        nodes = await self._tree.get_many([znodes.topic_path(name) for name in names])
+        assigned = {
+            name: znodes.read_topic(name, node.value)
+            for name, node in zip(names, nodes, strict=True)
+            if node is not None
+        }
+        wanted = [
+            TopicPartition(name, partition)
+            for name, assignment in assigned.items()
+            for partition in range(len(assignment.replicas))
+        ]
+        found = await self._tree.get_many([znodes.state_path(*each) for each in wanted])
+        granted_zxids: dict[TopicPartition, int] = {}
+        states: dict[str, list[PartitionState]] = {name: [] for name in assigned}
+        for topic_partition, node in zip(wanted, found, strict=True):
+            name, partition = topic_partition
+            assignment = assigned[name]
+            replicas = assignment.replicas[partition]
+            if node is not None:
+                leader, leader_epoch, isr = znodes.read_state(name, partition, node.value)
+                granted_zxids[topic_partition] = node.modified_zxid
+            else:
+                # Somebody assigned replicas and left the rest to the controller,
+                # as Kafka's tools do.
+                await self._make_parents_of_state(topic_partition)
+                leader, leader_epoch, isr = NO_LEADER, NO_LEADER_EPOCH, replicas
+            states[name].append(
+                PartitionState(
+                    topic=name,
+                    partition=partition,
+                    topic_id=assignment.topic_id or NO_TOPIC_ID,
+                    leader=leader,
+                    leader_epoch=leader_epoch,
+                    isr=isr,
+                    replicas=replicas,
+                    partition_epoch=node.zk_version if node is not None else UNBORN,
+                    adding=assignment.adding.get(partition, ()),
+                    removing=assignment.removing.get(partition, ()),
+                    offline=tuple(broker for broker in replicas if broker not in live),
+                )
+            )
+        topics = {
+            name: TopicState(
+                name, assignment.topic_id or NO_TOPIC_ID, tuple(states[name]), is_internal(name)
+            )
+            for name, assignment in assigned.items()
+        }
+        return LoadedTopics(topics, granted_zxids)
+
+    async def _make_parents_of_state(self, topic_partition: TopicPartition) -> None:
+        folder = znodes.partition_path(*topic_partition)
+        for path in (folder.rpartition("/")[0], folder):
+            if await self._tree.get(path) is None:
+                await self._tree.create(path)
+
+    async def doomed_topics(self) -> list[str]:
+        """Topics that somebody wished away."""
+        return await self._tree.children(znodes.DELETE_TOPICS) or []
+
+    async def drop_wish(self, topic: str) -> None:
+        """Forget the wish to delete a topic that is not there."""
+        await self._tree.delete(znodes.delete_topic_path(topic), ANY_VERSION)
+
+    # --- settings
+
+    async def load_overrides(self, kind: str) -> dict[str, dict[str, str]]:
+        """The settings of everything of one kind that has any, by name."""
+        nodes_of = await self._tree.children(f"/config/{kind}") or []
+        paths = [znodes.config_path(kind, name) for name in nodes_of]
+        nodes = await self._tree.get_many(paths) if paths else []
+        return {
+            _name_from_node(name): overrides
+            for name, path, node in zip(nodes_of, paths, nodes, strict=True)
+            if node is not None and (overrides := znodes.read_config(path, node.value))
+        }
+
+    async def store_overrides(self, kind: str, name: str, overrides: Mapping[str, str]) -> None:
+        """Replace all settings of one thing, and tell the other brokers."""
+        node_name = _node_from_name(name)
+        path = znodes.config_path(kind, node_name)
+        node = await self._tree.get(path)
+        value = znodes.config_value(overrides)
+        write: Operation = (
+            Create(path, value) if node is None else Set(path, value, node.zk_version)
+        )
+        await self._write([self._guard(), write, znodes.config_change(kind, node_name)])
+
+    async def drop_topic_overrides(self, topic: str) -> None:
+        """Settings that outlived their topic's place in the tree make way for the new ones."""
+        path = znodes.config_path("topics", topic)
+        if await self._tree.get(path) is not None:
+            await self._tree.delete(path, ANY_VERSION)
+
+    async def drop_notices(self) -> None:
+        """Notices of changed settings are for those who read the settings before."""
+        notices = await self._tree.children(znodes.CONFIG_CHANGES)
+        if notices:
+            await self._tree.multi(
+                [Delete(f"{znodes.CONFIG_CHANGES}/{name}", ANY_VERSION) for name in notices]
+            )
+
+    # --- features and producer ids
+
+    async def load_features(self, initial: Mapping[str, int]) -> tuple[dict[str, int], int]:
+        """The feature levels and their epoch; ``initial`` if there were none."""
+        node = await self._tree.get(znodes.FEATURE)
+        if node is not None:
+            return znodes.read_feature(node.value), node.zk_version
+        done = await self._tree.create(znodes.FEATURE, znodes.feature_value(initial))
+        return dict(initial), done.zk_version
+
+    async def store_features(self, levels: Mapping[str, int], features_epoch: int) -> int:
+        """Replace the levels of ``features_epoch``; returns the new epoch."""
+        write = Set(znodes.FEATURE, znodes.feature_value(levels), ZkVersion(features_epoch))
+        return (await self._write([self._guard(), write]))[-1].zk_version
+
+    async def reserve_producer_ids(self, broker_id: BrokerId) -> range:
+        """A block of producer ids that nobody else has or will have."""
+        while True:
+            node = await self._tree.get(znodes.PRODUCER_ID_BLOCK)
+            assert node is not None, "made at start"
+            latest = znodes.read_producer_id_block(node.value)
+            first = latest.last + 1 if latest is not None else 0
+            ids = range(first, first + PRODUCER_IDS_PER_BLOCK)
+            block = znodes.ProducerIdBlock(broker_id, first, ids[-1])
+            value = znodes.producer_id_block_value(block)
+            try:
+                await self._write([Set(znodes.PRODUCER_ID_BLOCK, value, node.zk_version)])
+            except BadVersion:
+                continue  # another broker took that block; the next is as good
+            return ids
+
+    # --- writing
+
+    def _guard(self) -> Check:
+        return Check(znodes.CONTROLLER_EPOCH, self._controller_epoch_zk_version)
+
+    async def _write(self, operations: Sequence[Operation]) -> list[Done]:
+        try:
+            return await self._tree.multi(operations)
+        except Unwritable as error:
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR, "The coordination tree cannot be written now."
+            ) from error
+        except BadVersion as error:
+            if error.path == znodes.CONTROLLER_EPOCH:
+                raise Fenced("another broker has become controller") from error
+            raise
+
+
+def _node_from_name(name: str) -> str:
+    """Group names may hold anything; a node's name must hold no slash."""
+    return name.replace("%", "%25").replace("/", "%2F")
+
+
+def _name_from_node(name: str) -> str:
+    return name.replace("%2F", "/").replace("%25", "%")
