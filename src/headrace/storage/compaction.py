@@ -23,7 +23,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import headrace
 from headrace.core.cleaning import (
@@ -38,10 +38,12 @@ from headrace.model.config import BrokerConfig
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, Position, TopicPartition
 from headrace.records.batch import HEADER_SIZE, BadBatch, read_header
-from headrace.storage.cleaner import Job
 from headrace.storage.files import OpenFile, read_exactly
 from headrace.storage.log import Log
 from headrace.storage.swap import discard_cleaned
+
+if TYPE_CHECKING:
+    from headrace.storage.cleaner import Job
 
 _log = logging.getLogger(__name__)
 
@@ -236,7 +238,7 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
 
 
 async def _follow(
-    log: Log, job: Job, child: asyncio.subprocess.Process, cut_count: int
+    log: Log, job: "Job", child: asyncio.subprocess.Process, cut_count: int
 ) -> tuple[dict[str, Any], int, int]:
     """Give the child its job and carry out its events until it is done."""
     assert child.stdin is not None and child.stdout is not None
@@ -286,7 +288,9 @@ def _changed(log: Log) -> Rejected:
     )
 
 
-def _job(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> Job:
+def _job(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> "Job":
+    from headrace.storage.cleaner import Job  # what only a cleaning needs, a start need not load
+
     config = log.config
     return Job(
         folder=str(log.folder),

@@ -3,11 +3,15 @@
 import asyncio
 import json
 import os
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from tests.fakes.compactable import CompactableLog
 from tests.fakes.logs import (
     NOW,
     ORDERS,
@@ -22,9 +26,11 @@ from tests.fakes.logs import (
 from headrace.core.cleaning import measure
 from headrace.model.errors import Rejected
 from headrace.model.ids import Offset, TopicPartition
-from headrace.records.batch import headers, seal
+from headrace.records.batch import GZIP, headers, seal
+from headrace.records.compression import compress
 from headrace.records.record import Record, build_batch, iter_records
 from headrace.storage import compaction
+from headrace.storage.cleaner import Job
 from headrace.storage.compaction import (
     ChildDied,
     CleanerSettings,
@@ -295,16 +301,27 @@ def test_a_topic_deleted_meanwhile_ends_the_cleaning(disk: Disk) -> None:
     assert ORDERS not in log.directory.cleaner_offsets
 
 
-def test_a_cancelled_cleaning_ends_its_child_and_leaves_nothing(disk: Disk) -> None:
+@pytest.mark.parametrize("child_runs", [False, True])
+def test_a_cancelled_cleaning_ends_its_child_and_leaves_nothing(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, child_runs: bool
+) -> None:
     log = disk.log()
     put(log, 200)
     before = read_all(log)
     slow = CleanerSettings(buffer_size=1 << 20, bytes_per_second=1)
     dirt = measure(summarize(log, log.log_end), NOW)
+    follow = compaction._follow
 
     async def cancel() -> None:
+        running = asyncio.Event()
+
+        async def follow_and_tell(*arguments):
+            running.set()
+            return await follow(*arguments)
+
+        monkeypatch.setattr(compaction, "_follow", follow_and_tell)
         cleaning = asyncio.create_task(clean(log, dirt, slow, NOW))
-        await asyncio.sleep(0)
+        await (running.wait() if child_runs else asyncio.sleep(0))
         cleaning.cancel()
         with pytest.raises(asyncio.CancelledError):
             await cleaning
@@ -381,8 +398,44 @@ def test_a_job_survives_its_trip_as_json(disk: Disk) -> None:
     append(log, keyed((b"k", b"v"), producer_id=5, producer_epoch=1, base_sequence=0))
     dirt = measure(summarize(log, log.log_end), NOW)
     job = compaction._job(log, dirt, CleanerSettings(), NOW)
-    assert compaction.Job.from_json(job.to_json()) == job
+    assert Job.from_json(job.to_json()) == job
     assert json.loads(job.to_json())["producers"] == [[5, [0, 1]]]
+
+
+def test_messages_of_old_formats_are_compacted_too(tmp_path: Path) -> None:
+    def message(offset: int, key: bytes | None, value: bytes | None, codec: int = 0) -> bytes:
+        fields = [struct.pack(">bbq", 1, codec, NOW)]
+        for field in (key, value):
+            fields.append(struct.pack(">i", -1 if field is None else len(field)) + (field or b""))
+        body = b"".join(fields)
+        return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+    inner = [message(i, key, b"wrapped") for i, key in enumerate((b"a", b"b", b"c"))]
+    old = [
+        message(2, None, compress(GZIP, b"".join(inner)), GZIP),
+        message(3, b"a", b"last"),
+        message(4, b"d", b"first"),
+        message(5, b"d", None),
+        message(6, b"e", b"alone"),
+    ]
+    log = CompactableLog(tmp_path)
+    log.path(0).write_bytes(b"".join(old))
+    log.log_end = 7
+    log.roll()
+
+    log.clean(NOW)
+
+    assert [(r.offset, r.key, r.value) for r in log.stored()] == [
+        (1, b"b", b"wrapped"),
+        (2, b"c", b"wrapped"),
+        (3, b"a", b"last"),
+        (5, b"d", None),
+        (6, b"e", b"alone"),
+    ]
+    assert [header.magic for header, _ in log.batches()] == [2, 1, 2, 1]
+    log.cleaned_end = 0
+    log.clean(NOW + 1_000)
+    assert [record.offset for record in log.stored()] == [1, 2, 3, 6]
 
 
 def test_compact_and_delete_together_expire_what_was_compacted(disk: Disk) -> None:
