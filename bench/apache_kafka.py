@@ -23,20 +23,24 @@ _POM = """\
   <modelVersion>4.0.0</modelVersion>
   <groupId>headrace</groupId><artifactId>apache-kafka</artifactId><version>1</version>
   <dependencies>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
-      <version>{kafka_version}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
-      <version>{kafka_version}</version>
-    </dependency>
+    {kafka}
+    {tools}
     <dependency>
       <groupId>org.slf4j</groupId><artifactId>slf4j-nop</artifactId><version>1.7.36</version>
     </dependency>
   </dependencies>
 </project>
 """
+
+# 3.9 brings a logger of its own, which would quarrel with the silent one on every start.
+_DEPENDENCY = """\
+<dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId>
+      <version>{kafka_version}</version>
+      <exclusions>
+        <exclusion><groupId>org.slf4j</groupId><artifactId>slf4j-reload4j</artifactId></exclusion>
+      </exclusions>
+    </dependency>"""
 
 _SERVER_JVM = (
     "-Xmx1G",
@@ -76,7 +80,11 @@ def jars(kafka_version: str = NEWEST) -> Path:
     unfinished = CACHE / f"{kafka_version}.part-{os.getpid()}"
     unfinished.mkdir(parents=True)
     try:
-        (unfinished / "pom.xml").write_text(_POM.format(kafka_version=kafka_version))
+        kafka, tools = (
+            _DEPENDENCY.format(artifact=artifact, kafka_version=kafka_version)
+            for artifact in ("kafka_2.13", "kafka-tools")
+        )
+        (unfinished / "pom.xml").write_text(_POM.format(kafka=kafka, tools=tools))
         subprocess.run(
             [
                 "mvn",

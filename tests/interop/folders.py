@@ -56,6 +56,18 @@ def producer_states(folder: Path) -> list[str]:
     return sorted(line for line in lines if line.startswith("producerId:"))
 
 
+def codecs_in(folder: Path) -> set[int]:
+    """The codecs of the batches in a folder, by number. A batch too small to pack well has none."""
+    found = set()
+    for file in folder.glob("*.log"):
+        log = file.read_bytes()
+        position = 0
+        while position < len(log):
+            found.add(log[position + 22] & 7)  # the low byte of the batch's attributes
+            position += 12 + int.from_bytes(log[position + 8 : position + 12], "big")
+    return found - {0}
+
+
 def carry(source: Path, target: Path) -> None:
     """Replace what is in one partition folder with another's, but for the topic's id."""
     for file in target.iterdir():
