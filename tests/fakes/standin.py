@@ -14,6 +14,7 @@ from headrace.broker.handlers import handler
 from headrace.coordination.embedded import EmbeddedTree
 from headrace.model.cluster import Endpoint, PartitionState, Picture
 from headrace.model.config import BrokerConfig, TopicConfig
+from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, Millis, TopicPartition
 from headrace.wire import schema
 from headrace.wire.api import request_class, response_class
@@ -42,12 +43,15 @@ class RecordedReplicas:
     def __init__(self) -> None:
         self.hosted: dict[TopicPartition, PartitionState] = {}
         self.configs: dict[str, TopicConfig] = {}
+        self.refused: set[TopicPartition] = set()  # the disk has no room for these
         self.deleted: list[TopicPartition] = []
         self.before_delete: asyncio.Event | None = None  # deletions wait for it
         self.delete_reached = asyncio.Event()
 
     async def apply(self, states: Iterable[PartitionState]) -> None:
         for state in states:
+            if state.topic_partition in self.refused:
+                raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "no room")
             self.hosted[state.topic_partition] = state
 
     async def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -55,15 +59,20 @@ class RecordedReplicas:
         if self.before_delete is not None:
             await self.before_delete.wait()
         for topic_partition in topic_partitions:
-            del self.hosted[topic_partition]
+            self.hosted.pop(topic_partition, None)
             self.deleted.append(topic_partition)
 
     def update_topic_config(self, topic: str, config: TopicConfig) -> None:
         self.configs[topic] = config
 
 
+class RecordedDirectory:
+    offline: str | None = None
+
+
 class RecordedLogs:
     def __init__(self) -> None:
+        self.directories = [RecordedDirectory()]
         self.deleted: list[TopicPartition] = []
 
     def delete(self, topic_partition: TopicPartition) -> None:
@@ -112,9 +121,11 @@ async def running(
     endpoints: dict[str, Endpoint] | None = None,
     cluster_id: str | None = None,
     found: Iterable[FoundPartition] = (),
+    offline: str | None = None,
 ) -> AsyncIterator[StandIn]:
     """A started control in ``folder``, closed at the end: the folder can then be opened again."""
     broker = StandIn(settings)
+    broker.logs.directories[0].offline = offline
     tree = await EmbeddedTree.open(folder)
     broker.control = Control(
         broker, tree, endpoints=endpoints or PLAIN, cluster_id=cluster_id, found=found

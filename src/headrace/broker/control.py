@@ -64,6 +64,8 @@ from headrace.model.ids import (
 
 log = logging.getLogger(__name__)
 
+_HOSTED_PER_TURN = 32  # partitions, a few milliseconds
+
 # Internal topics keep the newest state per key for ever: without compaction retention would
 # take it. Each with the prefix of the broker settings that shape it.
 _INTERNAL_SETTINGS: Mapping[str, tuple[str, dict[str, str]]] = {
@@ -97,7 +99,14 @@ class Replicas(Protocol):
     def update_topic_config(self, topic: str, config: TopicConfig) -> None: ...
 
 
+class Directory(Protocol):
+    @property
+    def offline(self) -> str | None: ...
+
+
 class Logs(Protocol):
+    @property
+    def directories(self) -> Sequence[Directory]: ...
     def delete(self, topic_partition: TopicPartition) -> object: ...
 
 
@@ -183,9 +192,7 @@ class Control:
         await self._commit(self._controller.decide_reign(granted_zxids, self._unclean_allowed))
         await self._take_in_folders()
         self._publish()
-        await broker.replicas.apply(
-            state for topic in self.picture.topics.values() for state in topic.partitions
-        )
+        await self._host_all()
         log.info(
             "broker %d is controller of cluster %s in epoch %d, with %d topics",
             broker.node_id,
@@ -193,6 +200,39 @@ class Control:
             controller_epoch,
             len(self.picture.topics),
         )
+
+    async def _host_all(self) -> None:
+        """Give every partition to the replicas, except where that would cost its records.
+
+        A partition that is agreed on and has no folder may lie on a disk that is
+        away: made anew elsewhere it would be empty, and two when the disk returns.
+        """
+        states = [s for topic in self.picture.topics.values() for s in topic.partitions]
+        if any(directory.offline is not None for directory in self._broker.logs.directories):
+            folders = {found.topic_partition for found in self._found}
+            for state in states:
+                if state.topic_partition not in folders:
+                    log.error(
+                        "%s has no folder here and a log directory is offline: it is not served "
+                        "until that disk is back",
+                        state.topic_partition,
+                    )
+            states = [state for state in states if state.topic_partition in folders]
+        await self._host(states)
+        self._found.clear()
+
+    async def _host(self, states: Iterable[PartitionState]) -> Rejected | None:
+        """Have the replicas host each; the last refusal, if a disk refused any."""
+        refusal = None
+        for count, state in enumerate(states, 1):
+            if count % _HOSTED_PER_TURN == 0:
+                await asyncio.sleep(0)  # making folders takes a while; others want an answer too
+            try:
+                await self._broker.replicas.apply((state,))
+            except Rejected as error:
+                log.error("%s cannot be served: %s", state.topic_partition, error)
+                refusal = error
+        return refusal
 
     async def close(self) -> None:
         async with self._changing:
@@ -230,7 +270,6 @@ class Control:
         for found in self._found:
             if is_legal_name(found.topic_partition.topic):
                 by_topic.setdefault(found.topic_partition.topic, []).append(found)
-        self._found.clear()
         for name, folders in by_topic.items():
             known = self.picture.topics.get(name)
             if known is not None:
@@ -258,7 +297,8 @@ class Control:
             if isinstance(change, CreateTopic):
                 await self._registry.drop_topic_overrides(name)
             await self._commit([change])
-            self._remember_settings(change)
+            if isinstance(change, CreateTopic):
+                self._settings.remember(TOPIC, name, change.overrides)
             log.warning(
                 "topic %s: %d partition folders were here without a place in the coordination "
                 "tree; they are taken in, with the broker's settings unless it had its own",
@@ -311,14 +351,31 @@ class Control:
                 check_settings=self._settings.check_topic,
             )
             accepted = [answer for answer in answers if isinstance(answer, CreateTopic)]
-            if accepted and not validate_only:
+            if not accepted or validate_only:
+                return answers
+            try:
                 await self._commit(accepted)
-                for change in accepted:
-                    self._remember_settings(change)
-                self._publish()
-                for change in accepted:
-                    await self._broker.replicas.apply(change.topic.partitions)
+            except Rejected as refusal:
+                return [refusal if isinstance(a, CreateTopic) else a for a in answers]
+            for change in accepted:
+                self._settings.remember(TOPIC, change.topic.name, change.overrides)
+            self._publish()
+            for index, answer in enumerate(answers):
+                if isinstance(answer, CreateTopic):
+                    answers[index] = await self._host_new(answer)
         return answers
+
+    async def _host_new(self, created: CreateTopic) -> CreateTopic | Rejected:
+        """A topic whose folders cannot be made is taken back: nobody has written to it yet."""
+        topic = created.topic
+        refusal = await self._host(topic.partitions)
+        if refusal is None:
+            return created
+        try:
+            await self._delete([topic])
+        except Rejected as error:
+            log.error("topic %s stays, though parts of it cannot be served: %s", topic.name, error)
+        return refusal
 
     async def auto_create(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         """Make topics that a client mentioned; why not, for those that could not be made."""
@@ -352,23 +409,27 @@ class Control:
             ]
         async with self._changing:
             answers: list[TopicState | Rejected] = []
-            dooms = []
+            doomed = []
             for name in names:
-                try:
-                    dooms.append(self._controller.decide_doom(name))
-                    answers.append(self.picture.topics[name])
-                except Rejected as refusal:
-                    answers.append(refusal)
-            if not dooms:
-                return answers
-            await self._commit(dooms)
-            self._publish()
-            gone = [self._controller.doomed[doom.name] for doom in dooms]
-            for topic in gone:
-                await self._broker.replicas.delete(s.topic_partition for s in topic.partitions)
-                self._settings.remember(TOPIC, topic.name, {})
-            await self._commit([DeleteTopic(topic) for topic in gone])
+                topic = self.picture.topics.get(name)
+                if topic is None:
+                    answers.append(Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                else:
+                    answers.append(topic)
+                    doomed.append(topic)
+            try:
+                await self._delete(doomed)
+            except Rejected as refusal:
+                return [refusal if isinstance(a, TopicState) else a for a in answers]
         return answers
+
+    async def _delete(self, doomed: Sequence[TopicState]) -> None:
+        await self._commit([self._controller.decide_doom(topic.name) for topic in doomed])
+        self._publish()
+        for topic in doomed:
+            await self._broker.replicas.delete(s.topic_partition for s in topic.partitions)
+            self._settings.remember(TOPIC, topic.name, {})
+        await self._commit([DeleteTopic(topic) for topic in doomed])
 
     async def create_partitions(
         self,
@@ -384,7 +445,9 @@ class Control:
             if not validate_only:
                 await self._commit([change])
                 self._publish()
-                await self._broker.replicas.apply(change.added)
+                refusal = await self._host(change.added)
+                if refusal is not None:
+                    raise refusal
         return change
 
     async def elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
@@ -393,7 +456,7 @@ class Control:
             change = self._controller.decide_election(topic_partition, unclean=unclean)
             await self._commit([change])
             self._publish()
-            await self._broker.replicas.apply([change.state])
+            await self._host([change.state])
 
     def check_reassignment(
         self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
@@ -447,10 +510,6 @@ class Control:
                 touched = (name,)
             for topic in touched:
                 self._broker.replicas.update_topic_config(topic, self.topic_config(topic))
-
-    def _remember_settings(self, change: CreateTopic | AddPartitions) -> None:
-        if isinstance(change, CreateTopic):
-            self._settings.remember(TOPIC, change.topic.name, change.overrides)
 
     def _unclean_allowed(self, topic: str) -> bool:
         return self.topic_config(topic).unclean_leader_election_enable

@@ -393,6 +393,42 @@ async def test_feature_levels_survive_and_their_epoch_grows_with_every_change(tm
 
 
 @in_loop
+async def test_a_topic_whose_folders_cannot_be_made_is_taken_back_and_the_others_stand(tmp_path):
+    async with running(tmp_path) as broker:
+        broker.replicas.refused = {TopicPartition("full", 1)}
+        bad, good = await broker.control.create_topics([NewTopic("full", 3), NewTopic("ok", 1)])
+        assert isinstance(bad, Rejected) and bad.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert isinstance(good, CreateTopic)
+        assert set(broker.picture.topics) == {"ok"}
+        assert set(broker.replicas.hosted) == {TopicPartition("ok", 0)}
+        broker.replicas.refused = set()
+        await make(broker, "full", 3)
+
+
+@in_loop
+async def test_one_partition_that_cannot_be_served_does_not_keep_the_others_from_it(tmp_path):
+    async with running(tmp_path) as broker:
+        await make(broker, "t", 2)
+        broker.replicas.refused = {TopicPartition("t", 2)}
+        with pytest.raises(Rejected) as refused:
+            await broker.control.create_partitions("t", 4)
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert TopicPartition("t", 3) in broker.replicas.hosted
+
+
+@in_loop
+async def test_a_partition_on_a_disk_that_is_away_is_not_made_anew_elsewhere(tmp_path):
+    async with running(tmp_path) as broker:
+        topic = await make(broker, "t", 2)
+    here = [found("t", 0, topic.topic_id)]
+    async with running(tmp_path, found=here, offline="Input/output error") as broker:
+        assert set(broker.replicas.hosted) == {TopicPartition("t", 0)}
+        assert len(broker.picture.topics["t"].partitions) == 2
+    async with running(tmp_path, found=here) as broker:
+        assert set(broker.replicas.hosted) == {TopicPartition("t", 0), TopicPartition("t", 1)}
+
+
+@in_loop
 async def test_a_tree_that_cannot_be_written_refuses_the_change_and_stays_consistent(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "before")
@@ -404,9 +440,8 @@ async def test_a_tree_that_cannot_be_written_refuses_the_change_and_stays_consis
             return lambda: tree._connection.execute(f"PRAGMA max_page_count={pages}").fetchone()
 
         await tree._run(limit(1))
-        with pytest.raises(Rejected) as refused:
-            await broker.control.create_topics([NewTopic("after", 200)])
-        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        (refusal,) = await broker.control.create_topics([NewTopic("after", 200)])
+        assert isinstance(refusal, Rejected) and refusal.code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "after" not in broker.picture.topics
         await tree._run(limit(1_000_000))
         await make(broker, "after", 200)
