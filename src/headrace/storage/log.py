@@ -897,6 +897,9 @@ class Log:
         self._ended_at(new_start)
 
     def _ended_at(self, end_offset: Offset) -> None:
+        cleaned = self.directory.cleaner_offsets
+        if cleaned.get(self.topic_partition, end_offset) > end_offset:
+            cleaned[self.topic_partition] = end_offset  # what comes instead was never cleaned
         self.log_end = self.staged_end = end_offset
         self.log_start = min(self.log_start, end_offset)
         self.history.truncate_end(end_offset)

@@ -284,6 +284,19 @@ def test_segments_that_change_meanwhile_void_the_cleaning(disk: Disk) -> None:
     assert compact(log) is not None
 
 
+def test_what_replaces_a_truncated_tail_counts_as_dirty(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 200)
+    compact(log)
+    log.truncate_to(Offset(20))
+    assert log.log_end <= 20
+    put(log, 400)
+    assert measure(summarize(log, log.log_end), NOW).first_dirty <= 20
+    compact(log)
+    below = [record for record in stored(log) if record.offset < log.active_base_offset]
+    assert len({record.key for record in below}) == len(below)
+
+
 def test_a_topic_deleted_meanwhile_ends_the_cleaning(disk: Disk) -> None:
     log = disk.log()
     put(log, 200)
