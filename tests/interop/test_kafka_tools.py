@@ -83,7 +83,7 @@ def test_kafka_topics_is_told_of_a_name_or_a_factor_that_cannot_be(tool: Tool) -
     assert "Topic name is invalid" in bad_name, bad_name
     many = ("--create", "--topic", "x", "--replication-factor", "3")
     refused = tool("TopicCommand", *many, fails=True)
-    assert "InvalidReplicationFactorException" in refused, refused
+    assert "replication factor" in refused.lower(), refused
 
 
 def test_the_console_producer_and_consumer_hand_records_over(
