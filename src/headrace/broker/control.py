@@ -19,7 +19,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.settings import BROKER, TOPIC, Settings
 from headrace.coordination.registry import Registry
@@ -62,6 +62,43 @@ from headrace.model.ids import (
     id_to_text,
 )
 
+if TYPE_CHECKING:
+    # Making a protocol costs a tenth of a millisecond at start, and nobody asks for it then.
+    from typing import Protocol
+
+    class Clock(Protocol):
+        def now(self) -> Millis: ...
+
+    class Replicas(Protocol):
+        def apply(self, states: Iterable[PartitionState]) -> Awaitable[None]: ...
+        def delete(self, topic_partitions: Iterable[TopicPartition]) -> Awaitable[None]: ...
+        def update_topic_config(self, topic: str, config: TopicConfig) -> None: ...
+
+    class Directory(Protocol):
+        @property
+        def offline(self) -> str | None: ...
+
+    class Logs(Protocol):
+        @property
+        def directories(self) -> Sequence[Directory]: ...
+        def delete(self, topic_partition: TopicPartition) -> object: ...
+
+    class Shell(Protocol):
+        """What the control needs of the broker around it."""
+
+        config: BrokerConfig
+        picture: Picture
+
+        @property
+        def node_id(self) -> BrokerId: ...
+        @property
+        def clock(self) -> Clock: ...
+        @property
+        def replicas(self) -> Replicas: ...
+        @property
+        def logs(self) -> Logs: ...
+
+
 log = logging.getLogger(__name__)
 
 _HOSTED_PER_TURN = 32  # partitions, a few milliseconds
@@ -89,49 +126,12 @@ class FoundPartition(NamedTuple):
     last_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
 
 
-class Clock(Protocol):
-    def now(self) -> Millis: ...
-
-
-class Replicas(Protocol):
-    def apply(self, states: Iterable[PartitionState]) -> Awaitable[None]: ...
-    def delete(self, topic_partitions: Iterable[TopicPartition]) -> Awaitable[None]: ...
-    def update_topic_config(self, topic: str, config: TopicConfig) -> None: ...
-
-
-class Directory(Protocol):
-    @property
-    def offline(self) -> str | None: ...
-
-
-class Logs(Protocol):
-    @property
-    def directories(self) -> Sequence[Directory]: ...
-    def delete(self, topic_partition: TopicPartition) -> object: ...
-
-
-class Shell(Protocol):
-    """What the control needs of the broker around it."""
-
-    config: BrokerConfig
-    picture: Picture
-
-    @property
-    def node_id(self) -> BrokerId: ...
-    @property
-    def clock(self) -> Clock: ...
-    @property
-    def replicas(self) -> Replicas: ...
-    @property
-    def logs(self) -> Logs: ...
-
-
 class Control:
     """Make one, ``start`` it once; ``close`` gives up the registration."""
 
     def __init__(
         self,
-        broker: Shell,
+        broker: "Shell",
         tree: Tree,
         *,
         endpoints: Mapping[str, Endpoint],
@@ -393,11 +393,14 @@ class Control:
         if settings is None:
             return NewTopic(name)
         prefix, overrides = settings
+        overrides = {**overrides, "segment.bytes": str(config.int(f"{prefix}.segment.bytes"))}
+        if name != OFFSETS_TOPIC:
+            overrides["min.insync.replicas"] = str(config.int(f"{prefix}.min.isr"))
         return NewTopic(
             name,
             config.int(f"{prefix}.num.partitions"),
             config.int(f"{prefix}.replication.factor"),
-            overrides={**overrides, "segment.bytes": str(config.int(f"{prefix}.segment.bytes"))},
+            overrides=overrides,
         )
 
     async def delete_topics(self, names: Sequence[str]) -> list[TopicState | Rejected]:

@@ -97,8 +97,8 @@ class EmbeddedTree:
     async def open(cls, folder: Path) -> "EmbeddedTree":
         """The tree in ``folder``, made if missing. Ephemeral nodes of the last session are gone.
 
-        Raises Corrupt when the file is not a tree; its topics can be read
-        back from the partition folders once it is moved away.
+        Raises OSError when the disk refuses, and Corrupt when the file is not a tree; its
+        topics can be read back from the partition folders once it is moved away.
         """
         tree = cls(folder / FILE_NAME, asyncio.get_running_loop())
         tree._thread.start()
@@ -194,7 +194,9 @@ class EmbeddedTree:
             connection.execute("PRAGMA synchronous=NORMAL")
             (self._zxid,) = connection.execute("SELECT zxid FROM counter").fetchone()
         except sqlite3.OperationalError as error:
-            raise Unwritable(str(self._path)) from error
+            raise OSError(
+                f"the coordination tree {self._path} cannot be opened: {error}"
+            ) from error
         except sqlite3.DatabaseError as error:
             raise Corrupt(
                 f"{self._path} cannot be read as a coordination tree ({error}). Move it away: "

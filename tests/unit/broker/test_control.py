@@ -242,11 +242,18 @@ async def test_validation_alone_leaves_no_trace(tmp_path):
 
 @in_loop
 async def test_internal_topics_are_made_in_the_shape_that_the_settings_give_them(tmp_path):
+    names = ["__consumer_offsets", "__transaction_state", "__share_group_state"]
     async with running(tmp_path, {"offsets.topic.num.partitions": "4"}) as broker:
-        assert await broker.control.auto_create(["__consumer_offsets"]) == {}
-        topic = broker.picture.topics["__consumer_offsets"]
-        assert topic.internal and len(topic.partitions) == 4
-        assert broker.control.topic_config(topic.name).cleanup_policy == {"compact"}
+        assert await broker.control.auto_create(names) == {}
+        topics = [broker.picture.topics[name] for name in names]
+        assert all(topic.internal for topic in topics)
+        assert [len(topic.partitions) for topic in topics] == [4, 50, 50]
+        assert [broker.control.topic_config(name).cleanup_policy for name in names] == [
+            {"compact"},
+            {"compact"},
+            {"delete"},
+        ]
+        assert broker.control.topic_config(names[2]).retention_ms == -1
 
 
 @in_loop

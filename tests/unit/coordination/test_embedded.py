@@ -236,6 +236,12 @@ async def test_a_file_that_is_no_tree_is_refused_with_what_to_do(tmp_path):
         await EmbeddedTree.open(tmp_path)
 
 
+@in_loop
+async def test_a_folder_that_is_not_there_is_refused_by_name(tmp_path):
+    with pytest.raises(OSError, match="nowhere"):
+        await EmbeddedTree.open(tmp_path / "nowhere")
+
+
 KILLED = """
 import asyncio, sys
 from pathlib import Path
