@@ -44,6 +44,7 @@ class Connection:
         # Only the latest matters: librdkafka repeats the same one with every attempt.
         self._last_error: KafkaError | None = None
         self._admin: AdminClient | None = None
+        self._lost_all = False
 
     def admin(self) -> AdminClient:
         """One for all questions: an answer is lost if its client is collected before it."""
@@ -114,7 +115,14 @@ class Connection:
         self._reach()
         return client
 
+    def has_lost_all_brokers(self) -> bool:
+        """Whether every broker went away since this was last asked."""
+        lost, self._lost_all = self._lost_all, False
+        return lost
+
     def _remember(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._lost_all = True
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self._last_error is None:
             self._last_error = error
 

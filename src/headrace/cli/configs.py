@@ -27,7 +27,11 @@ from headrace.cli.options import (
     noun,
 )
 
-app = noun("Read and change settings of topics, brokers and loggers.")
+app = noun(
+    "Read and change settings of topics, brokers and loggers.",
+    "headrace configs get topic orders --changed",
+    "headrace configs set topic orders retention.ms=86400000",
+)
 
 
 def register(root: typer.Typer) -> None:
@@ -76,9 +80,7 @@ EVERY_BROKER = "default"
 
 Of = Annotated[
     Kind,
-    typer.Argument(
-        metavar="topic|broker|broker-logger|group", help="Whose settings.", show_default=False
-    ),
+    typer.Argument(metavar="KIND", help="topic, broker, broker-logger or group."),
 ]
 Name = Annotated[
     str,
@@ -86,7 +88,6 @@ Name = Annotated[
         metavar="NAME",
         help="Its name; a broker's and a broker logger's is the broker's number, and 'default' "
         "means all brokers.",
-        show_default=False,
     ),
 ]
 
@@ -96,8 +97,8 @@ Name = Annotated[
     epilog=examples(
         "headrace configs get topic orders",
         "headrace configs get topic orders retention.ms segment.bytes",
-        "headrace configs get broker 0 --changed",
-        "headrace configs get broker-logger 0",
+        "headrace configs get broker 1 --changed",
+        "headrace configs get broker-logger 1",
     ),
 )
 def get(
@@ -105,7 +106,7 @@ def get(
     name: Name,
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY]...", help="Only these settings; all if none is named."),
+        typer.Argument(metavar="KEY", help="Only these settings; all if none is named."),
     ] = None,
     changed: Annotated[
         bool, typer.Option("--changed", help="Only what is not the default.")
@@ -154,13 +155,13 @@ def get(
     epilog=examples(
         "headrace configs set topic orders retention.ms=86400000 cleanup.policy=compact",
         "headrace configs set broker default log.retention.ms=3600000",
-        "headrace configs set broker-logger 0 headrace.storage=DEBUG",
+        "headrace configs set broker-logger 1 headrace.storage=DEBUG",
     ),
 )
 def set_values(
     kind: Of,
     name: Name,
-    assignments: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", show_default=False)],
+    assignments: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", hidden=True)],
     unset: Annotated[
         list[str] | None,
         typer.Option(
@@ -187,7 +188,7 @@ def set_values(
 def unset_values(
     kind: Of,
     name: Name,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", show_default=False)],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY", hidden=True)],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,

@@ -27,7 +27,7 @@ _POLL_S = 0.1
 _BATCH_COUNT = 500
 
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
 FromBeginning = Annotated[
     bool,
     typer.Option(
@@ -207,6 +207,8 @@ class Reading:
             message = self._consumer.poll(_POLL_S)
             now = time.monotonic()
             if message is None:
+                if self._connection.has_lost_all_brokers() and output.is_watched():
+                    output.note("no broker answers; waiting for one, Ctrl-C leaves")
                 if self._timeout_s is not None and now - last_record_at > self._timeout_s:
                     self.fell_short = self._max_count is not None
                     return

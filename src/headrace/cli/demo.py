@@ -14,6 +14,7 @@ import typer
 from headrace.cli import output
 from headrace.cli.options import DEFAULT_BOOTSTRAP, examples
 from headrace.cli.serve import connectable, listener_of
+from headrace.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
@@ -89,7 +90,10 @@ class Node:
             target=lambda: asyncio.run(self._run(folder, listen)), name="broker"
         )
         self._thread.start()
-        self.address = self._ready.result(_LIMIT_S)
+        try:
+            self.address = self._ready.result(_LIMIT_S)
+        except (OSError, ConfigError) as failure:
+            raise output.CommandFailed(f"cannot serve: {failure}") from None
 
     def stop(self) -> None:
         if self._loop is not None and self._broker is not None and self._thread.is_alive():

@@ -26,8 +26,7 @@ def dump_log(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...",
-            show_default=False,
+            metavar="FILE",
             help=".log, .index, .timeindex, .txnindex, .snapshot, checkpoints, or folders of them.",
         ),
     ],

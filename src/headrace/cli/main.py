@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         status = failure.status
     except KeyboardInterrupt:
         status = output.INTERRUPTED
-    except BrokenPipeError:
-        output.stdout_was_closed()
+    except output.ReaderGone:
+        output.abandon_stdout()
         status = output.DONE
     output.leave(status)
 

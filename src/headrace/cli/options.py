@@ -51,10 +51,11 @@ def examples(*lines: str) -> str:
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def noun(summary: str) -> typer.Typer:
+def noun(summary: str, *example_lines: str) -> typer.Typer:
     """A group of verbs; without a verb it prints its help."""
     return typer.Typer(
         help=summary,
+        epilog=examples(*example_lines),
         no_args_is_help=True,
         rich_markup_mode=None,
         context_settings=CONTEXT_SETTINGS,

@@ -15,7 +15,6 @@ because ``serve`` prints too and must start fast.
 import contextlib
 import json
 import os
-import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
@@ -37,9 +36,17 @@ class CommandFailed(Exception):
         self.status = status
 
 
+class ReaderGone(Exception):
+    """Whoever read our stdout went away (``| head``); there is nothing left to do, and no harm.
+
+    Not an OSError on purpose: typer would turn that into a failure.
+    """
+
+
 def line(text: str) -> None:
     """One line of the result."""
-    print(text, flush=True)
+    write(text.encode("utf-8", "replace") + b"\n")
+    flush()
 
 
 def note(text: str) -> None:
@@ -54,16 +61,22 @@ def error(text: str) -> None:
 
 def document(value: object) -> None:
     """The whole result as one JSON document."""
-    print(json.dumps(value, indent=2, ensure_ascii=False), flush=True)
+    line(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def write(data: bytes) -> None:
-    """Bytes of a record, as they are; :func:`flush` sends them on."""
-    sys.stdout.buffer.write(data)
+    """Bytes as they are; :func:`flush` sends them on."""
+    try:
+        sys.stdout.buffer.write(data)
+    except BrokenPipeError:
+        raise ReaderGone from None
 
 
 def flush() -> None:
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise ReaderGone from None
 
 
 def is_terminal() -> bool:
@@ -89,7 +102,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     if is_terminal():
         _rich_table(headings, body)
     else:
-        print("\n".join(aligned([headings, *body])), flush=True)
+        line("\n".join(aligned([headings, *body])))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -103,6 +116,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def bars(rows: Sequence[tuple[str, float, str]]) -> None:
     """A small plot: label, a bar as long as the value is large, the value as text."""
+    import shutil  # not at the top: serve would wait for it
+
     label_width = max(len(label) for label, _, _ in rows)
     text_width = max(len(text) for _, _, text in rows)
     room = min(48, shutil.get_terminal_size((80, 24)).columns - label_width - text_width - 4)
@@ -117,7 +132,7 @@ def bars(rows: Sequence[tuple[str, float, str]]) -> None:
                 Text.assemble((label.rjust(label_width), "bold"), "  ", (drawn, "cyan"), "  ", text)
             )
         else:
-            print(f"{label.rjust(label_width)}  {drawn}  {text}", flush=True)
+            line(f"{label.rjust(label_width)}  {drawn}  {text}")
 
 
 def heading(text: str) -> None:
@@ -128,7 +143,7 @@ def heading(text: str) -> None:
 
         Console(highlight=False).print(Text(text, style="bold"), soft_wrap=True)
     else:
-        print(text, flush=True)
+        line(text)
 
 
 def progress(text: str) -> None:
@@ -150,12 +165,8 @@ def confirmed(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def stdout_was_closed() -> None:
-    """The reader of our pipe went away (``| head``): nobody is left to write to.
-
-    Python flushes stdout once more at exit and would complain, so the
-    descriptor is pointed at nothing.
-    """
+def abandon_stdout() -> None:
+    """Python flushes stdout once more at exit and would complain: point it at nothing."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

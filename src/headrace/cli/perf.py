@@ -28,7 +28,10 @@ from headrace.cli.options import (
 from headrace.cli.percentiles import Percentiles
 from headrace.cli.produce import Acks, AcksOption, Compression, CompressionOption, Topic
 
-app = noun("Measure a broker: throughput of writing and reading, latency.")
+app = noun(
+    "Measure a broker: throughput of writing and reading, latency.",
+    "headrace perf produce bench --records 1000000 --size 1k",
+)
 
 Size = Annotated[
     str, typer.Option("-s", "--size", metavar="BYTES", help="Of each value: 100, 1k, 1M.")

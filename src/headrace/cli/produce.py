@@ -40,7 +40,7 @@ class Compression(StrEnum):
     ZSTD = "zstd"
 
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
 KeySeparator = Annotated[
     str | None,
     typer.Option(

@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from headrace import __version__
 from headrace.cli import output
@@ -31,6 +32,7 @@ def run_typer(arguments: list[str]) -> int:
 def built(commands: list[str]) -> typer.Typer:
     """The root with these commands; importing fewer of them starts faster."""
     root = typer.Typer(
+        cls=_InOurOrder,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         no_args_is_help=True,
@@ -45,6 +47,13 @@ def built(commands: list[str]) -> typer.Typer:
     for name in commands:
         import_module(f"headrace.cli.{COMMANDS[name]}").register(root)
     return root
+
+
+class _InOurOrder(TyperGroup):
+    """typer would list single commands first and nouns last."""
+
+    def list_commands(self, ctx: object) -> list[str]:
+        return [name for name in COMMANDS if name in self.commands]
 
 
 def _show_version(wanted: bool) -> None:

@@ -254,6 +254,8 @@ async def _serve(
             write_atomically(ready_file, f"{address}\n")
         output.line(f"Headrace {__version__} serves {address}, data in {folder}")
         await _until_stopped(broker, stop_asked)
+    if broker.failure is not None:
+        raise output.CommandFailed(f"the broker failed: {broker.failure}")
     return output.DONE
 
 

@@ -30,16 +30,20 @@ from headrace.cli.options import (
     noun,
 )
 
-app = noun("Create topics, look at them, change and delete them.")
+app = noun(
+    "Create topics, look at them, change and delete them.",
+    "headrace topics create orders --partitions 12",
+    "headrace topics describe orders",
+)
 
 
 def register(root: typer.Typer) -> None:
     root.add_typer(app, name="topics")
 
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", hidden=True)]
 OptionalNames = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC]...", help="All topics if none is named.")
+    list[str] | None, typer.Argument(metavar="TOPIC", help="All topics if none is named.")
 ]
 
 
@@ -179,7 +183,7 @@ def describe(
     ),
 )
 def alter(
-    name: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    name: Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)],
     partitions: Annotated[
         int,
         typer.Option(
@@ -244,7 +248,7 @@ def offsets(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TOPIC[:PARTITION]]...", help="All topics if none is named; 0,2-4 works too."
+            metavar="TOPIC[:PARTITION]", help="All topics if none is named; orders:0,2-4 works too."
         ),
     ] = None,
     at: Annotated[

@@ -1,0 +1,56 @@
+"""``headrace configs`` against a live broker."""
+
+
+def test_a_topics_settings_are_read_changed_and_brought_back(headrace, topic):
+    headrace("topics", "create", topic)
+    headrace("configs", "set", "topic", topic, "retention.ms=5000", "cleanup.policy=compact")
+    changed = headrace("configs", "get", "topic", topic, "--changed", "--format", "json").document
+    assert {row["key"]: (row["value"], row["source"]) for row in changed} == {
+        "retention.ms": ("5000", "DYNAMIC_TOPIC_CONFIG"),
+        "cleanup.policy": ("compact", "DYNAMIC_TOPIC_CONFIG"),
+    }
+    headrace("configs", "set", "topic", topic, "flush.ms=9", "--unset", "cleanup.policy")
+    headrace("configs", "unset", "topic", topic, "retention.ms")
+    lines = headrace("configs", "get", "topic", topic, "flush.ms", "retention.ms").lines
+    assert [line.split() for line in lines[1:]] == [
+        ["flush.ms", "9", "DYNAMIC_TOPIC_CONFIG"],
+        ["retention.ms", "604800000", "DEFAULT_CONFIG"],
+    ]
+
+
+def test_a_bad_value_an_unknown_key_and_an_unknown_topic_are_named(headrace, topic):
+    headrace("topics", "create", topic)
+    assert (
+        "retention.ms"
+        in headrace("configs", "set", "topic", topic, "retention.ms=long", status=1).err
+    )
+    assert "nonsense" in headrace("configs", "get", "topic", topic, "nonsense", status=1).err
+    assert "UNKNOWN_TOPIC" in headrace("configs", "get", "topic", "no-topic", status=1).err
+    assert "KEY=VALUE" in headrace("configs", "set", "topic", topic, "novalue", status=2).err
+
+
+def test_a_brokers_settings_can_be_set_for_one_and_for_all(headrace):
+    [broker] = headrace("configs", "get", "broker", "1", "node.id", "--format", "json").document
+    assert broker["value"] == "1"
+    headrace("configs", "set", "broker", "default", "log.retention.ms=77000")
+    everyone = headrace("configs", "get", "broker", "default", "--format", "json").document
+    assert ("log.retention.ms", "77000") in [(row["key"], row["value"]) for row in everyone]
+    headrace("configs", "set", "broker", "1", "log.retention.ms=66000")
+    assert "66000" in headrace("configs", "get", "broker", "1", "log.retention.ms").out
+    headrace("configs", "unset", "broker", "1", "log.retention.ms")
+    assert "77000" in headrace("configs", "get", "broker", "1", "log.retention.ms").out
+    headrace("configs", "unset", "broker", "default", "log.retention.ms")
+    assert "no broker 77" in headrace("configs", "get", "broker", "77", status=1).err
+
+
+def test_a_loggers_level_is_changed_while_it_runs(headrace):
+    levels = headrace("configs", "get", "broker-logger", "1", "--format", "json").document
+    name = levels[0]["key"]
+    headrace("configs", "set", "broker-logger", "1", f"{name}=ERROR")
+    assert "ERROR" in headrace("configs", "get", "broker-logger", "1", name).out
+    headrace("configs", "set", "broker-logger", "1", f"{name}={levels[0]['value']}")
+    assert "no broker 77" in headrace("configs", "get", "broker-logger", "77", status=1).err
+    refused = headrace(
+        "configs", "get", "broker-logger", "1", "-X", "security.protocol=SSL", status=2
+    )
+    assert "without TLS" in refused.err

@@ -1,0 +1,96 @@
+"""What a user sees when there is no broker, or something that is none."""
+
+import socket
+import threading
+
+import pytest
+
+
+def test_a_broker_that_is_not_there_is_one_line_with_advice(headrace):
+    for arguments in (
+        ("topics", "list"),
+        ("configs", "get", "topic", "t"),
+        ("produce", "t"),
+        ("consume", "t"),
+        ("perf", "latency", "t"),
+    ):
+        ran = headrace(*arguments, "-b", "127.0.0.1:1", status=1)
+        assert ran.out == ""
+        [line] = ran.err.splitlines()
+        assert line.startswith("headrace: cannot reach a broker (127.0.0.1:1: Connection refused)")
+        assert "headrace serve" in line and "-b HOST:PORT" in line
+
+
+def test_a_name_that_does_not_resolve_is_said(headrace):
+    [line] = headrace(
+        "topics", "list", "-b", "no-such-host.invalid:9092", status=1
+    ).err.splitlines()
+    assert "no-such-host.invalid:9092" in line
+
+
+@pytest.mark.parametrize("address", ["9092:", "host:port", ":9092"])
+def test_an_address_that_is_none_is_wrong_usage(headrace, address):
+    assert "HOST:PORT" in headrace("topics", "list", "-b", address, status=2).err
+
+
+@pytest.mark.slow
+def test_a_door_behind_which_nobody_answers_is_left_in_time(headrace):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        ran = headrace("topics", "list", "-b", address, status=1)
+    [line] = ran.err.splitlines()
+    assert "no answer" in line and address in line
+
+
+@pytest.mark.slow
+def test_a_door_that_speaks_http_is_left_in_time(headrace):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        over = threading.Event()
+
+        def answer() -> None:
+            server.settimeout(0.1)
+            while not over.is_set():
+                try:
+                    link, _ = server.accept()
+                except TimeoutError:
+                    continue
+                with link:
+                    link.settimeout(5)
+                    link.recv(1000)
+                    link.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            ran = headrace("topics", "list", "-b", f"127.0.0.1:{server.getsockname()[1]}", status=1)
+        finally:
+            over.set()
+            thread.join()
+    assert len(ran.err.splitlines()) == 1
+
+
+def test_without_arguments_there_is_help(headrace):
+    for arguments in ((), ("--help",), ("-h",)):
+        assert "headrace serve" in headrace(*arguments).out
+    assert headrace("--version").out.startswith("headrace ")
+
+
+def test_a_client_settings_file_is_read(headrace, tmp_path):
+    path = tmp_path / "client.properties"
+    path.write_text("client.id=mine\nno.such.setting=1\n")
+    assert (
+        "no.such.setting" in headrace("topics", "list", "--client-config", str(path), status=2).err
+    )
+    assert (
+        "absent"
+        in headrace("topics", "list", "--client-config", str(tmp_path / "absent"), status=2).err
+    )
+
+
+def test_version_names_the_parts(headrace):
+    assert set(headrace("version", "--format", "json").document) == {
+        "headrace",
+        "python",
+        "librdkafka",
+        "confluent-kafka",
+    }

@@ -1,0 +1,208 @@
+"""``headrace serve``, ``stop`` and ``demo`` as processes of their own."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+LIMIT_S = 30
+
+
+def wait_for(path: Path, process) -> str:
+    deadline = time.monotonic() + LIMIT_S
+    while not path.exists():
+        assert process.poll() is None, process.stderr.read().decode()
+        assert time.monotonic() < deadline, f"{path} did not appear"
+        time.sleep(0.01)
+    return path.read_text().strip()
+
+
+def is_served(address: str) -> bool:
+    admin = AdminClient({"bootstrap.servers": address})
+    return bool(admin.describe_cluster().result(LIMIT_S).nodes)
+
+
+def test_serve_says_where_it_is_and_ends_cleanly(start, tmp_path):
+    ready = tmp_path / "ready"
+    process = start("serve", "--listen", "127.0.0.1:0", "--ready-file", str(ready))
+    address = wait_for(ready, process)
+    line = process.stdout.readline().decode()
+    assert address in line and str(tmp_path / "headrace-data") in line
+    assert is_served(address)
+    assert (tmp_path / "headrace-data" / "headrace.pid").read_text() == f"{process.pid}\n"
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, out) == (0, b"")
+    assert not (tmp_path / "headrace-data" / "headrace.pid").exists()
+    assert (tmp_path / "headrace-data" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_log_lines_go_to_stderr_in_the_asked_format(start, tmp_path, log_format):
+    ready = tmp_path / "ready"
+    process = start(
+        "serve", "--listen", "127.0.0.1:0", "--ready-file", str(ready), "--log-format", log_format,
+        "-X", "no.such.setting=1",
+    )  # fmt: skip
+    wait_for(ready, process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    lines = err.decode().splitlines()
+    assert any("no.such.setting" in line for line in lines)
+    for line in lines:
+        if log_format == "json":
+            assert {"ts", "level", "logger", "message"} <= json.loads(line).keys()
+        else:
+            assert re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z (DEBUG|INFO|WARNING|ERROR) ", line)
+
+
+def test_serve_imports_neither_typer_rich_nor_a_client(environment, tmp_path):
+    program = (
+        "import sys, headrace.broker.app as app\n"
+        "start = app.Broker.start\n"
+        "async def started(self):\n"
+        "    await start(self)\n"
+        "    print(sorted({'typer', 'rich', 'confluent_kafka', 'click', 'argparse'}"
+        " & sys.modules.keys()))\n"
+        "    import os, signal; os.kill(os.getpid(), signal.SIGTERM)\n"
+        "app.Broker.start = started\n"
+        "from headrace.cli.main import main\n"
+        "main(['serve', '--listen', '127.0.0.1:0'])\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[0] == "[]"
+
+
+def ended(process) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=LIMIT_S)
+    return process.returncode, out.decode(), err.decode()
+
+
+def test_a_daemon_is_started_found_and_stopped(start, tmp_path):
+    (tmp_path / "server.properties").write_text(
+        f"log.dirs={tmp_path / 'logs'}\nlisteners=PLAINTEXT://127.0.0.1:0\n"
+    )
+    status, out, err = ended(start("kafka-server-start.sh", "-daemon", "server.properties"))
+    match = re.search(r"serves (\S+), data in (\S+), process (\d+), log in (\S+)", out)
+    assert status == 0 and match is not None, err
+    address, folder, process, log = match.groups()
+    try:
+        assert Path(folder) == tmp_path / "logs"
+        assert Path(log).exists() and is_served(address)
+        status, _, err = ended(start("serve", "server.properties", "-daemon"))
+        assert status == 1 and f"process {process} serves" in err
+    finally:
+        status, out, err = ended(start("stop", "server.properties"))
+    assert (status, out) == (0, f"Stopped process {process}\n"), err
+    host, _, port = address.rpartition(":")
+    with pytest.raises(OSError):
+        socket.create_connection((host, int(port)), 1)
+    status, _, err = ended(start("stop", "--data", str(tmp_path / "logs")))
+    assert status == 1 and "no broker runs" in err
+
+
+def test_a_daemon_that_cannot_start_says_why_on_the_terminal(start, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, out, err = ended(start("serve", "-daemon", "--listen", address))
+    assert (status, out) == (1, "")
+    [line] = err.splitlines()
+    assert address in line and "headrace.log" in line
+
+
+def test_two_on_one_folder_and_a_taken_port_are_refused_in_one_line(start, tmp_path):
+    ready = tmp_path / "ready"
+    first = start("serve", "--listen", "127.0.0.1:0", "--ready-file", str(ready))
+    address = wait_for(ready, first)
+    for arguments, reason in (
+        (("--listen", "127.0.0.1:0"), "in use by another broker"),
+        (("--listen", address, "--data", "other"), address),
+    ):
+        second = start("serve", *arguments)
+        out, err = second.communicate(timeout=LIMIT_S)
+        assert (second.returncode, out) == (1, b"")
+        assert [line for line in err.decode().splitlines() if reason in line]
+        assert b"Traceback" not in err
+    assert (tmp_path / "headrace-data" / "headrace.pid").read_text() == f"{first.pid}\n"
+
+
+def test_the_demo_on_a_taken_port_says_so_in_one_line(start):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, _, err = ended(start("demo", "--listen", address))
+    assert status == 1 and address in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_second_signal_ends_it_at_once(environment, tmp_path):
+    program = (
+        "import asyncio, os, signal, headrace.broker.app as app\n"
+        "async def never(self): await asyncio.Event().wait()\n"
+        "app.Broker.stop = never\n"
+        "start = app.Broker.start\n"
+        "async def started(self):\n"
+        "    await start(self)\n"
+        "    for delay in (0, 0.05):\n"
+        "        asyncio.get_running_loop().call_later(\n"
+        "            delay, os.kill, os.getpid(), signal.SIGTERM)\n"
+        "app.Broker.start = started\n"
+        "from headrace.cli.main import main\n"
+        "main(['serve', '--listen', '127.0.0.1:0'])\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=LIMIT_S,
+    )
+    assert ran.returncode == 128 + signal.SIGTERM
+
+
+def test_a_wrong_setting_is_refused_by_name_with_status_2(start):
+    process = start("serve", "-X", "log.retention.ms=soon")
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, out) == (2, b"")
+    assert err.decode().startswith("headrace: ") and "log.retention.ms" in err.decode()
+    assert err.count(b"\n") == 1
+
+
+def test_the_demo_shows_a_client_write_and_read_and_ends(start, tmp_path):
+    process = start("demo", "--data", str(tmp_path / "kept"))
+    out, err = process.communicate(timeout=LIMIT_S)
+    text = out.decode()
+    assert (process.returncode, err.decode()) == (0, "")
+    assert re.search(r"serves 127\.0\.0\.1:\d+", text)
+    assert str(tmp_path / "kept") in text
+    assert text.count("good morning") == 2
+    assert (tmp_path / "kept" / "greetings-0").is_dir()
+
+
+def test_the_demo_keeps_serving_when_asked(start):
+    process = start("demo", "--keep-serving", "--listen", "127.0.0.1:0")
+    text = ""
+    while "Ctrl-C" not in text:
+        line = process.stdout.readline().decode()
+        assert line, process.stderr.read().decode()
+        text += line
+    address = re.search(r"serves (\S+),", text)
+    assert address is not None and is_served(address[1])
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0

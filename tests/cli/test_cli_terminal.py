@@ -1,0 +1,84 @@
+"""What a person at a terminal sees: colour, questions, progress; nothing cut short."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from contextlib import contextmanager
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@contextmanager
+def terminal():
+    """A pseudo-terminal: the end that we read, and the end that a program takes for a screen."""
+    ours, theirs = pty.openpty()
+    try:
+        yield ours, theirs
+    finally:
+        os.close(ours)
+
+
+def seen(environment, *arguments, stdin=subprocess.DEVNULL) -> str:
+    with terminal() as (ours, theirs):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace", *arguments],
+            stdin=stdin,
+            stdout=theirs,
+            stderr=theirs,
+            env={**environment, "TERM": "xterm", "COLUMNS": "60"},
+        )
+        os.close(theirs)
+        text = b""
+        while True:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # Linux says EIO where others say end of file
+                break
+            if not piece:
+                break
+            text += piece
+        assert process.wait(30) == 0, text
+    return text.decode()
+
+
+def test_a_table_is_coloured_on_a_terminal_and_plain_in_a_pipe(headrace, topic, environment):
+    headrace("topics", "create", topic)
+    drawn = seen(environment, "topics", "list")
+    assert ESCAPES.search(drawn)
+    assert topic in ESCAPES.sub("", drawn)
+    assert not ESCAPES.search(headrace("topics", "list").out)
+
+
+def test_a_long_value_is_folded_never_cut(headrace, topic, environment):
+    name = f"{topic}-" + "long" * 40
+    headrace("topics", "create", name)
+    heading, *lines = ESCAPES.sub("", seen(environment, "topics", "list")).splitlines()
+    first_column = "".join(line[: heading.index("PARTITIONS")].strip() for line in lines)
+    assert name in first_column
+
+
+def test_describe_keeps_its_title_in_one_piece(headrace, topic, environment):
+    headrace("topics", "create", topic, "-c", "retention.ms=123456789", "-c", "flush.ms=5")
+    drawn = ESCAPES.sub("", seen(environment, "topics", "describe", topic))
+    assert "Configs: flush.ms=5,retention.ms=123456789" in drawn.splitlines()[0]
+
+
+def test_produce_tells_a_person_how_much_arrived(headrace, topic, environment, tmp_path):
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"x\n" * 1000)
+    with lines.open("rb") as stdin:
+        drawn = ESCAPES.sub("", seen(environment, "produce", topic, stdin=stdin))
+    assert f"1,000 records to {topic}" in drawn
+
+
+def test_typed_lines_are_sent_one_by_one(headrace, topic):
+    ran = headrace("produce", topic, stdin=b"one\ntwo\n", typed=True)
+    assert "Ctrl-D ends" in ran.err
+    assert headrace("consume", topic, "--from-beginning", "-e").lines == ["one", "two"]
+
+
+def test_perf_draws_in_colour(headrace, topic, environment):
+    headrace("topics", "create", topic)
+    assert ESCAPES.search(seen(environment, "perf", "latency", topic, "-n", "10"))

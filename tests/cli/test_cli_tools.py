@@ -1,0 +1,55 @@
+"""``headrace perf`` and ``headrace dump-log`` against what a live broker wrote."""
+
+PERCENTILES = {"p50", "p75", "p90", "p95", "p99", "p99.9", "max"}
+
+
+def test_perf_produce_and_consume_print_figures(headrace, topic):
+    produced = headrace(
+        "perf", "produce", topic, "-n", "2000", "--size", "200", "--format", "json"
+    ).document
+    assert (produced["records"], produced["failed"]) == (2000, 0)
+    assert produced["records_per_s"] > 0 and produced["mb_per_s"] > 0
+    assert produced["acknowledgement_ms"].keys() == PERCENTILES
+    consumed = headrace("perf", "consume", topic, "--format", "json").document
+    assert consumed["records"] == 2000
+    table = headrace("perf", "consume", topic, "-n", "500").out
+    assert "records_per_s" in table
+    assert "holds 2000 records" in headrace("perf", "consume", topic, "-n", "9999", status=1).err
+
+
+def test_a_rate_is_kept(headrace, topic):
+    told = headrace(
+        "perf", "produce", topic, "-n", "200", "--rate", "1000", "--format", "json"
+    ).document
+    assert told["records"] == 200
+    assert told["records_per_s"] < 1100
+
+
+def test_perf_latency_draws_its_percentiles(headrace, topic):
+    told = headrace("perf", "latency", topic, "-n", "20", "--format", "json").document
+    assert told["end_to_end_ms"].keys() == told["acknowledgement_ms"].keys() == PERCENTILES
+    assert told["end_to_end_ms"]["max"] >= told["acknowledgement_ms"]["p50"]
+    drawn = headrace("perf", "latency", topic, "-n", "20").out
+    assert "end to end, ms" in drawn and "█" in drawn
+
+
+def test_dump_log_shows_what_was_produced(headrace, topic, broker):
+    headrace("produce", topic, "-k", ":", "--headers", "h=1", stdin=b"k:v\nk2:v2\n")
+    folder = broker.data / f"{topic}-0"
+    [dump] = headrace(
+        "dump-log", "--deep", str(folder / f"{0:020}.log"), "--format", "json"
+    ).document
+    assert dump["problems"] == []
+    [batch] = dump["entries"]
+    assert (batch["base_offset"], batch["last_offset"], batch["crc"]) == (0, 1, "ok")
+    assert [(r["key"], r["value"]) for r in batch["records"]] == [("k", "v"), ("k2", "v2")]
+    assert batch["records"][0]["headers"] == [{"name": "h", "value": "1"}]
+    shown = headrace("dump-log", "--verify-index", str(folder)).out
+    assert "leader-epoch-checkpoint" in shown and "BASE-OFFSET" in shown
+
+
+def test_dump_log_fails_for_what_it_cannot_read(headrace, tmp_path):
+    assert "No such file" in headrace("dump-log", str(tmp_path / "0.log"), status=1).err
+    stray = tmp_path / "notes.txt"
+    stray.write_text("x")
+    assert "no file of a log folder" in headrace("dump-log", str(stray), status=1).err

@@ -1,0 +1,109 @@
+"""``headrace topics`` against a live broker."""
+
+import pytest
+
+
+def test_a_topic_is_created_listed_described_and_deleted(headrace, topic):
+    assert headrace("topics", "create", topic, "-p", "3", "-c", "retention.ms=1000").lines[1:] == [
+        f"{topic}  created"
+    ]
+    assert topic in headrace("topics", "list", "--names").lines
+    [row] = [row for row in headrace("topics", "list", "--format", "json").document
+             if row["name"] == topic]  # fmt: skip
+    assert row == {"name": topic, "partitions": 3, "replicas": 1}
+    assert headrace("topics", "delete", topic).lines[1:] == [f"{topic}  deleted"]
+    assert topic not in headrace("topics", "list", "--names").lines
+
+
+def test_describe_speaks_kafkas_words(headrace, topic):
+    headrace("topics", "create", topic, "-p", "2", "-c", "retention.ms=1000")
+    title, columns, *rows = headrace("topics", "describe", topic).lines
+    assert title.startswith(f"Topic: {topic}  TopicId: ")
+    assert title.endswith("PartitionCount: 2  ReplicationFactor: 1  Configs: retention.ms=1000")
+    assert columns.split() == ["Partition", "Leader", "Replicas", "Isr"]
+    assert [row.split()[0] for row in rows] == ["0", "1"]
+
+
+def test_describe_gives_one_document(headrace, topic):
+    headrace("topics", "create", topic, "-p", "2")
+    [described] = headrace("topics", "describe", topic, "--format", "json").document
+    assert described["name"] == topic
+    assert described["partition_count"] == 2
+    leader = described["partitions"][1]["leader"]
+    assert described["partitions"][1] == {
+        "partition": 1,
+        "leader": leader,
+        "replicas": [leader],
+        "isr": [leader],
+    }
+
+
+def test_one_row_that_fails_makes_the_command_fail(headrace, topic):
+    headrace("topics", "create", topic)
+    ran = headrace("topics", "create", topic, f"{topic}-b", "--format", "json", status=1)
+    statuses = {row["topic"]: (row["status"], row["error"]) for row in ran.document}
+    assert statuses == {
+        topic: ("failed", "TOPIC_ALREADY_EXISTS"),
+        f"{topic}-b": ("created", None),
+    }
+    headrace("topics", "create", topic, "--if-not-exists")
+
+
+def test_a_topic_that_is_not_there_is_named(headrace, topic):
+    for arguments in (("describe", topic), ("offsets", topic)):
+        assert topic in headrace("topics", *arguments, status=1).err
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in headrace("topics", "delete", topic, status=1).out
+    assert "unchanged" in headrace("topics", "delete", topic, "--if-exists").out
+
+
+def test_a_dry_run_creates_nothing(headrace, topic):
+    assert "would be created" in headrace("topics", "create", topic, "--dry-run").out
+    assert topic not in headrace("topics", "list", "--names").lines
+
+
+def test_partitions_grow_with_a_warning_and_never_shrink(headrace, topic):
+    headrace("topics", "create", topic, "-p", "2")
+    grown = headrace("topics", "alter", topic, "--partitions", "4")
+    assert "keys" in grown.err and "4 partitions" in grown.out
+    assert "INVALID_PARTITIONS" in headrace("topics", "alter", topic, "-p", "3", status=1).out
+
+
+def test_offsets_begin_and_end_and_are_found_by_time(headrace, topic):
+    headrace("topics", "create", topic, "-p", "2")
+    headrace("produce", topic, "-p", "1", stdin=b"a\nb\nc\n")
+    rows = headrace("topics", "offsets", topic, "--format", "json").document
+    assert rows == [
+        {"topic": topic, "partition": 0, "earliest": 0, "latest": 0},
+        {"topic": topic, "partition": 1, "earliest": 0, "latest": 3},
+    ]
+    [row] = headrace("topics", "offsets", f"{topic}:1", "--time", "1h", "--format", "json").document
+    assert row["offset"] == 0 and row["timestamp"] > 0
+    [row] = headrace(
+        "topics", "offsets", f"{topic}:1", "--time", "2999-01-01", "--format", "json"
+    ).document
+    assert row["offset"] is None
+    [row] = headrace(
+        "topics", "offsets", f"{topic}:1", "--time", "max-timestamp", "--format", "json"
+    ).document
+    assert row["offset"] in (0, 1, 2)
+    assert "no partition 7" in headrace("topics", "offsets", f"{topic}:7", status=1).err
+
+
+@pytest.mark.parametrize("answer", [b"n\n", b"\n"])
+def test_on_a_terminal_deletion_asks_first(headrace, topic, answer):
+    headrace("topics", "create", topic)
+    ran = headrace("topics", "delete", topic, stdin=answer, typed=True, status=1)
+    assert f"Delete {topic} at" in ran.err and "nothing deleted" in ran.err
+    headrace("topics", "delete", topic, "--yes", typed=True)
+
+
+def test_old_spellings_work_from_end_to_end(headrace, topic, broker):
+    server = ("--bootstrap-server", broker.bootstrap_servers)
+    zookeeper = ("--zookeeper", "localhost:2181")
+    headrace("kafka-topics.sh", "--create", "--topic", topic, "--partitions", "2", *zookeeper)
+    assert topic in headrace("kafka-topics", "--list", *server).lines
+    headrace("kafka-topics", "--alter", "--topic", topic, "--config", "flush.messages=1", *server)
+    assert "flush.messages=1" in headrace("topics", "--describe", "--topic", topic).out
+    refused = headrace("kafka-topics", "--list", "--zookeeper", "far:2181", status=2)
+    assert "-b HOST:9092" in refused.err
+    headrace("kafka-topics.sh", "--delete", "--topic", topic, *server)

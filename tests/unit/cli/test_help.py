@@ -1,0 +1,43 @@
+"""Every command explains itself, and the page in docs/ says the same."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = ROOT / "scripts" / "generate_cli_page.py"
+
+
+def page_script():
+    spec = importlib.util.spec_from_file_location("generate_cli_page", SCRIPT)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def script():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "100")
+        patch.delenv("HEADRACE_BOOTSTRAP", raising=False)
+        yield page_script()
+
+
+def test_the_page_is_what_the_commands_say():
+    checked = subprocess.run(
+        [sys.executable, str(SCRIPT), "--check"], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_every_help_ends_with_an_example(script):
+    commands = [(), *script.commands()]
+    assert ("serve",) in commands and ("topics", "create") in commands
+    for words in commands:
+        text = script.help_of(*words)
+        example = text.rpartition("Example:\n")[2]
+        assert "headrace" in example and "Options:" not in example, words
