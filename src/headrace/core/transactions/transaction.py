@@ -1,0 +1,180 @@
+"""One transactional id as its last record has it, and the bytes of that record."""
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from headrace.core.outcome import NewRecord
+from headrace.model.ids import (
+    NO_PRODUCER_ID,
+    Millis,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
+from headrace.wire import messages as m
+from headrace.wire.framing import (
+    decode_record_key,
+    decode_versioned,
+    encode_record_key,
+    encode_versioned,
+)
+
+NO_PRODUCER_EPOCH = ProducerEpoch(-1)
+NEVER = Millis(-1)  # a transaction that has not begun
+# The last epoch. No client ever gets it: it is kept to end, or to fence, the transaction of the
+# epoch before, so that a producer can always be fenced.
+LAST_EPOCH = ProducerEpoch(32767)
+
+# Levels of the feature ``transaction.version``.
+FLEXIBLE_RECORDS = 1  # records of __transaction_state have tagged fields
+EPOCH_BUMP = 2  # KIP-890 part 2: every end bumps the epoch, Produce adds its partitions itself
+
+
+class State(IntEnum):
+    """The numbers are those of the records.
+
+    What each answers (add: AddPartitionsToTxn and what is added by Produce; end: EndTxn):
+
+    EMPTY             add begins a transaction; end is INVALID_TXN_STATE, but an abort under
+                      transaction version 2 bumps the epoch; init bumps the epoch
+    ONGOING           add widens; end prepares; init aborts and says CONCURRENT_TRANSACTIONS
+    PREPARE_COMMIT    add, init and a repeated end say CONCURRENT_TRANSACTIONS, the other end
+    PREPARE_ABORT     INVALID_TXN_STATE
+    COMPLETE_COMMIT   as EMPTY; a repeated end is answered once more, the other end is
+    COMPLETE_ABORT    INVALID_TXN_STATE
+    DEAD              the two are never in a record: Kafka passes through them, we do not; they
+    EPOCH_FENCE       are here because ListTransactions may ask for them
+    """
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    EPOCH_FENCE = 7
+
+
+STATE_NAMES = {
+    State.EMPTY: "Empty",
+    State.ONGOING: "Ongoing",
+    State.PREPARE_COMMIT: "PrepareCommit",
+    State.PREPARE_ABORT: "PrepareAbort",
+    State.COMPLETE_COMMIT: "CompleteCommit",
+    State.COMPLETE_ABORT: "CompleteAbort",
+    State.DEAD: "Dead",
+    State.EPOCH_FENCE: "PrepareEpochFence",
+}
+PREPARED = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+AT_REST = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
+
+
+class Transaction(NamedTuple):
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    previous_producer_id: ProducerId  # the one before the last record, mostly the same
+    next_producer_id: ProducerId  # takes over when the prepared end is complete; -1 if none
+    timeout_ms: int
+    state: State
+    partitions: frozenset[TopicPartition]
+    started_at: Millis  # of the transaction under way, or of the last one; NEVER after an init
+    updated_at: Millis
+    client_transaction_version: int  # how the client of the last change speaks: 0 or 2
+
+    @property
+    def epoch_exhausted(self) -> bool:
+        """Whether the next bump would leave no epoch to fence with."""
+        return self.producer_epoch >= LAST_EPOCH - 1
+
+    @property
+    def is_commit(self) -> bool:
+        return self.state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+
+    @property
+    def times_out_at(self) -> Millis | None:
+        """None: it has no limit. The largest timeout marks a two-phase commit (KIP-939)."""
+        if self.state is not State.ONGOING or self.timeout_ms == 2**31 - 1:
+            return None
+        return Millis(self.started_at + self.timeout_ms)
+
+    def bumped(self) -> ProducerEpoch:
+        return ProducerEpoch(min(self.producer_epoch + 1, LAST_EPOCH))
+
+    def completed(self, now: Millis) -> "Transaction":
+        """After the markers: at rest, under the next producer id if one was prepared."""
+        rotates = self.next_producer_id != NO_PRODUCER_ID
+        return self._replace(
+            producer_id=self.next_producer_id if rotates else self.producer_id,
+            producer_epoch=ProducerEpoch(0) if rotates else self.producer_epoch,
+            previous_producer_id=self.producer_id,
+            next_producer_id=NO_PRODUCER_ID,
+            state=State.COMPLETE_COMMIT if self.is_commit else State.COMPLETE_ABORT,
+            partitions=frozenset(),
+            updated_at=now,
+        )
+
+
+def record_of(transaction: Transaction, transaction_version: int) -> NewRecord:
+    """The record in the form that the cluster's ``transaction.version`` allows."""
+    value = m.TransactionLogValue(
+        producer_id=transaction.producer_id,
+        previous_producer_id=transaction.previous_producer_id,
+        next_producer_id=transaction.next_producer_id,
+        producer_epoch=transaction.producer_epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=transaction.state,
+        transaction_partitions=(
+            None if transaction.state is State.EMPTY else _by_topic(transaction.partitions)
+        ),
+        transaction_last_update_timestamp_ms=transaction.updated_at,
+        transaction_start_timestamp_ms=transaction.started_at,
+        client_transaction_version=transaction.client_transaction_version,
+    )
+    value_version = 1 if transaction_version >= FLEXIBLE_RECORDS else 0
+    return NewRecord(key_of(transaction.transactional_id), encode_versioned(value, value_version))
+
+
+def key_of(transactional_id: str) -> bytes:
+    return encode_record_key(m.TransactionLogKey(transactional_id=transactional_id))
+
+
+def read_key(record_key: bytes) -> str | None:
+    """The transactional id, or None for a key of a kind that is not known here."""
+    key = decode_record_key((m.TransactionLogKey,), record_key)
+    return None if key is None else key.transactional_id
+
+
+def read_value(transactional_id: str, record_value: bytes) -> Transaction:
+    value = decode_versioned(m.TransactionLogValue, record_value)
+    return Transaction(
+        transactional_id,
+        ProducerId(value.producer_id),
+        ProducerEpoch(value.producer_epoch),
+        ProducerId(value.previous_producer_id),
+        ProducerId(value.next_producer_id),
+        value.transaction_timeout_ms,
+        State(value.transaction_status),
+        frozenset(
+            TopicPartition(topic.topic, partition)
+            for topic in value.transaction_partitions or ()
+            for partition in topic.partition_ids
+        ),
+        Millis(value.transaction_start_timestamp_ms),
+        Millis(value.transaction_last_update_timestamp_ms),
+        value.client_transaction_version,
+    )
+
+
+def _by_topic(
+    partitions: Iterable[TopicPartition],
+) -> list[m.TransactionLogValue.PartitionsSchema]:
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    return [
+        m.TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=ids)
+        for topic, ids in by_topic.items()
+    ]

@@ -1,0 +1,156 @@
+"""A runtime for the transaction shard that does everything at once: append, replay, reply.
+
+Its log is a list, its clock is moved by hand, and its data partitions remember their markers.
+"""
+
+from headrace.core.outcome import Outcome, Ticket
+from headrace.core.transactions.shard import (
+    DrawProducerId,
+    NeedsProducerId,
+    Settings,
+    TransactionShard,
+    WriteMarkers,
+)
+from headrace.model.errors import ErrorCode
+from headrace.model.ids import Millis, ProducerId, TopicPartition
+
+SETTINGS = Settings(
+    transaction_version=2,
+    timeout_ms_max=900_000,
+    expiration_ms=604_800_000,
+    expiration_interval_ms=3_600_000,
+)
+
+
+def partitions(*numbers, topic="orders"):
+    return [TopicPartition(topic, number) for number in numbers]
+
+
+class Coordinator:
+    """One shard and what stands around it. ``now`` moves by ``advance`` alone."""
+
+    def __init__(self, **settings):
+        self.settings = SETTINGS._replace(**settings)
+        self.now = Millis(1_000_000)
+        self.log = []  # of (key, value)
+        self.marked = []  # every marker, in its order: (partition, producer id, epoch, commit)
+        self.held_markers = []  # WriteMarkers that ``hold_markers`` keeps from the partitions
+        self.hold_markers = False
+        self.refusals = {}  # partition -> the code that its leader answers with
+        self.append_fails = False
+        self.next_producer_id = 100
+        self.restart()
+
+    # --- life
+
+    def restart(self):
+        """A new shard, from the log alone."""
+        self.shard = TransactionShard(7, lambda: self.settings)
+        self.held_markers = []
+        for offset, (key, value) in enumerate(self.log):
+            self.shard.replay(key, value, offset, -1, -1)
+        self.carry_out(self.shard.loaded(self.now))
+
+    def advance(self, ms):
+        self.now = Millis(self.now + ms)
+        while (at := self.shard.next_deadline()) is not None and at <= self.now:
+            self.carry_out(self.shard.tick(self.now))
+
+    def carry_out(self, outcome: Outcome):
+        """The responses of the outcome, after its records are in the log."""
+        if outcome.records:
+            if self.append_fails:
+                return ["not written"]
+            for key, value in outcome.records:
+                self.log.append((key, value))
+                self.shard.replay(key, value, len(self.log) - 1, -1, -1)
+        for effect in outcome.effects:
+            match effect:
+                case WriteMarkers():
+                    if self.hold_markers:
+                        self.held_markers.append(effect)
+                    else:
+                        self.write_markers(effect)
+                case DrawProducerId():
+                    self.shard.producer_id_drawn(self.draw())
+        return [reply.response for reply in outcome.replies]
+
+    def draw(self):
+        self.next_producer_id += 1
+        return ProducerId(self.next_producer_id - 1)
+
+    def write_markers(self, effect: WriteMarkers):
+        codes = {}
+        for partition in effect.partitions:
+            codes[partition] = self.refusals.get(partition, ErrorCode.NONE)
+            if codes[partition] is ErrorCode.NONE:
+                self.marked.append(
+                    (partition, effect.producer_id, effect.producer_epoch, effect.commit)
+                )
+        self.carry_out(self.shard.markers_answered(effect, codes, self.now))
+
+    def release_markers(self):
+        self.hold_markers = False
+        held, self.held_markers = self.held_markers, []
+        for effect in held:
+            self.write_markers(effect)
+
+    # --- requests
+
+    def ask(self, decide):
+        try:
+            (response,) = self.carry_out(decide())
+        except NeedsProducerId:
+            self.shard.producer_id_drawn(self.draw())
+            (response,) = self.carry_out(decide())
+        return response
+
+    def init(self, transactional_id="tx", timeout_ms=60_000, expected=None):
+        """(code, producer id, epoch)"""
+        response = self.ask(
+            lambda: self.shard.init_producer_id(
+                Ticket(1), transactional_id, timeout_ms, expected, self.now
+            )
+        )
+        return ErrorCode(response.error_code), response.producer_id, response.producer_epoch
+
+    def add(self, producer, *numbers, transactional_id="tx", version=0):
+        response = self.ask(
+            lambda: self.shard.add_partitions(
+                Ticket(1), transactional_id, producer, partitions(*numbers), version, self.now
+            )
+        )
+        return codes_of(response)
+
+    def verify(self, producer, *numbers, transactional_id="tx"):
+        response = self.ask(
+            lambda: self.shard.verify_partitions(
+                Ticket(1), transactional_id, producer, partitions(*numbers), self.now
+            )
+        )
+        return codes_of(response)
+
+    def end(self, producer, commit, transactional_id="tx", version=0):
+        """(code, producer id, epoch)"""
+        response = self.ask(
+            lambda: self.shard.end(Ticket(1), transactional_id, producer, commit, version, self.now)
+        )
+        return ErrorCode(response.error_code), response.producer_id, response.producer_epoch
+
+    def known(self, transactional_id="tx"):
+        return self.shard.transactions[transactional_id]
+
+    @property
+    def markers(self):
+        """Each marker as (partition number, epoch, commit)."""
+        return [(partition.partition, epoch, commit) for partition, _, epoch, commit in self.marked]
+
+
+def codes_of(response):
+    """The codes of all partitions, in the order of the request; one if they agree."""
+    codes = [
+        ErrorCode(partition.partition_error_code)
+        for topic in response.topic_results
+        for partition in topic.results_by_partition
+    ]
+    return codes[0] if len(set(codes)) == 1 else codes
