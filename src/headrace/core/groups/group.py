@@ -41,8 +41,8 @@ class Member(NamedTuple):
 class Expiry(NamedTuple):
     """How offsets of a group grow old. See ``Group.offset_expiry``."""
 
-    # Offsets are as old as this moment; None: each as old as its own commit.
-    since: Millis | None = None
+    # An offset is as old as its commit, but no older than this moment.
+    since: Millis = Millis(-1)
     # Topics whose offsets do not expire, because somebody still reads them.
     kept_topics: frozenset[str] = frozenset()
 

@@ -1,0 +1,354 @@
+"""Committed offsets, and those of open transactions, of the groups of one shard.
+
+An offset is kept as the bytes of its record's value and opened when somebody asks for it: commits
+and reloads outnumber fetches by far, and neither has to look inside.
+
+    record key     i16 1 · group · topic · i32 partition      (texts with an i16 length)
+                   └──────── prefix ───────┘
+    record value   version 3: i64 offset · i32 leader epoch · metadata · i64 commit timestamp
+                   version 1 has no leader epoch, but at the end an i64 expire timestamp, for the
+                   retention time that OffsetCommit could carry up to version 4
+
+Offsets of a transaction are pending until its marker comes. A commit outside of transactions
+that comes later in the log makes a pending one of the same partition void: the newest record
+of a key must win whatever compaction has removed before it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from struct import Struct
+from typing import Any, NamedTuple
+
+from headrace.core.groups.group import Expiry
+from headrace.core.outcome import NewRecord
+from headrace.model.cluster import Picture
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import Millis, TopicId
+from headrace.wire import messages as m
+from headrace.wire.framing import decode_versioned
+
+OFFSET_COMMIT_TYPES = (0, 1)  # 0 was written by Kafka 0.8; the key is the same
+
+_VALUE_VERSIONS = range(5)
+_TYPE = Struct(">h")
+_LENGTH = Struct(">h")
+_PARTITION = Struct(">i")
+_V3_WITHOUT_METADATA = Struct(">hqihq")
+_V3_HEAD = Struct(">hqih")
+_V1_HEAD = Struct(">hqh")
+_TIMESTAMP = Struct(">q")
+_TWO_TIMESTAMPS = Struct(">qq")
+_KEY_TYPE = 1
+_new = tuple.__new__
+TEXT_SIZE_MAX = 32_767
+
+
+class CommittedOffset(NamedTuple):
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp: int
+    expire_timestamp: int  # -1: by the retention of the broker
+
+
+def encode_value(
+    offset: int, leader_epoch: int, metadata: str | None, now: int, expire_at: int = -1
+) -> bytes:
+    if expire_at >= 0:
+        raw = (metadata or "").encode()
+        head = _V1_HEAD.pack(1, offset, len(raw))
+        return head + raw + _TWO_TIMESTAMPS.pack(now, expire_at)
+    if not metadata:
+        return _V3_WITHOUT_METADATA.pack(3, offset, leader_epoch, 0, now)
+    raw = metadata.encode()
+    return _V3_HEAD.pack(3, offset, leader_epoch, len(raw)) + raw + _TIMESTAMP.pack(now)
+
+
+def decode_value(value: bytes) -> CommittedOffset:
+    if value[1] == 3:
+        _, offset, leader_epoch, size = _V3_HEAD.unpack_from(value)
+        end = _V3_HEAD.size + size
+        return _new(
+            CommittedOffset,
+            (
+                offset,
+                leader_epoch,
+                value[_V3_HEAD.size : end].decode() if size else "",
+                _TIMESTAMP.unpack_from(value, end)[0],
+                -1,
+            ),
+        )
+    opened = decode_versioned(m.OffsetCommitValue, value)
+    return CommittedOffset(
+        opened.offset,
+        opened.leader_epoch,
+        opened.metadata,
+        opened.commit_timestamp,
+        opened.expire_timestamp,
+    )
+
+
+def key_prefix(group_id: str, topic: str) -> bytes:
+    """All of a record key but the partition; Rejected if a text is too long for it."""
+    group, name = group_id.encode(), topic.encode()
+    if len(group) > TEXT_SIZE_MAX or len(name) > TEXT_SIZE_MAX:
+        raise Rejected(ErrorCode.INVALID_GROUP_ID)
+    return b"".join(
+        (_TYPE.pack(_KEY_TYPE), _LENGTH.pack(len(group)), group, _LENGTH.pack(len(name)), name)
+    )
+
+
+def open_prefix(prefix: bytes) -> tuple[str, str]:
+    """Group and topic of a record key without its partition."""
+    (size,) = _LENGTH.unpack_from(prefix, 2)
+    topic_at = 4 + size
+    return prefix[4:topic_at].decode(), prefix[topic_at + 2 :].decode()
+
+
+class TopicOffsets:
+    """The offsets of one group in one topic: values of records, by partition."""
+
+    __slots__ = ("group_id", "prefix", "topic", "values")
+
+    def __init__(self, group_id: str, topic: str, prefix: bytes) -> None:
+        self.group_id = group_id
+        self.topic = topic
+        self.prefix = prefix
+        self.values: dict[int, bytes] = {}
+
+
+class Offsets:
+    """Changed by ``replay`` and ``replay_marker`` alone."""
+
+    def __init__(self) -> None:
+        # Two ways to the same objects; all and only those that hold an offset.
+        self._by_prefix: dict[bytes, TopicOffsets] = {}
+        self._by_group: dict[str, dict[str, TopicOffsets]] = {}
+        # Values by record key, of each producer with an open transaction; None is void.
+        self._pending: dict[int, dict[bytes, bytes | None]] = {}
+        self._pending_counts: dict[bytes, int] = {}  # transactions that hold an offset of the key
+
+    # -- replay ---------------------------------------------------------------------------
+
+    def replay(self, record_key: bytes, value: bytes | None, producer_id: int) -> str | None:
+        """Returns the group if this is its first offset here."""
+        if producer_id >= 0:
+            self._replay_pending(record_key, value, producer_id)
+            return None
+        if self._pending_counts and record_key in self._pending_counts:
+            for held in self._pending.values():
+                if record_key in held:
+                    held[record_key] = None
+        return self._apply(record_key, value)
+
+    def _replay_pending(self, record_key: bytes, value: bytes | None, producer_id: int) -> None:
+        held = self._pending.setdefault(producer_id, {})
+        if record_key not in held:
+            self._pending_counts[record_key] = self._pending_counts.get(record_key, 0) + 1
+        held[record_key] = value
+
+    def replay_marker(self, producer_id: int, committed: bool) -> list[str]:
+        """Returns the groups that have their first offset by it."""
+        begun = []
+        for record_key, value in self._pending.pop(producer_id, {}).items():
+            count = self._pending_counts.pop(record_key) - 1
+            if count:
+                self._pending_counts[record_key] = count
+            if committed and value is not None:
+                group_id = self._apply(record_key, value)
+                if group_id is not None:
+                    begun.append(group_id)
+        return begun
+
+    def _apply(self, record_key: bytes, value: bytes | None) -> str | None:
+        prefix = record_key[:-4]
+        (partition,) = _PARTITION.unpack_from(record_key, len(prefix))
+        found = self._by_prefix.get(prefix)
+        if value is None:
+            if found is not None and found.values.pop(partition, None) is not None:
+                self._drop_if_empty(found)
+            return None
+        if value[0] or value[1] not in _VALUE_VERSIONS:
+            version = _TYPE.unpack_from(value)[0]
+            raise ValueError(f"an offset is kept in version {version}, which is not known here")
+        if found is None:
+            return self._begin(prefix, partition, value)
+        found.values[partition] = value
+        return None
+
+    def _begin(self, prefix: bytes, partition: int, value: bytes) -> str | None:
+        group_id, topic = open_prefix(prefix)
+        found = self._by_prefix[prefix] = TopicOffsets(group_id, topic, prefix)
+        found.values[partition] = value
+        topics = self._by_group.get(group_id)
+        if topics is not None:
+            topics[topic] = found
+            return None
+        self._by_group[group_id] = {topic: found}
+        return group_id
+
+    def _drop_if_empty(self, found: TopicOffsets) -> None:
+        if found.values:
+            return
+        del self._by_prefix[found.prefix]
+        topics = self._by_group[found.group_id]
+        del topics[found.topic]
+        if not topics:
+            del self._by_group[found.group_id]
+
+    # -- reading --------------------------------------------------------------------------
+
+    def of_group(self, group_id: str) -> Mapping[str, TopicOffsets]:
+        return self._by_group.get(group_id, {})
+
+    def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        found = self._by_group.get(group_id, {}).get(topic)
+        value = found.values.get(partition) if found is not None else None
+        return decode_value(value) if value is not None else None
+
+    def prefix(self, group_id: str, topic: str) -> bytes:
+        found = self._by_group.get(group_id, {}).get(topic)
+        return found.prefix if found is not None else key_prefix(group_id, topic)
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending_counts)
+
+    def is_pending(self, prefix: bytes, partition: int) -> bool:
+        """Whether an open transaction could still change this offset."""
+        return prefix + _PARTITION.pack(partition) in self._pending_counts
+
+    def pending_of(self, group_id: str) -> list[tuple[str, int]]:
+        """Topics and partitions of a group that open transactions hold offsets of."""
+        found = []
+        for record_key in self._pending_counts:
+            holder, topic = open_prefix(record_key[:-4])
+            if holder == group_id:
+                found.append((topic, _PARTITION.unpack_from(record_key, len(record_key) - 4)[0]))
+        return found
+
+    # -- what goes ------------------------------------------------------------------------
+
+    def tombstones_of_group(self, group_id: str) -> list[NewRecord]:
+        """For all offsets, pending ones too: a marker that comes later must find nothing."""
+        gone = {
+            found.prefix + _PARTITION.pack(partition): None
+            for found in self.of_group(group_id).values()
+            for partition in found.values
+        }
+        for topic, partition in self.pending_of(group_id):
+            gone[key_prefix(group_id, topic) + _PARTITION.pack(partition)] = None
+        return [NewRecord(record_key, None) for record_key in gone]
+
+    def tombstones_of_topics(self, topics: Iterable[str]) -> list[NewRecord]:
+        gone = frozenset(topics)
+        keys = {
+            found.prefix + _PARTITION.pack(partition): None
+            for found in self._by_prefix.values()
+            if found.topic in gone
+            for partition in found.values
+        }
+        for record_key in self._pending_counts:
+            if open_prefix(record_key[:-4])[1] in gone:
+                keys[record_key] = None
+        return [NewRecord(record_key, None) for record_key in keys]
+
+    def expired(
+        self, group_id: str, expiry: Expiry, retention_ms: int, now: Millis
+    ) -> Iterator[NewRecord]:
+        """Tombstones for what nobody has used for too long."""
+        for found in self.of_group(group_id).values():
+            if found.topic in expiry.kept_topics:
+                continue
+            for partition, value in found.values.items():
+                committed = decode_value(value)
+                if committed.expire_timestamp >= 0:
+                    is_over = now >= committed.expire_timestamp
+                else:
+                    # What was set after the group became empty (a reset) counts from then.
+                    since = max(committed.commit_timestamp, expiry.since)
+                    is_over = now - since >= retention_ms
+                if is_over and not self.is_pending(found.prefix, partition):
+                    yield NewRecord(found.prefix + _PARTITION.pack(partition), None)
+
+
+class Commit(NamedTuple):
+    """What holds for every partition of one OffsetCommit or TxnOffsetCommit."""
+
+    group_id: str
+    picture: Picture
+    by_topic_id: bool
+    refusal: ErrorCode  # NONE, or why nothing is taken
+    metadata_length_max: int
+    expire_at: int  # -1: by the retention of the broker
+    now: Millis
+
+
+AnyCommitRequest = m.OffsetCommitRequest | m.TxnOffsetCommitRequest
+AnyCommitResponse = m.OffsetCommitResponse | m.TxnOffsetCommitResponse
+
+
+def take_commits(
+    commit: Commit,
+    request: AnyCommitRequest,
+    response: AnyCommitResponse,
+    offsets: Offsets | None,
+) -> list[NewRecord]:
+    """Fill in ``response``, code by code; the records of the offsets that are taken.
+
+    This is the hot loop of a commit: objects are made past their constructors, and a value
+    without metadata is packed in one go.
+    """
+    records: list[NewRecord] = []
+    group_id, picture, by_topic_id, refusal, metadata_length_max, expire_at, now = commit
+    is_plain = expire_at < 0
+    topic_class = getattr(response, f"{type(response).__name__}Topic")
+    partition_class = getattr(response, f"{type(response).__name__}Partition")
+    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_topic_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    make, pack_partition, pack_value = object.__new__, _PARTITION.pack, _V3_WITHOUT_METADATA.pack
+    topic: Any  # of either request
+    for topic in request.topics:
+        given = topic_class(name=topic.name)
+        response.topics.append(given)
+        if by_topic_id:
+            given.topic_id = topic.topic_id
+            state = picture.topic_by_id(TopicId(topic.topic_id))
+            unknown = (
+                ErrorCode.UNKNOWN_TOPIC_ID
+                if state is None
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
+        else:
+            state = picture.topics.get(topic.name)
+        partition_count = len(state.partitions) if state is not None else 0
+        prefix = b""
+        if offsets is not None and state is not None:
+            prefix = offsets.prefix(group_id, state.name)
+        answers = given.partitions
+        for wanted in topic.partitions:
+            answer = make(partition_class)
+            answer.partition_index = partition = wanted.partition_index
+            answers.append(answer)
+            metadata = wanted.committed_metadata
+            if not 0 <= partition < partition_count:
+                answer.error_code = unknown
+                continue
+            answer.error_code = refusal
+            if refusal:
+                continue
+            if not metadata and is_plain:
+                value = pack_value(
+                    3, wanted.committed_offset, wanted.committed_leader_epoch, 0, now
+                )
+            elif metadata and len(metadata) > metadata_length_max:
+                answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            else:
+                value = encode_value(
+                    wanted.committed_offset,
+                    wanted.committed_leader_epoch,
+                    metadata,
+                    now,
+                    expire_at,
+                )
+            records.append(_new(NewRecord, (prefix + pack_partition(partition), value)))
+    return records
