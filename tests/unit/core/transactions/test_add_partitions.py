@@ -1,0 +1,87 @@
+"""How a transaction begins and widens, and what is said of partitions that are in it or not."""
+
+import pytest
+from tests.fakes.transactions import Coordinator, partitions
+
+from headrace.core.transactions.transaction import State
+from headrace.model.errors import ErrorCode
+
+NONE = ErrorCode.NONE
+
+
+@pytest.fixture
+def coordinator():
+    coordinator = Coordinator()
+    coordinator.init()
+    return coordinator
+
+
+def test_the_first_partition_begins_a_transaction_and_others_widen_it(coordinator):
+    began_at = coordinator.now
+    assert coordinator.add((100, 0), 1) is NONE
+    coordinator.advance(500)
+    assert coordinator.add((100, 0), 2, 3) is NONE
+    known = coordinator.known()
+    assert known.state is State.ONGOING
+    assert known.partitions == frozenset(partitions(1, 2, 3))
+    assert known.started_at == began_at
+    assert known.updated_at == began_at + 500
+
+
+def test_a_partition_that_is_in_already_costs_no_record(coordinator):
+    coordinator.add((100, 0), 1, 2)
+    records = len(coordinator.log)
+    assert coordinator.add((100, 0), 2) is NONE
+    assert len(coordinator.log) == records
+
+
+@pytest.mark.parametrize(
+    ("producer", "transactional_id", "code"),
+    [
+        ((100, 0), "unknown", ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        ((101, 0), "tx", ErrorCode.INVALID_PRODUCER_ID_MAPPING),
+        ((100, -1), "tx", ErrorCode.PRODUCER_FENCED),
+        ((100, 1), "tx", ErrorCode.PRODUCER_FENCED),
+    ],
+)
+def test_strangers_and_zombies_are_refused_and_nothing_changes(
+    coordinator, producer, transactional_id, code
+):
+    before = dict(coordinator.shard.transactions)
+    assert coordinator.add(producer, 1, transactional_id=transactional_id) is code
+    assert coordinator.verify(producer, 1, transactional_id=transactional_id) is code
+    assert coordinator.shard.transactions == before
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_while_an_end_is_prepared_nothing_can_be_added(coordinator, commit):
+    coordinator.add((100, 0), 1)
+    coordinator.hold_markers = True
+    coordinator.end((100, 0), commit)
+    assert coordinator.add((100, 0), 2) is ErrorCode.CONCURRENT_TRANSACTIONS
+    assert coordinator.verify((100, 0), 1) is ErrorCode.CONCURRENT_TRANSACTIONS
+    coordinator.release_markers()
+    assert coordinator.add((100, 0), 2) is NONE
+    assert coordinator.known().partitions == frozenset(partitions(2))
+
+
+def test_verification_tells_what_is_in_the_transaction_and_adds_nothing(coordinator):
+    coordinator.add((100, 0), 1)
+    assert coordinator.verify((100, 0), 1, 2) == [NONE, ErrorCode.TRANSACTION_ABORTABLE]
+    assert coordinator.known().partitions == frozenset(partitions(1))
+
+
+def test_verification_without_a_transaction_refuses(coordinator):
+    assert coordinator.verify((100, 0), 1) is ErrorCode.TRANSACTION_ABORTABLE
+    coordinator.add((100, 0), 1)
+    coordinator.end((100, 0), True)
+    assert coordinator.verify((100, 0), 1) is ErrorCode.TRANSACTION_ABORTABLE
+
+
+def test_the_epoch_that_only_fences_cannot_begin_a_transaction():
+    coordinator = Coordinator(transaction_version=1)
+    producer = coordinator.at_epoch(32766)
+    coordinator.add(producer, 1)
+    coordinator.init()
+    assert coordinator.known().producer_epoch == 32767
+    assert coordinator.add((producer[0], 32767), 1) is ErrorCode.PRODUCER_FENCED

@@ -1,0 +1,79 @@
+"""The records of ``__transaction_state``: Kafka's form, at the version the cluster is at."""
+
+import pytest
+from tests.fakes.transactions import Coordinator
+
+from headrace.core.transactions.transaction import (
+    State,
+    Transaction,
+    key_of,
+    read_key,
+    read_value,
+    record_of,
+)
+from headrace.model.errors import PeerBroken
+from headrace.model.ids import TopicPartition
+
+ONGOING = Transaction(
+    "tx",
+    producer_id=4_000,
+    producer_epoch=7,
+    previous_producer_id=3_000,
+    next_producer_id=5_000,
+    timeout_ms=60_000,
+    state=State.ONGOING,
+    partitions=frozenset({TopicPartition("b", 2), TopicPartition("a", 1), TopicPartition("a", 0)}),
+    started_at=11,
+    updated_at=12,
+    client_transaction_version=2,
+)
+
+
+def test_the_key_is_its_type_and_the_id():
+    assert key_of("tx") == b"\0\0" + b"\0\x02tx"
+    assert read_key(key_of("tx")) == "tx"
+    assert read_key(b"\0\x09whatever a newer broker wrote") is None
+
+
+@pytest.mark.parametrize("transaction_version", [1, 2])
+def test_from_version_1_on_everything_is_kept(transaction_version):
+    record = record_of(ONGOING, transaction_version)
+    assert record.value[:2] == b"\0\x01"
+    assert read_value("tx", record.value) == ONGOING
+
+
+def test_version_0_keeps_what_old_brokers_know():
+    record = record_of(ONGOING, 0)
+    assert record.value[:2] == b"\0\0"
+    assert read_value("tx", record.value) == ONGOING._replace(
+        previous_producer_id=-1, next_producer_id=-1, client_transaction_version=0
+    )
+
+
+def test_an_empty_id_has_no_list_of_partitions():
+    empty = ONGOING._replace(state=State.EMPTY, partitions=frozenset())
+    assert record_of(empty, 0).value[17:21] == b"\xff\xff\xff\xff"
+    assert read_value("tx", record_of(empty, 2).value).partitions == frozenset()
+
+
+def test_a_value_of_an_unknown_kind_is_refused():
+    with pytest.raises(PeerBroken):
+        read_value("tx", b"\0\x07")
+
+
+def test_the_records_follow_the_finalized_level_at_once():
+    coordinator = Coordinator(transaction_version=0)
+    coordinator.init()
+    coordinator.settings = coordinator.settings._replace(transaction_version=2)
+    coordinator.init()
+    assert [value[:2] for _, value in coordinator.log] == [b"\0\0", b"\0\x01"]
+
+
+def test_at_level_0_no_producer_id_is_promised_that_the_record_cannot_hold():
+    coordinator = Coordinator(transaction_version=0)
+    coordinator.init()
+    known = coordinator.known()._replace(producer_epoch=32766)
+    coordinator.shard.replay(*record_of(known, 0), 0, -1, -1)
+    coordinator.add((100, 32766), 1, version=2)
+    assert coordinator.end((100, 32766), True, version=2)[1:] == (100, 32767)
+    assert coordinator.init()[1:] == (101, 0)
