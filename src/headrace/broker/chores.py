@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from headrace.broker.handlers import load_all
 from headrace.broker.replicas import READ_COMMITTED, Replica
 from headrace.storage.compaction import CleanerSettings, Compaction
 
@@ -19,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 _PARTITIONS_PER_STEP = 50
 _NEVER_MS = 2**62
+_LOAD_HANDLERS_AFTER_S = 0.5  # the first requests come first
 _LONGEST_WAIT_MS = 3_600_000  # then the setting is looked at again
 
 
@@ -39,6 +41,11 @@ class Chores:
         ]
         for interval_ms, work in rounds:
             self._tasks.append(asyncio.create_task(self._repeat(interval_ms, work)))
+        self._tasks.append(asyncio.create_task(self._load_handlers()))
+
+    async def _load_handlers(self) -> None:
+        await asyncio.sleep(_LOAD_HANDLERS_AFTER_S)
+        await load_all()
 
     def _setting(self, name: str) -> Callable[[], int]:
         return lambda: self._broker.config.int(name)

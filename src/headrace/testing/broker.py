@@ -81,8 +81,9 @@ class Broker:
             raise
         self._runner = runner
         self._port = runner.port
-        if self._topics:
-            self.create_topics(self._topics)
+        topics, self._topics = self._topics, {}  # made once; restarts find them
+        if topics:
+            self.create_topics(topics)
         return self
 
     def stop(self) -> None:
@@ -99,11 +100,7 @@ class Broker:
         """Stop cleanly and start again with the same folder and port."""
         runner, self._runner = self._running(), None
         runner.stop()
-        topics, self._topics = self._topics, {}
-        try:
-            self.start()
-        finally:
-            self._topics = topics
+        self.start()
 
     def kill(self) -> None:
         """End it as ``kill -9`` would: nothing is flushed, no clean mark is left.

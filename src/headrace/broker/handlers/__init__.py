@@ -7,6 +7,7 @@ it has loaded what it may never be asked. Produce and Fetch stand apart (``produ
 ``fetch.Fetching``): they answer with file ranges, and later.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Any
@@ -57,3 +58,10 @@ def handler(api_key: int) -> Handler:
         module, _, name = HANDLERS[api_key].partition(":")
         found = _loaded[api_key] = getattr(import_module(f"{__name__}.{module}"), name)
     return found
+
+
+async def load_all() -> None:
+    """Load the rest while nobody asks: later there may be no file descriptor to import with."""
+    for api_key in HANDLERS:
+        handler(api_key)
+        await asyncio.sleep(0)

@@ -1,0 +1,315 @@
+"""Clients that lie: each gets Kafka's error or loses its connection, and nobody else notices."""
+
+import os
+import socket
+import struct
+import threading
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from headrace.model.errors import ErrorCode
+from headrace.records.batch import seal, stamp
+from headrace.records.record import Record, build_batch
+from headrace.testing import Broker
+from headrace.wire import messages as m
+from headrace.wire.api import SERVED, ApiKey, request_class
+from tests.fakes.raw_client import RawClient
+
+
+def a_batch(count=1, **fields):
+    records = [Record(n, 1_700_000_000_000, b"k%d" % n, b"v%d" % n, ()) for n in range(count)]
+    return bytearray(build_batch(records, **fields))
+
+
+@pytest.fixture
+def client(headrace_broker):
+    with RawClient(headrace_broker.bootstrap_servers) as raw:
+        yield raw
+
+
+@pytest.fixture(autouse=True)
+def others_are_served_all_the_while(request):
+    """Whatever a test does to its own connection, another client works before and after."""
+    if "headrace_broker" not in request.fixturenames:
+        yield
+        return
+    broker = request.getfixturevalue("headrace_broker")
+    with RawClient(broker.bootstrap_servers) as other:
+        yield
+        assert other.metadata().brokers
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        bytes.fromhex("16030100a5010000a10303") + bytes(160),  # a TLS hello
+        b"\x00\x00\x00\x00",  # an empty frame
+        b"\xff\xff\xff\xff",  # a negative size
+        b"\x7f\xff\xff\xff",  # a frame beyond socket.request.max.bytes
+        struct.pack(">i", 5) + b"\x00\x03\x00\x01\x00",  # a header cut short
+        struct.pack(">ihhih", 10, 3, 1, 7, 5000),  # a client id longer than its frame
+        struct.pack(">ihhih", 10, 999, 0, 7, -1),  # no such API
+        struct.pack(">ihhih", 10, 3, 999, 7, -1),  # a version that was not announced
+        struct.pack(">ihhih", 10, -5, -5, 7, -1),
+        struct.pack(">i", 300) + os.urandom(300),
+    ],
+)
+def test_bytes_that_are_no_request_cost_their_own_connection(client, data):
+    client.send(data)
+    assert client.is_closed_by_broker()
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_produce_before_version_3_closes_the_connection_as_kafka_4_does(client, version):
+    client.send_frame(struct.pack(">hhih", 0, version, 1, -1) + bytes(20))
+    assert client.is_closed_by_broker()
+
+
+def test_an_unknown_version_of_apiversions_is_answered_in_version_0_with_error_35(client):
+    client.send_frame(struct.pack(">hhih", 18, 999, 7, -1) + b"\0")
+    frame = client.read_frame()
+    correlation_id, error_code, count = struct.unpack_from(">ihi", frame)
+    assert (correlation_id, error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
+    keys = {struct.unpack_from(">hhh", frame, 10 + 6 * n)[0] for n in range(count)}
+    assert 18 in keys
+    assert client.ask(ApiKey.API_VERSIONS, 0, m.ApiVersionsRequest()).error_code == 0
+
+
+def test_apiversions_announces_exactly_what_is_served(client):
+    request = m.ApiVersionsRequest(client_software_name="raw", client_software_version="1")
+    response = client.ask(ApiKey.API_VERSIONS, 4, request)
+    announced = {a.api_key: (a.min_version, a.max_version) for a in response.api_keys}
+    assert announced == SERVED
+    assert announced[ApiKey.PRODUCE] == (0, 13)
+    assert announced[ApiKey.FIND_COORDINATOR][0] == 0
+
+
+@pytest.mark.parametrize("api_key", sorted(SERVED), ids=lambda key: ApiKey(key).name)
+def test_every_announced_version_of_every_api_is_answered(headrace_broker, api_key):
+    """Empty requests: what counts is that each version decodes, is handled and is encoded."""
+    first, last = SERVED[api_key]
+    for version in range(max(first, 3) if api_key == ApiKey.PRODUCE else first, last + 1):
+        with RawClient(headrace_broker.bootstrap_servers) as raw:
+            request = request_class(api_key)()
+            if api_key == ApiKey.PRODUCE:
+                request.acks = 1
+            if api_key == ApiKey.API_VERSIONS:
+                request.client_software_name = request.client_software_version = "a"
+            raw.ask(api_key, version, request)
+
+
+def test_a_frame_cut_by_a_closing_client_is_forgotten(client, headrace_topic):
+    client.send(struct.pack(">i", 1000) + b"half of it")
+    client.sock.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("version", [3, 7, 9, 12])
+def test_a_wrong_crc_is_refused(client, headrace_topic, version):
+    batch = a_batch()
+    batch[-1] ^= 1
+    assert client.produce(headrace_topic, batch, version=version).error_code == 2
+
+
+def damaged(change, reseal=True):
+    batch = a_batch(3)
+    change(batch)
+    if reseal:
+        seal(batch)
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("what", "batch", "code"),
+    [
+        ("count too high", damaged(lambda b: struct.pack_into(">i", b, 57, 4)), 87),
+        ("count of 0", damaged(lambda b: struct.pack_into(">i", b, 57, 0)), 87),
+        ("delta of -1", damaged(lambda b: struct.pack_into(">i", b, 23, -1)), 87),
+        ("control bit", damaged(lambda b: struct.pack_into(">h", b, 21, 0x20)), 87),
+        ("codec 7", damaged(lambda b: struct.pack_into(">h", b, 21, 7)), 87),
+        ("two batches", a_batch() + a_batch(), 87),
+        ("magic 1", damaged(lambda b: struct.pack_into(">b", b, 16, 1), False), 87),
+        ("a length beyond", damaged(lambda b: struct.pack_into(">i", b, 8, 5000), False), 87),
+        ("nothing", bytearray(), 87),
+        ("a few bytes", bytearray(b"abc"), 87),
+        ("base offset of 5", damaged(lambda b: stamp(b, 5, -1)), 87),
+        ("a time far ahead", damaged(lambda b: struct.pack_into(">q", b, 35, 1 << 60)), 32),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_batch_that_lies_is_refused_with_kafkas_code(client, headrace_topic, what, batch, code):
+    assert client.produce(headrace_topic, batch).error_code == code
+    assert client.produce(headrace_topic, a_batch()).base_offset == 0, "nothing was appended"
+
+
+def test_null_records_are_refused(client, headrace_topic):
+    assert client.produce(headrace_topic, None).error_code == ErrorCode.INVALID_RECORD
+
+
+def test_unknown_topics_and_partitions_are_named(client, headrace_topic):
+    assert client.produce("no-such-topic", a_batch()).error_code == 3
+    assert client.produce(headrace_topic, a_batch(), partition=7).error_code == 3
+    assert client.produce(headrace_topic, a_batch(), partition=-1).error_code == 3
+    assert client.fetch("no-such-topic", 0).error_code == 3
+    assert client.fetch(os.urandom(16), 0, version=13).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_acks_0_is_not_answered_and_a_failure_closes(headrace_broker, headrace_topic):
+    with RawClient(headrace_broker.bootstrap_servers) as raw:
+        raw.produce(headrace_topic, a_batch(), acks=0, answer=False)
+        assert raw.fetch(headrace_topic, 0, max_wait_ms=5000).high_watermark == 1
+        raw.produce("no-such-topic", a_batch(), acks=0, answer=False)
+        assert raw.is_closed_by_broker()
+
+
+@pytest.mark.parametrize("offset", [-1, -(2**63), 1, 2**63 - 1])
+def test_an_offset_outside_the_log_is_out_of_range(client, headrace_topic, offset):
+    assert client.fetch(headrace_topic, offset).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_another_leader_epoch_is_fenced_or_unknown(client, headrace_topic):
+    (topic,) = client.metadata(headrace_topic).topics
+    current = topic.partitions[0].leader_epoch
+    newer = client.fetch(headrace_topic, 0, current_leader_epoch=current + 1)
+    assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    if current > 0:
+        older = client.fetch(headrace_topic, 0, current_leader_epoch=current - 1)
+        assert older.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a" * 250, "a/b", "a b", "ü"])
+def test_an_illegal_topic_name_is_refused(client, name):
+    request = m.CreateTopicsRequest
+    response = client.ask(
+        ApiKey.CREATE_TOPICS,
+        5,
+        request(
+            topics=[request.CreatableTopic(name=name, num_partitions=1, replication_factor=1)],
+            timeout_ms=5000,
+        ),
+    )
+    assert response.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_names_that_metrics_could_not_tell_apart_are_refused(headrace_broker):
+    admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap_servers})
+    admin.create_topics([NewTopic("collide.one", 1)])["collide.one"].result()
+    with pytest.raises(Exception, match="collide") as refusal:
+        admin.create_topics([NewTopic("collide_one", 1)])["collide_one"].result()
+    assert refusal.value.args[0].name() == "TOPIC_EXCEPTION"
+
+
+def test_metadata_for_a_hundred_thousand_topics_is_answered_and_others_are_served(headrace_broker):
+    names = [f"none-{number}" for number in range(100_000)]
+    answered = threading.Event()
+    waited = []
+
+    def ask_for_all():
+        with RawClient(headrace_broker.bootstrap_servers, timeout_s=60) as raw:
+            response = raw.metadata(*names)
+            assert len(response.topics) == len(names)
+            assert {topic.error_code for topic in response.topics} == {3}
+        answered.set()
+
+    thread = threading.Thread(target=ask_for_all)
+    thread.start()
+    with RawClient(headrace_broker.bootstrap_servers) as other:
+        while not answered.is_set():
+            assert other.metadata().brokers
+            waited.append(1)
+            if not thread.is_alive():
+                break
+    thread.join()
+    assert answered.is_set() and waited
+
+
+def test_a_million_partitions_are_refused_in_time(client):
+    request = m.CreateTopicsRequest
+    response = client.ask(
+        ApiKey.CREATE_TOPICS,
+        5,
+        request(
+            topics=[
+                request.CreatableTopic(
+                    name="too-many", num_partitions=1_000_000, replication_factor=1
+                )
+            ],
+            timeout_ms=5000,
+        ),
+    )
+    assert response.topics[0].error_code != 0
+
+
+def test_a_duplicate_batch_is_answered_with_its_first_offset(client, headrace_topic):
+    batch = a_batch(2, producer_id=4000, producer_epoch=0, base_sequence=0)
+    first = client.produce(headrace_topic, bytes(batch))
+    again = client.produce(headrace_topic, bytes(batch))
+    assert (first.error_code, first.base_offset) == (0, 0)
+    assert (again.error_code, again.base_offset) == (0, 0)
+    assert client.fetch(headrace_topic, 0).high_watermark == 2
+
+
+def test_sequences_with_gaps_and_old_epochs_are_refused(client, headrace_topic):
+    def send(sequence, epoch=0):
+        batch = a_batch(1, producer_id=4001, producer_epoch=epoch, base_sequence=sequence)
+        return client.produce(headrace_topic, batch).error_code
+
+    assert send(0) == 0
+    assert send(2) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(1) == 0
+    assert send(5, epoch=1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert send(0, epoch=1) == 0
+    assert send(2, epoch=0) == ErrorCode.INVALID_PRODUCER_EPOCH
+    assert client.fetch(headrace_topic, 0).high_watermark == 3
+
+
+def test_a_topic_made_anew_under_a_reader_has_another_id(headrace_broker):
+    headrace_broker.create_topics(["reborn"])
+    admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap_servers})
+    with RawClient(headrace_broker.bootstrap_servers) as raw:
+        old_id = raw.metadata("reborn").topics[0].topic_id
+        assert raw.fetch(old_id, 0, version=13).error_code == 0
+        admin.delete_topics(["reborn"])["reborn"].result()
+        assert raw.fetch(old_id, 0, version=13).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        headrace_broker.create_topics(["reborn"])
+        assert raw.fetch(old_id, 0, version=13).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        new_id = raw.metadata("reborn").topics[0].topic_id
+        assert new_id != old_id
+        assert raw.fetch(new_id, 0, version=13).error_code == 0
+
+
+def test_a_fetch_parked_on_a_topic_that_goes_is_answered(headrace_broker):
+    headrace_broker.create_topics(["doomed"])
+    admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap_servers})
+    answers = []
+
+    def wait():
+        with RawClient(headrace_broker.bootstrap_servers) as raw:
+            answers.append(raw.fetch("doomed", 0, max_wait_ms=15_000).error_code)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    admin.delete_topics(["doomed"])["doomed"].result()
+    thread.join()
+    assert answers == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_a_bug_in_a_handler_costs_one_connection_and_fails_the_test(monkeypatch):
+    """The caller gets UNKNOWN_SERVER_ERROR and is closed; the kit reports it to the test."""
+    from headrace.broker.handlers import offsets
+    from headrace.testing import BrokerFailed
+
+    def broken(*_):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(offsets, "_asked_twice", broken)
+    with pytest.raises(BrokerFailed, match="a bug"), Broker(topics=["t"]) as broker:
+        with RawClient(broker.bootstrap_servers) as raw:
+            raw.ask(ApiKey.LIST_OFFSETS, 5, m.ListOffsetsRequest())
+            assert raw.is_closed_by_broker()
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        producer.produce("t", b"others go on")
+        assert producer.flush(10) == 0

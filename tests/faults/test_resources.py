@@ -1,0 +1,276 @@
+"""When the machine runs out: disk, file descriptors, patience of others. And a second owner."""
+
+import os
+import resource
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from headrace.model.errors import ConfigError, ErrorCode
+from headrace.testing import Broker
+from tests.fakes.raw_client import RawClient
+from tests.faults.test_bad_input import a_batch
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A real file system of 8 MiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("a small file system can only be mounted by root")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_refuses_writes_serves_reads_and_recovers(small_disk):
+    data = small_disk / "data"
+    ballast = small_disk / "ballast"
+    with Broker(data=data, topics=["t"]) as broker, RawClient(broker.bootstrap_servers) as raw:
+        assert raw.produce("t", a_batch(10)).base_offset == 0
+        with ballast.open("wb") as file:
+            try:
+                while True:
+                    file.write(bytes(65_536))
+                    file.flush()
+            except OSError:
+                pass
+        refused = [raw.produce("t", a_batch(2000)) for _ in range(5)]
+        assert {answer.error_code for answer in refused} == {ErrorCode.KAFKA_STORAGE_ERROR}
+        answer = raw.fetch("t", 0)
+        assert (answer.error_code, answer.high_watermark) == (0, 10), "reads go on"
+        ballast.unlink()
+        assert raw.produce("t", a_batch(5)).base_offset == 10, "nothing half-written is left"
+        broker.restart()
+        with RawClient(broker.bootstrap_servers) as again:
+            assert again.fetch("t", 0).high_watermark == 15
+
+
+def test_out_of_file_descriptors_accepting_pauses_and_resumes(tmp_path):
+    script = tmp_path / "limited.py"
+    script.write_text(
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\n"
+        "from headrace.cli.main import main\n"
+        "sys.argv = ['headrace'] + sys.argv[1:]\n"
+        "main()\n"
+    )
+    ready = tmp_path / "ready"
+    command = [sys.executable, script, "serve", "--listen", "127.0.0.1:0"]
+    command += ["--data", tmp_path / "data", "--ready-file", ready]
+    log = (tmp_path / "log").open("wb")
+    child = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        give_up_at = time.monotonic() + 20
+        while not ready.exists() and time.monotonic() < give_up_at:
+            time.sleep(0.01)
+        host, _, port = ready.read_text().strip().rpartition(":")
+        with RawClient(f"{host}:{port}") as early:
+            crowd = [socket.create_connection((host, int(port)), 5) for _ in range(100)]
+            assert early.metadata().brokers, "those already connected are served"
+            cpu_before = cpu_seconds(child.pid)
+            time.sleep(1)
+            assert cpu_seconds(child.pid) - cpu_before < 0.5, "no busy loop"
+            for sock in crowd:
+                sock.close()
+            with RawClient(f"{host}:{port}") as late:
+                assert late.metadata().brokers
+        assert b"ulimit -n" in (tmp_path / "log").read_bytes()
+    finally:
+        child.terminate()
+        assert child.wait(20) == 0
+        log.close()
+
+
+def cpu_seconds(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_two_brokers_on_one_folder_the_second_is_refused(tmp_path):
+    with (
+        Broker(data=tmp_path),
+        pytest.raises(ConfigError, match="in use by another broker"),
+        Broker(data=tmp_path),
+    ):
+        pass
+
+
+def test_two_processes_on_one_folder_the_second_is_refused(tmp_path):
+    with Broker(data=tmp_path):
+        command = [sys.executable, "-m", "headrace", "serve", "--listen", "127.0.0.1:0"]
+        ended = subprocess.run(
+            [*command, "--data", str(tmp_path)], capture_output=True, text=True, timeout=30
+        )
+    assert ended.returncode not in (0, None)
+    assert "in use by another" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_client_that_never_reads_its_answers_keeps_only_itself_waiting(headrace_broker):
+    headrace_broker.create_topics(["large"])
+    producer = Producer({"bootstrap.servers": headrace_broker.bootstrap_servers})
+    for _ in range(50):
+        producer.produce("large", bytes(500_000))
+    producer.flush(30)
+    deaf = RawClient(headrace_broker.bootstrap_servers)
+    deaf.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    from headrace.wire import messages as m
+    from headrace.wire.api import ApiKey
+
+    request = m.FetchRequest
+    message = request(
+        max_bytes=50_000_000,
+        session_epoch=-1,
+        topics=[
+            request.FetchTopic(
+                topic="large",
+                partitions=[
+                    request.FetchPartition(
+                        partition=0, fetch_offset=0, partition_max_bytes=50_000_000
+                    )
+                ],
+            )
+        ],
+    )
+    for _ in range(20):
+        deaf.post(ApiKey.FETCH, 11, message)
+    with RawClient(headrace_broker.bootstrap_servers) as other:
+        for _ in range(200):
+            assert other.fetch("large", 0).error_code == 0
+    deaf.sock.close()
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_waited_for_without_harm(headrace_broker):
+    slow = RawClient(headrace_broker.bootstrap_servers)
+    whole = struct.pack(">ihhih", 14, 18, 0, 1, 4) + b"slow"
+    with RawClient(headrace_broker.bootstrap_servers) as other:
+        for byte in whole:
+            slow.send(bytes([byte]))
+            assert other.metadata().brokers
+    assert slow.read_frame()[:4] == struct.pack(">i", 1)
+    slow.sock.close()
+
+
+def test_thousands_of_connections_do_not_keep_others_from_being_served(headrace_broker):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = 2000
+    if soft < 3 * count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4 * count), hard))
+    host, _, port = headrace_broker.bootstrap_servers.rpartition(":")
+    crowd = []
+    try:
+        with RawClient(headrace_broker.bootstrap_servers) as other:
+            for number in range(count):
+                crowd.append(socket.create_connection((host, int(port)), 10))
+                if number % 100 == 0:
+                    assert other.metadata().brokers
+    finally:
+        for sock in crowd:
+            sock.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_limits_on_connections_are_kept_and_freed():
+    config = {"max.connections.per.ip": 3}
+    with Broker(config=config) as broker:
+        open_ones = [RawClient(broker.bootstrap_servers) for _ in range(3)]
+        for raw in open_ones:
+            assert raw.metadata().brokers
+        with RawClient(broker.bootstrap_servers) as refused:
+            assert refused.is_closed_by_broker()
+        for raw in open_ones:
+            raw.sock.close()
+        give_up_at = time.monotonic() + 10
+        while time.monotonic() < give_up_at:
+            with RawClient(broker.bootstrap_servers) as again:
+                try:
+                    assert again.metadata().brokers
+                    break
+                except (EOFError, ConnectionError):
+                    continue
+        else:
+            pytest.fail("places of closed connections were not given back")
+
+
+def test_idle_connections_are_closed_after_their_time():
+    with Broker(config={"connections.max.idle.ms": 300}) as broker:
+        with RawClient(broker.bootstrap_servers) as idle:
+            assert idle.metadata().brokers
+            assert idle.is_closed_by_broker()
+
+
+def test_flipped_bits_are_cut_off_at_the_next_start_and_what_lies_before_stays(tmp_path):
+    with Broker(data=tmp_path, topics=["t"], process=True) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+        for number in range(10):
+            producer.produce("t", b"%d" % number)
+            producer.flush()
+        broker.kill()
+        segment = tmp_path / "t-0" / f"{0:020d}.log"
+        content = bytearray(segment.read_bytes())
+        content[-10] ^= 0xFF
+        segment.write_bytes(content)
+        (tmp_path / "t-0" / f"{0:020d}.index").write_bytes(os.urandom(17))
+        broker.start()
+        consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+        assert consumer.get_watermark_offsets(TopicPartition("t", 0)) == (0, 9)
+        consumer.assign([TopicPartition("t", 0, 0)])
+        values = [consumer.poll(10).value() for _ in range(9)]
+        assert values == [b"%d" % number for number in range(9)]
+        consumer.close()
+
+
+def test_a_clock_that_jumps_back_changes_no_order(tmp_path):
+    from headrace.broker.clock import Clock
+
+    class Jumping(Clock):
+        offset = 0
+
+        def now(self):
+            return super().now() + self.offset
+
+    import asyncio
+
+    from headrace.broker.app import Broker as Node
+    from headrace.model.config import BrokerConfig
+
+    async def body():
+        clock = Jumping()
+        node = Node(
+            BrokerConfig.parse(
+                {
+                    "listeners": "PLAINTEXT://127.0.0.1:0",
+                    "log.dirs": str(tmp_path),
+                    "log.message.timestamp.type": "LogAppendTime",
+                }
+            ),
+            clock=clock,
+        )
+        await node.start()
+        host, port = node.addresses["PLAINTEXT"]
+
+        def load():
+            with RawClient(f"{host}:{port}") as raw:
+                raw.metadata(version=1)
+                producer = Producer({"bootstrap.servers": f"{host}:{port}"})
+                for number in range(30):
+                    clock.offset = -3_600_000 * (number % 3)
+                    producer.produce("t", b"%d" % number)
+                    producer.flush()
+                answer = raw.fetch("t", 0)
+                assert answer.high_watermark == 30
+
+        await asyncio.to_thread(load)
+        await node.stop()
+
+    asyncio.run(body())
