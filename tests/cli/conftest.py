@@ -77,12 +77,14 @@ def headrace(
 
 
 @pytest.fixture
-def environment(broker: Broker) -> dict[str, str]:
+def environment(broker: Broker, tmp_path: Path) -> dict[str, str]:
     """For a command that runs in a process of its own."""
     return {
         **os.environ,
         "PYTHONPATH": str(SOURCE),
         "HEADRACE_BOOTSTRAP": broker.bootstrap_servers,
+        # Daemons of this test are known to this test alone.
+        "XDG_RUNTIME_DIR": str(tmp_path),
     }
 
 

@@ -1,6 +1,7 @@
 """``headrace serve``, ``stop`` and ``demo`` as processes of their own."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -117,6 +118,27 @@ def test_a_daemon_is_started_found_and_stopped(start, tmp_path):
     assert status == 1 and "no broker runs" in err
 
 
+def test_without_a_word_the_only_daemon_is_stopped_and_one_of_several_never_guessed(
+    start, tmp_path
+):
+    def serve(name: str) -> None:
+        arguments = ("serve", "-daemon", "--data", name, "--listen", "127.0.0.1:0")
+        status, _, err = ended(start(*arguments))
+        assert status == 0, err
+
+    serve("one")
+    serve("two")
+    try:
+        status, _, err = ended(start("kafka-server-stop.sh"))
+        assert status == 2 and "2 brokers" in err and str(tmp_path / "two") in err
+    finally:
+        assert ended(start("stop", "--data", "two"))[0] == 0
+        assert ended(start("kafka-server-stop.sh"))[0] == 0
+    status, _, err = ended(start("stop"))
+    assert status == 1 and "no broker runs" in err
+    assert list((tmp_path / f"headrace-{os.getuid()}").iterdir()) == []
+
+
 def test_a_daemon_that_cannot_start_says_why_on_the_terminal(start, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -194,8 +216,11 @@ def test_the_demo_shows_a_client_write_and_read_and_ends(start, tmp_path):
     assert (tmp_path / "kept" / "greetings-0").is_dir()
 
 
-def test_the_demo_keeps_serving_when_asked(start):
-    process = start("demo", "--keep-serving", "--listen", "127.0.0.1:0")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_demo_keeps_serving_when_asked_and_leaves_nothing_behind(start, tmp_path, number):
+    process = start(
+        "demo", "--keep-serving", "--listen", "127.0.0.1:0", env={"TMPDIR": str(tmp_path)}
+    )
     text = ""
     while "Ctrl-C" not in text:
         line = process.stdout.readline().decode()
@@ -203,6 +228,7 @@ def test_the_demo_keeps_serving_when_asked(start):
         text += line
     address = re.search(r"serves (\S+),", text)
     assert address is not None and is_served(address[1])
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
+    assert list(tmp_path.iterdir()) == []

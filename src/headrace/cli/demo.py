@@ -1,6 +1,7 @@
 """``headrace demo``: a broker, a stock client that writes and reads, and where to go from there."""
 
 import asyncio
+import signal
 import socket
 import tempfile
 import threading
@@ -61,6 +62,8 @@ def demo(
     """Start a broker, let a stock client write and read, and show what happened."""
     if keep_serving is None:
         keep_serving = output.is_terminal()
+    # Told to end, it ends as with Ctrl-C, so that the temporary folder goes too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as temporary:
         folder = Path(temporary) if data is None else data.absolute()
         started_at = time.perf_counter()

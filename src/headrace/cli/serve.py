@@ -309,6 +309,9 @@ def _detach(arguments: Sequence[str], folder: Path, pid_path: Path, ready_file: 
                 f"process {child.pid} runs but does not accept clients yet; see {log_path}"
             )
         time.sleep(0.01)
+    from headrace.cli import daemons
+
+    daemons.remember(child.pid, pid_path)
     address = ready.read_text().strip()
     if ready_file is None:
         ready.unlink()

@@ -20,7 +20,8 @@ Usage: headrace stop [OPTIONS] [SERVER.PROPERTIES]
   End a broker cleanly and wait until it has ended.
 
   The broker is found by the pid file in its data folder, whether it was started with -daemon
-  or in a terminal.
+  or in a terminal. Without arguments that is the one in ./headrace-data, or else the only one
+  that you started with -daemon.
 
 Arguments:
   SERVER.PROPERTIES      The configuration file it was started with, for its log.dirs.
@@ -70,6 +71,9 @@ def run(arguments: Sequence[str]) -> int:
         ) from None
     path = _pid_path(given.last("--pid-file"), given.last("--data"), given.positional)
     holder = pid_file.holder_of(path)
+    if holder is None and not (given.values or given.positional):
+        path = _the_only_daemon() or path
+        holder = pid_file.holder_of(path)
     if holder is None:
         raise output.CommandFailed(
             f"no broker runs with {path}; name its folder with --data or its file with --pid-file"
@@ -87,6 +91,19 @@ def run(arguments: Sequence[str]) -> int:
             time.sleep(0.01)
     output.line(f"Stopped process {holder.process}")
     return output.DONE
+
+
+def _the_only_daemon() -> Path | None:
+    from headrace.cli import daemons
+
+    running = daemons.running()
+    if len(running) > 1:
+        folders = ", ".join(str(path.parent) for path in running)
+        raise output.CommandFailed(
+            f"{len(running)} brokers run in the background ({folders}); say which with --data",
+            output.WRONG_USAGE,
+        )
+    return running[0] if running else None
 
 
 def _pid_path(pid_path: str | None, data: str | None, positional: list[str]) -> Path:
