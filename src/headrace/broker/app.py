@@ -17,12 +17,14 @@ from typing import Any
 from headrace.broker.chores import Chores
 from headrace.broker.clock import Clock
 from headrace.broker.control import Control, FoundPartition
+from headrace.broker.coordinator import group_coordinator
 from headrace.broker.dispatch import Dispatch
 from headrace.broker.handlers.fetch import ParkedFetch
 from headrace.broker.handlers.produce import Produced
 from headrace.broker.replicas import Replica, Replicas
 from headrace.coordination.embedded import EmbeddedTree
 from headrace.core.fetch_session import FetchSessions
+from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.cluster import Endpoint, Picture
 from headrace.model.config import BrokerConfig, topic_config
 from headrace.model.errors import ErrorCode, Rejected
@@ -45,7 +47,7 @@ class Broker:
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
         self._config = config
         self.clock = clock or Clock()
-        self.picture = Picture("")
+        self._picture = Picture("")
         self.node_id = BrokerId(-1)
         self.addresses: dict[str, tuple[str, int]] = {}  # really bound, by listener name
         self.failure: BaseException | None = None
@@ -55,6 +57,7 @@ class Broker:
         self.replicas: Replicas
         self.control: Control
         self.dispatch: Dispatch
+        self.groups = group_coordinator(self)
         self.limits = ConnectionLimits(
             config.int("max.connections"),
             config.int("max.connections.per.ip"),
@@ -152,7 +155,7 @@ class Broker:
             self.node_id, self.logs, self.clock, lambda topic: self.control.topic_config(topic)
         )
         self.replicas.validates_records = config.bool("headrace.validate.records")
-        self.replicas.on_committed = self.dispatch.committed
+        self.replicas.on_committed = self._committed
 
     async def _take_control(self) -> None:
         tree = await EmbeddedTree.open(self.logs.directories[0].path)
@@ -167,6 +170,7 @@ class Broker:
             ],
         )
         await self.control.start()
+        self.groups.refresh()
 
     def _endpoints(self) -> dict[str, Endpoint]:
         """What clients are told: each listener its own address, with the port really taken."""
@@ -211,6 +215,38 @@ class Broker:
         return Rejected(
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {name}-{partition}"
         )
+
+    @property
+    def picture(self) -> Picture:
+        return self._picture
+
+    @picture.setter
+    def picture(self, picture: Picture) -> None:
+        before, self._picture = self._picture, picture
+        if before.topics is not picture.topics:
+            # Later: the replicas follow the picture, and coordinators follow the replicas.
+            self.loop.call_soon(self._topics_changed, before, picture)
+
+    def _topics_changed(self, before: Picture, after: Picture) -> None:
+        if self._stopping:
+            return
+        gone = [
+            topic.name
+            for topic in before.topics.values()
+            if (now := after.topics.get(topic.name)) is None or now.topic_id != topic.topic_id
+        ]
+        try:
+            self.groups.refresh()
+            if gone:
+                self.groups.tell_all(lambda shard, now: shard.topics_deleted(gone, now))
+                self.dispatch.serve_committed()
+        except Exception as error:  # noqa: BLE001 - a bug while applying: the broker stops
+            self.fail(error)
+
+    def _committed(self, replica: Replica) -> None:
+        self.dispatch.committed(replica)
+        if replica.topic_partition.topic == OFFSETS_TOPIC:
+            self.groups.committed(replica)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run to its end in the background; a failure there stops the broker."""
@@ -266,6 +302,7 @@ class Broker:
         for listener in self._listeners:
             listener.close()
         self.dispatch.answer_all_fetches()
+        self.groups.close()
         await self._let_clients_finish()
         self._close_links()
         if self._chores is not None:
@@ -336,6 +373,7 @@ class Broker:
         self._ending = self.loop.create_task(self._end_failed())
 
     def _drop_clients(self) -> None:
+        self.groups.close()
         for listener in self._listeners:
             listener.close()
         self._close_links()

@@ -1,17 +1,22 @@
 """ApiVersions, DescribeCluster, FindCoordinator, UpdateFeatures: what this cluster is."""
 
+import logging
 import re
 from typing import TYPE_CHECKING
 
 from headrace.broker.context import Context
+from headrace.broker.coordinator import java_hash
 from headrace.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from headrace.core import features
+from headrace.core.topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
+
+_log = logging.getLogger(__name__)
 
 # Name and version of a client's software (KIP-511) end up in metrics, hence the narrow rule.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -21,7 +26,15 @@ _FIRST_VERSION_WITH_LEVEL_0 = 4
 
 _BROKERS, _CONTROLLERS = 1, 2  # kinds of endpoints
 _GROUP, _TRANSACTION, _SHARE = 0, 1, 2  # kinds of coordinators
+_COORDINATOR_TOPICS = {
+    _GROUP: OFFSETS_TOPIC,
+    _TRANSACTION: TRANSACTIONS_TOPIC,
+    _SHARE: SHARE_STATE_TOPIC,
+}
 _FIRST_VERSION_WITH_MANY_KEYS = 4
+_FIRST_VERSION_WITH_SHARE = 6
+# A share coordinator is asked for by group, topic id and partition.
+_SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:-?\d+")
 
 
 def api_versions(
@@ -103,19 +116,30 @@ def describe_cluster(
     )
 
 
-def find_coordinator(
+async def find_coordinator(
     broker: "Broker", context: Context, request: m.FindCoordinatorRequest
 ) -> m.FindCoordinatorResponse:
-    """This node coordinates everything; what it cannot do yet, its ApiVersions do not announce."""
+    """Who leads the partition of the internal topic that a key belongs to.
+
+    The topic is made when it is first asked for, and the answer waits for it.
+    """
     many = context.api_version >= _FIRST_VERSION_WITH_MANY_KEYS
     keys = request.coordinator_keys if many else [request.key]
-    found = [_coordinator(broker, context, request.key_type, key) for key in keys]
+    topic = _COORDINATOR_TOPICS.get(request.key_type)
+    if request.key_type == _SHARE and context.api_version < _FIRST_VERSION_WITH_SHARE:
+        topic = None
+    if topic is not None and topic not in broker.picture.topics:
+        try:
+            await broker.control.auto_create([topic])
+        except Rejected as refusal:
+            _log.error("%s cannot be made, so nothing is coordinated: %s", topic, refusal.message)
+    found = [_coordinator(broker, context, topic, key) for key in keys]
     if many:
         return m.FindCoordinatorResponse(coordinators=found)
     (only,) = found
     return m.FindCoordinatorResponse(
         error_code=only.error_code,
-        error_message=only.error_message,
+        error_message=only.error_message or ErrorCode(only.error_code).name,
         node_id=only.node_id,
         host=only.host,
         port=only.port,
@@ -123,30 +147,28 @@ def find_coordinator(
 
 
 def _coordinator(
-    broker: "Broker", context: Context, key_type: int, key: str
+    broker: "Broker", context: Context, topic: str | None, key: str
 ) -> m.FindCoordinatorResponse.Coordinator:
+    answer = m.FindCoordinatorResponse.Coordinator(key=key, node_id=-1, port=-1, error_message="")
+    if topic is None:
+        answer.error_code = ErrorCode.INVALID_REQUEST
+        answer.error_message = "There is no coordinator of that kind."
+        return answer
+    if topic == SHARE_STATE_TOPIC and not _SHARE_KEY.fullmatch(key):
+        answer.error_code = ErrorCode.INVALID_REQUEST
+        return answer
     picture = broker.picture
-    address = picture.brokers[broker.node_id].endpoints.get(context.listener)
-    code = ErrorCode.NONE
-    if key_type not in (_GROUP, _TRANSACTION, _SHARE):
-        code = ErrorCode.INVALID_REQUEST
-    elif key_type == _SHARE and len(key.split(":")) != 3:
-        # A share coordinator is asked for by group, topic id and partition.
-        code = ErrorCode.INVALID_REQUEST
-    elif address is None:
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if code is not ErrorCode.NONE or address is None:
-        return m.FindCoordinatorResponse.Coordinator(
-            key=key, node_id=-1, host="", port=-1, error_code=code, error_message=code.name
-        )
-    return m.FindCoordinatorResponse.Coordinator(
-        key=key,
-        node_id=broker.node_id,
-        host=address.host,
-        port=address.port,
-        error_code=code,
-        error_message="",
-    )
+    state = picture.topics.get(topic)
+    entry = None
+    if state is not None:
+        partition = java_hash(key) % len(state.partitions)
+        entry = picture.brokers.get(state.partitions[partition].leader)
+    address = entry.endpoints.get(context.listener) if entry is not None else None
+    if entry is None or address is None:
+        answer.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return answer
+    answer.node_id, answer.host, answer.port = entry.broker_id, address.host, address.port
+    return answer
 
 
 async def update_features(

@@ -14,8 +14,8 @@ from headrace.wire import messages as m
 class GroupKind(Enum):
     """The value is what ListGroups calls it."""
 
-    CLASSIC = "Classic"
-    CONSUMER = "Consumer"
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
 
 
 class Cluster(Protocol):

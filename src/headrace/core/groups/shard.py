@@ -168,8 +168,15 @@ class GroupShard:
         """In all versions the members that leave are in ``request.members``."""
         group = self.groups.get(request.group_id)
         if group is None:
-            answer = m.LeaveGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-            return Outcome(replies=(Reply(ticket, answer),))
+            unknown = [
+                m.LeaveGroupResponse.MemberResponse(
+                    member_id=leaving.member_id,
+                    group_instance_id=leaving.group_instance_id,
+                    error_code=ErrorCode.UNKNOWN_MEMBER_ID,
+                )
+                for leaving in request.members
+            ]
+            return Outcome(replies=(Reply(ticket, m.LeaveGroupResponse(members=unknown)),))
         return group.leave(ticket, context, request, now)
 
     # -- offsets --------------------------------------------------------------------------
@@ -430,7 +437,7 @@ class GroupShard:
             )
             for group in self.groups.values()
             if (not states or group.state_name.lower() in states)
-            and (not kinds or group.kind.value.lower() in kinds)
+            and (not kinds or group.kind.value in kinds)
         ]
         return Outcome(replies=(Reply(ticket, response),))
 
