@@ -313,3 +313,39 @@ def test_a_bug_in_a_handler_costs_one_connection_and_fails_the_test(monkeypatch)
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         producer.produce("t", b"others go on")
         assert producer.flush(10) == 0
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(ApiKey.FETCH, 11), (ApiKey.PRODUCE, 9)])
+def test_a_bug_before_anything_is_staged_costs_one_connection(monkeypatch, api_key, version):
+    from headrace.broker.handlers.fetch import Fetching
+    from headrace.broker.handlers.produce import Producing
+    from headrace.testing import BrokerFailed
+
+    def broken(*_, **__):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(Fetching, "fetch", broken)
+    monkeypatch.setattr(Producing, "full", broken)
+    with pytest.raises(BrokerFailed, match="a bug"), Broker() as broker:
+        with RawClient(broker.bootstrap_servers) as raw:
+            raw.ask(api_key, version, request_class(api_key)())
+            assert raw.is_closed_by_broker()
+        with RawClient(broker.bootstrap_servers) as other:
+            assert other.metadata().brokers
+
+
+def test_a_bug_while_writing_stops_the_broker_and_not_the_process(monkeypatch, tmp_path):
+    from headrace.storage.log import Log
+    from headrace.testing import BrokerFailed
+
+    with Broker(data=tmp_path, topics=["t"]) as broker, RawClient(broker.bootstrap_servers) as raw:
+        assert raw.produce("t", a_batch(3)).base_offset == 0
+        with monkeypatch.context() as patch:
+            patch.setattr(Log, "write_staged", lambda self: 1 / 0)
+            with pytest.raises(EOFError):
+                raw.produce("t", a_batch())
+            with pytest.raises(BrokerFailed, match="ZeroDivisionError"):
+                broker.stop()
+        broker.start()
+        with RawClient(broker.bootstrap_servers) as again:
+            assert again.fetch("t", 0).high_watermark == 3

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.handlers import load_all
 from headrace.broker.replicas import READ_COMMITTED, Replica
-from headrace.storage.compaction import CleanerSettings, Compaction
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
+    from headrace.storage.compaction import Compaction
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Chores:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._tasks: list[asyncio.Task[None]] = []
-        self._compaction = Compaction()
+        self._compaction: Compaction | None = None
 
     def start(self) -> None:
         rounds: list[tuple[Callable[[], int], Callable[[], Awaitable[None]]]] = [
@@ -88,6 +88,11 @@ class Chores:
 
     async def _compact(self) -> None:
         """Clean the dirtiest log until none is dirty enough; the work is a child process's."""
+        # Here, not above: a start should not load what is first needed seconds later.
+        from headrace.storage.compaction import CleanerSettings, Compaction
+
+        if self._compaction is None:
+            self._compaction = Compaction()
         config = self._broker.config
         while config.bool("log.cleaner.enable"):
             logs = [

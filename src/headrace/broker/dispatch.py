@@ -69,6 +69,18 @@ class Dispatch:
     # --- net.Service ---------------------------------------------------------
 
     def request(self, link: Link, view: memoryview, start: int, end: int) -> None:
+        try:
+            self._request(link, view, start, end)
+        except PeerBroken:
+            raise
+        except Exception as error:  # noqa: BLE001 - a bug; see the table above
+            if self._broker.replicas.staged:
+                self._broker.fail(error)
+            else:
+                context = self._context(link, parse_request_header(view, start, end))
+                link.answer([_encode(context, self._bug(link, context, error))])
+
+    def _request(self, link: Link, view: memoryview, start: int, end: int) -> None:
         state = link.state
         if state is None:
             state = link.state = ClientState()

@@ -343,11 +343,6 @@ class Link:
 
     # --- writing -------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Send what was answered from outside this connection's own turn."""
-        if not self._in_turn and not self.closed:
-            self._flush()
-
     def _flush(self) -> bool:
         """Send what can be sent now; False if that was the end of the connection."""
         out = self._out
