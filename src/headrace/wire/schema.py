@@ -481,7 +481,10 @@ class _DecoderSource(_Source):
         self.read_struct(inner, fields)
         self.flush()
         self.indent -= 1
-        self.read_null(target, True, False)
+        # A tag has an unsigned varint here, any other place a signed byte.
+        null = 0 if field.tagged.includes(self.api_version) else -1
+        self.emit(f"elif n == {null}:", f"    {target} = None")
+        self.emit("else:", "    raise PeerBroken(NULL)")
 
     def read_array(self, target: str, field: Field) -> None:
         flexible = self.is_flexible(field)
@@ -686,7 +689,8 @@ class _EncoderSource(_Source):
             self.write_struct(inner, fields)
             return
         self.flush()
-        self.emit(f"if {inner} is None:", f"    {self.out}.append(255)", "else:")
+        null = 0 if field.tagged.includes(self.api_version) else 255
+        self.emit(f"if {inner} is None:", f"    {self.out}.append({null})", "else:")
         self.indent += 1
         self.emit(f"{self.out}.append(1)")
         self.write_struct(inner, fields)

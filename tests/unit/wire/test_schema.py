@@ -166,6 +166,24 @@ def test_only_minus_one_means_null() -> None:
         decode(b"\xff\xff\xff\xf0", 0, 4)
 
 
+def test_in_a_tag_a_struct_that_is_null_is_a_zero() -> None:
+    """As Kafka 4.3.1 keeps a consumer that does not speak the classic protocol."""
+    raw = (
+        bytes.fromhex("0000")
+        + b"\x03c1\x0b/127.0.0.1\x02\x02t\x01"
+        + bytes.fromhex("000493e00001000100")
+    )
+    decode = schema.decoder("ConsumerGroupMemberMetadataValue", 0)
+    message, end = decode(raw, 0, len(raw))
+    assert end == len(raw)
+    assert message.classic_member_metadata is None
+    assert message.rebalance_timeout_ms == 300_000
+    assert encoded(message, 0) == raw
+    for other in (b"\x02", b"\xff"):
+        with pytest.raises(PeerBroken):
+            decode(raw[:-1] + other, 0, len(raw))
+
+
 def test_text_that_is_no_utf8_is_refused() -> None:
     with pytest.raises(PeerBroken):
         schema.decoder(m.FindCoordinatorRequest, 0)(b"\x00\x02\xc3\x28", 0, 4)
