@@ -68,6 +68,7 @@ class Cluster:
         self._topics: dict[str, TopicPicture] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self._seen_at = 0.0
+        self._controller = -1
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -183,13 +184,18 @@ class Cluster:
 
     # --- metadata -------------------------------------------------------------------
 
-    def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicPicture]:
-        """A fresh picture of these topics, or of all. One that is missing carries its error."""
+    def topics(
+        self, names: Sequence[str] | None = None, *, create: bool = False
+    ) -> dict[str, TopicPicture]:
+        """A fresh picture of these topics, or of all. One that is missing carries its error.
+
+        With ``create`` a broker that makes topics by itself may do so, as for any producer.
+        """
         request = m.MetadataRequest(
             topics=None
             if names is None
             else [m.MetadataRequest.MetadataRequestTopic(name=name) for name in names],
-            allow_auto_topic_creation=False,
+            allow_auto_topic_creation=create,
         )
         answer = self.ask_any(request, m.MetadataResponse)
         nodes = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
@@ -210,6 +216,7 @@ class Cluster:
                 error_code(topic.error_code),
             )
         self._topics.update(found)
+        self._controller = answer.controller_id
         self._seen_at = time.monotonic()
         return found
 
@@ -236,14 +243,42 @@ class Cluster:
             raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
         return leader
 
+    def create_topic(self, name: str, partition_count: int, configs: Mapping[str, str]) -> None:
+        """Makes the topic unless it is there, with the cluster's own replication factor."""
+        config_of = m.CreateTopicsRequest.CreatableTopicConfig
+        request = m.CreateTopicsRequest(
+            topics=[
+                m.CreateTopicsRequest.CreatableTopic(
+                    name=name,
+                    num_partitions=partition_count,
+                    replication_factor=-1,
+                    configs=[config_of(name=key, value=value) for key, value in configs.items()],
+                )
+            ],
+            timeout_ms=self.settings.request_timeout_ms,
+        )
+
+        def attempt() -> None:
+            known = self.topics([name])[name]
+            if not known.error and known.leaders and min(known.leaders.values()) >= 0:
+                return
+            answer = self.ask(self._controller, request, m.CreateTopicsResponse)
+            told = answer.topics[0]
+            if told.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
+                refuse(told.error_code, f"making topic {name!r} ({told.error_message})")
+            refuse(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} is being made")
+
+        self.persistently(attempt, f"making topic {name!r}")
+
     # --- offsets ----------------------------------------------------------------------
 
     def list_offsets(
-        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool
+        self, wanted: Mapping[TopicPartition, int], *, read_committed: bool, patient: bool = True
     ) -> dict[TopicPartition, int]:
         """Timestamps (or EARLIEST, LATEST) to offsets; -1 where no record is that young.
 
         LATEST is the last stable offset for read_committed and the high watermark otherwise.
+        Who is not ``patient`` wants to know of a failure at once.
         """
         found: dict[TopicPartition, int] = {}
 
@@ -258,7 +293,10 @@ class Cluster:
             for leader, by_topic in by_leader.items():
                 found.update(self._list_offsets_of(leader, by_topic, wanted, read_committed))
 
-        self.persistently(ask_for_the_rest, "asking for offsets")
+        if patient:
+            self.persistently(ask_for_the_rest, "asking for offsets")
+        else:
+            ask_for_the_rest()
         return found
 
     def _list_offsets_of(

@@ -81,9 +81,27 @@ class Connection:
             )
         return chosen
 
-    def send(self, request: Message, *, version_max: int | None = None) -> None:
+    def send(
+        self, request: Message, *, version_max: int | None = None, answered: bool = True
+    ) -> None:
+        """Sends without waiting. ``answered`` is False for the one request without an answer."""
+        name = type(request).__name__
         api_version = self.version_of(type(request), version_max)
-        self._send(request, api_version)
+        api_key = schema.definition(name).api_key
+        self._correlation_id += 1
+        frame = framing.encode_request(
+            api_key, api_version, self._correlation_id, self._client_id, request
+        )
+        try:
+            self._socket.settimeout(self.timeout_s)
+            self._socket.sendall(frame)
+        except OSError as failed:
+            self.close()
+            raise Disconnected(f"{self.address} broke the connection: {failed}") from failed
+        if answered:
+            self._awaited.append(
+                Awaited(api_key, api_version, self._correlation_id, name[:-7] + "Response")
+            )
 
     def receive(self, kind: type[_Answer], *, timeout_s: float | None = None) -> _Answer:
         """The answer to the oldest request under way; its buffers belong to the caller."""
@@ -112,23 +130,6 @@ class Connection:
     ) -> _Answer:
         self.send(request, version_max=version_max)
         return self.receive(kind, timeout_s=timeout_s)
-
-    def _send(self, request: Message, api_version: int) -> None:
-        name = type(request).__name__
-        api_key = schema.definition(name).api_key
-        self._correlation_id += 1
-        frame = framing.encode_request(
-            api_key, api_version, self._correlation_id, self._client_id, request
-        )
-        try:
-            self._socket.settimeout(self.timeout_s)
-            self._socket.sendall(frame)
-        except OSError as failed:
-            self.close()
-            raise Disconnected(f"{self.address} broke the connection: {failed}") from failed
-        self._awaited.append(
-            Awaited(api_key, api_version, self._correlation_id, name[:-7] + "Response")
-        )
 
     def _read_frame(self, timeout_s: float) -> memoryview:
         # A writable buffer of its own per answer: record batches are handed on as views into it.

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.cluster import EARLIEST, LATEST, NO_TOPIC_ID, Cluster
-from headrace.pipeline.columns import Records, open_sections, sift
+from headrace.pipeline.columns import Records, Section, open_sections, sift
 from headrace.pipeline.failures import (
     DataLost,
     Disconnected,
@@ -52,7 +52,7 @@ def report_loss(fail_on_data_loss: bool, what: str) -> None:
 
 
 class RangeReader:
-    """Reads one range; use it as an iterator over ``Records``."""
+    """Reads one range: as ``Records`` by iterating, or as the ``batches`` that hold them."""
 
     def __init__(
         self, cluster: Cluster, range_: Range, topic_id: bytes, settings: FetchSettings
@@ -70,6 +70,14 @@ class RangeReader:
         self.bytes_fetched = 0
 
     def __iter__(self) -> Iterator[Records]:
+        first_offset = self._position
+        for sections in self.batches():
+            records = open_sections(sections).within(first_offset, self._offset_end)
+            if records.size:
+                yield records
+
+    def batches(self) -> Iterator[list[Section]]:
+        """Every batch with a record in the range, closed; several at a time, in order."""
         try:
             yield from self._read()
         finally:
@@ -78,7 +86,7 @@ class RangeReader:
             if self._leader is not None and self._cluster.has_answers_under_way(self._leader):
                 self._cluster.drop(self._leader)
 
-    def _read(self) -> Iterator[Records]:
+    def _read(self) -> Iterator[list[Section]]:
         pause_ms = self._cluster.settings.retry_backoff_ms
         give_up_at = self._deadline()
         bad_batches = 0
@@ -87,7 +95,7 @@ class RangeReader:
             try:
                 if self._leader is None:
                     self._begin()
-                records = self._next_records()
+                sections = self._next_sections()
             except (Disconnected, Refused, BadBatch) as failed:
                 self._abandon()
                 if isinstance(failed, BadBatch):
@@ -116,8 +124,8 @@ class RangeReader:
                     f"{self._settings.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs), "
                     f"although it was to be read up to {self._offset_end}"
                 )
-            if records is not None and records.size:
-                yield records
+            if sections:
+                yield sections
 
     def _deadline(self) -> float:
         return time.monotonic() + self._settings.poll_timeout_ms / 1000
@@ -177,9 +185,9 @@ class RangeReader:
         rest = int((self._offset_end - self._position) * self._bytes_per_offset * 1.1)
         return min(size_max, max(rest, _FETCH_SIZE_MIN))
 
-    def _next_records(self) -> Records | None:
+    def _next_sections(self) -> list[Section]:
         if self._leader is None:
-            return None
+            return []
         connection = self._cluster.connection(self._leader)
         wait_s = connection.timeout_s + self._settings.wait_ms_max / 1000
         answer = connection.receive(m.FetchResponse, timeout_s=wait_s)
@@ -192,7 +200,7 @@ class RangeReader:
             # The broker knows a replica in our rack; it has all that we may see.
             self._leader = partition.preferred_read_replica
             self._send()
-            return None
+            return []
         fetched = memoryview(partition.records or b"")
         aborted = None
         if self._settings.read_committed:
@@ -213,9 +221,7 @@ class RangeReader:
             self._bytes_per_offset = sifted.bytes_read / (self._position - first_offset)
         if self._position < self._offset_end:
             self._send()
-        if not sifted.sections:
-            return None
-        return open_sections(sifted.sections).within(first_offset, self._offset_end)
+        return sifted.sections
 
     def _nothing_came(self, high_watermark: int, last_stable_offset: int) -> None:
         """An empty answer below the end: there is nothing yet, or nothing any more.
@@ -230,7 +236,7 @@ class RangeReader:
         if self._empty_answers >= _EMPTY_ANSWERS_AT_A_GAP:
             self._position = self._offset_end
 
-    def _refused(self, code: ErrorCode) -> Records | None:
+    def _refused(self, code: ErrorCode) -> list[Section]:
         if code != ErrorCode.OFFSET_OUT_OF_RANGE:
             raise Refused(code, f"fetching {self._place}")
         self._leader = None
@@ -242,7 +248,7 @@ class RangeReader:
         }
         earliest, latest = bounds[EARLIEST], bounds[LATEST]
         if earliest <= self._position <= latest:
-            return None  # it came into range meanwhile; the next round fetches again
+            return []  # it came into range meanwhile; the next round fetches again
         lost_end = self._offset_end
         if self._position < earliest:
             lost_end = min(earliest, self._offset_end)
@@ -252,7 +258,7 @@ class RangeReader:
             f"{self._position} to {lost_end - 1} were to be read and are gone",
         )
         self._position = lost_end
-        return None
+        return []
 
     def _look_for_loss(self, failed: Exception) -> None:
         """A topic that is gone, or another one under its name, will not come back by waiting."""

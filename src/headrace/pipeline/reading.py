@@ -1,0 +1,38 @@
+"""The task's part of a read, on an executor: one range of one partition to Arrow batches."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from headrace.pipeline.cluster import shared_cluster
+from headrace.pipeline.fetching import RangeReader
+from headrace.pipeline.offsets import Range
+from headrace.pipeline.options import SourceOptions
+from headrace.pipeline.rows import RowBuilder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class RangePartition(InputPartition):
+    """What one task reads, and which topic by that name it means."""
+
+    def __init__(self, range_: Range, topic_id: bytes) -> None:
+        super().__init__(range_)
+        self.range = range_
+        self.topic_id = topic_id
+
+
+def read_partition(
+    options: SourceOptions, schema: StructType, partition: InputPartition
+) -> "Iterator[pa.RecordBatch]":
+    """The task's part, on an executor; the same for batch and stream."""
+    if not isinstance(partition, RangePartition):
+        return  # Spark makes an empty partition of its own where there is nothing to read
+    cluster = shared_cluster(options.client)
+    reader = RangeReader(cluster, partition.range, partition.topic_id, options.fetch)
+    rows = RowBuilder(schema, partition.range.place)
+    for records in reader:
+        yield from rows.batches(records)

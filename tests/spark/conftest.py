@@ -1,0 +1,96 @@
+"""One Spark session and one broker for all tests of the pipeline.
+
+The broker is the embedded node, unless HEADRACE_TEST_BOOTSTRAP names another Kafka; tests make
+topics with names of their own and leave them behind.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.kit import Collected, Topics, with_options
+
+pytestmark = pytest.mark.spark
+
+# Before the JVM starts: Spark's Python workers must be this interpreter, not the path's.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+@pytest.fixture(scope="session")
+def bootstrap() -> Iterator[str]:
+    """The address of the Kafka under test."""
+    named = os.environ.get("HEADRACE_TEST_BOOTSTRAP")
+    if named:
+        yield named
+        return
+    from headrace.testing import Broker
+
+    # A process of its own: the tests burn CPU in Python and would starve a thread.
+    with Broker(process=True) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("headrace-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.sql.streaming.stopTimeout", "60s")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(autouse=True)
+def no_leaked_threads_or_children() -> None:
+    """The JVM and the Python workers that it starts live as long as the session."""
+
+
+@pytest.fixture(autouse=True)
+def no_query_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "spark" in request.fixturenames:
+        for query in request.getfixturevalue("spark").streams.active:
+            query.stop()
+
+
+@pytest.fixture(scope="session")
+def topics(bootstrap: str) -> Topics:
+    return Topics(bootstrap)
+
+
+@pytest.fixture
+def read(spark: Any, bootstrap: str) -> Callable[..., Any]:
+    """``read(subscribe="t", startingOffsets="earliest")`` as a batch."""
+
+    def load(**options: Any) -> Any:
+        return with_options(spark.read.format("headrace"), bootstrap, options).load()
+
+    return load
+
+
+@pytest.fixture
+def read_stream(spark: Any, bootstrap: str) -> Callable[..., Any]:
+    def load(**options: Any) -> Any:
+        return with_options(spark.readStream.format("headrace"), bootstrap, options).load()
+
+    return load
+
+
+@pytest.fixture
+def collected(tmp_path: Path) -> Collected:
+    return Collected(tmp_path / "checkpoint")
