@@ -203,10 +203,12 @@ def test_limits_on_connections_are_kept_and_freed():
 
 
 def test_idle_connections_are_closed_after_their_time():
-    with Broker(config={"connections.max.idle.ms": 300}) as broker:
-        with RawClient(broker.bootstrap_servers) as idle:
-            assert idle.metadata().brokers
-            assert idle.is_closed_by_broker()
+    with (
+        Broker(config={"connections.max.idle.ms": 300}) as broker,
+        RawClient(broker.bootstrap_servers) as idle,
+    ):
+        assert idle.metadata().brokers
+        assert idle.is_closed_by_broker()
 
 
 def test_flipped_bits_are_cut_off_at_the_next_start_and_what_lies_before_stays(tmp_path):

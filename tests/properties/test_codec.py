@@ -5,11 +5,11 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.wire.message_values import Values, encoded, every_message_and_version
 
 from headrace.model.errors import PeerBroken
 from headrace.wire import framing, schema
 from headrace.wire.schema import Message
+from tests.unit.wire.message_values import Values, encoded, every_message_and_version
 
 # Lengths, counts and varints that lie, wherever in the frame they land.
 LIES = (

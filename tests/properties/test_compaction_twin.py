@@ -8,12 +8,12 @@ from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.fakes.compactable import PLAIN, CompactableLog
 
 from headrace.records.batch import headers
 from headrace.records.record import Record
 from headrace.storage import swap
 from headrace.storage.index import OffsetIndex, TimeIndex
+from tests.fakes.compactable import PLAIN, CompactableLog
 
 calm = settings(deadline=None, suppress_health_check=list(HealthCheck))
 RETENTION_MS = 1_000

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from tests.fakes.standin import in_loop, running
 
 from headrace.broker.control import FoundPartition
 from headrace.broker.settings import BROKER, GROUP, TOPIC
@@ -16,6 +15,7 @@ from headrace.core.topics import NewTopic
 from headrace.model.cluster import TopicState
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
+from tests.fakes.standin import in_loop, running
 
 AN_ID = TopicId(bytes(range(16)))
 

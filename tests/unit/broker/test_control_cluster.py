@@ -1,7 +1,6 @@
 """What the node says of itself, and of what it does not do, as Kafka 4.3 answers it."""
 
 import pytest
-from tests.fakes.standin import in_loop, running
 
 from headrace.broker.context import Context
 from headrace.broker.handlers.cluster import api_versions
@@ -12,6 +11,7 @@ from headrace.core.topics import NewTopic
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey
+from tests.fakes.standin import in_loop, running
 
 
 def versions(api_key: ApiKey) -> range:

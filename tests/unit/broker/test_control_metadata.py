@@ -1,7 +1,6 @@
 """Metadata and DescribeTopicPartitions, in every version, as Kafka 4.3 answers them."""
 
 import pytest
-from tests.fakes.standin import in_loop, running
 
 from headrace.broker.context import Context
 from headrace.broker.handlers.metadata import (
@@ -23,6 +22,7 @@ from headrace.model.errors import ErrorCode
 from headrace.model.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, TopicId
 from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey
+from tests.fakes.standin import in_loop, running
 
 VERSIONS = range(SERVED[ApiKey.METADATA][0], SERVED[ApiKey.METADATA][1] + 1)
 

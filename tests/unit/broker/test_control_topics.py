@@ -1,13 +1,13 @@
 """CreateTopics, DeleteTopics and CreatePartitions, in every version, as Kafka 4.3 answers them."""
 
 import pytest
-from tests.fakes.standin import in_loop, running
 
 from headrace.core.topics import NewTopic
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import NO_TOPIC_ID
 from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey
+from tests.fakes.standin import in_loop, running
 
 Creatable = m.CreateTopicsRequest.CreatableTopic
 

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.fakes.standin import in_loop
 
 from headrace.coordination.embedded import FILE_NAME, EmbeddedTree
 from headrace.coordination.tree import (
@@ -26,6 +25,7 @@ from headrace.coordination.tree import (
 )
 from headrace.model.errors import Corrupt
 from headrace.model.ids import ZkVersion
+from tests.fakes.standin import in_loop
 
 
 @asynccontextmanager

@@ -11,17 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fakes.compactable import CompactableLog
-from tests.fakes.logs import (
-    NOW,
-    ORDERS,
-    Disk,
-    append,
-    marker,
-    read_all,
-    read_bytes,
-    settings,
-)
 
 from headrace.core.cleaning import measure
 from headrace.model.errors import Rejected
@@ -39,6 +28,17 @@ from headrace.storage.compaction import (
     summarize,
 )
 from headrace.storage.log import Log
+from tests.fakes.compactable import CompactableLog
+from tests.fakes.logs import (
+    NOW,
+    ORDERS,
+    Disk,
+    append,
+    marker,
+    read_all,
+    read_bytes,
+    settings,
+)
 
 SETTINGS = CleanerSettings(buffer_size=1 << 20)
 

@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import pytest
-from tests.fakes.logs import NOW, ORDERS, ORDERS_ID, Disk, append, batch, fill, read_all, settings
 
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import TopicId, TopicPartition
 from headrace.storage import checkpoint
 from headrace.storage.directory import Logs
+from tests.fakes.logs import NOW, ORDERS, ORDERS_ID, Disk, append, batch, fill, read_all, settings
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.fakes.logs import Disk, append, batch, read_all, read_bytes, settings
 
 from headrace.model.ids import TopicPartition, id_to_text
 from headrace.records.batch import headers
+from tests.fakes.logs import Disk, append, batch, read_all, read_bytes, settings
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.3.1-logs"
 STOPPED_AT = 1794782238418

@@ -7,6 +7,13 @@ import resource
 import struct
 
 import pytest
+
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
+from headrace.model.ids import TopicPartition
+from headrace.records.batch import crc_holds, headers, read_header
+from headrace.records.record import iter_records
+from headrace.storage import files
+from headrace.storage.log import INTERNAL
 from tests.fakes.logs import (
     NOW,
     ORDERS,
@@ -20,13 +27,6 @@ from tests.fakes.logs import (
     read_bytes,
     settings,
 )
-
-from headrace.model.errors import Corrupt, ErrorCode, Rejected
-from headrace.model.ids import TopicPartition
-from headrace.records.batch import crc_holds, headers, read_header
-from headrace.records.record import iter_records
-from headrace.storage import files
-from headrace.storage.log import INTERNAL
 
 DAY_MS = 86_400_000
 

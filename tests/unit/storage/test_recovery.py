@@ -4,6 +4,11 @@ import logging
 import os
 
 import pytest
+
+from headrace.records.batch import read_header
+from headrace.records.record import Record, build_batch
+from headrace.storage import segment as segment_module
+from headrace.storage.checkpoint import CLEAN_SHUTDOWN, LEADER_EPOCHS
 from tests.fakes.logs import (
     NOW,
     Disk,
@@ -14,11 +19,6 @@ from tests.fakes.logs import (
     read_all,
     settings,
 )
-
-from headrace.records.batch import read_header
-from headrace.records.record import Record, build_batch
-from headrace.storage import segment as segment_module
-from headrace.storage.checkpoint import CLEAN_SHUTDOWN, LEADER_EPOCHS
 
 
 @pytest.fixture

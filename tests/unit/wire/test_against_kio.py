@@ -14,10 +14,10 @@ import pytest
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.schema.index import schema_name_map
 from kio.serial import entity_reader, entity_writer
-from tests.unit.wire.message_values import Values, encoded
 
 from headrace.wire import schema
 from headrace.wire.schema import Field, Message
+from tests.unit.wire.message_values import Values, encoded
 
 ROUNDS = 3
 

@@ -1,13 +1,13 @@
 """Headers around messages, and the versions in front of records."""
 
 import pytest
-from tests.unit.wire.message_values import encoded
 
 from headrace.model.errors import PeerBroken
 from headrace.wire import framing, schema
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey, api_name
 from headrace.wire.messages.tables import APIS
+from tests.unit.wire.message_values import encoded
 
 
 def header_bytes(

@@ -3,12 +3,12 @@
 import tracemalloc
 
 import pytest
-from tests.unit.wire.message_values import Values, encoded, every_message_and_version
 
 from headrace.model.errors import PeerBroken
 from headrace.wire import messages as m
 from headrace.wire import schema
 from headrace.wire.messages.tables import TABLES
+from tests.unit.wire.message_values import Values, encoded, every_message_and_version
 
 ALL_NAMES = sorted(TABLES)
 
