@@ -1,4 +1,4 @@
-"""Three stock clients produce and consume: what goes in comes out, in order, with all it carries."""
+"""Three stock clients produce and consume: what goes in comes out, in order and whole."""
 
 import asyncio
 import time
@@ -212,7 +212,7 @@ def test_large_answers_go_by_sendfile_and_arrive_intact(headrace_broker, headrac
 def test_a_consumer_with_a_tiny_limit_still_gets_every_batch(headrace_broker, headrace_topic):
     bootstrap = headrace_broker.bootstrap_servers
     producer = Producer({"bootstrap.servers": bootstrap})
-    for number in range(10):
+    for _ in range(10):
         producer.produce(headrace_topic, bytes(50_000))
         producer.flush()
     consumer = KafkaConsumer(
