@@ -9,6 +9,7 @@ from bench.report import Row, value_at_most
 from bench.run import Run, Samples, cpu_of
 
 _FETCH_SIZE = 64 << 10
+_BATCH_SIZE = _FETCH_SIZE  # a fetch brings its first batch whole, however large
 # As many places in either log, so that both sets of pages have the same share of the processor's
 # caches and the difference is the broker's.
 _PLACES = 250
@@ -25,7 +26,8 @@ def growth(run: Run) -> list[Row]:
         with run.node(side) as node:
             for topic, count in lengths.items():
                 topics.create(node.address, topic)
-                made = load.produce(node.address, topic, count, 1024, limit_s=900)
+                batches = {"batch.size": str(_BATCH_SIZE)}
+                made = load.produce(node.address, topic, count, 1024, producer=batches, limit_s=900)
                 load.consume(node.address, topic, count, limit_s=900)  # warm
                 run.say(f"growth {side}: {topic} log, in at {made['mb_per_s']:.0f} MB/s")
             for round_number in range(run.rounds + 1):
