@@ -46,7 +46,14 @@ from headrace.records.batch import (
     headers,
 )
 from headrace.records.compression import compress
-from headrace.records.record import COMMIT, assemble, build_marker, iter_records, marker_type
+from headrace.records.record import (
+    COMMIT,
+    assemble,
+    build_marker,
+    iter_records,
+    marker_type,
+    open_records,
+)
 from headrace.storage.log import COORDINATOR
 from headrace.wire.schema import Message
 
@@ -101,6 +108,7 @@ class _Led(Generic[S]):
         "problem",
         "replica",
         "shard",
+        "to_be_told",
         "uncommitted",
         "waiting",
     )
@@ -115,6 +123,7 @@ class _Led(Generic[S]):
         self.is_loaded = False
         self.problem: str | None = None  # why it could not be loaded
         self.appended_end = Offset(0)  # exclusive, of what the shard has replayed
+        self.to_be_told: list[Callable[[S, Millis], Outcome]] = []  # came while it was loading
         self.uncommitted: deque[_Uncommitted] = deque()
         self.waiting: dict[Ticket, asyncio.Future[Any]] = {}
 
@@ -184,11 +193,13 @@ class Coordinator(Generic[S]):
         return self._carry_out(led, decide(led.shard, ticket, now), ticket, now)
 
     def tell_all(self, decide: Callable[[S, Millis], Outcome]) -> None:
-        """An event without a request, for every shard."""
+        """An event without a request, for every shard; those being loaded hear of it then."""
         for led in list(self._led.values()):
             if self._is_current(led):
                 now = self._clock.now()
                 self._run(led, decide(led.shard, now), now)
+            elif not led.is_loaded:
+                led.to_be_told.append(decide)
 
     def forget(self, ticket: Ticket) -> None:
         for led in self._led.values():
@@ -494,7 +505,7 @@ class Coordinator(Generic[S]):
                 next_offset = max(next_offset, end)
                 record_count += count
                 await asyncio.sleep(0)
-        except (BadBatch, Corrupt, PeerBroken, Rejected, OSError, ValueError) as error:
+        except (BadBatch, Corrupt, IndexError, PeerBroken, Rejected, OSError, ValueError) as error:
             led.problem = f"{led.replica.topic_partition} cannot be read: {error}"
             _log.error(
                 "%s. Groups or transactions of this partition are not served; "
@@ -519,27 +530,28 @@ class Coordinator(Generic[S]):
         led.appended_end = led.replica.log.log_end
         now = self._clock.now()
         self._run(led, led.shard.loaded(now), now)
+        for decide in led.to_be_told:
+            self._run(led, decide(led.shard, now), now)
+        led.to_be_told.clear()
 
     @staticmethod
     def _replay_chunk(shard: S, data: bytes) -> tuple[Offset, int]:
         """Replay whole batches; the offset after the last of them, and how many records."""
         end, count = 0, 0
         view = memoryview(data)
-        replay = shard.replay
         for position, header in headers(data):
             batch = view[position : position + header.size]
             is_transactional = header.attributes & TRANSACTIONAL
             producer_id = header.producer_id if is_transactional else -1
-            for record in iter_records(batch):
-                if header.attributes & CONTROL:
+            if header.attributes & CONTROL:
+                for record in iter_records(batch):
                     committed = marker_type(record.key) == COMMIT
                     shard.replay_marker(
                         producer_id, header.producer_epoch, committed, record.offset
                     )
-                elif record.key is not None:
-                    replay(
-                        record.key, record.value, record.offset, producer_id, header.producer_epoch
-                    )
+            else:
+                section = open_records(batch, header)
+                replay_section(shard, section, header, producer_id)
             end = header.next_offset
             count += header.record_count
         return Offset(end), count
@@ -659,6 +671,7 @@ class SteadyClock:
 
 
 _MARKER_WRITTEN = Message()
+_NULL = b"\x01"  # the length -1
 
 
 @lru_cache(maxsize=1 << 16)
@@ -684,8 +697,71 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-_VARINT_COUNT = 8192
-_varints: list[bytes] = []
+# Beginnings of records, by delta; one list for each pair of key and value size. A commit has
+# many records of one shape, and the next commit has them again.
+_heads: dict[tuple[int, int], list[bytes]] = {}
+_HEADS_KEPT = 256  # shapes
+
+
+def _record_heads(key_size: int, value_size: int, count: int) -> list[bytes]:
+    """All that stands before the key, for the deltas 0 up to ``count``, exclusive.
+
+    The zero that ends a record (it has no headers) stands at the beginning of the next one.
+    """
+    heads = _heads.get((key_size, value_size))
+    if heads is None:
+        if len(_heads) >= _HEADS_KEPT:
+            _heads.clear()
+        heads = _heads[key_size, value_size] = []
+    value_head_size = len(_varint(value_size)) if value_size >= 0 else 1
+    key_head = _varint(key_size)
+    for delta in range(len(heads), count):
+        # Attributes and the timestamp delta are zero.
+        rest = b"\0\0" + _varint(delta) + key_head
+        size = len(rest) + key_size + value_head_size + max(value_size, 0) + 1
+        heads.append((b"\0" if delta else b"") + _varint(size) + rest)
+    return heads
+
+
+def replay_section(shard: Shard, data: bytes, header: BatchHeader, producer_id: int) -> None:
+    """Hand the records of an opened batch to the shard.
+
+    Keys and values are all it wants, and a reload has a hundred thousand of them: so they are cut
+    out here, without an object for each record.
+    """
+    replay, base_offset, producer_epoch = shard.replay, header.base_offset, header.producer_epoch
+    position = 0
+    for _ in range(header.record_count):
+        size, position = _read_varint(data, position)
+        record_end = position + size
+        position += 1  # attributes
+        while data[position] > 0x7F:  # the timestamp delta
+            position += 1
+        delta, position = _read_varint(data, position + 1)
+        size, position = _read_varint(data, position)
+        key_end = position + size
+        key = data[position:key_end]
+        value_size, value_at = _read_varint(data, max(key_end, position))
+        value = data[value_at : value_at + value_size] if value_size >= 0 else None
+        if size >= 0:
+            replay(key, value, base_offset + delta, producer_id, producer_epoch)
+        position = record_end
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """A zigzag varint and the position behind it."""
+    byte = data[position]
+    position += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position
+    value, shift = byte & 0x7F, 7
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
 
 
 def encode_batch(
@@ -693,40 +769,23 @@ def encode_batch(
 ) -> bytearray:
     """One batch to append, all records of the time ``now``.
 
-    By hand, because a commit of a hundred partitions spends most of its time here: nearly all
-    lengths and deltas come from a table.
+    By hand, because a commit of a hundred partitions would spend most of its time here.
     """
-    if not _varints:
-        _varints.extend(_varint(value) for value in range(_VARINT_COUNT))
-    varints = _varints
     parts: list[bytes] = []
     count = len(records)
+    last_shape = (-1, -1)
+    heads: list[bytes] = []
+    value_head = b""
     for delta, (key, value) in enumerate(records):
-        key_size = len(key)
-        value_size = 0 if value is None else len(value)
-        if key_size + value_size < _VARINT_COUNT - 64 and delta < _VARINT_COUNT:
-            delta_bytes, key_head = varints[delta], varints[key_size]
-            value_head = varints[value_size]
-        else:
-            delta_bytes, key_head, value_head = (
-                _varint(delta),
-                _varint(key_size),
-                _varint(value_size),
-            )
-        if value is None:
-            value, value_head = b"", b"\x01"  # -1
-        # Attributes and timestamp delta before, the header count behind: one zero byte each.
-        size = 3 + len(delta_bytes) + len(key_head) + key_size + len(value_head) + value_size
-        parts += (
-            varints[size] if size < _VARINT_COUNT else _varint(size),
-            b"\0\0",
-            delta_bytes,
-            key_head,
-            key,
-            value_head,
-            value,
-            b"\0",
-        )
+        shape = (len(key), -1 if value is None else len(value))
+        if shape != last_shape:
+            heads = _record_heads(*shape, count if count < 1024 else delta + 1)
+            value_head = _NULL if value is None else _varint(shape[1])
+            last_shape = shape
+        if delta >= len(heads):
+            _record_heads(*shape, delta + 1)
+        parts += (heads[delta], key, value_head, value or b"")
+    parts.append(b"\0")
     section: bytes = b"".join(parts)
     if codec != NO_CODEC:
         section = compress(codec, section)

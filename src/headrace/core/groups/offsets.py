@@ -5,7 +5,8 @@ and reloads outnumber fetches by far, and neither has to look inside.
 
     record key     i16 1 · group · topic · i32 partition      (texts with an i16 length)
                    └──────── prefix ───────┘
-    record value   version 3: i64 offset · i32 leader epoch · metadata · i64 commit timestamp
+    record value   version 4: i64 offset · i32 leader epoch · metadata · i64 commit timestamp ·
+                   the topic's id as tagged field 0
                    version 1 has no leader epoch, but at the end an i64 expire timestamp, for the
                    retention time that OffsetCommit could carry up to version 4
 
@@ -24,19 +25,20 @@ from headrace.model.cluster import Picture
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m
-from headrace.wire.framing import decode_versioned
+from headrace.wire.framing import decode_versioned, encode_versioned
 
 OFFSET_COMMIT_TYPES = (0, 1)  # 0 was written by Kafka 0.8; the key is the same
 
-_VALUE_VERSIONS = range(5)
-_TYPE = Struct(">h")
-_LENGTH = Struct(">h")
+_LAST_VALUE_VERSION = 4
+_TYPE = _LENGTH = Struct(">h")
 _PARTITION = Struct(">i")
-_V3_WITHOUT_METADATA = Struct(">hqihq")
-_V3_HEAD = Struct(">hqih")
-_V1_HEAD = Struct(">hqh")
-_TIMESTAMP = Struct(">q")
-_TWO_TIMESTAMPS = Struct(">qq")
+_unpack_partition = _PARTITION.unpack_from
+# A value of version 4 without metadata: a length of 0 plus 1, and after the timestamp one tagged
+# field, with number 0 and 16 bytes. Most commits are like this.
+_PLAIN_VALUE = Struct(">hqiBqBBB16s")
+_PLAIN_HEAD = Struct(">hqiB")
+_PLAIN_TAIL = Struct(">qBBB16s")
+_PLAIN_SIZE = _PLAIN_VALUE.size
 _KEY_TYPE = 1
 _new = tuple.__new__
 TEXT_SIZE_MAX = 32_767
@@ -48,35 +50,26 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp: int
     expire_timestamp: int  # -1: by the retention of the broker
+    topic_id: bytes  # zeros if the record does not tell
 
 
-def encode_value(
-    offset: int, leader_epoch: int, metadata: str | None, now: int, expire_at: int = -1
-) -> bytes:
-    if expire_at >= 0:
-        raw = (metadata or "").encode()
-        head = _V1_HEAD.pack(1, offset, len(raw))
-        return head + raw + _TWO_TIMESTAMPS.pack(now, expire_at)
-    if not metadata:
-        return _V3_WITHOUT_METADATA.pack(3, offset, leader_epoch, 0, now)
-    raw = metadata.encode()
-    return _V3_HEAD.pack(3, offset, leader_epoch, len(raw)) + raw + _TIMESTAMP.pack(now)
+def encode_value(committed: CommittedOffset) -> bytes:
+    value = m.OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp,
+        expire_timestamp=committed.expire_timestamp,
+        topic_id=committed.topic_id,
+    )
+    return encode_versioned(value, 1 if committed.expire_timestamp >= 0 else 4)
 
 
 def decode_value(value: bytes) -> CommittedOffset:
-    if value[1] == 3:
-        _, offset, leader_epoch, size = _V3_HEAD.unpack_from(value)
-        end = _V3_HEAD.size + size
-        return _new(
-            CommittedOffset,
-            (
-                offset,
-                leader_epoch,
-                value[_V3_HEAD.size : end].decode() if size else "",
-                _TIMESTAMP.unpack_from(value, end)[0],
-                -1,
-            ),
-        )
+    if len(value) == _PLAIN_SIZE:
+        head, offset, leader_epoch, size, timestamp, *tags, topic_id = _PLAIN_VALUE.unpack(value)
+        if head == 4 and size == 1 and tags == [1, 0, 16]:
+            return _new(CommittedOffset, (offset, leader_epoch, "", timestamp, -1, topic_id))
     opened = decode_versioned(m.OffsetCommitValue, value)
     return CommittedOffset(
         opened.offset,
@@ -84,6 +77,7 @@ def decode_value(value: bytes) -> CommittedOffset:
         opened.metadata,
         opened.commit_timestamp,
         opened.expire_timestamp,
+        opened.topic_id,
     )
 
 
@@ -140,6 +134,14 @@ class Offsets:
                     held[record_key] = None
         return self._apply(record_key, value)
 
+    def replay_known(self, record_key: bytes, value: bytes) -> bool:
+        """The short way, for one more offset of a group and topic that has some; else False."""
+        found = self._by_prefix.get(record_key[:-4])
+        if found is None or self._pending_counts or value[1] > _LAST_VALUE_VERSION:
+            return False
+        found.values[_unpack_partition(record_key, len(record_key) - 4)[0]] = value
+        return True
+
     def _replay_pending(self, record_key: bytes, value: bytes | None, producer_id: int) -> None:
         held = self._pending.setdefault(producer_id, {})
         if record_key not in held:
@@ -167,7 +169,7 @@ class Offsets:
             if found is not None and found.values.pop(partition, None) is not None:
                 self._drop_if_empty(found)
             return None
-        if value[0] or value[1] not in _VALUE_VERSIONS:
+        if value[0] or value[1] > _LAST_VALUE_VERSION:
             version = _TYPE.unpack_from(value)[0]
             raise ValueError(f"an offset is kept in version {version}, which is not known here")
         if found is None:
@@ -299,12 +301,13 @@ def take_commits(
     without metadata is packed in one go.
     """
     records: list[NewRecord] = []
+    add_record = records.append
     group_id, picture, by_topic_id, refusal, metadata_length_max, expire_at, now = commit
     is_plain = expire_at < 0
     topic_class = getattr(response, f"{type(response).__name__}Topic")
     partition_class = getattr(response, f"{type(response).__name__}Partition")
     unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_topic_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    make, pack_partition, pack_value = object.__new__, _PARTITION.pack, _V3_WITHOUT_METADATA.pack
+    make, pack_partition, pack_head = object.__new__, _PARTITION.pack, _PLAIN_HEAD.pack
     topic: Any  # of either request
     for topic in request.topics:
         given = topic_class(name=topic.name)
@@ -320,9 +323,10 @@ def take_commits(
         else:
             state = picture.topics.get(topic.name)
         partition_count = len(state.partitions) if state is not None else 0
-        prefix = b""
+        prefix = topic_id = tail = b""
         if offsets is not None and state is not None:
-            prefix = offsets.prefix(group_id, state.name)
+            prefix, topic_id = offsets.prefix(group_id, state.name), state.topic_id
+            tail = _PLAIN_TAIL.pack(now, 1, 0, 16, topic_id)
         answers = given.partitions
         for wanted in topic.partitions:
             answer = make(partition_class)
@@ -336,19 +340,23 @@ def take_commits(
             if refusal:
                 continue
             if not metadata and is_plain:
-                value = pack_value(
-                    3, wanted.committed_offset, wanted.committed_leader_epoch, 0, now
+                value = (
+                    pack_head(4, wanted.committed_offset, wanted.committed_leader_epoch, 1) + tail
                 )
             elif metadata and len(metadata) > metadata_length_max:
                 answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             else:
                 value = encode_value(
-                    wanted.committed_offset,
-                    wanted.committed_leader_epoch,
-                    metadata,
-                    now,
-                    expire_at,
+                    CommittedOffset(
+                        wanted.committed_offset,
+                        wanted.committed_leader_epoch,
+                        metadata or "",
+                        now,
+                        expire_at,
+                        topic_id,
+                    )
                 )
-            records.append(_new(NewRecord, (prefix + pack_partition(partition), value)))
+            # A plain tuple: a named one would cost as much as all the rest of the record.
+            add_record((prefix + pack_partition(partition), value))  # type: ignore[arg-type]
     return records

@@ -28,7 +28,7 @@ from headrace.core.outcome import (
     Ticket,
 )
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import Millis, TopicId
+from headrace.model.ids import NO_TOPIC_ID, Millis, TopicId
 from headrace.wire import messages as m
 
 Replayer = Callable[["GroupShard", bytes, bytes | None], None]
@@ -67,6 +67,12 @@ class GroupShard:
         producer_id: int,
         producer_epoch: int,
     ) -> None:
+        if (
+            producer_id < 0
+            and record_value is not None
+            and self.offsets.replay_known(record_key, record_value)
+        ):
+            return
         (record_type,) = _RECORD_TYPE.unpack_from(record_key)
         if record_type in OFFSET_COMMIT_TYPES:
             begun = self.offsets.replay(record_key, record_value, producer_id)
@@ -299,12 +305,14 @@ class GroupShard:
         if by_topic_id:
             state = self.cluster.picture.topic_by_id(TopicId(wanted.topic_id))
             if state is None:
-                answer = _offsets_of(b"", {}, wanted.partition_indexes, None)
+                answer = _offsets_of(b"", {}, wanted.partition_indexes, None, NO_TOPIC_ID)
                 for partition in answer.partitions:
                     partition.error_code = ErrorCode.UNKNOWN_TOPIC_ID
                 answer.topic_id = wanted.topic_id
                 return answer
             name = state.name
+        else:
+            state = self.cluster.picture.topics.get(name)
         found = self.offsets.of_group(group_id).get(name)
         pending = self.offsets if require_stable and self.offsets.has_pending else None
         answer = _offsets_of(
@@ -312,6 +320,7 @@ class GroupShard:
             found.values if found is not None else {},
             wanted.partition_indexes,
             pending,
+            state.topic_id if state is not None else NO_TOPIC_ID,
         )
         answer.name, answer.topic_id = name, wanted.topic_id
         return answer
@@ -325,10 +334,9 @@ class GroupShard:
             state = self.cluster.picture.topics.get(found.topic)
             if by_topic_id and state is None:
                 continue  # it has no id any more to name it by
-            answer = _offsets_of(found.prefix, found.values, found.values, pending)
-            answer.name = found.topic
-            if state is not None:
-                answer.topic_id = state.topic_id
+            topic_id = state.topic_id if state is not None else NO_TOPIC_ID
+            answer = _offsets_of(found.prefix, found.values, found.values, pending, topic_id)
+            answer.name, answer.topic_id = found.topic, topic_id
             answers.append(answer)
         return answers
 
@@ -456,9 +464,16 @@ class GroupShard:
 
 
 def _offsets_of(
-    prefix: bytes, values: Mapping[int, bytes], partitions: Iterable[int], pending: Offsets | None
+    prefix: bytes,
+    values: Mapping[int, bytes],
+    partitions: Iterable[int],
+    pending: Offsets | None,
+    topic_id: bytes,
 ) -> m.OffsetFetchResponse.OffsetFetchResponseTopics:
-    """``pending``, if given, says which offsets are not stable yet."""
+    """``pending``, if given, says which offsets are not stable yet.
+
+    An offset of another topic id was committed for a topic of the same name that is gone.
+    """
     answers = []
     make, answer_class = object.__new__, m.OffsetFetchResponse.OffsetFetchResponsePartitions
     for partition in partitions:
@@ -469,16 +484,13 @@ def _offsets_of(
         if pending is not None and pending.is_pending(prefix, partition):
             answer.error_code = ErrorCode.UNSTABLE_OFFSET_COMMIT
             value = None
-        if value is None:
-            answer.committed_offset = answer.committed_leader_epoch = -1
-            answer.metadata = ""
-        else:
-            (
-                answer.committed_offset,
-                answer.committed_leader_epoch,
-                answer.metadata,
-                _,
-                _,
-            ) = decode_value(value)
+        answer.committed_offset = answer.committed_leader_epoch = -1
+        answer.metadata = ""
+        if value is not None:
+            offset, leader_epoch, metadata, _, _, committed_id = decode_value(value)
+            if committed_id == topic_id or NO_TOPIC_ID in (committed_id, topic_id):
+                answer.committed_offset = offset
+                answer.committed_leader_epoch = leader_epoch
+                answer.metadata = metadata
         answers.append(answer)
     return m.OffsetFetchResponse.OffsetFetchResponseTopics(partitions=answers)
