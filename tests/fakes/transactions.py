@@ -3,6 +3,8 @@
 Its log is a list, its clock is moved by hand, and its data partitions remember their markers.
 """
 
+from contextlib import suppress
+
 from headrace.core.outcome import Outcome, Ticket
 from headrace.core.transactions.shard import (
     DrawProducerId,
@@ -12,7 +14,7 @@ from headrace.core.transactions.shard import (
     WriteMarkers,
 )
 from headrace.core.transactions.transaction import record_of
-from headrace.model.errors import ErrorCode
+from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, ProducerId, TopicPartition
 
 SETTINGS = Settings(
@@ -55,13 +57,18 @@ class Coordinator:
     def advance(self, ms):
         self.now = Millis(self.now + ms)
         while (at := self.shard.next_deadline()) is not None and at <= self.now:
-            self.carry_out(self.shard.tick(self.now))
+            self.carry_out_alone(self.shard.tick(self.now))
+
+    def carry_out_alone(self, outcome: Outcome):
+        """Nobody is to be told of a failure."""
+        with suppress(Rejected):
+            self.carry_out(outcome)
 
     def carry_out(self, outcome: Outcome):
         """The responses of the outcome, after its records are in the log."""
         if outcome.records:
             if self.append_fails:
-                return ["not written"]
+                raise Rejected(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             for key, value in outcome.records:
                 self.log.append((key, value))
                 self.shard.replay(key, value, len(self.log) - 1, -1, -1)
@@ -85,10 +92,13 @@ class Coordinator:
         for partition in effect.partitions:
             codes[partition] = self.refusals.get(partition, ErrorCode.NONE)
             if codes[partition] is ErrorCode.NONE:
-                self.marked.append(
-                    (partition, effect.producer_id, effect.producer_epoch, effect.commit)
-                )
-        self.carry_out(self.shard.markers_answered(effect, codes, self.now))
+                codes[partition] = self.mark(partition, effect)
+        self.carry_out_alone(self.shard.markers_answered(effect, codes, self.now))
+
+    def mark(self, partition, effect: WriteMarkers) -> ErrorCode:
+        """One marker into one partition."""
+        self.marked.append((partition, effect.producer_id, effect.producer_epoch, effect.commit))
+        return ErrorCode.NONE
 
     def release_markers(self):
         self.hold_markers = False
@@ -100,10 +110,11 @@ class Coordinator:
 
     def ask(self, decide):
         try:
-            (response,) = self.carry_out(decide())
+            outcome = decide()
         except NeedsProducerId:
             self.shard.producer_id_drawn(self.draw())
-            (response,) = self.carry_out(decide())
+            outcome = decide()
+        (response,) = self.carry_out(outcome)
         return response
 
     def init(self, transactional_id="tx", timeout_ms=60_000, expected=None):
@@ -133,9 +144,14 @@ class Coordinator:
 
     def end(self, producer, commit, transactional_id="tx", version=0):
         """(code, producer id, epoch)"""
-        response = self.ask(
-            lambda: self.shard.end(Ticket(1), transactional_id, producer, commit, version, self.now)
-        )
+        try:
+            response = self.ask(
+                lambda: self.shard.end(
+                    Ticket(1), transactional_id, producer, commit, version, self.now
+                )
+            )
+        except Rejected as refusal:
+            return refusal.code, -1, -1
         return ErrorCode(response.error_code), response.producer_id, response.producer_epoch
 
     def at_epoch(self, producer_epoch, **changes):

@@ -1,10 +1,10 @@
 """How a transaction begins and widens, and what is said of partitions that are in it or not."""
 
 import pytest
-from tests.fakes.transactions import Coordinator, partitions
 
 from headrace.core.transactions.transaction import State
 from headrace.model.errors import ErrorCode
+from tests.fakes.transactions import Coordinator, partitions
 
 NONE = ErrorCode.NONE
 

@@ -1,10 +1,10 @@
 """How transactions end, in both generations of the protocol, and what a late end can do."""
 
 import pytest
-from tests.fakes.transactions import Coordinator, partitions
 
 from headrace.core.transactions.transaction import State
 from headrace.model.errors import ErrorCode
+from tests.fakes.transactions import Coordinator, partitions
 
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
@@ -33,8 +33,7 @@ def test_an_end_writes_its_markers_and_is_complete(coordinator, commit):
 def test_the_markers_wait_for_the_prepared_record(coordinator):
     coordinator.add((100, 0), 1)
     coordinator.append_fails = True
-    decided = coordinator.shard.end(1, "tx", (100, 0), True, 0, coordinator.now)
-    assert coordinator.carry_out(decided) == ["not written"]
+    assert coordinator.end((100, 0), True)[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert coordinator.markers == []
     assert coordinator.known().state is State.ONGOING
 

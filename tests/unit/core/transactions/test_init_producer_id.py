@@ -1,10 +1,10 @@
 """Who gets which producer id and epoch, and who is fenced by it."""
 
 import pytest
-from tests.fakes.transactions import Coordinator
 
 from headrace.core.transactions.transaction import State
-from headrace.model.errors import ErrorCode
+from headrace.model.errors import ErrorCode, Rejected
+from tests.fakes.transactions import Coordinator
 
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
@@ -162,8 +162,8 @@ def test_an_init_that_could_not_be_written_changes_nothing():
     coordinator = Coordinator()
     coordinator.init()
     coordinator.append_fails = True
-    decided = coordinator.shard.init_producer_id(1, "tx", 60_000, None, coordinator.now)
-    assert coordinator.carry_out(decided) == ["not written"]
+    with pytest.raises(Rejected):
+        coordinator.init()
     coordinator.append_fails = False
     assert coordinator.known().producer_epoch == 0
     assert coordinator.add((100, 0), 1) is NONE

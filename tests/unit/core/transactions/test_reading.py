@@ -1,11 +1,11 @@
 """DescribeTransactions and ListTransactions."""
 
 import pytest
-from tests.fakes.transactions import Coordinator, partitions
 
 from headrace.core.transactions.listing import Filter
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m
+from tests.fakes.transactions import Coordinator, partitions
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The records of ``__transaction_state``: Kafka's form, at the version the cluster is at."""
 
 import pytest
-from tests.fakes.transactions import Coordinator
 
 from headrace.core.transactions.transaction import (
     State,
@@ -13,6 +12,7 @@ from headrace.core.transactions.transaction import (
 )
 from headrace.model.errors import PeerBroken
 from headrace.model.ids import TopicPartition
+from tests.fakes.transactions import Coordinator
 
 ONGOING = Transaction(
     "tx",

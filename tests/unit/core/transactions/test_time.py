@@ -1,9 +1,8 @@
 """What happens to transactions and transactional ids when nobody comes back."""
 
-from tests.fakes.transactions import Coordinator
-
 from headrace.core.transactions.transaction import State
 from headrace.model.errors import ErrorCode
+from tests.fakes.transactions import Coordinator
 
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
