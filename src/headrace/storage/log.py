@@ -862,9 +862,6 @@ class Log:
         slot = bisect_right(self._bases, offset) - 1
         doomed = self._segments[slot + 1 :]
         del self._segments[slot + 1 :], self._bases[slot + 1 :]
-        with self._flush_lock:
-            self._cut_count += 1
-            self.recovery_point = min(self.recovery_point, offset)
         self._delete_segments(doomed, 0)
         active = self._segments[slot]
         active.activate()
@@ -883,9 +880,6 @@ class Log:
         doomed = self._segments
         now = self._active.created_at
         self._segments, self._bases = [], []
-        with self._flush_lock:
-            self._cut_count += 1
-            self.recovery_point = new_start
         self._delete_segments(doomed, 0)
         self._active = Segment.create(str(self.folder), new_start, self.directory.resources, now)
         self._segments.append(self._active)
@@ -897,6 +891,10 @@ class Log:
         self._ended_at(new_start)
 
     def _ended_at(self, end_offset: Offset) -> None:
+        with self._flush_lock:
+            # A flush that is under way saw other bytes: it must not vouch for these.
+            self._cut_count += 1
+            self.recovery_point = min(self.recovery_point, end_offset)
         cleaned = self.directory.cleaner_offsets
         if cleaned.get(self.topic_partition, end_offset) > end_offset:
             cleaned[self.topic_partition] = end_offset  # what comes instead was never cleaned

@@ -151,6 +151,7 @@ def load(
         segments = [Segment.create(folder, log_start, resources, now)]
         log_end = log_start
         producers.clear()
+        drop_snapshots(folder, snapshot_offsets, list(snapshot_offsets))
     _drop_stray_snapshots(
         folder, snapshot_offsets, log_end, {segment.base_offset for segment in segments}
     )
