@@ -4,16 +4,19 @@ PY := .venv/bin/python
 export PYTHONHASHSEED := 0
 ROUNDS ?= 2
 
+# Upgraded before it is used: the one that Python brings may be too old for --group.
+PIP := $(PY) -m pip install -q --disable-pip-version-check -c constraints.txt
+
 .PHONY: help setup run test check torture fmt bench interop package docs clean
 help:      ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 setup: .venv/ready  ## make .venv with everything a developer needs
 .venv/ready: pyproject.toml constraints.txt
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Headrace needs Python 3.11 or newer; python3 is $$(python3 --version)"; exit 1; }
 	test -x $(PY) || python3 -m venv .venv
-	$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt pip
-	$(PY) -m pip install -q --disable-pip-version-check -c constraints.txt -e . --group dev
+	$(PIP) --upgrade pip
+	$(PIP) --build-constraint constraints.txt -e . --group dev
 	@touch $@
 run: setup ## a node, a stock client that produces and consumes, and then yours to use
 	$(PY) -m headrace demo
@@ -38,6 +41,6 @@ docs: setup ## the generated pages
 	$(PY) scripts/generate_compatibility_page.py
 	$(PY) scripts/generate_cli_page.py
 package: setup ## wheel and source package into dist/
-	$(PY) -m build
+	PIP_CONSTRAINT=constraints.txt $(PY) -m build
 clean:     ## what can be made again
 	rm -rf .venv build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
