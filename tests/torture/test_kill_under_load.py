@@ -79,7 +79,7 @@ def read_all(bootstrap_servers):
 
 def test_everything_acknowledged_outlives_kill_9_in_order_and_once(tmp_path, torture_rounds):
     rng = random.Random(11)
-    settings = {"internal.segment.bytes": 2_000_000, "log.index.interval.bytes": 512}
+    settings = {"log.segment.bytes": 1 << 20, "log.index.interval.bytes": 512}
     with Broker(
         process=True, data=tmp_path, config=settings, topics={"load": PARTITIONS}
     ) as broker:

@@ -33,6 +33,7 @@ TEST_DEFAULTS = {
     "share.coordinator.state.topic.num.partitions": "4",
 }
 _START_TIMEOUT_S = 30
+_WHERE_ALL_IS_HEARD = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class BrokerFailed(Exception):
@@ -71,10 +72,10 @@ class Broker:
             self._data = Path(tempfile.mkdtemp(prefix="headrace-"))
         settings = TEST_DEFAULTS | {"listeners": f"PLAINTEXT://127.0.0.1:{self._port}"}
         settings |= {"log.dirs": str(self._data)} | self._settings
-        runner: _Thread | _Process = (
-            _Process(settings, self._data) if self._process else _Thread(settings)
-        )
         try:
+            runner: _Thread | _Process = (
+                _Process(settings, self._data) if self._process else _Thread(settings)
+            )
             runner.start()
         except BaseException:
             self._remove_folder()
@@ -83,7 +84,12 @@ class Broker:
         self._port = runner.port
         topics, self._topics = self._topics, {}  # made once; restarts find them
         if topics:
-            self.create_topics(topics)
+            try:
+                self.create_topics(topics)
+            except BaseException as error:
+                # Nobody holds this broker yet, so nobody else will stop it.
+                self.__exit__(type(error), error, None)
+                raise
         return self
 
     def stop(self) -> None:
@@ -151,7 +157,12 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self._running().port}"
+        runner = self._running()
+        return (
+            f"[{runner.host}]:{runner.port}"
+            if ":" in runner.host
+            else f"{runner.host}:{runner.port}"
+        )
 
     @property
     def data(self) -> Path:
@@ -196,7 +207,7 @@ class _Thread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._node: Node | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-broker", daemon=True)
-        self.port = 0
+        self.host, self.port = "127.0.0.1", 0
 
     def start(self) -> None:
         self._thread.start()
@@ -217,7 +228,8 @@ class _Thread:
         self._loop = asyncio.get_running_loop()
         self._node = Node(self._config)
         await self._node.start()
-        _, self.port = next(iter(self._node.addresses.values()))
+        host, self.port = next(iter(self._node.addresses.values()))
+        self.host = _WHERE_ALL_IS_HEARD.get(host, host)
         self._ready.set()
         await self._node.wait_stopped()
 
@@ -245,30 +257,36 @@ class _Process:
     def __init__(self, settings: Mapping[str, str], data: Path) -> None:
         self._settings = settings
         self._data = data
+        self._log_path = data / "headrace-test.log"
         self._child: subprocess.Popen[bytes] | None = None
-        self.port = 0
+        self.host, self.port = "127.0.0.1", 0
 
     def start(self) -> None:
-        ready = Path(tempfile.mkdtemp(prefix="headrace-ready-")) / "address"
-        command = [sys.executable, "-m", "headrace", "serve", "--ready-file", str(ready)]
-        for name, value in self._settings.items():
-            command += ["-X", f"{name}={value}"]
-        log = (self._data / "headrace-test.log").open("ab")
-        try:
+        self._data.mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(prefix="headrace-ready-") as ready_folder,
+            self._log_path.open("ab") as log,
+        ):
+            ready = Path(ready_folder) / "address"
+            command = [sys.executable, "-m", "headrace", "serve", "--strict"]
+            command += ["--ready-file", str(ready)]
+            for name, value in self._settings.items():
+                command += ["-X", f"{name}={value}"]
             self._child = subprocess.Popen(command, stdout=log, stderr=log)
-            address = _wait_for_file(ready, self._child)
-        except BaseException:
-            self._log_tail_into_error()
-            raise
-        finally:
-            log.close()
-            shutil.rmtree(ready.parent, ignore_errors=True)
-        self.port = int(address.rpartition(":")[2])
+            try:
+                address = _wait_for_file(ready, self._child)
+            except BrokerFailed as failure:
+                # The folder may go with this broker, and the log in it.
+                raise BrokerFailed(f"{failure}:\n{self._log_tail()}") from None
+            finally:
+                if not ready.exists():
+                    self._child.kill()
+                    self._child.wait()
+        host, _, port = address.rpartition(":")
+        self.host, self.port = host.strip("[]"), int(port)
 
-    def _log_tail_into_error(self) -> None:
-        if self._child is not None:
-            self._child.kill()
-            self._child.wait()
+    def _log_tail(self) -> str:
+        return self._log_path.read_text(errors="replace")[-2000:]
 
     def stop(self) -> None:
         child = self._child
@@ -277,8 +295,7 @@ class _Process:
             child.send_signal(signal.SIGTERM)
         status = child.wait(_START_TIMEOUT_S)
         if status != 0:
-            log = (self._data / "headrace-test.log").read_text(errors="replace")
-            raise BrokerFailed(f"the broker ended with status {status}:\n{log[-2000:]}")
+            raise BrokerFailed(f"the broker ended with status {status}:\n{self._log_tail()}")
 
     def kill(self) -> None:
         assert self._child is not None
