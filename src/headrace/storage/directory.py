@@ -28,6 +28,7 @@ from headrace.storage.background import Background, Job
 from headrace.storage.disk import LogDirectory
 from headrace.storage.files import OpenFiles
 from headrace.storage.log import Log
+from headrace.storage.relocation import FUTURE, copy_closed
 from headrace.storage.segment import IndexCache, Resources
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,6 @@ class Logs:
         ]
         self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
         self._logs: dict[TopicPartition, Log] = {}
-        self.future: dict[TopicPartition, Log] = {}
         self.failed: dict[TopicPartition, str] = {}  # could not be opened, and why
 
     # -- opening --------------------------------------------------------------------------
@@ -102,9 +102,26 @@ class Logs:
         for directory in self._online():
             try:
                 self._open_directory(directory, now)
+            except OSError as error:
+                directory.take_offline(str(error))
+        for directory in self._online():
+            try:
+                self._settle_copies(directory, now)
                 directory.started()
             except OSError as error:
                 directory.take_offline(str(error))
+
+    def _settle_copies(self, directory: LogDirectory, now: Millis) -> None:
+        """Finish or forget moves between folders (``relocation`` says which)."""
+        for folder in sorted(directory.path.glob(f"*{FUTURE}")):
+            topic_partition = _parse(folder.name.partition(".")[0])
+            if topic_partition is None or topic_partition in self._logs:
+                log.info("%s: the copy was not finished; its files go now", folder)
+                self._later(0, _removal(folder))
+                continue
+            plain = folder.rename(directory.path / str(topic_partition))
+            log.info("%s: a move that a stop interrupted is finished", plain)
+            self._open(directory, plain, topic_partition, now)
 
     def _open_directory(self, directory: LogDirectory, now: Millis) -> None:
         with os.scandir(directory.path) as entries:
@@ -115,7 +132,9 @@ class Logs:
                 log.info("%s: its deletion was not finished; its files go now", folder)
                 self._later(0, _removal(folder))
                 continue
-            topic_partition = _parse(name.partition(".")[0] if name.endswith("-future") else name)
+            if name.endswith(FUTURE):
+                continue  # once it is known what lies in all folders
+            topic_partition = _parse(name)
             if topic_partition is None:
                 log.warning("%s is no partition and is left alone; move it elsewhere", folder)
                 continue
@@ -126,14 +145,13 @@ class Logs:
     def _open(
         self, directory: LogDirectory, folder: Path, topic_partition: TopicPartition, now: Millis
     ) -> None:
-        logs = self.future if folder.name.endswith("-future") else self._logs
-        if topic_partition in logs:
+        if topic_partition in self._logs:
             raise ConfigError(
-                f"{topic_partition} lies in both {logs[topic_partition].folder} and {folder}: "
-                "remove the one that is out of date"
+                f"{topic_partition} lies in both {self._logs[topic_partition].folder} and "
+                f"{folder}: remove the one that is out of date"
             )
         try:
-            logs[topic_partition] = Log.open(
+            self._logs[topic_partition] = Log.open(
                 directory,
                 folder,
                 topic_partition,
@@ -212,14 +230,45 @@ class Logs:
     def delete(self, topic_partition: TopicPartition) -> None:
         """Delete a log: its folder is renamed now, its files go after file.delete.delay.ms."""
         doomed = self._logs.pop(topic_partition, None)
-        future = self.future.pop(topic_partition, None)
-        for each in (doomed, future):
-            if each is not None:
-                self._forget_checkpoints(each.directory, topic_partition)
-                try:
-                    each.delete()
-                except OSError as error:
-                    each.directory.failed(error)
+        if doomed is not None:
+            self._forget_checkpoints(doomed.directory, topic_partition)
+            try:
+                doomed.delete()
+            except OSError as error:
+                doomed.directory.failed(error)
+
+    async def move(self, moving: Log, target: LogDirectory, now: Callable[[], Millis]) -> Log:
+        """Move a log to another folder; returns the one to use from now on.
+
+        What was appended while it was copied comes along; the caller stages
+        nothing for the old log after this returns.
+        """
+        if moving.directory is target:
+            return moving
+        future = await copy_closed(moving, target, now)
+        topic_partition = moving.topic_partition
+        source = moving.directory
+        target.recovery_points[topic_partition] = moving.log_end
+        target.log_starts[topic_partition] = moving.log_start
+        for offsets, others in (
+            (source.cleaner_offsets, target.cleaner_offsets),
+            (source.high_watermarks, target.high_watermarks),
+        ):
+            if topic_partition in offsets:
+                others[topic_partition] = offsets[topic_partition]
+        self.delete(topic_partition)
+        folder = future.rename(target.path / str(topic_partition))
+        moved = self._logs[topic_partition] = Log.open(
+            target,
+            folder,
+            topic_partition,
+            moving.config,
+            now(),
+            topic_id=moving.topic_id,
+            producer_expiration_ms=self.producer_expiration_ms,
+        )
+        log.info("%s: moved from %s to %s", topic_partition, source.path, target.path)
+        return moved
 
     def _forget_checkpoints(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
         # A topic made anew under an old name must not inherit its offsets.
@@ -282,7 +331,7 @@ class Logs:
         changed = [each for each in self._logs.values() if not each.is_settled]
         fsync_each = len(changed) <= FSYNC_EACH_COUNT_MAX
         torn: set[LogDirectory] = set()
-        for each in [*self._logs.values(), *self.future.values()]:
+        for each in list(self._logs.values()):
             try:
                 each.close(sync=fsync_each)
             except OSError as error:
@@ -302,7 +351,7 @@ class Logs:
 
     def abandon(self) -> None:
         """Let go of everything as a crash would: no flush, no checkpoint, no mark."""
-        for each in [*self._logs.values(), *self.future.values()]:
+        for each in list(self._logs.values()):
             each.abandon()
         if self._background is not None:
             self._background.close()

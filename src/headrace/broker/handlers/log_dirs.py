@@ -101,4 +101,4 @@ async def _move(broker: "Broker", topic_partition: TopicPartition, target: Path)
     if directory.offline is not None:
         raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{target} is offline: {directory.offline}")
     replica = broker.replica(*topic_partition)
-    await broker.logs.move(replica.log, directory)
+    replica.log = await broker.logs.move(replica.log, directory, broker.clock.now)
