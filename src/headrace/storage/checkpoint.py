@@ -53,9 +53,11 @@ def read_offsets(path: Path) -> dict[TopicPartition, Offset]:
     return offsets
 
 
-def write_offsets(path: Path, offsets: Mapping[TopicPartition, Offset]) -> None:
+def write_offsets(
+    path: Path, offsets: Mapping[TopicPartition, Offset], *, sync: bool = True
+) -> None:
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-    write_atomically(path, _document(lines))
+    write_atomically(path, _document(lines), sync=sync)
 
 
 def read_history(path: Path) -> EpochHistory:

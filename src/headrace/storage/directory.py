@@ -198,8 +198,8 @@ class Logs:
             )
         directory = directory or self._emptiest()
         folder = directory.path / str(topic_partition)
-        self._forget_checkpoints(directory, topic_partition)
         try:
+            directory.forget(topic_partition)
             made = Log.open(
                 directory,
                 folder,
@@ -231,8 +231,8 @@ class Logs:
         """Delete a log: its folder is renamed now, its files go after file.delete.delay.ms."""
         doomed = self._logs.pop(topic_partition, None)
         if doomed is not None:
-            self._forget_checkpoints(doomed.directory, topic_partition)
             try:
+                doomed.directory.forget(topic_partition)
                 doomed.delete()
             except OSError as error:
                 doomed.directory.failed(error)
@@ -269,16 +269,6 @@ class Logs:
         )
         log.info("%s: moved from %s to %s", topic_partition, source.path, target.path)
         return moved
-
-    def _forget_checkpoints(self, directory: LogDirectory, topic_partition: TopicPartition) -> None:
-        # A topic made anew under an old name must not inherit its offsets.
-        for offsets in (
-            directory.recovery_points,
-            directory.high_watermarks,
-            directory.log_starts,
-            directory.cleaner_offsets,
-        ):
-            offsets.pop(topic_partition, None)
 
     # -- health ---------------------------------------------------------------------------
 

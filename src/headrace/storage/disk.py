@@ -4,6 +4,7 @@ import errno
 import fcntl
 import logging
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +37,9 @@ class LogDirectory:
         self.cleaner_offsets: dict[TopicPartition, Offset] = {}
         self._lock_fd = -1
         self._written: dict[str, dict[TopicPartition, Offset]] = {}  # file name -> its content
+        self._writing = threading.Lock()
+        self._checkpoint_count = 0
+        self._newest_written = 0  # of the checkpoints, so that an older one never replaces it
 
     def open(self, cluster_id: str | None, node_id: int) -> None:
         """Take the folder: lock it, see that it is ours, read the checkpoints.
@@ -55,6 +59,8 @@ class LogDirectory:
         self.high_watermarks = self._read(checkpoint.HIGH_WATERMARKS)
         self.log_starts = self._read(checkpoint.LOG_STARTS)
         self.cleaner_offsets = self._read(checkpoint.CLEANER_OFFSETS)
+        if self.log_starts:
+            self._written[checkpoint.LOG_STARTS] = dict(self.log_starts)
 
     def started(self) -> None:
         """All logs are open: from now on only another clean stop may leave the mark."""
@@ -145,16 +151,48 @@ class LogDirectory:
             (checkpoint.CLEANER_OFFSETS, dict(self.cleaner_offsets)),
         )
 
+        self._checkpoint_count += 1
+        number = self._checkpoint_count
+
         def write() -> None:
             try:
-                for name, offsets in files:
-                    if offsets != self._written.get(name):
-                        checkpoint.write_offsets(self.path / name, offsets)
-                        self._written[name] = offsets
+                with self._writing:
+                    if number < self._newest_written:
+                        return
+                    self._newest_written = number
+                    for name, offsets in files:
+                        if offsets != self._written.get(name):
+                            checkpoint.write_offsets(self.path / name, offsets)
+                            self._written[name] = offsets
             except OSError as error:
                 self.failed(error)
 
         return write
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """A topic made anew under an old name must not inherit its offsets.
+
+        Nor after a crash: a log start on disk that is beyond the end of the new log would
+        cost all its records, so that file is mended at once. The other offsets only cost
+        time, and change with the next checkpoint.
+        """
+        for known in (
+            self.recovery_points,
+            self.high_watermarks,
+            self.log_starts,
+            self.cleaner_offsets,
+        ):
+            known.pop(topic_partition, None)
+        with self._writing:
+            on_disk = self._written.get(checkpoint.LOG_STARTS, {})
+            if topic_partition not in on_disk:
+                return
+            self._checkpoint_count += 1
+            self._newest_written = self._checkpoint_count
+            left = {name: offset for name, offset in on_disk.items() if name != topic_partition}
+            # A killed process is what matters: a power cut takes the new records as well.
+            checkpoint.write_offsets(self.path / checkpoint.LOG_STARTS, left, sync=False)
+            self._written[checkpoint.LOG_STARTS] = left
 
     def failed(self, error: OSError) -> bool:
         """Judge an error of this disk; tells whether it took the folder offline."""

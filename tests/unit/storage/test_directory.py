@@ -167,6 +167,29 @@ def test_a_topic_made_anew_does_not_inherit_offsets(disk):
     assert (log.log_start, log.log_end) == (0, 0)
 
 
+def test_a_topic_made_anew_does_not_inherit_a_log_start_by_a_crash(disk):
+    fill(disk.log(), [b"1", b"2", b"3"])
+    disk.log().move_start_to(3)
+    disk.logs.checkpoint(wait=True)
+    disk.logs.delete(ORDERS)
+    fill(disk.log(), [b"of the new topic"])
+    again = disk.restarted(clean=False)
+    assert read_all(again) == [(0, b"of the new topic")]
+
+
+def test_a_checkpoint_that_comes_late_does_not_bring_back_what_was_forgotten(disk):
+    fill(disk.log(), [b"1", b"2", b"3"])
+    disk.log().move_start_to(3)
+    disk.logs.checkpoint()  # not written yet: the worker is busy
+    late = disk.worker.jobs.pop()[1]
+    disk.logs.checkpoint(wait=True)
+    disk.logs.delete(ORDERS)
+    fill(disk.log(), [b"of the new topic"])
+    late()
+    again = disk.restarted(clean=False)
+    assert read_all(again) == [(0, b"of the new topic")]
+
+
 def test_a_partition_in_two_folders_is_refused_by_name(disk):
     disk.log()
     disk.stop()
