@@ -26,7 +26,7 @@ from headrace.model.ids import (
     id_from_text,
     id_to_text,
 )
-from headrace.storage.files import write_atomically
+from headrace.storage.files import read_file, write_atomically
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -60,7 +60,7 @@ def write_offsets(
     write_atomically(path, _document(lines), sync=sync)
 
 
-def read_history(path: Path) -> EpochHistory:
+def read_history(path: str) -> EpochHistory:
     reigns = []
     for line in _entries(path):
         try:
@@ -71,15 +71,14 @@ def read_history(path: Path) -> EpochHistory:
     return EpochHistory(reigns)
 
 
-def write_history(path: Path, reigns: Iterable[Reign], *, sync: bool) -> None:
+def write_history(path: str, reigns: Iterable[Reign], *, sync: bool) -> None:
     lines = [f"{leader_epoch} {start_offset}" for leader_epoch, start_offset in reigns]
     write_atomically(path, _document(lines), sync=sync)
 
 
 def read_topic_id(path: Path) -> TopicId | None:
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
+    text = _text(path)
+    if text is None:
         return None
     for line in text.splitlines():
         key, _, value = line.partition(":")
@@ -91,16 +90,15 @@ def read_topic_id(path: Path) -> TopicId | None:
     raise Corrupt(f"{path}: no line 'topic_id: …'")
 
 
-def write_topic_id(path: Path, topic_id: TopicId, *, sync: bool) -> None:
+def write_topic_id(path: str, topic_id: TopicId, *, sync: bool) -> None:
     text = f"version: 0\ntopic_id: {id_to_text(topic_id)}"
     write_atomically(path, text.encode(), sync=sync)
 
 
 def read_properties(path: Path) -> dict[str, str] | None:
     """A plain ``key=value`` file; None if it is absent."""
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
+    text = _text(path)
+    if text is None:
         return None
     values = {}
     for line in text.splitlines():
@@ -124,11 +122,9 @@ def write_clean_shutdown(path: Path, broker_epoch: int) -> None:
 def read_clean_shutdown(path: Path) -> int | None:
     """The broker epoch of the clean stop, -1 if the file does not say; None if there was none."""
     try:
-        text = path.read_text("utf-8")
+        return int(json.loads(path.read_bytes())["brokerEpoch"])
     except FileNotFoundError:
         return None
-    try:
-        return int(json.loads(text)["brokerEpoch"])
     except (ValueError, KeyError, TypeError):
         return -1  # before Kafka 3.7 the file was empty
 
@@ -137,13 +133,18 @@ def _document(lines: list[str]) -> bytes:
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
-def _entries(path: Path) -> list[str]:
+def _text(path: Path) -> str | None:
+    """None if the file is absent."""
     try:
-        lines = path.read_text("utf-8").splitlines()
+        return path.read_text("utf-8")
     except FileNotFoundError:
-        return []
+        return None
     except UnicodeDecodeError:
         raise Corrupt(f"{path}: not a text file") from None
+
+
+def _entries(path: Path) -> list[str]:
+    lines = (_text(path) or "").splitlines()
     if not lines:
         return []
     if lines[0].strip() != "0":

@@ -23,6 +23,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,7 +62,13 @@ from headrace.records.batch import (
 )
 from headrace.storage import checkpoint, recovery
 from headrace.storage.disk import LogDirectory
-from headrace.storage.files import FileSlice, OpenFile, sync_folder, write_all
+from headrace.storage.files import (
+    TRANSIENT_ERRNOS,
+    FileSlice,
+    OpenFile,
+    sync_folder,
+    write_all,
+)
 from headrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
 from headrace.storage.segment import Segment, StagedBatch
 from headrace.storage.swap import swap_in
@@ -76,6 +83,7 @@ _RECENT_COUNT = 32
 _TIGHT_COUNT = 4096  # more batches than are staged between two writes
 _NEVER = Millis(2**63 - 1)
 _FOLDER_NAME_MAX = 255
+_base_offset = attrgetter("base_offset")
 _SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
 
 
@@ -104,6 +112,7 @@ class Log:
         "_clean_at",
         "_cut_count",
         "_failure",
+        "_flush_is_due",
         "_flush_lock",
         "_history_saved",
         "_index_count_max",
@@ -176,6 +185,7 @@ class Log:
         self._failure: Rejected | None = None
         self._clean_at = now
         self._cut_count = 0
+        self._flush_is_due = False  # the worker has been asked to, and has not begun
         self._flush_lock = threading.Lock()
         # Where the last writes began, in the active segment. Readers at the
         # tail ask for exactly these offsets, and so does the high watermark.
@@ -209,9 +219,9 @@ class Log:
         damaged = False
         history, known_id = EpochHistory(), None
         if not fresh:
-            known_id = checkpoint.read_topic_id(folder / checkpoint.PARTITION_METADATA)
+            known_id = checkpoint.read_topic_id(f"{path}/{checkpoint.PARTITION_METADATA}")
             try:
-                history = checkpoint.read_history(folder / checkpoint.LEADER_EPOCHS)
+                history = checkpoint.read_history(f"{path}/{checkpoint.LEADER_EPOCHS}")
             except Corrupt as problem:
                 log.warning("%s; the leader epochs are taken from the batches", problem)
                 damaged = True
@@ -230,7 +240,9 @@ class Log:
         if directory.clean_start and loaded.recovered_size == 0:
             recovery_point = loaded.log_end
         if known_id is None and topic_id != NO_TOPIC_ID:
-            checkpoint.write_topic_id(folder / checkpoint.PARTITION_METADATA, topic_id, sync=False)
+            checkpoint.write_topic_id(
+                f"{path}/{checkpoint.PARTITION_METADATA}", topic_id, sync=False
+            )
             known_id = topic_id
         opened = cls(
             directory,
@@ -749,7 +761,9 @@ class Log:
         self._active = new
         self._active_changed()
         # As Kafka: a closed segment is fsynced soon, without anyone waiting for it.
-        self.directory.later(0, self.begin_flush())
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self.directory.later(0, self._flush_closed)
         return True
 
     def _take_snapshot(self, *, sync: bool) -> None:
@@ -969,44 +983,54 @@ class Log:
     def begin_flush(self) -> Callable[[], None]:
         """Bring all files up to ``log_end``; the function returned makes that durable.
 
-        It may run in another thread, at any later time: it holds the files.
-        Data first, then indexes, then the recovery point: after a crash in
-        between more is checked than needed, never less.
+        It may run in another thread, at any later time.
         """
         end_offset, cut_count = self.log_end, self._cut_count
         slot = max(bisect_right(self._bases, self.recovery_point) - 1, 0)
-        files: list[OpenFile] = []
-        for segment in self._segments[slot:]:
-            segment.save_indexes()
-            files.append(segment.open())
-            for suffix in _SEGMENT_SUFFIXES[1:]:
-                with suppress(FileNotFoundError):
-                    files.append(OpenFile(segment.path(suffix)))
+        segments = self._segments[slot:]
+        self._active.save_indexes()  # those of the others were saved when they were closed
         self._save_history(sync=False)
-        with suppress(FileNotFoundError):
-            files.append(OpenFile(f"{self.folder}/{checkpoint.LEADER_EPOCHS}"))
-        folder = str(self.folder)
+        return lambda: self._make_durable(segments, end_offset, cut_count)
 
-        def make_durable() -> None:
-            try:
-                for file in files:
-                    os.fsync(file.fd)
-                with suppress(FileNotFoundError):  # renamed because the topic was deleted
-                    sync_folder(folder)
-            except OSError as error:
+    def _flush_closed(self) -> None:
+        """Make durable what lies below the active segment. Runs in the worker thread."""
+        self._flush_is_due = False  # first: who rolls from here on asks again
+        cut_count = self._cut_count
+        segments = list(self._segments)
+        slot = max(bisect_right(segments, self.recovery_point, key=_base_offset) - 1, 0)
+        self._make_durable(segments[slot:-1], segments[-1].base_offset, cut_count)
+
+    def _make_durable(self, segments: list[Segment], end_offset: Offset, cut_count: int) -> None:
+        """fsync ``segments``, which hold all from the recovery point to ``end_offset``.
+
+        Data first, then indexes, then the recovery point: after a crash in
+        between more is checked than needed, never less. One file at a time is
+        open, since there may be thousands. A file that is gone was deleted by
+        retention or with its topic, and needs nothing.
+        """
+        try:
+            for suffix in _SEGMENT_SUFFIXES:
+                for segment in segments:
+                    with suppress(FileNotFoundError):
+                        os.fsync(OpenFile(segment.path(suffix)))
+            with suppress(FileNotFoundError):
+                os.fsync(OpenFile(f"{self.folder}/{checkpoint.LEADER_EPOCHS}"))
+                sync_folder(str(self.folder))
+        except OSError as error:
+            if error.errno in TRANSIENT_ERRNOS:
+                log.warning("%s was not flushed: %s", self.topic_partition, error)
+            else:
                 # The kernel may have dropped the pages: a second fsync proves nothing.
                 self.directory.take_offline(f"fsync failed: {error}")
-                return
-            with self._flush_lock:
-                if self._cut_count == cut_count and end_offset > self.recovery_point:
-                    self.recovery_point = end_offset
-
-        return make_durable
+            return
+        with self._flush_lock:
+            if self._cut_count == cut_count and end_offset > self.recovery_point:
+                self.recovery_point = end_offset
 
     def _save_history(self, *, sync: bool) -> None:
         reigns = tuple(self.history.reigns)
         if reigns != self._history_saved:
-            checkpoint.write_history(self.folder / checkpoint.LEADER_EPOCHS, reigns, sync=sync)
+            checkpoint.write_history(f"{self.folder}/{checkpoint.LEADER_EPOCHS}", reigns, sync=sync)
             self._history_saved = reigns
 
     # -- the end --------------------------------------------------------------------------

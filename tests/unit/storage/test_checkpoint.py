@@ -30,10 +30,10 @@ def test_an_absent_and_an_empty_checkpoint_hold_nothing(tmp_path):
 
 def test_the_topic_id_is_kept_as_kafka_writes_it(tmp_path):
     path = tmp_path / "partition.metadata"
-    assert checkpoint.read_topic_id(path) is None
-    checkpoint.write_topic_id(path, bytes(range(16)), sync=False)
+    assert checkpoint.read_topic_id(str(path)) is None
+    checkpoint.write_topic_id(str(path), bytes(range(16)), sync=False)
     assert path.read_text() == "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
-    assert checkpoint.read_topic_id(path) == bytes(range(16))
+    assert checkpoint.read_topic_id(str(path)) == bytes(range(16))
 
 
 @pytest.mark.parametrize("content", ["", "version: 0\n", "version: 0\ntopic_id: abc"])
@@ -41,7 +41,7 @@ def test_a_topic_id_that_cannot_be_read_is_an_error(tmp_path, content):
     path = tmp_path / "partition.metadata"
     path.write_text(content)
     with pytest.raises(Corrupt):
-        checkpoint.read_topic_id(path)
+        checkpoint.read_topic_id(str(path))
 
 
 def test_the_mark_of_a_clean_stop_may_be_empty(tmp_path):
@@ -84,3 +84,19 @@ def test_bytes_that_are_no_transaction_index_are_refused(data):
         data = data[:10] + b"\xff" * 8 + data[18:]
     with pytest.raises(ValueError):
         transactions.decode(data)
+
+
+@pytest.mark.parametrize(
+    "read", [checkpoint.read_properties, checkpoint.read_topic_id, checkpoint.read_offsets]
+)
+def test_bytes_that_are_no_text_are_named_as_damage(tmp_path, read):
+    path = tmp_path / "file"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(Corrupt, match=str(path)):
+        read(path)
+
+
+def test_a_mark_of_a_clean_stop_counts_whatever_it_says(tmp_path):
+    path = tmp_path / "mark"
+    path.write_bytes(b"\xff\xfe\x00")
+    assert checkpoint.read_clean_shutdown(path) == -1

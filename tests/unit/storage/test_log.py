@@ -608,6 +608,22 @@ def test_a_closed_segment_is_flushed_in_the_background(disk):
     assert log.recovery_point == 2
 
 
+def test_segments_that_wait_for_their_fsync_cost_no_file_each(disk):
+    disk.config = settings(segment_bytes=100)
+    log = disk.log()
+    open_before = len(os.listdir("/dev/fd"))
+    fill(log, [b"as large as a segment"] * 50)
+    assert log.segment_count >= 49
+    held = log.segment_count + 10  # the logs themselves may stay open, within the limit on files
+    assert len(os.listdir("/dev/fd")) <= open_before + held
+    assert len(disk.worker.jobs) == 1
+    disk.worker.run()
+    assert log.recovery_point == log.active_base_offset
+    fill(log, [b"as large as a segment"] * 2)
+    disk.worker.run()
+    assert log.recovery_point == log.active_base_offset
+
+
 def test_a_failing_fsync_takes_the_folder_offline(log, monkeypatch):
     def fail(fd):
         raise OSError(errno.EIO, "Input/output error")
