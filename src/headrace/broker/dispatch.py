@@ -21,6 +21,7 @@ from headrace.broker.context import Context
 from headrace.broker.handlers import handler
 from headrace.broker.handlers.fetch import Fetching, ParkedFetch
 from headrace.broker.handlers.produce import Produced, Producing, RememberedShape
+from headrace.broker.known_answers import KnownAnswers, Question
 from headrace.core.parked import Parked
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.net.link import Link, Slot
@@ -65,6 +66,7 @@ class Dispatch:
         self.parked_fetches: Parked[ParkedFetch] = Parked()
         self.parked_produces: Parked[Produced] = Parked()
         self._committed: dict[Replica, None] = {}
+        self._known_answers = KnownAnswers()
 
     # --- net.Service ---------------------------------------------------------
 
@@ -116,7 +118,19 @@ class Dispatch:
         elif size > _FRAME_SIZE_ON_LOOP_MAX:
             self._decode_apart(link, context, header, view[start:end], start)
         else:
-            self._handle(link, context, self._decode(header, view, end))
+            question = KnownAnswers.question(context, view[header.body_position : end])
+            known = self._known_answer(context, question)
+            if known is not None:
+                link.answer([known])
+            else:
+                self._handle(link, context, self._decode(header, view, end), question)
+
+    def _known_answer(self, context: Context, question: Question | None) -> bytearray | None:
+        if question is None:
+            return None
+        broker = self._broker
+        generation = (broker.picture.generation, broker.control.features_epoch)
+        return self._known_answers.find(question, generation, context.correlation_id)
 
     def turn_ended(self, link: Link) -> None:
         try:
@@ -190,17 +204,23 @@ class Dispatch:
         # the error that makes it ask again in an older version.
         self._handle(link, context._replace(api_version=0), None)
 
-    def _handle(self, link: Link, context: Context, request: Any) -> None:
+    def _handle(
+        self, link: Link, context: Context, request: Any, question: Question | None = None
+    ) -> None:
         try:
             answer = handler(context.api_key)(self._broker, context, request)
         except Rejected as refusal:
-            answer = _refused(context, refusal)
+            answer, question = _refused(context, refusal), None
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
-            answer = self._bug(link, context, error)
+            answer, question = self._bug(link, context, error), None
         if inspect.isawaitable(answer):
+            # Something is changed first (a topic is made): the next one to ask gets another answer.
             self._broker.spawn(self._answer_later(link, link.hold(), context, answer))
-        else:
-            link.answer([_encode(context, answer)])
+            return
+        frame = _encode(context, answer)
+        if question is not None:
+            self._known_answers.keep(question, frame)
+        link.answer([frame])
 
     async def _answer_later(
         self, link: Link, slot: Slot, context: Context, pending: Awaitable[Message]
