@@ -42,7 +42,7 @@ _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_L
 def join_group(broker: "Broker", context: Context, request: m.JoinGroupRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         return shaped(
-            m.JoinGroupResponse(error_code=_code(refusal.code), member_id=request.member_id)
+            m.JoinGroupResponse(error_code=code_told(refusal.code), member_id=request.member_id)
         )
 
     def shaped(answer: Message) -> Message:
@@ -53,9 +53,9 @@ def join_group(broker: "Broker", context: Context, request: m.JoinGroupRequest) 
 
     if not request.group_id:
         return refuse(Rejected(ErrorCode.INVALID_GROUP_ID))
-    asker = _asker(context)
-    drawn_id = _draw_id()
-    return _ask(
+    asker = asker_of(context)
+    drawn_id = draw_id()
+    return ask_shard(
         broker,
         request.group_id,
         lambda shard, ticket, now: shard.join(ticket, asker, request, drawn_id, now),
@@ -66,7 +66,7 @@ def join_group(broker: "Broker", context: Context, request: m.JoinGroupRequest) 
 
 def sync_group(broker: "Broker", context: Context, request: m.SyncGroupRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
-        code = _code(refusal.code)
+        code = code_told(refusal.code)
         if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             # As Kafka: the member has to join again anyway once the group is loaded.
             code = ErrorCode.REBALANCE_IN_PROGRESS
@@ -78,8 +78,8 @@ def sync_group(broker: "Broker", context: Context, request: m.SyncGroupRequest) 
         return refuse(Rejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     if not request.group_id:
         return refuse(Rejected(ErrorCode.INVALID_GROUP_ID))
-    asker = _asker(context)
-    return _ask(
+    asker = asker_of(context)
+    return ask_shard(
         broker,
         request.group_id,
         lambda shard, ticket, now: shard.sync(ticket, asker, request, now),
@@ -89,7 +89,7 @@ def sync_group(broker: "Broker", context: Context, request: m.SyncGroupRequest) 
 
 def heartbeat(broker: "Broker", context: Context, request: m.HeartbeatRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
-        code = _code(refusal.code)
+        code = code_told(refusal.code)
         if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             # It will be looked at when the group is there; sessions begin anew then.
             code = ErrorCode.NONE
@@ -97,8 +97,8 @@ def heartbeat(broker: "Broker", context: Context, request: m.HeartbeatRequest) -
 
     if not request.group_id:
         return refuse(Rejected(ErrorCode.INVALID_GROUP_ID))
-    asker = _asker(context)
-    return _ask(
+    asker = asker_of(context)
+    return ask_shard(
         broker,
         request.group_id,
         lambda shard, ticket, now: shard.heartbeat(ticket, asker, request, now),
@@ -108,7 +108,7 @@ def heartbeat(broker: "Broker", context: Context, request: m.HeartbeatRequest) -
 
 def leave_group(broker: "Broker", context: Context, request: m.LeaveGroupRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
-        return m.LeaveGroupResponse(error_code=_code(refusal.code))
+        return m.LeaveGroupResponse(error_code=code_told(refusal.code))
 
     def shaped(answer: Message) -> Message:
         assert isinstance(answer, m.LeaveGroupResponse)
@@ -120,8 +120,8 @@ def leave_group(broker: "Broker", context: Context, request: m.LeaveGroupRequest
         return refuse(Rejected(ErrorCode.INVALID_GROUP_ID))
     if context.api_version < _FIRST_LEAVE_WITH_MEMBERS:
         request.members = [m.LeaveGroupRequest.MemberIdentity(member_id=request.member_id)]
-    asker = _asker(context)
-    return _ask(
+    asker = asker_of(context)
+    return ask_shard(
         broker,
         request.group_id,
         lambda shard, ticket, now: shard.leave(ticket, asker, request, now),
@@ -135,7 +135,7 @@ def leave_group(broker: "Broker", context: Context, request: m.LeaveGroupRequest
 
 def offset_commit(broker: "Broker", context: Context, request: m.OffsetCommitRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
-        code = _code(refusal.code)
+        code = code_told(refusal.code)
         if refusal.code in _TOO_LARGE:
             code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         response = m.OffsetCommitResponse()
@@ -144,8 +144,8 @@ def offset_commit(broker: "Broker", context: Context, request: m.OffsetCommitReq
         take_commits(commit, request, response, None)
         return response
 
-    asker = _asker(context)
-    return _ask(
+    asker = asker_of(context)
+    return ask_shard(
         broker,
         request.group_id,
         lambda shard, ticket, now: shard.commit(ticket, asker, request, now),
@@ -161,14 +161,14 @@ def offset_fetch(broker: "Broker", context: Context, request: m.OffsetFetchReque
     by_topic_id = context.api_version >= _FIRST_FETCH_WITH_TOPIC_IDS
 
     def ask(group: m.OffsetFetchRequest.OffsetFetchRequestGroup) -> Answer:
-        return _ask(
+        return ask_shard(
             broker,
             group.group_id,
             lambda shard, ticket, now: shard.fetch_offsets(
                 ticket, group, require_stable=request.require_stable, by_topic_id=by_topic_id
             ),
             lambda refusal: m.OffsetFetchResponse.OffsetFetchResponseGroup(
-                group_id=group.group_id, error_code=_code(refusal.code)
+                group_id=group.group_id, error_code=code_told(refusal.code)
             ),
         )
 
@@ -177,7 +177,7 @@ def offset_fetch(broker: "Broker", context: Context, request: m.OffsetFetchReque
             return m.OffsetFetchResponse(groups=groups)
         return _ungrouped(groups[0], wanted[0], context.api_version)
 
-    return _gather((ask(group) for group in wanted), finish)
+    return gather((ask(group) for group in wanted), finish)
 
 
 def _as_group(
@@ -239,11 +239,11 @@ def _ungrouped(
 
 def offset_delete(broker: "Broker", context: Context, request: m.OffsetDeleteRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
-        return m.OffsetDeleteResponse(error_code=_code(refusal.code))
+        return m.OffsetDeleteResponse(error_code=code_told(refusal.code))
 
     if not request.group_id:
         return refuse(Rejected(ErrorCode.INVALID_GROUP_ID))
-    return _ask(
+    return ask_shard(
         broker,
         request.group_id,
         lambda shard, ticket, now: shard.delete_offsets(ticket, request, now),
@@ -255,15 +255,15 @@ def offset_delete(broker: "Broker", context: Context, request: m.OffsetDeleteReq
 
 
 def describe_groups(broker: "Broker", context: Context, request: m.DescribeGroupsRequest) -> Answer:
-    asker = _asker(context)
+    asker = asker_of(context)
 
     def ask(group_id: str) -> Answer:
-        return _ask(
+        return ask_shard(
             broker,
             group_id,
             lambda shard, ticket, now: shard.describe(ticket, asker, group_id, now),
             lambda refusal: m.DescribeGroupsResponse.DescribedGroup(
-                group_id=group_id, error_code=_code(refusal.code)
+                group_id=group_id, error_code=code_told(refusal.code)
             ),
         )
 
@@ -273,7 +273,7 @@ def describe_groups(broker: "Broker", context: Context, request: m.DescribeGroup
             group.authorized_operations = operations
         return m.DescribeGroupsResponse(groups=groups)
 
-    return _gather((ask(group_id) for group_id in request.groups), finish)
+    return gather((ask(group_id) for group_id in request.groups), finish)
 
 
 def list_groups(broker: "Broker", context: Context, request: m.ListGroupsRequest) -> Answer:
@@ -285,7 +285,7 @@ def list_groups(broker: "Broker", context: Context, request: m.ListGroupsRequest
     def finish(answers: list[Any]) -> Message:
         return m.ListGroupsResponse(groups=[group for part in answers for group in part.groups])
 
-    return _gather(
+    return gather(
         (
             broker.groups.ask_partition(
                 partition,
@@ -299,18 +299,18 @@ def list_groups(broker: "Broker", context: Context, request: m.ListGroupsRequest
 
 def delete_groups(broker: "Broker", context: Context, request: m.DeleteGroupsRequest) -> Answer:
     def ask(group_id: str) -> Answer:
-        return _ask(
+        return ask_shard(
             broker,
             group_id,
             lambda shard, ticket, now: shard.delete_group(ticket, group_id, now),
             lambda refusal: m.DeleteGroupsResponse.DeletableGroupResult(
-                group_id=group_id, error_code=_code(refusal.code)
+                group_id=group_id, error_code=code_told(refusal.code)
             ),
         )
 
     # One named twice is deleted once and told so once.
     names = dict.fromkeys(request.groups_names)
-    return _gather(
+    return gather(
         (ask(group_id) for group_id in names),
         lambda results: m.DeleteGroupsResponse(results=results),
     )
@@ -319,12 +319,12 @@ def delete_groups(broker: "Broker", context: Context, request: m.DeleteGroupsReq
 # How shards are asked.
 
 
-def _asker(context: Context) -> RequestContext:
+def asker_of(context: Context) -> RequestContext:
     # Hosts are kept as Java prints an address, which is how Kafka's tools expect them.
     return RequestContext(context.client_id or "", f"/{context.client_host}", context.api_version)
 
 
-def _draw_id() -> str:
+def draw_id() -> str:
     """A random UUID; importing the module of that name would cost more than this."""
     raw = bytearray(os.urandom(16))
     raw[6] = raw[6] & 0x0F | 0x40
@@ -333,12 +333,12 @@ def _draw_id() -> str:
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
-def _code(code: ErrorCode) -> ErrorCode:
+def code_told(code: ErrorCode) -> ErrorCode:
     """What a client of a group is told where it cannot do anything about the cause."""
     return ErrorCode.UNKNOWN_SERVER_ERROR if code in _TOO_LARGE else code
 
 
-def _ask(
+def ask_shard(
     broker: "Broker",
     group_id: str,
     decide: Decide,
@@ -367,7 +367,7 @@ async def _settle(
     return shaped(answer) if shaped is not None else answer
 
 
-def _gather(answers: Iterable[Answer], finish: Callable[[list[Any]], Message]) -> Answer:
+def gather(answers: Iterable[Answer], finish: Callable[[list[Any]], Message]) -> Answer:
     """All answers in order, then ``finish``; at once unless one of them has to wait."""
     collected = list(answers)
     if all(isinstance(answer, Message) for answer in collected):
