@@ -6,7 +6,7 @@ from headrace.broker.context import Context
 from headrace.broker.handlers.cluster import api_versions
 from headrace.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from headrace.core import features
-from headrace.core.features import METADATA_VERSION
+from headrace.core.features import INITIAL_LEVELS, METADATA_VERSION, SUPPORTED
 from headrace.core.topics import NewTopic
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m
@@ -37,12 +37,15 @@ async def test_every_version_announces_what_is_served(tmp_path, api_version):
         assert announced == SERVED
         if api_version >= 3:
             assert answer.finalized_features_epoch == 0
-            assert [(f.name, f.max_version_level) for f in answer.finalized_features] == [
-                (METADATA_VERSION, 30)
-            ]
-            assert [(f.name, f.min_version, f.max_version) for f in answer.supported_features] == [
-                (METADATA_VERSION, 7, 30)
-            ]
+            finalized = {f.name: f.max_version_level for f in answer.finalized_features}
+            assert finalized == features.INITIAL_LEVELS
+            supported = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
+            assert supported == {
+                name: levels
+                for name, levels in features.SUPPORTED.items()
+                if levels.lowest > 0 or api_version > 3
+            }
+            assert supported[METADATA_VERSION] == (7, 30)
 
 
 @in_loop
