@@ -76,7 +76,7 @@ def write_history(path: str, reigns: Iterable[Reign], *, sync: bool) -> None:
     write_atomically(path, _document(lines), sync=sync)
 
 
-def read_topic_id(path: Path) -> TopicId | None:
+def read_topic_id(path: str) -> TopicId | None:
     text = _text(path)
     if text is None:
         return None
@@ -133,17 +133,17 @@ def _document(lines: list[str]) -> bytes:
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
-def _text(path: Path) -> str | None:
+def _text(path: Path | str) -> str | None:
     """None if the file is absent."""
     try:
-        return path.read_text("utf-8")
+        return read_file(str(path)).decode()
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
         raise Corrupt(f"{path}: not a text file") from None
 
 
-def _entries(path: Path) -> list[str]:
+def _entries(path: Path | str) -> list[str]:
     lines = (_text(path) or "").splitlines()
     if not lines:
         return []

@@ -145,6 +145,18 @@ def read_exactly(fd: int, size: int, position: int) -> bytes:
     return data
 
 
+def read_file(path: str) -> bytes:
+    """A whole small file; several times cheaper than through pathlib, which starts notice."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(fd, 4096)
+        if len(data) == 4096:
+            data += read_exactly(fd, os.fstat(fd).st_size - 4096, 4096)
+        return data
+    finally:
+        os.close(fd)
+
+
 def write_atomically(path: Path | str, content: bytes, *, sync: bool = True) -> None:
     """Replace the file: whoever reads it, even after a crash, sees the old or the new one.
 

@@ -32,7 +32,7 @@ from headrace.model.ids import LeaderEpoch, Millis, Offset, Position
 from headrace.records.batch import CONTROL, TRANSACTIONAL, BadBatch, BatchHeader
 from headrace.records.record import ABORT, COMMIT, iter_records, marker_type
 from headrace.storage import snapshots
-from headrace.storage.files import write_atomically
+from headrace.storage.files import read_file, write_atomically
 from headrace.storage.segment import Resources, Scan, Segment, StagedBatch
 from headrace.storage.swap import settle_leftovers
 
@@ -204,8 +204,7 @@ def _restore(
     for offset in reversed([offset for offset in snapshot_offsets if offset <= limit]):
         path = f"{folder}/{offset:020d}.snapshot"
         try:
-            with open(path, "rb") as file:  # noqa: PTH123
-                entries = snapshots.decode(file.read())
+            entries = snapshots.decode(read_file(path))
         except Corrupt as problem:
             log.warning("%s: %s; it is removed and an older one used", path, problem)
             os.unlink(path)  # noqa: PTH108
@@ -358,8 +357,7 @@ def _recover(
             segment.close_time_index()
             segment.save_indexes()
             segment.active = False
-    active.active = True
-    active.save_indexes()
+    active.active = True  # its indexes reach their files with the next flush, as always
     return log_end, checked_size
 
 

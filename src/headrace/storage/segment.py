@@ -27,7 +27,7 @@ from headrace.records.batch import (
 )
 from headrace.records.checksum import crc32c
 from headrace.storage import transactions
-from headrace.storage.files import OpenFile, OpenFiles, read_exactly, read_into, write_all
+from headrace.storage.files import OpenFile, OpenFiles, read_file, read_into, write_all
 from headrace.storage.index import (
     NO_TIMESTAMP,
     OFFSET_ENTRY_SIZE,
@@ -281,11 +281,7 @@ class Segment:
             )
 
     def _read_beside(self, suffix: str) -> bytes:
-        fd = os.open(self.path(suffix), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return read_exactly(fd, os.fstat(fd).st_size, 0)
-        finally:
-            os.close(fd)
+        return read_file(self.path(suffix))
 
     # -- growing --------------------------------------------------------------------------
 
