@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
 from bench import apache_kafka, node
 from bench.node import Node
 
@@ -30,11 +31,13 @@ def kafka_jars() -> Path:
 
 @pytest.fixture
 def start_headrace(tmp_path: Path) -> Iterator[Callable[..., Node]]:
-    """Start Headrace nodes, each on a folder of its own; all are stopped at the end."""
+    """Start a Headrace node with settings; it is stopped at the end."""
     started: list[Node] = []
 
-    def start(name: str = "headrace", settings: Mapping[str, str] | None = None) -> Node:
-        made = node.HeadraceNode(tmp_path / name, settings=settings)
+    def start(settings: Mapping[str, str] | None = None, *, advertise: bool = False) -> Node:
+        made = node.HeadraceNode(tmp_path / "headrace", settings=settings)
+        if advertise:
+            made.settings["advertised.listeners"] = f"PLAINTEXT://{made.address}"
         started.append(made)
         made.start()
         return made

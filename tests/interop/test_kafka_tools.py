@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from bench import apache_kafka, topics
 from bench.node import Node
 

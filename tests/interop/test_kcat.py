@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+
 from bench import topics
 from bench.node import Node
 

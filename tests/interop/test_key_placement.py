@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+
 from bench import apache_kafka, topics
 from bench.node import Node
 

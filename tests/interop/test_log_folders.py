@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
 from bench import apache_kafka, topics
 from bench.node import Node
 from bench.run import wait_until
-from confluent_kafka import Consumer, Producer, TopicPartition
 
 from . import folders, records
 
@@ -51,7 +52,7 @@ def test_kafkas_dump_tool_finds_no_fault_with_a_folder_mended_after_a_kill(
 def test_kafkas_dump_tool_finds_no_fault_with_a_compacted_folder(
     start_headrace: Callable[..., Node],
 ) -> None:
-    node = start_headrace(settings={"log.cleaner.backoff.ms": "100"})
+    node = start_headrace({"log.cleaner.backoff.ms": "100"})
     settings = SMALL_SEGMENTS | {"min.cleanable.dirty.ratio": "0.01"}
     topics.create(node.address, "compacted", settings=settings)
     records.write_every_kind(node.address, "compacted")
