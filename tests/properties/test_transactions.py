@@ -327,7 +327,6 @@ class Transactions(RuleBasedStateMachine):
         world.append_fails = False
         world.refusals.clear()
         world.release_markers()
-        world.restart()
         for _ in range(3):
             world.advance(TIMEOUT_MS)
         for known in world.shard.transactions.values():

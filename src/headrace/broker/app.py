@@ -22,6 +22,7 @@ from headrace.broker.dispatch import Dispatch
 from headrace.broker.handlers.fetch import ParkedFetch
 from headrace.broker.handlers.produce import Produced
 from headrace.broker.replicas import Replica, Replicas
+from headrace.broker.transactions import Transactions
 from headrace.coordination.embedded import EmbeddedTree
 from headrace.core.fetch_session import FetchSessions
 from headrace.core.topics import OFFSETS_TOPIC
@@ -58,6 +59,7 @@ class Broker:
         self.control: Control
         self.dispatch: Dispatch
         self.groups = group_coordinator(self)
+        self.transactions = Transactions(self)
         self.limits = ConnectionLimits(
             config.int("max.connections"),
             config.int("max.connections.per.ip"),
@@ -171,6 +173,7 @@ class Broker:
         )
         await self.control.start()
         self.groups.refresh()
+        self.transactions.refresh()
 
     def _endpoints(self) -> dict[str, Endpoint]:
         """What clients are told: each listener its own address, with the port really taken."""
@@ -237,6 +240,7 @@ class Broker:
         ]
         try:
             self.groups.refresh()
+            self.transactions.refresh()
             if gone:
                 self.groups.tell_all(lambda shard, now: shard.topics_deleted(gone, now))
                 self.dispatch.serve_committed()
@@ -247,6 +251,7 @@ class Broker:
         self.dispatch.committed(replica)
         if replica.topic_partition.topic == OFFSETS_TOPIC:
             self.groups.committed(replica)
+        self.transactions.committed(replica)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run to its end in the background; a failure there stops the broker."""
@@ -303,6 +308,7 @@ class Broker:
             listener.close()
         self.dispatch.answer_all_fetches()
         self.groups.close()
+        self.transactions.close()
         await self._let_clients_finish()
         self._close_links()
         if self._chores is not None:
@@ -374,6 +380,7 @@ class Broker:
 
     def _drop_clients(self) -> None:
         self.groups.close()
+        self.transactions.close()
         for listener in self._listeners:
             listener.close()
         self._close_links()

@@ -1,8 +1,7 @@
 """Feature levels of the cluster: which are supported, which are on, which change is allowed.
 
 Pure. A feature is named here once the node serves what its level promises; the others
-of Kafka 4.3 (``group.version``, ``transaction.version``, ``share.version``,
-``streams.version``, ``eligible.leader.replicas.version``) join with their machines, because
+of Kafka 4.3 (``share.version``, ``streams.version``, ``eligible.leader.replicas.version``) join with their machines, because
 clients switch behaviour on by them.
 """
 
@@ -12,6 +11,8 @@ from typing import NamedTuple
 from headrace.model.errors import ErrorCode, Rejected
 
 METADATA_VERSION = "metadata.version"
+TRANSACTION_VERSION = "transaction.version"
+GROUP_VERSION = "group.version"
 
 
 class Range(NamedTuple):
@@ -22,10 +23,18 @@ class Range(NamedTuple):
 SUPPORTED: Mapping[str, Range] = {
     # 7 is Kafka 3.3 and 30 is 4.3: tools print the level as the release of the cluster.
     METADATA_VERSION: Range(7, 30),
+    # 1: records with tagged fields; 2: every end of a transaction bumps the epoch (KIP-890).
+    TRANSACTION_VERSION: Range(0, 2),
+    # 1: groups of the consumer protocol (KIP-848) and their records.
+    GROUP_VERSION: Range(0, 1),
 }
 
 # What a new cluster starts with.
-INITIAL_LEVELS: Mapping[str, int] = {METADATA_VERSION: 30}
+INITIAL_LEVELS: Mapping[str, int] = {
+    METADATA_VERSION: 30,
+    TRANSACTION_VERSION: 2,
+    GROUP_VERSION: 1,
+}
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 

@@ -2,14 +2,16 @@
 
 Requests of one connection's turn are staged first and answered together after one write per
 partition (``finish_turn``). A batch that must be opened (recompression, key checks) leaves the
-loop, and its connection waits.
+loop, and its connection waits; so does one whose transaction's coordinator has to be waited for.
 """
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
+from headrace.broker.handlers.enlisting import Enlisting, may_be_appended
 from headrace.broker.replicas import Replica
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicId, TopicPartition
@@ -21,6 +23,7 @@ from headrace.wire.produce import ProduceShape, outcome_position
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
+    from headrace.broker.markers import Codes
     from headrace.records.record import RecordFault
 
 _log = logging.getLogger(__name__)
@@ -191,7 +194,7 @@ class Producing:
     ) -> bool:
         """A request of a known shape; False if it must go the long way."""
         replica = remembered.replica
-        if replica.must_unpack(records):
+        if replica.must_unpack(records) or not may_be_appended(replica, records):
             return False
         produced = _ShapedProduced(link, remembered, correlation_id)
         outcome = _Outcome()
@@ -220,13 +223,23 @@ class Producing:
                         staged.append((outcome, replica, data.records))
                 except Rejected as refusal:
                     outcome.refuse(refusal)
-        if opening:
+        looked_at = [(replica, records) for _, replica, records in staged]
+        looked_at += [(replica, memoryview(records)) for _, replica, records in opening]
+        enlisting = Enlisting(self._broker, context, request.transactional_id, looked_at)
+        codes: Codes | Awaitable[Codes] = {} if opening else enlisting.ask()
+        if opening or isinstance(codes, Awaitable):
             self.finish_turn()
             produced.slot = link.hold()
-            self._broker.spawn(self._open_and_append(produced, opening, staged, context))
+            self._broker.spawn(
+                self._append_later(produced, opening, staged, context, enlisting, codes)
+            )
             return
         for outcome, replica, records in staged:
-            self._stage_or_refuse(replica, records, produced.acks, outcome, context.api_version)
+            unlisted = enlisting.refusal(replica, records, codes)
+            if unlisted is not None:
+                outcome.refuse(unlisted)
+            else:
+                self._stage_or_refuse(replica, records, produced.acks, outcome, context.api_version)
         self._turn.append(produced)
         if len(produced.outcomes) == 1 and staged:
             self._remember(link, context, request, frame, staged[0][1])
@@ -292,14 +305,16 @@ class Producing:
             shape, replica, request, context.api_version, self._broker.replicas.generation
         )
 
-    # --- batches that must be opened -----------------------------------------
+    # --- batches that must be opened, or asked about -------------------------
 
-    async def _open_and_append(
+    async def _append_later(
         self,
         produced: _FullProduced,
         opening: list[tuple[_Outcome, Replica, bytearray]],
         staged: list[tuple[_Outcome, Replica, memoryview]],
         context: Context,
+        enlisting: Enlisting,
+        codes: "Codes | Awaitable[Codes]",
     ) -> None:
         # The receive buffer is reused as soon as this coroutine first waits.
         copies = [(outcome, replica, bytearray(records)) for outcome, replica, records in staged]
@@ -318,8 +333,16 @@ class Producing:
                 outcome.record_errors = [(fault.record_index, fault.message) for fault in errors]
             else:
                 ready.append((outcome, replica, memoryview(opened)))
+        if opening:
+            codes = enlisting.ask()
+        if isinstance(codes, Awaitable):
+            codes = await codes
         for outcome, replica, view in ready:
-            self._stage_or_refuse(replica, view, produced.acks, outcome, context.api_version)
+            unlisted = enlisting.refusal(replica, view, codes)
+            if unlisted is not None:
+                outcome.refuse(unlisted)
+            else:
+                self._stage_or_refuse(replica, view, produced.acks, outcome, context.api_version)
         replicas = self._broker.replicas
         produced.written(replicas.write_staged())
         await replicas.flush_unflushed()

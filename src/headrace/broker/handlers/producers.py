@@ -1,24 +1,131 @@
-"""InitProducerId: an id of its own for every idempotent producer."""
+"""InitProducerId, DescribeProducers, WriteTxnMarkers: producers, as partitions know them."""
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
+from headrace.broker.markers import Codes, Marker
 from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import TopicPartition
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
 
 
-async def init_producer_id(
-    broker: "Broker", context: Context, request: m.InitProducerIdRequest
-) -> m.InitProducerIdResponse:
-    if request.transactional_id is not None:
-        if not request.transactional_id:
-            raise Rejected(ErrorCode.INVALID_REQUEST, "an empty transactional.id")
-        raise Rejected(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, "this broker coordinates no transactions yet"
-        )
-    return m.InitProducerIdResponse(
-        producer_id=await broker.control.next_producer_id(), producer_epoch=0
+def init_producer_id(broker: "Broker", context: Context, request: m.InitProducerIdRequest) -> Any:
+    if request.transactional_id is None:
+        return _fresh_producer_id(broker)
+    # Imported by those who use transactions: most producers are only idempotent.
+    from headrace.broker.handlers.transactions import init_transactional_producer
+
+    return init_transactional_producer(broker, context, request)
+
+
+async def _fresh_producer_id(broker: "Broker") -> m.InitProducerIdResponse:
+    producer_id = await broker.control.next_producer_id()
+    return m.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+def describe_producers(
+    broker: "Broker", context: Context, request: m.DescribeProducersRequest
+) -> m.DescribeProducersResponse:
+    response = m.DescribeProducersResponse
+    return response(
+        topics=[
+            response.TopicResponse(
+                name=topic.name,
+                partitions=[
+                    _described(broker, topic.name, partition)
+                    for partition in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
     )
+
+
+def _described(
+    broker: "Broker", topic: str, partition: int
+) -> m.DescribeProducersResponse.PartitionResponse:
+    response = m.DescribeProducersResponse
+    try:
+        replica = broker.replica(topic, partition)
+        replica.lead()
+    except Rejected as refusal:
+        return response.PartitionResponse(
+            partition_index=partition, error_code=refusal.code, error_message=refusal.message
+        )
+    return response.PartitionResponse(
+        partition_index=partition,
+        active_producers=[
+            response.ProducerState(
+                producer_id=producer_id,
+                producer_epoch=entry.producer_epoch,
+                last_sequence=entry.last_sequence,
+                last_timestamp=entry.last_timestamp,
+                coordinator_epoch=entry.coordinator_epoch,
+                current_txn_start_offset=entry.transaction_start,
+            )
+            for producer_id, entry in replica.log.producers.entries.items()
+        ],
+    )
+
+
+async def write_txn_markers(
+    broker: "Broker", context: Context, request: m.WriteTxnMarkersRequest
+) -> m.WriteTxnMarkersResponse:
+    """The coordinator of another broker, or a tool that ends a hanging transaction."""
+    response = m.WriteTxnMarkersResponse
+    written = [_written(broker, marker) for marker in request.markers]
+    results = []
+    for marker, pending in zip(request.markers, written, strict=True):
+        codes = await pending
+        results.append(
+            response.WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    response.WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            response.WritableTxnMarkerPartitionResult(
+                                partition_index=partition,
+                                error_code=codes[TopicPartition(topic.name, partition)],
+                            )
+                            for partition in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+        )
+    return response(markers=results)
+
+
+def _written(
+    broker: "Broker", wanted: m.WriteTxnMarkersRequest.WritableTxnMarker
+) -> "asyncio.Future[Codes]":
+    partitions = dict.fromkeys(
+        TopicPartition(topic.name, partition)
+        for topic in wanted.topics
+        for partition in topic.partition_indexes
+    )
+    done: asyncio.Future[Codes] = broker.loop.create_future()
+    if wanted.producer_id < 0 or wanted.producer_epoch < 0 or not partitions:
+        # As in Kafka, which has no better word for a marker that belongs to nobody.
+        done.set_result(dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR))
+        return done
+    marker = Marker(
+        wanted.producer_id,
+        wanted.producer_epoch,
+        wanted.coordinator_epoch,
+        wanted.transaction_result,
+        wanted.transaction_version,
+    )
+
+    def told(codes: Codes) -> None:
+        if not done.done():  # the broker may be stopping
+            done.set_result(codes)
+
+    broker.transactions.markers.write(marker, partitions, told)
+    return done
