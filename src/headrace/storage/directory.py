@@ -34,7 +34,7 @@ from headrace.storage.segment import IndexCache, Resources
 log = logging.getLogger(__name__)
 
 OPEN_FILES_MAX = 2000
-# From so many changed logs on, one sync of everything is cheaper than an fsync of each file.
+# From so many changed segments on, one sync of everything is cheaper than an fsync of each file.
 FSYNC_EACH_COUNT_MAX = 32
 _METADATA_LOG = "__cluster_metadata"  # KRaft's; not a topic
 
@@ -318,8 +318,10 @@ class Logs:
         broker_epoch: int = -1,
     ) -> None:
         """Flush and close every log, write the checkpoints, leave the mark of a clean stop."""
-        changed = [each for each in self._logs.values() if not each.is_settled]
-        fsync_each = len(changed) <= FSYNC_EACH_COUNT_MAX
+        changed_count = sum(
+            each.unflushed_segment_count for each in self._logs.values() if not each.is_settled
+        )
+        fsync_each = changed_count <= FSYNC_EACH_COUNT_MAX
         torn: set[LogDirectory] = set()
         for each in list(self._logs.values()):
             try:

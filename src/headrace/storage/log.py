@@ -1000,6 +1000,10 @@ class Log:
         slot = max(bisect_right(segments, self.recovery_point, key=_base_offset) - 1, 0)
         self._make_durable(segments[slot:-1], segments[-1].base_offset, cut_count)
 
+    @property
+    def unflushed_segment_count(self) -> int:
+        return len(self._bases) - max(bisect_right(self._bases, self.recovery_point) - 1, 0)
+
     def _make_durable(self, segments: list[Segment], end_offset: Offset, cut_count: int) -> None:
         """fsync ``segments``, which hold all from the recovery point to ``end_offset``.
 
@@ -1011,6 +1015,8 @@ class Log:
         try:
             for suffix in _SEGMENT_SUFFIXES:
                 for segment in segments:
+                    if self.closed:
+                        return  # whoever closed it has seen to its files
                     with suppress(FileNotFoundError):
                         os.fsync(OpenFile(segment.path(suffix)))
             with suppress(FileNotFoundError):

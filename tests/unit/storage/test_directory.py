@@ -281,6 +281,17 @@ def test_many_changed_logs_are_stopped_with_one_sync(disk, monkeypatch):
 # -- disks that fail ---------------------------------------------------------------------
 
 
+def test_many_segments_that_wait_for_their_fsync_are_stopped_with_one_sync(disk, monkeypatch):
+    disk.config = settings(segment_bytes=100)
+    fill(disk.log(), [b"as large as a segment"] * 50)
+    disk.worker.jobs.clear()
+    synced = []
+    monkeypatch.setattr(os, "sync", lambda: synced.append(1))
+    log = disk.restarted()
+    assert synced == [1]
+    assert (log.recovery_point, log.log_end) == (50, 50)
+
+
 def test_a_folder_that_fails_goes_offline_alone(disk, monkeypatch):
     names = partitions("orders", 2)
     for name in names:
