@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.handlers import load_all
 from headrace.broker.replicas import READ_COMMITTED, Replica
+from headrace.model.errors import Corrupt
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
@@ -83,8 +84,8 @@ class Chores:
         async for replica in self._leading():
             try:
                 replica.log.apply_retention(replica.high_watermark, self._broker.clock.now())
-            except OSError as error:
-                replica.log.directory.failed(error)
+            except (Corrupt, OSError) as problem:
+                replica.unreadable(problem)
 
     async def _compact(self) -> None:
         """Clean the dirtiest log until none is dirty enough; the work is a child process's."""
@@ -113,7 +114,10 @@ class Chores:
     async def _flush(self) -> None:
         async for replica in self._leading():
             if replica.log.needs_flush(self._broker.clock.now()):
-                await replica.log.flush()
+                try:
+                    await replica.log.flush()
+                except OSError as error:
+                    replica.log.directory.failed(error)
 
     async def _checkpoint(self) -> None:
         self._broker.logs.checkpoint(

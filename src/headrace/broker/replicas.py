@@ -13,7 +13,7 @@ from headrace.broker.clock import Clock
 from headrace.core.partition import Effect, HighWatermarkAdvanced, Leadership
 from headrace.model.cluster import PartitionState
 from headrace.model.config import TopicConfig
-from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
 from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, CODEC_NAMES, NO_CODEC
 from headrace.storage.directory import Logs
@@ -96,6 +96,21 @@ class Replica:
             f"{self.topic_partition} is only in leader epoch {leadership.leader_epoch}, "
             f"not yet {current_leader_epoch}",
         )
+
+    def unreadable(self, problem: Corrupt | OSError) -> Rejected:
+        """What a client is told when the log cannot be read; the log says what to do."""
+        if isinstance(problem, OSError):
+            self.log.directory.failed(problem)
+            return Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} cannot be read: {problem}"
+            )
+        _log.error(
+            "%s is damaged: %s. Records before and after the damage are served; restore the file "
+            "from a copy, or move the log's start past it with DeleteRecords",
+            self.topic_partition,
+            problem,
+        )
+        return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{self.topic_partition} is damaged: {problem}")
 
     @property
     def high_watermark(self) -> Offset:

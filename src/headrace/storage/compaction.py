@@ -103,8 +103,14 @@ class Compaction:
             if number % _LOGS_PER_STEP == 0:
                 await asyncio.sleep(0)
             if self._may_clean(log):
-                dirt = measure(summarize(log, stable_end), now)
-                candidates[log] = dirt, log.config.min_cleanable_dirty_ratio
+                try:
+                    dirt = measure(summarize(log, stable_end), now)
+                except Corrupt as damage:
+                    self._give_up(log, damage)
+                except OSError as error:
+                    log.directory.failed(error)
+                else:
+                    candidates[log] = dirt, log.config.min_cleanable_dirty_ratio
         chosen = dirtiest(candidates)
         if chosen is None:
             return None
@@ -128,16 +134,19 @@ class Compaction:
         except ChildDied as death:
             _log.error("%s. It is tried again another time", death)
         except Corrupt as damage:
-            self.uncleanable[log.topic_partition] = str(damage)
-            _log.error(
-                "%s is not compacted any more: %s. Restart the broker to have the log checked",
-                log.topic_partition,
-                damage,
-            )
+            self._give_up(log, damage)
         except OSError as error:
             if not log.closed:
                 log.directory.failed(error)
         return None
+
+    def _give_up(self, log: Log, damage: Corrupt) -> None:
+        self.uncleanable[log.topic_partition] = str(damage)
+        _log.error(
+            "%s is not compacted any more: %s. Restart the broker to have the log checked",
+            log.topic_partition,
+            damage,
+        )
 
 
 def summarize(log: Log, stable_end: Offset) -> LogSummary:

@@ -14,8 +14,8 @@ from headrace.broker.context import Context
 from headrace.broker.replicas import READ_COMMITTED, Replica
 from headrace.core.fetch_session import Fetch, Want
 from headrace.core.history import UNDEFINED
-from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import LeaderEpoch, Offset, TopicId
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
+from headrace.model.ids import LeaderEpoch, Offset, ProducerId, TopicId
 from headrace.net.link import Link, Slot
 from headrace.storage.files import FileSlice
 from headrace.storage.residency import is_resident, warm
@@ -171,13 +171,16 @@ class Fetching:
                 f"{replica.topic_partition} holds offsets {log.log_start} to {log.log_end}",
             )
         found: FileSlice | None = None
+        aborted: list[tuple[ProducerId, Offset]] | None = (
+            [] if isolation_level == READ_COMMITTED else None
+        )
         if fetch_offset < readable_end and (size_max > 0 or at_least_one):
-            found = log.read(fetch_offset, size_max, readable_end, at_least_one=at_least_one)
-        aborted = None
-        if isolation_level == READ_COMMITTED:
-            aborted = (
-                log.aborted_transactions(fetch_offset, readable_end) if found is not None else []
-            )
+            try:
+                found = log.read(fetch_offset, size_max, readable_end, at_least_one=at_least_one)
+                if found is not None and aborted is not None:
+                    aborted = log.aborted_transactions(fetch_offset, readable_end)
+            except (Corrupt, OSError) as problem:
+                raise replica.unreadable(problem) from problem
         return FetchedPartition(
             want.partition,
             0,

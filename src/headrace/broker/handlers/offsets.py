@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.context import Context
 from headrace.broker.replicas import Replica
-from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Millis
 from headrace.wire import messages as m
 
@@ -80,12 +80,20 @@ async def _find(
         return log.log_start, -1, log.history.epoch_at(log.log_start)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOWHERE  # nothing is tiered here
-    if timestamp == MAX_TIMESTAMP:
-        found = await asyncio.to_thread(log.max_timestamp)
-    elif timestamp >= 0:
-        found = await asyncio.to_thread(log.offset_for_time, Millis(timestamp))
-    else:
+    if timestamp < 0 and timestamp != MAX_TIMESTAMP:
         raise Rejected(ErrorCode.INVALID_REQUEST, f"there is no special timestamp {timestamp}")
+    try:
+        if timestamp == MAX_TIMESTAMP:
+            found = await asyncio.to_thread(log.max_timestamp)
+        else:
+            found = await asyncio.to_thread(log.offset_for_time, Millis(timestamp))
+    except FileNotFoundError as gone:
+        # Retention or compaction took the segment away meanwhile, or the whole topic is gone.
+        raise Rejected(
+            ErrorCode.LEADER_NOT_AVAILABLE, f"{replica.topic_partition} changed: {gone}; ask again"
+        ) from gone
+    except (Corrupt, OSError) as problem:
+        raise replica.unreadable(problem) from problem
     # What consumers may not read yet has no time for them either.
     if found is None or found[0] >= readable_end:
         return _NOWHERE

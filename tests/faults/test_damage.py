@@ -1,0 +1,83 @@
+"""A log that is damaged while the broker runs costs the damaged records and nothing else."""
+
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from headrace.model.errors import ErrorCode
+from headrace.records.record import Record, build_batch
+from headrace.testing import Broker
+from headrace.wire import messages as m
+from headrace.wire.api import ApiKey
+from tests.fakes.raw_client import RawClient
+
+SMALL_SEGMENTS = {"internal.segment.bytes": "2000", "index.interval.bytes": "100"}
+
+
+def one_record():
+    return build_batch([Record(0, int(time.time() * 1000), b"key", b"x" * 100)])
+
+
+def make_damaged_topic(broker, **settings):
+    """A topic of many segments, the second of which holds no batch any more; its first offset."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    topic = NewTopic("orders", 1, config=SMALL_SEGMENTS | settings)
+    admin.create_topics([topic])["orders"].result()
+    with RawClient(broker.bootstrap_servers) as client:
+        for _ in range(60):
+            client.produce("orders", one_record())
+    log_files = sorted((broker.data / "orders-0").glob("*.log"))
+    assert len(log_files) > 3
+    damaged = log_files[1]
+    damaged.write_bytes(b"\xff" * damaged.stat().st_size)
+    for suffix in (".index", ".timeindex"):
+        damaged.with_suffix(suffix).write_bytes(b"no index")
+    return int(damaged.stem)
+
+
+def list_offset(client, timestamp):
+    request = m.ListOffsetsRequest
+    asked = request.ListOffsetsPartition(
+        partition_index=0, current_leader_epoch=-1, timestamp=timestamp
+    )
+    topic = request.ListOffsetsTopic(name="orders", partitions=[asked])
+    answer = client.ask(ApiKey.LIST_OFFSETS, 7, request(replica_id=-1, topics=[topic]))
+    return answer.topics[0].partitions[0]
+
+
+def test_a_fetch_of_damaged_records_is_told_so_and_all_others_are_served():
+    with Broker() as broker:
+        damaged_offset = make_damaged_topic(broker)
+        with RawClient(broker.bootstrap_servers) as client:
+            assert client.fetch("orders", 0).error_code == ErrorCode.NONE
+            assert (
+                client.fetch("orders", damaged_offset + 1).error_code == ErrorCode.CORRUPT_MESSAGE
+            )
+            assert client.fetch("orders", 59).error_code == ErrorCode.NONE
+            assert client.produce("orders", one_record()).base_offset == 60
+
+
+def test_a_time_that_leads_to_damaged_records_is_answered_with_the_damage():
+    with Broker() as broker:
+        make_damaged_topic(broker)
+        broker.restart()  # so that nothing is known of the segments but their files
+        with RawClient(broker.bootstrap_servers) as client:
+            late = int(time.time() * 1000) + 1000
+            assert list_offset(client, late).error_code == ErrorCode.CORRUPT_MESSAGE
+            assert list_offset(client, -1).offset == 60
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_retention_and_compaction_leave_a_damaged_log_alone_and_the_broker_lives(policy):
+    config = {"log.retention.check.interval.ms": 20, "log.cleaner.backoff.ms": 20}
+    with Broker(config=config) as broker:
+        make_damaged_topic(
+            broker, **{"cleanup.policy": policy, "min.cleanable.dirty.ratio": "0.001"}
+        )
+        broker.restart()
+        with RawClient(broker.bootstrap_servers) as client:
+            for _ in range(20):  # each comes after some rounds of the chores
+                assert client.produce("orders", one_record()).error_code == ErrorCode.NONE
+                client.fetch("orders", client.fetch("orders", 0).high_watermark, max_wait_ms=30)
