@@ -158,11 +158,7 @@ class Producers:
             if producer_epoch < known_epoch and origin != Origin.REPLICATION:
                 raise _fenced(producer_id, producer_epoch, known_epoch)
             if base_sequence != 0 and known is not None and origin == Origin.CLIENT:
-                raise Rejected(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"producer {producer_id} begins its epoch {producer_epoch} with sequence "
-                    f"{base_sequence} instead of 0; the partition knows its epoch {known_epoch}",
-                )
+                raise _out_of_order(producer_id, producer_epoch, base_sequence, 0)
             batches = ()
         elif origin == Origin.CLIENT:
             expected = (batches[-1][1] + 1) & MAX_SEQUENCE if batches else 0
@@ -170,11 +166,7 @@ class Producers:
                 for seen in batches:
                     if seen.base_sequence == base_sequence and seen.last_sequence == last_sequence:
                         return seen
-                raise Rejected(
-                    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                    f"producer {producer_id} sent sequence {base_sequence} where {expected} "
-                    f"comes next in its epoch {producer_epoch}",
-                )
+                raise _out_of_order(producer_id, producer_epoch, base_sequence, expected)
 
         if attributes & TRANSACTIONAL:
             if transaction_start < 0:
@@ -388,4 +380,14 @@ def _fenced(producer_id: int, producer_epoch: int, known_epoch: int) -> Rejected
         ErrorCode.INVALID_PRODUCER_EPOCH,
         f"producer {producer_id} has epoch {producer_epoch} "
         f"and the partition knows its epoch {known_epoch}: a newer instance took over",
+    )
+
+
+def _out_of_order(
+    producer_id: int, producer_epoch: int, base_sequence: int, expected: int
+) -> Rejected:
+    return Rejected(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {producer_id} sent sequence {base_sequence} where {expected} comes next "
+        f"in its epoch {producer_epoch}",
     )

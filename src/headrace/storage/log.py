@@ -20,7 +20,7 @@ import os
 import random
 import shutil
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
@@ -43,7 +43,6 @@ from headrace.model.ids import (
     LeaderEpoch,
     Millis,
     Offset,
-    Position,
     ProducerId,
     TopicId,
     TopicPartition,
@@ -71,6 +70,7 @@ from headrace.storage.files import (
 )
 from headrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
 from headrace.storage.segment import Segment, StagedBatch
+from headrace.storage.segments import Segments, TimedOffset
 from headrace.storage.swap import swap_in
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,6 @@ CLIENT, COORDINATOR, INTERNAL = Origin.CLIENT, Origin.COORDINATOR, Origin.INTERN
 
 # A named tuple's own constructor is a Python function; this one is called per batch.
 _new = tuple.__new__
-_RECENT_COUNT = 32
 _TIGHT_COUNT = 4096  # more batches than are staged between two writes
 _NEVER = Millis(2**63 - 1)
 _FOLDER_NAME_MAX = 255
@@ -97,17 +96,9 @@ class Appended(NamedTuple):
     log_start: Offset
 
 
-class TimedOffset(NamedTuple):
-    offset: Offset
-    timestamp: Millis
-    leader_epoch: LeaderEpoch
-
-
 class Log:
     __slots__ = (
-        "_active",
         "_after_max_ms",
-        "_bases",
         "_before_max_ms",
         "_clean_at",
         "_cut_count",
@@ -121,7 +112,6 @@ class Log:
         "_jitter_ms",
         "_last_offset_max",
         "_message_size_max",
-        "_recent",
         "_roll_at",
         "_roll_timestamp",
         "_segment_size_max",
@@ -171,11 +161,9 @@ class Log:
         self.producers = producers
         self.history = history
         self.closed = False
-        self._segments = loaded.segments
-        self._bases = [segment.base_offset for segment in loaded.segments]
-        self._active = loaded.segments[-1]
+        self._segments = Segments(loaded.segments)
         self._snapshot_offsets = loaded.snapshot_offsets
-        self.log_start = max(log_start, self._bases[0])
+        self.log_start = max(log_start, self.first_base_offset)
         self.log_end = self.staged_end = loaded.log_end
         self.recovery_point = min(recovery_point, loaded.log_end)
         self._history_saved: tuple[Reign, ...] | None = None
@@ -187,9 +175,6 @@ class Log:
         self._cut_count = 0
         self._flush_is_due = False  # the worker has been asked to, and has not begun
         self._flush_lock = threading.Lock()
-        # Where the last writes began, in the active segment. Readers at the
-        # tail ask for exactly these offsets, and so does the high watermark.
-        self._recent: dict[Offset, Position] = {}
         self._jitter_ms = 0
         self.update_config(config)
 
@@ -216,15 +201,9 @@ class Log:
             folder.mkdir(parents=True)
             listing = recovery.Listing({}, {}, set(), [], set())
         fresh = not listing.log_sizes
-        damaged = False
-        history, known_id = EpochHistory(), None
-        if not fresh:
-            known_id = checkpoint.read_topic_id(f"{path}/{checkpoint.PARTITION_METADATA}")
-            try:
-                history = checkpoint.read_history(f"{path}/{checkpoint.LEADER_EPOCHS}")
-            except Corrupt as problem:
-                log.warning("%s; the leader epochs are taken from the batches", problem)
-                damaged = True
+        known_id, history = _read_small_files(path)
+        damaged = history is None
+        history = history or EpochHistory()
         loaded = recovery.load(
             path,
             listing,
@@ -291,10 +270,10 @@ class Log:
 
     def _active_changed(self) -> None:
         """Work out, once per segment, beyond what a batch no longer belongs into it."""
-        active = self._active
+        active = self._segments.active
         self._last_offset_max = active.base_offset + RELATIVE_OFFSET_MAX
         self._staged_position = active.size
-        self._recent.clear()
+        self._segments.forget_recent()
         self._roll_timestamp = self._roll_at = _NEVER
         # Both indexes grow by at most an entry per batch. Close to the limit
         # every append asks whether they are full; before, none has to.
@@ -308,7 +287,7 @@ class Log:
         if first_timestamp >= 0:
             self._roll_timestamp = Millis(first_timestamp + age_ms_max)
         else:
-            self._roll_at = Millis(self._active.created_at + age_ms_max)
+            self._roll_at = Millis(self._segments.active.created_at + age_ms_max)
 
     @property
     def offline(self) -> str | None:
@@ -317,11 +296,11 @@ class Log:
 
     @property
     def size(self) -> int:
-        return sum(segment.size for segment in self._segments)
+        return self._segments.size
 
     @property
     def first_base_offset(self) -> Offset:
-        return self._bases[0]
+        return self._segments.bases[0]
 
     @property
     def is_settled(self) -> bool:
@@ -338,7 +317,7 @@ class Log:
     @property
     def active_base_offset(self) -> Offset:
         """Compaction and retention leave what begins here alone."""
-        return self._active.base_offset
+        return self._segments.active.base_offset
 
     @property
     def cut_count(self) -> int:
@@ -467,7 +446,7 @@ class Log:
 
     def _make_room(self, size: int, last_offset: Offset, timestamp: Millis, now: Millis) -> None:
         """Roll if the batch does not belong into the active segment."""
-        active = self._active
+        active = self._segments.active
         first = active.first_timestamp
         if self._staged and active.size == 0:
             first = Millis(self._staged[0][3])
@@ -539,7 +518,7 @@ class Log:
             raise failure
         if not views:
             return
-        active = self._active
+        active = self._segments.active
         try:
             write_all(active.open().fd, views, active.size, self._staged_position - active.size)
             if self.producers.aborted:
@@ -549,10 +528,7 @@ class Log:
                 os.ftruncate(active.open().fd, active.size)
             self._undo_staged()
             raise self._storage_failed(error) from error
-        recent = self._recent
-        if len(recent) >= _RECENT_COUNT:
-            del recent[next(iter(recent))]
-        recent[self.log_end] = active.size  # type: ignore[assignment]
+        self._segments.written_at(self.log_end, active.size)  # type: ignore[arg-type]
         active.extend(self._staged, self._index_interval_size)
         self.log_end = self.staged_end
         self.producers.written()
@@ -606,127 +582,59 @@ class Log:
             end_offset = log_end
         if fetch_offset >= end_offset:
             return None
-        bases = self._bases
-        slot = len(bases) - 1
-        if fetch_offset < bases[slot]:
-            slot = bisect_right(bases, fetch_offset) - 1
+        segments = self._segments
         try:
-            return self._read_segments(slot, fetch_offset, max_bytes, end_offset, at_least_one)
-        except Corrupt as problem:
-            # An index may be wrong about where a batch begins; the log never is.
-            log.warning("%s; the indexes of that segment are made anew", problem)
-            for segment in self._segments[slot : slot + 2]:
-                segment.rebuild_indexes()
-            return self._read_segments(slot, fetch_offset, max_bytes, end_offset, at_least_one)
+            try:
+                return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
+            except Corrupt as problem:
+                segments.renew_indexes(fetch_offset, problem)
+                return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
+        except (Corrupt, OSError) as failure:
+            raise self._unreadable(failure) from failure
 
-    def _read_segments(
-        self,
-        slot: int,
-        fetch_offset: Offset,
-        max_bytes: int,
-        end_offset: Offset,
-        at_least_one: bool,
-    ) -> FileSlice | None:
-        bases, segments = self._bases, self._segments
-        while slot < len(bases) and bases[slot] < end_offset:
-            segment = segments[slot]
-            slot += 1
-            if slot < len(bases):
-                start = segment.position_of(fetch_offset)
-                if bases[slot] <= end_offset:
-                    end: int = segment.size
-                else:
-                    end = segment.position_of(end_offset)
-            else:
-                recent = self._recent
-                start = recent.get(fetch_offset, -1)  # type: ignore[arg-type]
-                if start < 0:
-                    start = segment.position_of(fetch_offset)
-                end = segment.size
-                if end_offset < self.log_end:
-                    end = recent.get(end_offset) or segment.position_of(end_offset)
-            if start >= end:
-                continue  # compaction emptied the rest of this segment
-            if end - start > max_bytes:
-                end = segment.boundary_before(start, start + max_bytes)
-                if end <= start:
-                    if not at_least_one:
-                        return None
-                    end = start + segment.header_at(start).size
-            return FileSlice(segment.open(), start, end - start)
-        return None
+    def _unreadable(self, failure: Corrupt | OSError) -> Rejected:
+        if isinstance(failure, OSError):
+            self.directory.failed(failure)
+            return Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{self.topic_partition} could not be read: {failure.strerror or failure}",
+            )
+        log.error(
+            "%s. Delete the records up to there (DeleteRecords), or bring the file back", failure
+        )
+        return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{self.topic_partition} is damaged: {failure}")
 
     def bytes_between(self, fetch_offset: Offset, end_offset: Offset) -> int:
         """About how many bytes [fetch_offset, end_offset) has; for deciding whether to wait."""
         if fetch_offset >= end_offset:
             return 0
-        bases, segments = self._bases, self._segments
-        first = max(bisect_right(bases, fetch_offset) - 1, 0)
-        last = max(bisect_left(bases, end_offset) - 1, first)
-        start = segments[first].index.floor(max(fetch_offset - bases[first], 0))[0]
-        if end_offset >= self.log_end:
-            end = self._active.size
-            last = len(bases) - 1
-        else:
-            end = segments[last].position_of(end_offset)
-        between = sum(segment.size for segment in segments[first:last])
-        return max(between - start + end, 1)
+        try:
+            return self._segments.bytes_between(fetch_offset, end_offset, self.log_end)
+        except (Corrupt, OSError):
+            return 1  # the read that follows finds out and says so
 
     def offset_for_time(self, timestamp: Millis) -> TimedOffset | None:
         """The first record at or after ``timestamp``. May run in another thread."""
-        from headrace.records.record import iter_records
-
-        for segment in list(self._segments):
-            if segment.max_timestamp < timestamp:
-                continue
-            start = max(self.log_start, segment.base_offset + segment.time_index.floor(timestamp))
-            scan = segment.batches_from(segment.position_of(Offset(start)))
-            for _, header in scan:
-                if header.max_timestamp < timestamp:
-                    continue
-                for record in iter_records(scan.batch()):
-                    if record.timestamp >= timestamp and record.offset >= self.log_start:
-                        return TimedOffset(
-                            Offset(record.offset),
-                            Millis(record.timestamp),
-                            LeaderEpoch(header.leader_epoch),
-                        )
-        return None
+        try:
+            return self._segments.offset_for_time(timestamp, self.log_start)
+        except (Corrupt, OSError) as failure:
+            raise self._unreadable(failure) from failure
 
     def max_timestamp(self) -> TimedOffset | None:
         """The first record with the largest timestamp (KIP-734). May run in another thread."""
-        from headrace.records.record import iter_records
-
-        segments = [segment for segment in self._segments if segment.size > 0]
-        newest = max(segments, key=lambda segment: segment.max_timestamp, default=None)
-        if newest is None or newest.max_timestamp < 0:
-            return None
-        position = newest.position_of(newest.max_timestamp_offset)
-        scan = newest.batches_from(position)
-        for _, header in scan:
-            for record in iter_records(scan.batch()):
-                if record.timestamp >= newest.max_timestamp:
-                    return TimedOffset(
-                        Offset(record.offset),
-                        Millis(record.timestamp),
-                        LeaderEpoch(header.leader_epoch),
-                    )
-        return None
+        try:
+            return self._segments.max_timestamp()
+        except (Corrupt, OSError) as failure:
+            raise self._unreadable(failure) from failure
 
     def aborted_transactions(
         self, start: Offset, end_offset: Offset
     ) -> list[tuple[ProducerId, Offset]]:
         """Producer and first offset of each aborted transaction with records in the range."""
-        found: list[tuple[ProducerId, Offset]] = []
-        slot = max(bisect_right(self._bases, start) - 1, 0)
-        # A transaction is listed where its marker lies, which may be segments later.
-        for segment in self._segments[slot:]:
-            for aborted in segment.aborted:
-                if aborted.last_offset >= start and aborted.first_offset < end_offset:
-                    found.append((aborted.producer_id, aborted.first_offset))
-                if aborted.last_stable_offset >= end_offset:
-                    return found
-        return found
+        try:
+            return self._segments.aborted_between(start, end_offset)
+        except (Corrupt, OSError) as failure:
+            raise self._unreadable(failure) from failure
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
         """Up to where (exclusive) every transaction is decided and replicated."""
@@ -747,7 +655,7 @@ class Log:
         return self._roll(self.log_end, now)
 
     def _roll(self, base_offset: Offset, now: Millis) -> bool:
-        old = self._active
+        old = self._segments.active
         if old.base_offset == base_offset:
             return False
         new = Segment.create(str(self.folder), base_offset, self.directory.resources, now)
@@ -757,8 +665,6 @@ class Log:
         old.modified_at = now
         old.retire()
         self._segments.append(new)
-        self._bases.append(base_offset)
-        self._active = new
         self._active_changed()
         # As Kafka: a closed segment is fsynced soon, without anyone waiting for it.
         if not self._flush_is_due:
@@ -774,11 +680,7 @@ class Log:
 
     def segment_facts(self) -> list[SegmentFacts]:
         """What retention goes by; reads the time index of segments not looked at before."""
-        ends = [*self._bases[1:], self.log_end]
-        return [
-            SegmentFacts(segment.base_offset, end, segment.size, segment.largest_timestamp)
-            for segment, end in zip(self._segments, ends, strict=True)
-        ]
+        return self._segments.facts(self.log_end)
 
     def apply_retention(self, high_watermark: Offset, now: Millis) -> Expiry:
         """Delete the segments that ``core.retention`` says may go."""
@@ -800,11 +702,10 @@ class Log:
                 self.topic_partition,
                 *expiry,
             )
-            doomed = self._segments[: expiry.count]
-            del self._segments[: expiry.count], self._bases[: expiry.count]
-            self._raise_log_start(max(self.log_start, self._bases[0]))
+            doomed = self._segments.take_first(expiry.count)
+            self._raise_log_start(max(self.log_start, self.first_base_offset))
             self._delete_segments(doomed, config.file_delete_delay_ms)
-            self._delete_snapshots_below(self._bases[0])
+            self._delete_snapshots_below(self.first_base_offset)
         return expiry
 
     def replace_segments(self, replaced: Sequence[Offset], base_offset: Offset) -> None:
@@ -814,15 +715,13 @@ class Log:
         ``base_offset`` is the first. Raises Rejected if one of them is gone, by
         retention or truncation, since the cleaner read it: its work is then void.
         """
-        slot = bisect_left(self._bases, replaced[0])
-        slot_end = slot + len(replaced)
-        if self._bases[slot:slot_end] != list(replaced) or slot_end >= len(self._bases):
+        run = self._segments.find_run(list(replaced))
+        if run is None:
             raise Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{self.topic_partition}: the segments {list(replaced)} have changed meanwhile",
             )
-        old = self._segments[slot:slot_end]
-        for segment in old:
+        for segment in self._segments.items[run]:
             segment.release()
         deleted = swap_in(str(self.folder), replaced, base_offset)
         folder = str(self.folder)
@@ -834,8 +733,7 @@ class Log:
             self.directory.resources,
             created_at=Millis(facts.st_mtime_ns // 1_000_000),
         )
-        self._segments[slot:slot_end] = [new]
-        self._bases[slot:slot_end] = [base_offset]
+        self._segments.replace(run, new)
         # Snapshots of bases that are no more would be strays at the next start.
         self._forget_snapshots(
             [
@@ -870,14 +768,11 @@ class Log:
         assert not self._views, "write or undo what is staged first"
         if offset >= self.log_end:
             return
-        if offset < self._bases[0]:
+        if offset < self.first_base_offset:
             self.truncate_fully(offset)
             return
-        slot = bisect_right(self._bases, offset) - 1
-        doomed = self._segments[slot + 1 :]
-        del self._segments[slot + 1 :], self._bases[slot + 1 :]
-        self._delete_segments(doomed, 0)
-        active = self._segments[slot]
+        self._delete_segments(self._segments.take_after(self._segments.slot_of(offset)), 0)
+        active = self._segments.active
         active.activate()
         position = active.position_of(offset)
         end_offset = offset
@@ -885,19 +780,15 @@ class Log:
             end_offset = min(offset, Offset(active.header_at(position).base_offset))
         active.cut(position, end_offset)
         active.set_aborted([known for known in active.aborted if known.last_offset < end_offset])
-        self._active = active
         self._ended_at(end_offset)
 
     def truncate_fully(self, new_start: Offset) -> None:
         """Drop everything and begin anew at ``new_start``."""
         assert not self._views, "write or undo what is staged first"
-        doomed = self._segments
-        now = self._active.created_at
-        self._segments, self._bases = [], []
-        self._delete_segments(doomed, 0)
-        self._active = Segment.create(str(self.folder), new_start, self.directory.resources, now)
-        self._segments.append(self._active)
-        self._bases.append(new_start)
+        now = self._segments.active.created_at
+        self._delete_segments(self._segments.take_all(), 0)
+        folder, resources = str(self.folder), self.directory.resources
+        self._segments.append(Segment.create(folder, new_start, resources, now))
         self.log_start = new_start
         self.history.clear()
         self.producers.clear()
@@ -919,7 +810,7 @@ class Log:
         self.producers.clear()
         recovery.load_producers(
             str(self.folder),
-            self._segments,
+            self._segments.items,
             self._snapshot_offsets,
             self.producers,
             end_offset,
@@ -986,9 +877,8 @@ class Log:
         It may run in another thread, at any later time.
         """
         end_offset, cut_count = self.log_end, self._cut_count
-        slot = max(bisect_right(self._bases, self.recovery_point) - 1, 0)
-        segments = self._segments[slot:]
-        self._active.save_indexes()  # those of the others were saved when they were closed
+        segments = self._segments.items[self._segments.slot_of(self.recovery_point) :]
+        self._segments.active.save_indexes()  # the others' were saved when they were closed
         self._save_history(sync=False)
         return lambda: self._make_durable(segments, end_offset, cut_count)
 
@@ -1002,7 +892,7 @@ class Log:
 
     @property
     def unflushed_segment_count(self) -> int:
-        return len(self._bases) - max(bisect_right(self._bases, self.recovery_point) - 1, 0)
+        return len(self._segments) - self._segments.slot_of(self.recovery_point)
 
     def _make_durable(self, segments: list[Segment], end_offset: Offset, cut_count: int) -> None:
         """fsync ``segments``, which hold all from the recovery point to ``end_offset``.
@@ -1050,7 +940,7 @@ class Log:
             return
         assert not self._views, "write or undo what is staged first"
         if self.offline is None and not self.is_settled:
-            self._active.close_time_index()
+            self._segments.active.close_time_index()
             self._take_snapshot(sync=sync)
             make_durable = self.begin_flush()
             if sync:
@@ -1075,6 +965,16 @@ class Log:
         )
 
 
+def _read_small_files(folder: str) -> tuple[TopicId | None, EpochHistory | None]:
+    """Topic id and leader epochs; None for one that is absent, or epochs that are damaged."""
+    topic_id = checkpoint.read_topic_id(f"{folder}/{checkpoint.PARTITION_METADATA}")
+    try:
+        return topic_id, checkpoint.read_history(f"{folder}/{checkpoint.LEADER_EPOCHS}")
+    except Corrupt as problem:
+        log.warning("%s; the leader epochs are taken from the batches", problem)
+        return topic_id, None
+
+
 def _doomed_name(topic_partition: TopicPartition) -> str:
     """``topic-0.<32 hex digits>-delete``, the topic cut so that the name stays legal."""
     suffix = f"-{topic_partition.partition}.{os.urandom(16).hex()}-delete"
@@ -1097,6 +997,5 @@ __all__ = [
     "Appended",
     "Log",
     "Origin",
-    "Position",
     "TimedOffset",
 ]
