@@ -1,0 +1,121 @@
+"""The pages are true: generated ones are current, links lead somewhere, commands exist."""
+
+import io
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+import typer
+
+from headrace.cli.main import COMMANDS, main
+from headrace.cli.root import built
+
+ROOT = Path(__file__).parents[2]
+GENERATORS = sorted((ROOT / "scripts").glob("generate_*_page.py"))
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+# What a reader is told to type.
+TOLD = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOT_OURS = {ROOT / "docs" / "cli.md"}  # quotes the help itself
+
+
+def name(path):
+    return str(path.relative_to(ROOT))
+
+
+def code_lines(page):
+    """The lines of fenced code, continued ones joined."""
+    text = "\n".join(re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.M | re.S))
+    return text.replace("\\\n", " ").splitlines()
+
+
+def commands_in(line):
+    """Every command of ours in a line of shell: after a prompt, a pipe, or an assignment."""
+    line = re.sub(r"\s#\s.*", "", line.removeprefix("$ "))
+    for part in re.split(r"\||&&|;", line):
+        try:
+            words = shlex.split(part)
+        except ValueError:
+            continue  # not shell
+        while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            words = words[1:]
+        if words[:1] == ["headrace"]:
+            yield words[1:]
+
+
+def told_commands():
+    return [
+        pytest.param(words, id=f"{name(page)}: headrace {' '.join(words)}")
+        for page in TOLD
+        if page not in NOT_OURS
+        for line in code_lines(page)
+        for words in commands_in(line)
+    ]
+
+
+@pytest.fixture(scope="module")
+def commands():
+    """Every command with the text of its help, by its words."""
+    root = typer.main.get_command(built(list(COMMANDS)))
+    found = {}
+    for noun in COMMANDS:
+        verbs = getattr(root.commands[noun], "commands", {})
+        for words in [(noun, verb) for verb in verbs] or [(noun,)]:
+            found[words] = help_of(*words)
+    return found
+
+
+def help_of(*words):
+    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with redirect_stdout(said), pytest.raises(SystemExit):
+        main([*words, "--help"])
+    said.flush()
+    return said.buffer.getvalue().decode()
+
+
+@pytest.mark.parametrize("script", GENERATORS, ids=lambda path: path.stem)
+def test_a_generated_page_is_what_its_script_would_write(script):
+    checked = subprocess.run(
+        [sys.executable, str(script), "--check"], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, f"run make docs: {checked.stderr}"
+
+
+def test_make_docs_writes_every_generated_page():
+    makefile = (ROOT / "Makefile").read_text()
+    for script in GENERATORS:
+        assert f"scripts/{script.name}" in makefile
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_between_pages_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{name(page)} links to {target}"
+
+
+@pytest.mark.parametrize("words", told_commands())
+def test_a_command_that_a_page_shows_exists_with_its_options(words, commands):
+    options = [word.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word)]
+    plain = [word for word in words if not word.startswith("-")]
+    text = commands.get(tuple(plain[:2])) or commands.get(tuple(plain[:1]))
+    assert text is not None, f"there is no command headrace {' '.join(words)}"
+    for option in options:
+        assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", text), (
+            f"headrace {' '.join(plain[:2])} has no option {option}"
+        )
+
+
+def test_the_pages_show_commands():
+    assert len(told_commands()) > 10
+
+
+def test_make_targets_that_pages_name_exist():
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    for page in PAGES:
+        for line in page.read_text().splitlines():
+            for target in re.findall(r"(?:`|^)make ([a-z]+)", line):
+                assert target in targets, f"{name(page)}: make {target}"
