@@ -13,7 +13,7 @@ from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from tests.fakes.raw_client import RawClient
 
-SMALL_SEGMENTS = {"internal.segment.bytes": "2000", "index.interval.bytes": "100"}
+SMALL_SEGMENTS = {"internal.segment.bytes": "2000"}  # no index entry within one
 
 
 def one_record():
