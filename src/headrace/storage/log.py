@@ -569,7 +569,8 @@ class Log:
         """Whole batches from the one that holds ``fetch_offset``, up to ``end_offset`` (exclusive).
 
         At most ``max_bytes``, except that the first batch comes whole in any
-        case if ``at_least_one``. None if there is nothing.
+        case if ``at_least_one``. None if there is nothing. Raises Corrupt or
+        OSError if the files do not yield it.
         """
         log_end = self.log_end
         if not self.log_start <= fetch_offset <= log_end:
@@ -584,25 +585,10 @@ class Log:
             return None
         segments = self._segments
         try:
-            try:
-                return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
-            except Corrupt as problem:
-                segments.renew_indexes(fetch_offset, problem)
-                return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
-        except (Corrupt, OSError) as failure:
-            raise self._unreadable(failure) from failure
-
-    def _unreadable(self, failure: Corrupt | OSError) -> Rejected:
-        if isinstance(failure, OSError):
-            self.directory.failed(failure)
-            return Rejected(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{self.topic_partition} could not be read: {failure.strerror or failure}",
-            )
-        log.error(
-            "%s. Delete the records up to there (DeleteRecords), or bring the file back", failure
-        )
-        return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{self.topic_partition} is damaged: {failure}")
+            return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
+        except Corrupt as problem:
+            segments.renew_indexes(fetch_offset, problem)
+            return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
 
     def bytes_between(self, fetch_offset: Offset, end_offset: Offset) -> int:
         """About how many bytes [fetch_offset, end_offset) has; for deciding whether to wait."""
@@ -615,26 +601,17 @@ class Log:
 
     def offset_for_time(self, timestamp: Millis) -> TimedOffset | None:
         """The first record at or after ``timestamp``. May run in another thread."""
-        try:
-            return self._segments.offset_for_time(timestamp, self.log_start)
-        except (Corrupt, OSError) as failure:
-            raise self._unreadable(failure) from failure
+        return self._segments.offset_for_time(timestamp, self.log_start)
 
     def max_timestamp(self) -> TimedOffset | None:
         """The first record with the largest timestamp (KIP-734). May run in another thread."""
-        try:
-            return self._segments.max_timestamp()
-        except (Corrupt, OSError) as failure:
-            raise self._unreadable(failure) from failure
+        return self._segments.max_timestamp()
 
     def aborted_transactions(
         self, start: Offset, end_offset: Offset
     ) -> list[tuple[ProducerId, Offset]]:
         """Producer and first offset of each aborted transaction with records in the range."""
-        try:
-            return self._segments.aborted_between(start, end_offset)
-        except (Corrupt, OSError) as failure:
-            raise self._unreadable(failure) from failure
+        return self._segments.aborted_between(start, end_offset)
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
         """Up to where (exclusive) every transaction is decided and replicated."""
