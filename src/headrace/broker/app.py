@@ -165,13 +165,14 @@ class Broker:
             self,
             tree,
             endpoints=self._endpoints(),
-            cluster_id=self.logs.cluster_id,
+            cluster_id=None if self.logs.cluster_is_new else self.logs.cluster_id,
             found=[
                 FoundPartition(log.topic_partition, log.topic_id, log.history.latest)
                 for log in self.logs
             ],
         )
         await self.control.start()
+        self.logs.adopt_cluster(self.picture.cluster_id)
         self.groups.refresh()
         self.transactions.refresh()
 

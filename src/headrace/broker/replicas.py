@@ -14,7 +14,14 @@ from headrace.core.partition import Effect, HighWatermarkAdvanced, Leadership
 from headrace.model.cluster import PartitionState
 from headrace.model.config import TopicConfig
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
-from headrace.model.ids import BrokerId, LeaderEpoch, Offset, TopicId, TopicPartition
+from headrace.model.ids import (
+    NO_TOPIC_ID,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, CODEC_NAMES, NO_CODEC
 from headrace.storage.directory import Logs
 from headrace.storage.log import Appended, Log
@@ -213,6 +220,9 @@ class Replicas:
                     log = self.logs.create(topic_partition, state.topic_id, config)
                 elif log.config is not config:
                     log.update_config(config)
+                if log.topic_id == NO_TOPIC_ID:
+                    # Its partition.metadata was lost, or not yet written when the process died.
+                    log.adopt_topic_id(state.topic_id)
                 replica = Replica(topic_partition, log, self)
                 self._by_name.setdefault(state.topic, {})[state.partition] = replica
                 self._by_id.setdefault(state.topic_id, {})[state.partition] = replica

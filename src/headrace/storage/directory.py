@@ -18,6 +18,7 @@ import resource
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.model.config import TopicConfig
@@ -78,6 +79,8 @@ class Logs:
         Raises ConfigError if one belongs to somebody else, or if none can be
         used; a folder whose disk fails goes offline instead.
         """
+        if self.cluster_id is None:
+            self.cluster_id = self._told_cluster_id()
         try:
             for directory in self.directories:
                 directory.on_offline = self._went_offline
@@ -94,6 +97,27 @@ class Logs:
             reasons = "; ".join(f"{each.path}: {each.offline}" for each in self.directories)
             self._unlock()
             raise ConfigError(f"none of log.dirs can be used: {reasons}")
+
+    def _told_cluster_id(self) -> str | None:
+        """What the folders say; an empty one, of a new disk, may come before the others."""
+        for directory in self.directories:
+            with suppress(OSError):
+                values = checkpoint.read_properties(directory.path / checkpoint.META_PROPERTIES)
+                if values and values.get("cluster.id"):
+                    return values["cluster.id"]
+        return None
+
+    @property
+    def cluster_is_new(self) -> bool:
+        """Whether no folder told the cluster's id; then it is not known outside of them."""
+        return any(directory.cluster_is_new for directory in self._online())
+
+    def adopt_cluster(self, cluster_id: str) -> None:
+        """Belong to this cluster, if the id was only made up."""
+        for directory in self._online():
+            if directory.cluster_id != cluster_id:
+                directory.adopt_cluster(cluster_id)
+        self.cluster_id = cluster_id
 
     def open_all(self, now: Millis) -> None:
         """Open every partition folder; ``lock`` first, if it was not called yet."""

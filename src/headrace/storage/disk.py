@@ -27,6 +27,7 @@ class LogDirectory:
         self.later = later
         self.directory_id = ""
         self.cluster_id = ""
+        self.cluster_is_new = False  # nobody told the cluster's id, so it was made up
         self.clean_start = False  # whether the last stop was clean
         self.last_broker_epoch = -1  # of the process that stopped cleanly
         self.offline: str | None = None  # why, once the disk has failed
@@ -93,6 +94,7 @@ class LogDirectory:
     def _check_owner(self, cluster_id: str | None, node_id: int) -> None:
         path = self.path / checkpoint.META_PROPERTIES
         values = checkpoint.read_properties(path)
+        self.cluster_is_new = cluster_id is None and (values or {}).get("cluster.id") is None
         if values is None:
             self.cluster_id = cluster_id or id_to_text(os.urandom(16))
             self.directory_id = id_to_text(os.urandom(16))
@@ -129,6 +131,14 @@ class LogDirectory:
             values["cluster.id"] = self.cluster_id
             values["directory.id"] = self.directory_id
             checkpoint.write_properties(path, values)
+
+    def adopt_cluster(self, cluster_id: str) -> None:
+        """Belong to a cluster that is older than our knowledge of it."""
+        path = self.path / checkpoint.META_PROPERTIES
+        values = checkpoint.read_properties(path) or {}
+        checkpoint.write_properties(path, values | {"cluster.id": cluster_id})
+        self.cluster_id = cluster_id
+        self.cluster_is_new = False
 
     def _read(self, name: str) -> dict[TopicPartition, Offset]:
         try:

@@ -268,11 +268,21 @@ class Log:
         self._jitter_ms = random.randrange(jitter_ms_max) if jitter_ms_max > 0 else 0
         self._active_changed()
 
+    def adopt_topic_id(self, topic_id: TopicId) -> None:
+        """Write down whose partition this is, where the folder does not say."""
+        try:
+            checkpoint.write_topic_id(
+                self.folder / checkpoint.PARTITION_METADATA, topic_id, sync=False
+            )
+        except OSError as error:
+            raise self._storage_failed(error) from error
+        self.topic_id = topic_id
+
     def _active_changed(self) -> None:
         """Work out, once per segment, beyond what a batch no longer belongs into it."""
         active = self._segments.active
         self._last_offset_max = active.base_offset + RELATIVE_OFFSET_MAX
-        self._staged_position = active.size
+        self._staged_position = active.size + sum(batch[2] for batch in self._staged)
         self._segments.forget_recent()
         self._roll_timestamp = self._roll_at = _NEVER
         # Both indexes grow by at most an entry per batch. Close to the limit
@@ -281,6 +291,8 @@ class Log:
         self._is_tight = len(active.index) > self._tight_from
         if active.size > 0:
             self._age_from(active.first_timestamp)
+        elif self._staged:
+            self._age_from(Millis(self._staged[0][3]))
 
     def _age_from(self, first_timestamp: Millis) -> None:
         age_ms_max = self.config.segment_ms - self._jitter_ms
@@ -406,7 +418,8 @@ class Log:
         except BadBatch as bad:
             self._undo_staged()
             raise Corrupt(f"{self.topic_partition}: the leader sent {bad.reason}") from None
-        except Corrupt:
+        except (Corrupt, Rejected):
+            self._failure = None  # nobody else has staged anything
             self._undo_staged()
             raise
         self.write_staged()
@@ -636,9 +649,15 @@ class Log:
         if old.base_offset == base_offset:
             return False
         new = Segment.create(str(self.folder), base_offset, self.directory.resources, now)
-        old.close_time_index()
-        old.save_indexes()
-        self._take_snapshot(sync=False)
+        try:
+            old.close_time_index()
+            old.save_indexes()
+            self._take_snapshot(sync=False)
+        except OSError:
+            # The old segment goes on and grows beyond this base; an empty
+            # segment in its middle would hide what is written from here on.
+            recovery.remove(new)
+            raise
         old.modified_at = now
         old.retire()
         self._segments.append(new)
@@ -816,10 +835,8 @@ class Log:
                 with suppress(FileNotFoundError):  # the whole folder may be gone by now
                     os.unlink(path)  # noqa: PTH108
 
-        if delay_ms > 0:
-            self.directory.later(delay_ms, unlink)
-        else:
-            unlink()
+        # Never here: freeing a gigabyte takes the file system its time.
+        self.directory.later(delay_ms, unlink)
 
     def _delete_snapshots_below(self, offset: Offset) -> None:
         self._forget_snapshots([known for known in self._snapshot_offsets if known < offset])

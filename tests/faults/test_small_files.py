@@ -1,0 +1,74 @@
+"""Small files beside the logs that are lost or garbled: the node starts, or says what is wrong."""
+
+import pytest
+
+from headrace.model.errors import Corrupt
+from headrace.records.record import Record, build_batch
+from headrace.testing import Broker
+from tests.fakes.raw_client import RawClient
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A broker with one record in ``orders``, stopped; give it back with ``start``."""
+    broker = Broker(data=tmp_path, topics=["orders"])
+    with broker, RawClient(broker.bootstrap_servers) as client:
+        client.produce("orders", build_batch([Record(0, -1, None, b"1 book")]))
+    yield broker
+    broker.stop()
+
+
+def holds_the_record(broker):
+    with RawClient(broker.bootstrap_servers) as client:
+        return client.fetch("orders", 0).high_watermark == 1
+
+
+def cluster_id(broker):
+    with RawClient(broker.bootstrap_servers) as client:
+        return client.metadata().cluster_id
+
+
+@pytest.mark.parametrize("lose", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
+def test_without_its_owners_file_a_folder_belongs_to_the_cluster_of_its_tree(stopped, lose):
+    stopped.start()
+    before = cluster_id(stopped)
+    stopped.stop()
+    lose(stopped.data / "meta.properties")
+    stopped.start()
+    assert holds_the_record(stopped)
+    stopped.restart()
+    assert cluster_id(stopped) == before
+    assert before in (stopped.data / "meta.properties").read_text()
+
+
+def test_a_new_disk_before_the_others_joins_their_cluster(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    with Broker(data=old) as broker:
+        before = cluster_id(broker)
+    with Broker(config={"log.dirs": f"{new},{old}"}) as broker:
+        assert cluster_id(broker) == before
+
+
+def test_an_owners_file_that_is_no_text_is_named(stopped):
+    (stopped.data / "meta.properties").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(Corrupt, match=r"meta\.properties: not a text file"):
+        stopped.start()
+
+
+def test_a_topic_whose_folder_lost_its_id_gets_it_back_and_can_be_deleted_by_it(stopped):
+    path = stopped.data / "orders-0" / "partition.metadata"
+    written = path.read_text()
+    path.unlink()
+    stopped.start()
+    assert path.read_text() == written
+    with RawClient(stopped.bootstrap_servers) as client:
+        topic_id = client.metadata("orders").topics[0].topic_id
+        assert client.fetch(topic_id, 0, version=13).high_watermark == 1
+        stopped.reset()
+        assert client.fetch(topic_id, 0, version=13).error_code == 100  # UNKNOWN_TOPIC_ID
+
+
+def test_a_clean_mark_that_is_no_text_is_a_clean_mark(stopped):
+    (stopped.data / ".kafka_cleanshutdown").write_bytes(b"\xff\xfe\x00")
+    stopped.start()
+    assert holds_the_record(stopped)
