@@ -272,7 +272,7 @@ class Log:
         """Write down whose partition this is, where the folder does not say."""
         try:
             checkpoint.write_topic_id(
-                self.folder / checkpoint.PARTITION_METADATA, topic_id, sync=False
+                f"{self.folder}/{checkpoint.PARTITION_METADATA}", topic_id, sync=False
             )
         except OSError as error:
             raise self._storage_failed(error) from error
