@@ -327,6 +327,10 @@ def _recover(
     while slot < len(segments):
         segment = segments[slot]
         file_size = segment.size
+        if file_size == 0 and segment.base_offset < log_end:
+            remove(segment)  # left by a roll that failed
+            del segments[slot]
+            continue
         log_end, problem = _check_segment(
             segment, position, max(log_end, segment.base_offset), producers, history,
             index_interval_size,

@@ -14,6 +14,7 @@ from headrace.records.batch import crc_holds, headers, read_header
 from headrace.records.record import iter_records
 from headrace.storage import files
 from headrace.storage.log import INTERNAL
+from headrace.storage.segment import Segment
 from tests.fakes.logs import (
     NOW,
     ORDERS,
@@ -699,6 +700,50 @@ def test_a_write_that_fails_because_of_a_roll_is_reported_to_whoever_staged_befo
     assert (log.log_end, log.staged_end) == (0, 0)
     log.write_staged()
     assert append(log, batch(b"4")).base_offset == 0
+
+
+def test_a_roll_that_fails_leaves_nothing_that_would_hide_records(disk, monkeypatch):
+    log = disk.log()
+    log.update_config(settings(segment_bytes=300))
+    fill(log, [b"a" * 100])
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "save_indexes", no_space)
+        for _ in range(3):
+            with pytest.raises(Rejected):
+                log.append_as_leader(batch(b"b" * 200), REIGN, NOW)
+    assert segment_names(log) == [0]
+    log.update_config(settings())
+    fill(log, [b"c", b"d"])
+    log.folder.joinpath(f"{1:020d}.log").touch()  # had we been killed before we removed it
+    log = disk.restarted(clean=False)
+    assert [value for _, value in read_all(log)] == [b"a" * 100, b"c", b"d"]
+    assert segment_names(log) == [0]
+
+
+def no_space(*arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_follower_whose_disk_is_full_tries_again(log, monkeypatch):
+    log.update_config(settings(segment_bytes=200))
+    sent = [batch(b"x" * 50, base_offset=i, leader_epoch=0) for i in range(4)]
+    with monkeypatch.context() as patched:
+        fail_writes(patched, errno.ENOSPC)
+        with pytest.raises(Rejected):
+            log.append_as_follower(as_leader_has_them(*sent))
+    assert (log.log_end, log.staged_end) == (0, 0)
+    log.append_as_follower(as_leader_has_them(*sent))
+    assert len(read_all(log)) == 4
+
+
+def test_settings_may_change_while_batches_are_staged(log):
+    log.append_as_leader(batch(b"a" * 100), REIGN, NOW)
+    log.update_config(settings(segment_bytes=250, segment_ms=1000))
+    log.append_as_leader(batch(b"b" * 100), REIGN, NOW)
+    log.append_as_leader(batch(b"c", timestamp=NOW + 1001), REIGN, NOW)
+    log.write_staged()
+    assert segment_names(log) == [0, 1, 2]
+    assert len(read_all(log)) == 3
 
 
 def test_an_index_entry_that_points_into_a_batch_is_found_out_and_mended(disk, caplog):
