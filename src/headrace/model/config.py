@@ -74,7 +74,8 @@ _QUIET_REASONS = frozenset(
         "groups",
         "share",
         "streams",
-        "transactions",
+        "on_time",
+        "loads",
     ]
 )
 

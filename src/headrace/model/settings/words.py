@@ -8,7 +8,8 @@ REASONS = {
     "groups": "consumer groups come with a later release",
     "share": "share groups come with a later release",
     "streams": "streams groups come with a later release",
-    "transactions": "transactions come with a later release",
+    "on_time": "a transaction is aborted the moment its time is over",
+    "loads": "internal topics are loaded in pieces of a fixed size",
     "quotas": "quotas come with a later release",
     "security": "authentication and authorization come with a later release",
     "tls": "TLS listeners come with a later release",
@@ -114,6 +115,22 @@ MEANINGS = {
     # producers
     "producer.id.expiration.check.interval.ms": "how often expired producer ids are looked for",
     "producer.id.expiration.ms": "an idempotent producer silent for so long is forgotten",
+    "add.partitions.to.txn.retry.backoff.max.ms": (
+        "how long a batch waits for the end of its producer's last transaction"
+    ),
+    "add.partitions.to.txn.retry.backoff.ms": "how often it looks meanwhile",
+    "transaction.max.timeout.ms": "the longest timeout that a transaction may ask for",
+    "transaction.partition.verification.enable": (
+        "a batch must be part of a transaction that the coordinator knows"
+    ),
+    "transaction.remove.expired.transaction.cleanup.interval.ms": (
+        "how often expired transactional ids are looked for"
+    ),
+    "transaction.state.log.min.isr": "min.insync.replicas of __transaction_state",
+    "transaction.state.log.num.partitions": "partitions of __transaction_state when it is made",
+    "transaction.state.log.replication.factor": "replicas of __transaction_state when it is made",
+    "transaction.state.log.segment.bytes": "segment.bytes of __transaction_state",
+    "transactional.id.expiration.ms": "a transactional id idle for so long is forgotten",
     # ours
     "headrace.validate.records": "records are unpacked and checked one by one, off the loop",
 }
