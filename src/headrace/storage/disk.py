@@ -5,6 +5,7 @@ import fcntl
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from headrace.storage.segment import Resources
 log = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
+_COMPLAINT_INTERVAL_S = 10
 
 
 class LogDirectory:
@@ -37,6 +39,7 @@ class LogDirectory:
         self.log_starts: dict[TopicPartition, Offset] = {}
         self.cleaner_offsets: dict[TopicPartition, Offset] = {}
         self._lock_fd = -1
+        self._quiet_until = 0.0
         self._written: dict[str, dict[TopicPartition, Offset]] = {}  # file name -> its content
         self._writing = threading.Lock()
         self._checkpoint_count = 0
@@ -207,6 +210,9 @@ class LogDirectory:
     def failed(self, error: OSError) -> bool:
         """Judge an error of this disk; tells whether it took the folder offline."""
         if error.errno in TRANSIENT_ERRNOS:
+            if time.monotonic() < self._quiet_until:
+                return False  # every produce request would say the same
+            self._quiet_until = time.monotonic() + _COMPLAINT_INTERVAL_S
             log.error(
                 "%s: %s. Nothing was written; make room (or raise the limit) and it goes on",
                 self.path,

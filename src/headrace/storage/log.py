@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.core.history import EpochHistory, Reign
-from headrace.core.producers import Origin, Producers
+from headrace.core.producers import AbortedTransaction, Origin, Producers
 from headrace.core.retention import (
     RELATIVE_OFFSET_MAX,
     Expiry,
@@ -624,7 +624,17 @@ class Log:
         self, start: Offset, end_offset: Offset
     ) -> list[tuple[ProducerId, Offset]]:
         """Producer and first offset of each aborted transaction with records in the range."""
-        return self._segments.aborted_between(start, end_offset)
+        try:
+            return self._segments.aborted_between(start, end_offset)
+        except Corrupt:
+            for slot in range(self._segments.slot_of(start), len(self._segments)):
+                self._sound_aborted(slot)
+            return self._segments.aborted_between(start, end_offset)
+
+    def _sound_aborted(self, slot: int) -> list[AbortedTransaction]:
+        return recovery.sound_aborted(
+            str(self.folder), self._segments.items, slot, self._snapshot_offsets, self._clean_at
+        )
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
         """Up to where (exclusive) every transaction is decided and replicated."""
@@ -774,8 +784,9 @@ class Log:
         end_offset = offset
         if position < active.size:
             end_offset = min(offset, Offset(active.header_at(position).base_offset))
+        aborted = self._sound_aborted(len(self._segments) - 1)
         active.cut(position, end_offset)
-        active.set_aborted([known for known in active.aborted if known.last_offset < end_offset])
+        active.set_aborted([known for known in aborted if known.last_offset < end_offset])
         self._ended_at(end_offset)
 
     def truncate_fully(self, new_start: Offset) -> None:

@@ -165,6 +165,8 @@ def _open_active(segment: Segment) -> Offset:
     if segment.size == 0:
         segment.start_indexes()
         return segment.base_offset
+    # Now, because a write that adds to them must not find out that they are damaged.
+    assert segment.aborted is not None
     try:
         return segment.read_tail()
     except Corrupt as problem:
@@ -233,6 +235,31 @@ def replay(
             if header.producer_id >= 0 and header.base_offset >= start:
                 pupil.show(header, scan)
         pupil.finish()
+
+
+def sound_aborted(
+    folder: str,
+    segments: list[Segment],
+    slot: int,
+    snapshot_offsets: list[Offset],
+    now: Millis,
+) -> list[AbortedTransaction]:
+    """The aborted transactions of a segment, worked out anew if their file is damaged."""
+    segment = segments[slot]
+    try:
+        return segment.aborted
+    except Corrupt as problem:
+        log.warning("%s; it is made anew from the log", problem)
+    base = segment.base_offset
+    producers = Producers()
+    load_producers(folder, segments, snapshot_offsets, producers, base, now, clean=False)
+    pupil = Pupil(producers)
+    scan = segment.batches_from(Position(0))
+    for _, header in scan:
+        if header.producer_id >= 0:
+            pupil.show(header, scan)
+    segment.set_aborted(pupil.finish())
+    return segment.aborted
 
 
 class Pupil:
@@ -382,6 +409,7 @@ def _resume(segment: Segment, recovery_point: Offset) -> tuple[Position, Offset]
         header = segment.header_at(position)
         if header.last_offset != base + index.last_offsets[slot]:
             return Position(0), base
+        assert segment.aborted is not None  # read, because those below stay as they are
     except (Corrupt, OSError):
         return Position(0), base
     return position, Offset(header.base_offset)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import Millis
+from headrace.model.ids import Millis, Offset
 from headrace.storage import checkpoint
 from headrace.storage.disk import LogDirectory
 from headrace.storage.files import sync_folder
@@ -54,7 +54,7 @@ async def copy_closed(log: Log, target: LogDirectory, now: Callable[[], Millis])
 
 async def _copy_until_still(log: Log, future: Path, now: Callable[[], Millis]) -> bool:
     """False if what was copied has been deleted, compacted or cut meanwhile."""
-    copied: dict[int, int] = {}
+    copied: dict[Offset, int] = {}
     cut_count = log.cut_count
     await asyncio.to_thread(future.mkdir, parents=True, exist_ok=True)
     while not log.closed:

@@ -278,6 +278,15 @@ def test_many_changed_logs_are_stopped_with_one_sync(disk, monkeypatch):
     assert all(log.recovery_point == 1 for log in disk.logs)
 
 
+def test_a_full_disk_is_complained_of_once_in_a_while(disk, caplog):
+    directory = disk.logs.directories[0]
+    for _ in range(100):
+        assert not directory.failed(OSError(errno.ENOSPC, "No space left on device"))
+    assert caplog.text.count("No space left") == 1
+    assert "make room" in caplog.text
+    assert directory.offline is None
+
+
 # -- disks that fail ---------------------------------------------------------------------
 
 

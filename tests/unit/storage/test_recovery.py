@@ -225,6 +225,39 @@ def test_a_damaged_index_is_made_anew(disk, suffix, damage):
     assert after == before
 
 
+@pytest.mark.parametrize("damage", [b"", b"x", b"\xff" * 34], ids=["empty", "cut", "garbage"])
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "crash"])
+def test_a_damaged_transaction_index_is_made_anew(disk, damage, clean):
+    log = disk.log()
+    for first in range(0, 12, 2):
+        append(log, batch(b"t", producer_id=first, transactional=True))
+        append(log, marker(commit=first % 4 == 0, producer_id=first))
+        if first in (4, 8):
+            log.roll(NOW)
+    before = log.aborted_transactions(0, 12)
+    assert before == [(2, 2), (6, 6), (10, 10)]
+    disk.worker.run()
+    disk.logs.checkpoint(wait=True)
+    if clean:
+        disk.stop()
+    else:
+        disk.crash()
+    for base in (0, 6, 10):
+        file(log, base, "txnindex").write_bytes(damage)
+    disk.start()
+    log = disk.log()
+    if damage or not clean:
+        found = log.aborted_transactions(0, 12)
+        assert found[-1] == before[-1]
+        assert not damage or found == before
+    append(log, batch(b"t", producer_id=99, transactional=True))
+    append(log, marker(commit=False, producer_id=99))
+    assert log.aborted_transactions(12, 14) == [(99, 12)]
+    log.truncate_to(8)
+    if damage:
+        assert log.aborted_transactions(0, 8) == before[:2]
+
+
 def test_a_damaged_snapshot_is_replaced_by_an_older_one(disk, caplog):
     log = a_busy_log(disk.log())
     before = state(log)
