@@ -6,7 +6,7 @@ parked acks) is told through ``on_committed``.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never
 
 from headrace.broker.clock import Clock
@@ -290,11 +290,28 @@ class Replicas:
                 failed[replica] = refusal
         return failed
 
-    async def flush_unflushed(self) -> None:
-        while self.unflushed:
-            replica, _ = self.unflushed.popitem()
-            if not replica.log.closed:
-                await replica.log.flush()
+    def take_unflushed(self) -> dict[Replica, Offset]:
+        """What ``flush.messages`` wants fsynced, and up to where (exclusive)."""
+        taken = {replica: replica.log.log_end for replica in self.unflushed}
+        self.unflushed.clear()
+        return taken
+
+    async def flush(self, unflushed: Mapping[Replica, Offset]) -> dict[Replica, Rejected]:
+        """Make that durable; returns the partitions whose disk did not, with why."""
+        failed: dict[Replica, Rejected] = {}
+        for replica, offset_end in unflushed.items():
+            log = replica.log
+            if log.recovery_point < offset_end and not log.closed:
+                try:
+                    await log.flush()
+                except OSError as error:
+                    log.directory.failed(error)
+            if log.recovery_point < offset_end:
+                failed[replica] = Rejected(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"{replica.topic_partition} could not be flushed as flush.messages asks",
+                )
+        return failed
 
     def run(self, replica: Replica, effects: Iterable[Effect]) -> None:
         """Carry out effects in order. Nothing here decides, and nothing awaits."""

@@ -345,7 +345,7 @@ class Producing:
                 self._stage_or_refuse(replica, view, produced.acks, outcome, context.api_version)
         replicas = self._broker.replicas
         produced.written(replicas.write_staged())
-        await replicas.flush_unflushed()
+        produced.written(await replicas.flush(replicas.take_unflushed()))
         self._answer_or_park(produced)
         self._broker.dispatch.serve_committed()
 
@@ -362,15 +362,18 @@ class Producing:
         if replicas.unflushed:
             for produced in turn:
                 produced.slot = produced.link.later()
-            self._broker.spawn(self._flush_and_answer(turn))
+            self._broker.spawn(self._flush_and_answer(turn, replicas.take_unflushed()))
             return
         for produced in turn:
             self._answer_or_park(produced)
 
-    async def _flush_and_answer(self, turn: list[Produced]) -> None:
+    async def _flush_and_answer(
+        self, turn: list[Produced], unflushed: dict[Replica, Offset]
+    ) -> None:
         """``flush.messages`` is reached: acknowledge only what an fsync has made durable."""
-        await self._broker.replicas.flush_unflushed()
+        failed = await self._broker.replicas.flush(unflushed)
         for produced in turn:
+            produced.written(failed)
             self._answer_or_park(produced)
 
     def _answer_or_park(self, produced: Produced) -> None:
