@@ -17,16 +17,16 @@ one are told so (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID) and join again.
 What the group says of versions and clients is documented with each state below.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from struct import Struct
 from struct import error as StructError
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.core.groups.group import Expiry, GroupKind, Member, Timer
+from headrace.core.groups.group import TEXT_SIZE_MAX, Expiry, GroupKind, Member, Timer
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, RequestContext, Ticket
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import Millis
+from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m
 from headrace.wire.framing import decode_record_key, decode_versioned, encode_versioned
 from headrace.wire.framing import encode_record_key as encode_key
@@ -41,10 +41,12 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 _GROUP_METADATA_VERSION = 3
 _CONSUMER = "consumer"
 _RETRY_EMPTY_MS = 5_000
+BEGIN = "begin"  # the timer by which a group that was made of another kind rebalances
 
 _FIRST_JOIN_WITH_REQUIRED_ID = 4
 _FIRST_JOIN_WITH_SKIP_ASSIGNMENT = 9
 
+_UUID = "." * 36
 _SUBSCRIPTION_HEAD = Struct(">hi")  # version, number of topics
 _LENGTH = Struct(">h")
 
@@ -199,6 +201,7 @@ class ClassicGroup:
         drawn_id: str,
         now: Millis,
     ) -> Outcome:
+        check_texts(context, request)
         member_id = request.member_id
         if not self._has_room_for(member_id):
             return self._turn_away(ticket, member_id, now)
@@ -211,7 +214,7 @@ class ClassicGroup:
             if instance_id is not None:
                 if instance_id in self._static:
                     return self._replace_static(ticket, context, request, new_id, protocols, now)
-            elif context.api_version >= _FIRST_JOIN_WITH_REQUIRED_ID:
+            elif requires_known_id(context, request):
                 # KIP-394: it joins again under this id. One that dies before costs the group no
                 # rebalance, only a name that is forgotten after a session's time.
                 self._pending.add(new_id)
@@ -238,11 +241,12 @@ class ClassicGroup:
         return member_id in self.members or len(self.members) < size_max
 
     def _turn_away(self, ticket: Ticket, member_id: str, now: Millis) -> Outcome:
-        refused = join_refused(ticket, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        outcome = join_refused(ticket, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
+        count = len(self.members)
         if member_id in self.members:
-            return refused + self._remove(member_id)
+            outcome += self._remove(member_id)
         self._pending.discard(member_id)
-        return refused
+        return outcome + self._close_gap(count, now)
 
     def _supports(self, protocol_type: str, protocols: Sequence[tuple[str, bytes]]) -> bool:
         """Would there be a protocol that all members know, with this one among them?"""
@@ -554,13 +558,14 @@ class ClassicGroup:
         for given in request.assignments:
             if given.member_id in assignments:
                 assignments[given.member_id] = given.assignment
+        record = self._record(now, assignments)
         replies = []
         for member_id, parked in self._syncing.items():
             replies.append(Reply(parked, self._assignment(assignments[member_id])))
             known = self.members[member_id]
             self._timers.set(known.session, now + known.session_timeout_ms)
         self._syncing.clear()
-        return outcome + Outcome((self._record(now, assignments),), tuple(replies))
+        return outcome + Outcome((record,), tuple(replies))
 
     def _assignment(self, assignment: bytes) -> m.SyncGroupResponse:
         return m.SyncGroupResponse(
@@ -657,6 +662,8 @@ class ClassicGroup:
             return self._session_over(timer.subject, now)
         if timer.kind == "sync":
             return self._sync_time_over(now)
+        if timer.kind == BEGIN:
+            return self._prepare(now) if self.state is GroupState.STABLE else NOTHING
         if self.state is not GroupState.PREPARING:
             return NOTHING
         return self._initial_delay_over(now) if self._is_initial else self._complete_join(now)
@@ -687,6 +694,31 @@ class ClassicGroup:
                 if waiting == ticket:
                     del parked[member_id]
                     return
+
+    # -- to and from groups of another kind -----------------------------------------------
+
+    def give_up_waiting(self) -> Outcome:
+        """The group is about to become one of another kind; whoever waits has to join that."""
+        outcome = NOTHING
+        for member_id, ticket in self._joining.items():
+            outcome += join_refused(ticket, ErrorCode.REBALANCE_IN_PROGRESS, member_id)
+        for ticket in self._syncing.values():
+            outcome += refused(ticket, m.SyncGroupResponse, ErrorCode.REBALANCE_IN_PROGRESS)
+        self._joining.clear()
+        self._syncing.clear()
+        return outcome
+
+    def adopt(self, members: Iterable[ClassicMember], generation: int) -> None:
+        """Be the group of these consumers, who come from one of another kind."""
+        for member in members:
+            self._insert(member)
+        self.generation = generation
+        self.protocol_type_known = _CONSUMER
+        self.protocol_name = self._choose_protocol()
+
+    def snapshot(self, now: Millis) -> NewRecord:
+        """The record that makes the group as it is."""
+        return self._record(now)
 
     # -- who is in ------------------------------------------------------------------------
 
@@ -750,7 +782,14 @@ class ClassicGroup:
             return self._prepare(now)  # the limit was lowered; a rebalance applies it
         return NOTHING
 
-    def check_commit(self, member: Member, *, transactional: bool, api_version: int) -> None:
+    def check_commit(
+        self,
+        member: Member,
+        *,
+        transactional: bool,
+        api_version: int,
+        partitions: Callable[[], Iterable[tuple[TopicId, int]]],
+    ) -> None:
         member_id, instance_id, generation = member
         if generation < 0 and self.state is GroupState.EMPTY:
             return  # a consumer that assigns to itself, or an administrator
@@ -869,11 +908,7 @@ class ClassicGroup:
         )
 
     def _encode(self, value: m.GroupMetadataValue) -> NewRecord:
-        try:
-            return NewRecord(self._key(), encode_versioned(value, _GROUP_METADATA_VERSION))
-        except StructError:
-            # A text of more than 32,767 bytes: newer requests can carry it, the record cannot.
-            raise Rejected(ErrorCode.INVALID_REQUEST) from None
+        return NewRecord(self._key(), encode_versioned(value, _GROUP_METADATA_VERSION))
 
     def replay(self, value: m.GroupMetadataValue) -> None:
         """Be as the record says. Members that are here already keep what it does not tell."""
@@ -921,10 +956,27 @@ def replay_group_metadata(shard: "GroupShard", record_key: bytes, value: bytes |
     group.replay(decode_versioned(m.GroupMetadataValue, value))
 
 
+def check_texts(context: RequestContext, request: m.JoinGroupRequest) -> None:
+    """Newer requests can carry longer texts than the record of the group."""
+    texts = [request.group_id, request.protocol_type, *(p.name for p in request.protocols)]
+    texts.append(f"{request.group_instance_id or context.client_id}-{_UUID}")
+    if any(len(text.encode()) > TEXT_SIZE_MAX for text in texts):
+        raise Rejected(ErrorCode.INVALID_REQUEST)
+
+
 def rebalance_timeout_ms(request: m.JoinGroupRequest) -> int:
     """Version 0 had one time-out for both."""
     given = request.rebalance_timeout_ms
     return given if given >= 0 else request.session_timeout_ms
+
+
+def requires_known_id(context: RequestContext, request: m.JoinGroupRequest) -> bool:
+    """Is this a dynamic member that has to be told its id before it is let in (KIP-394)?"""
+    return (
+        context.api_version >= _FIRST_JOIN_WITH_REQUIRED_ID
+        and not request.member_id
+        and request.group_instance_id is None
+    )
 
 
 def join_refused(ticket: Ticket, code: ErrorCode, member_id: str) -> Outcome:

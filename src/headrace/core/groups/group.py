@@ -1,14 +1,16 @@
 """What all kinds of groups have in common, and what their shard needs of each."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol
 
 from headrace.core.outcome import NewRecord, Outcome, RequestContext, Ticket
 from headrace.model.cluster import Picture
 from headrace.model.config import BrokerConfig
-from headrace.model.ids import Millis
+from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m
+
+TEXT_SIZE_MAX = 32_767  # bytes of a text in most records: its length has 16 bits
 
 
 class GroupKind(Enum):
@@ -107,8 +109,15 @@ class Group(Protocol):
         """The log is replayed: start the sessions of the members that it brought back."""
         ...
 
-    def check_commit(self, member: Member, *, transactional: bool, api_version: int) -> None:
-        """May this member commit offsets now?"""
+    def check_commit(
+        self,
+        member: Member,
+        *,
+        transactional: bool,
+        api_version: int,
+        partitions: Callable[[], Iterable[tuple[TopicId, int]]],
+    ) -> None:
+        """May this member commit offsets now? ``partitions`` tells of which, if that matters."""
         ...
 
     def committed(self, member: Member, now: Millis) -> None:

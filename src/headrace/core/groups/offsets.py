@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
 from typing import Any, NamedTuple
 
-from headrace.core.groups.group import Expiry
+from headrace.core.groups.group import TEXT_SIZE_MAX, Expiry
 from headrace.core.outcome import NewRecord
 from headrace.model.cluster import Picture
 from headrace.model.errors import ErrorCode, Rejected
@@ -41,7 +41,6 @@ _PLAIN_TAIL = Struct(">qBBB16s")
 _PLAIN_SIZE = _PLAIN_VALUE.size
 _KEY_TYPE = 1
 _new = tuple.__new__
-TEXT_SIZE_MAX = 32_767
 
 
 class CommittedOffset(NamedTuple):

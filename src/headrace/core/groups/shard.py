@@ -1,6 +1,6 @@
 """The groups behind one partition of ``__consumer_offsets``: found by id, dispatched by kind."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from struct import Struct
 
 from headrace.core.groups.classic import (
@@ -9,14 +9,17 @@ from headrace.core.groups.classic import (
     refused,
     replay_group_metadata,
 )
+from headrace.core.groups.consumer import REPLAYERS as CONSUMER_REPLAYERS
 from headrace.core.groups.group import Cluster, Group, Member, Timer
 from headrace.core.groups.offsets import (
     OFFSET_COMMIT_TYPES,
+    AnyCommitRequest,
     Commit,
     Offsets,
     decode_value,
     take_commits,
 )
+from headrace.core.groups.patterns import TopicPatterns
 from headrace.core.groups.timers import Timers
 from headrace.core.outcome import (
     NOTHING,
@@ -27,6 +30,7 @@ from headrace.core.outcome import (
     RequestContext,
     Ticket,
 )
+from headrace.model.cluster import Picture
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, Millis, TopicId
 from headrace.wire import messages as m
@@ -34,7 +38,7 @@ from headrace.wire import messages as m
 Replayer = Callable[["GroupShard", bytes, bytes | None], None]
 
 # By record type. Offsets come first in ``GroupShard.replay`` and are not here.
-_REPLAYERS: Mapping[int, Replayer] = {2: replay_group_metadata}
+_REPLAYERS: Mapping[int, Replayer] = {2: replay_group_metadata, **CONSUMER_REPLAYERS}
 
 _RECORD_TYPE = Struct(">h")
 _PARTITION = Struct(">i")
@@ -55,6 +59,7 @@ class GroupShard:
         self.groups: dict[str, Group] = {}
         self.timers: Timers[Timer] = Timers()
         self.offsets = Offsets()
+        self.patterns = TopicPatterns()
         self._to_expire: list[str] = []  # groups that this round of expiry has not seen yet
 
     # -- outcome.Shard --------------------------------------------------------------------
@@ -195,9 +200,7 @@ class GroupShard:
         )
         code = ErrorCode.NONE
         try:
-            self._check_commit(
-                request.group_id, member, context.api_version, transactional=False, now=now
-            )
+            self._check_commit(request, member, context.api_version, transactional=False, now=now)
         except Rejected as refusal:
             code = refusal.code
         expire_at = -1
@@ -231,9 +234,7 @@ class GroupShard:
         member = Member(request.member_id, request.group_instance_id, request.generation_id)
         code = ErrorCode.NONE
         try:
-            self._check_commit(
-                request.group_id, member, context.api_version, transactional=True, now=now
-            )
+            self._check_commit(request, member, context.api_version, transactional=True, now=now)
         except Rejected as refusal:
             code = refusal.code
         response = m.TxnOffsetCommitResponse()
@@ -255,16 +256,28 @@ class GroupShard:
         return Outcome(tuple(records), (Reply(ticket, response),), producer=producer)
 
     def _check_commit(
-        self, group_id: str, member: Member, api_version: int, *, transactional: bool, now: Millis
+        self,
+        request: AnyCommitRequest,
+        member: Member,
+        api_version: int,
+        *,
+        transactional: bool,
+        now: Millis,
     ) -> None:
-        group = self.groups.get(group_id)
+        group = self.groups.get(request.group_id)
         if group is None:
             if member.generation < 0:
                 return  # whoever claims no membership may begin a group by committing
             if not transactional and api_version >= _FIRST_COMMIT_WITH_GROUP_NOT_FOUND:
                 raise Rejected(ErrorCode.GROUP_ID_NOT_FOUND)
             raise Rejected(ErrorCode.ILLEGAL_GENERATION)
-        group.check_commit(member, transactional=transactional, api_version=api_version)
+        by_topic_id = not transactional and api_version >= FIRST_COMMIT_WITH_TOPIC_IDS
+        group.check_commit(
+            member,
+            transactional=transactional,
+            api_version=api_version,
+            partitions=lambda: _partitions_of(request, self.cluster.picture, by_topic_id),
+        )
         if member.member_id and not transactional:
             group.committed(member, now)
 
@@ -461,6 +474,21 @@ class GroupShard:
             return Outcome(replies=(Reply(ticket, result),))
         records = (*self.offsets.tombstones_of_group(group_id), *group.tombstones())
         return Outcome(records, (Reply(ticket, result),), splittable=True)
+
+
+def _partitions_of(
+    request: AnyCommitRequest, picture: Picture, by_topic_id: bool
+) -> Iterator[tuple[TopicId, int]]:
+    """What a commit is about, as far as it exists."""
+    for topic in request.topics:
+        state = (
+            picture.topic_by_id(TopicId(topic.topic_id))  # type: ignore[union-attr]
+            if by_topic_id
+            else picture.topics.get(topic.name)
+        )
+        if state is not None:
+            for wanted in topic.partitions:
+                yield state.topic_id, wanted.partition_index
 
 
 def _offsets_of(
