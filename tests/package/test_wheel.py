@@ -1,0 +1,163 @@
+"""The wheel in a bare environment: small, complete, and the README's example works there."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from headrace import __version__
+
+ROOT = Path(__file__).parents[2]
+CONSTRAINTS = ROOT / "constraints.txt"
+LIMIT_S = 300
+# What the base install may bring, itself included. Spark, Arrow and Java stay out.
+EXPECTED = {
+    "headrace", "crc32c", "cramjam", "google-re2", "confluent-kafka", "typer", "rich",
+    # theirs
+    "annotated-doc", "annotated-types", "click", "markdown-it-py", "mdurl", "pydantic",
+    "pydantic-core", "pygments", "shellingham", "typing-extensions", "typing-inspection",
+    # the environment's own
+    "pip", "setuptools",
+}  # fmt: skip
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command, **options):
+    options = {"capture_output": True, "text": True, "timeout": LIMIT_S} | options
+    done = subprocess.run([str(word) for word in command], **options)
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def pip_environment():
+    """Builds in isolation take the pinned setuptools, too."""
+    return {**os.environ, "PIP_CONSTRAINT": str(CONSTRAINTS), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from what is committed or about to be, outside the working tree."""
+    folder = tmp_path_factory.mktemp("package")
+    source = folder / "source"
+    listed = run("git", "ls-files", "-co", "--exclude-standard", cwd=ROOT).splitlines()
+    for name in listed:
+        if name.split("/")[0] in ("src", "LICENSE", "README.md", "pyproject.toml"):
+            if not (ROOT / name).exists():
+                continue  # deleted, and not yet committed
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, source / name)
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", folder / "dist", source,
+        env=pip_environment())  # fmt: skip
+    (built,) = (folder / "dist").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def bare(wheel, tmp_path_factory):
+    """The scripts folder of an environment that holds the wheel and what it needs, no more."""
+    folder = tmp_path_factory.mktemp("bare")
+    run(sys.executable, "-m", "venv", folder / "venv")
+    scripts = folder / "venv" / "bin"
+    run(scripts / "python", "-m", "pip", "install", "-q", wheel, env=pip_environment())
+    return scripts
+
+
+def own_environment(bare):
+    """As a user's shell: none of this repository's folders or settings."""
+    kept = {
+        k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST", "HEADRACE"))
+    }
+    return {**kept, "PATH": f"{bare}{os.pathsep}{os.environ['PATH']}"}
+
+
+def readme_example():
+    (shown,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    return shown
+
+
+def test_the_wheel_holds_the_package_and_nothing_of_the_repository(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert tops == {"headrace", "pyspark_headrace", f"headrace-{__version__}.dist-info"}
+    assert "headrace/py.typed" in names
+    assert "headrace/wire/messages/__init__.pyi" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not [name for name in names if name.endswith((".jar", ".c", ".so"))]
+
+
+def test_the_base_install_brings_no_spark_and_no_java(bare):
+    listed = json.loads(run(bare / "python", "-m", "pip", "list", "--format", "json"))
+    installed = {re.sub(r"[-_.]+", "-", package["name"]).lower() for package in listed}
+    assert installed <= EXPECTED, f"unexpected: {sorted(installed - EXPECTED)}"
+    assert "headrace" in installed
+    assert not list(bare.parent.rglob("*.jar"))
+
+
+def test_what_is_installed_is_what_was_tested(bare):
+    pinned = dict(
+        line.split("==")
+        for line in CONSTRAINTS.read_text().splitlines()
+        if line and not line.startswith("#")
+    )
+    pinned = {re.sub(r"[-_.]+", "-", name).lower(): pin for name, pin in pinned.items()}
+    for package in json.loads(run(bare / "python", "-m", "pip", "list", "--format", "json")):
+        name = re.sub(r"[-_.]+", "-", package["name"]).lower()
+        if name not in ("headrace", "pip", "setuptools"):
+            assert package["version"] == pinned.get(name), f"{name} is not pinned"
+
+
+def test_the_test_of_the_readme_runs_without_pytest(bare, tmp_path):
+    program = tmp_path / "example.py"
+    program.write_text(readme_example() + "\ntest_what_is_sent_arrives()\nprint('passed')\n")
+    said = run(bare / "python", program, cwd=tmp_path, env=own_environment(bare))
+    assert said == "passed\n"
+
+
+def test_the_command_tells_its_version_and_serves(bare, tmp_path):
+    environment = own_environment(bare)
+    assert __version__ in run(bare / "headrace", "version", cwd=tmp_path, env=environment)
+    ready = tmp_path / "address"
+    log_path = tmp_path / "log"
+    with log_path.open("wb") as log:
+        node = subprocess.Popen(
+            [bare / "headrace", "serve", "--listen", "127.0.0.1:0", "--ready-file", ready],
+            cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=log, text=True,
+        )  # fmt: skip
+    try:
+        # The line comes once clients are accepted, after the file is there.
+        line = node.stdout.readline()
+        assert ready.exists(), log_path.read_text()
+        address = ready.read_text().strip()
+        assert address in line
+        environment["HEADRACE_BOOTSTRAP"] = address
+        run(bare / "headrace", "produce", "greetings", input="hello\n", env=environment)
+        heard = run(
+            bare / "headrace", "consume", "greetings", "--from-beginning", "--max", "1",
+            env=environment,
+        )  # fmt: skip
+        assert heard == "hello\n"
+    finally:
+        node.send_signal(signal.SIGTERM)
+        node.communicate(timeout=LIMIT_S)
+    assert node.returncode == 0
+    assert (tmp_path / "headrace-data" / ".kafka_cleanshutdown").exists()
+
+
+def test_with_pytest_beside_it_the_fixtures_are_there(bare, tmp_path):
+    run(bare / "python", "-m", "pip", "install", "-q", "pytest", env=pip_environment())
+    (tmp_path / "test_readme.py").write_text(readme_example())
+    (tmp_path / "test_fixtures.py").write_text(
+        "def test_a_topic_for_each_test(headrace_broker, headrace_topic):\n"
+        "    assert (headrace_broker.data / f'{headrace_topic}-0').is_dir()\n"
+    )
+    said = run(bare / "python", "-m", "pytest", "-q", "-W", "error", tmp_path,
+               cwd=tmp_path, env=own_environment(bare))  # fmt: skip
+    assert "2 passed" in said
