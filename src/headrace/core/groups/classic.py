@@ -540,7 +540,10 @@ class ClassicGroup:
         self, ticket: Ticket, request: m.SyncGroupRequest, member: ClassicMember, now: Millis
     ) -> Outcome:
         member_id = member.member_id
-        if self.state is GroupState.PREPARING:
+        # A group that was just made of another kind may count on partitions that their owners
+        # have not given back; until it has rebalanced, nobody is told of them.
+        is_about_to = Timer(self.group_id, BEGIN) in self._timers
+        if self.state is GroupState.PREPARING or is_about_to:
             raise Rejected(ErrorCode.REBALANCE_IN_PROGRESS)
         if self.state is GroupState.EMPTY:
             raise Rejected(ErrorCode.UNKNOWN_MEMBER_ID)

@@ -39,7 +39,7 @@ from headrace.core.groups.members import (
     without_epochs,
 )
 from headrace.core.groups.reconciliation import Reported
-from headrace.core.outcome import NOTHING, Outcome, Reply, RequestContext, Ticket
+from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, RequestContext, Ticket
 from headrace.model.cluster import Picture
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.model.ids import Millis
@@ -94,19 +94,7 @@ def _join(
         shard, state, (replaced,), is_replaced=True
     )
     member = _subscribe(change, state, request, member_id, is_new=is_new)
-    updated = member._replace(
-        instance_id=instance_id if instance_id is not None else member.instance_id,
-        rack_id=subscription.rack_id or member.rack_id,
-        rebalance_timeout_ms=rebalance_timeout_ms(request),
-        client_id=context.client_id,
-        client_host=context.client_host,
-        topics=frozenset(subscription.topics),
-        pattern="",  # the classic protocol has no patterns; its clients resolve their own
-        classic=ClassicTerms(
-            request.session_timeout_ms,
-            tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
-        ),
-    )
+    updated = _updated(member, context, request, subscription)
     change.members[member_id] = updated
     if updated != member:
         change.put(updated)
@@ -128,21 +116,12 @@ def _join(
     )
     shard.timers.cancel(Timer(state.group_id, REJOIN, member_id))
     if turns_classic:
-        after = ConsumerState(state.group_id)
-        after.group_epoch = state.group_epoch
-        for staying in change.members.values():
-            after.put(staying)
-        after.resolved = change.resolved
-        change.records += after.tombstones()
-        change.records.append(
-            downgrade(
-                shard,
-                after,
-                list(change.members.values()),
-                change.targets,
-                must_rebalance=is_subscription_new,
-                now=now,
-            )
+        # A member that has still to give back or to get something can only do so in a rebalance.
+        is_at_rest = change.group_epoch == change.assignment_epoch and all(
+            member.is_reconciled_to(change.assignment_epoch) for member in change.members.values()
+        )
+        change.records += _turned_classic(
+            shard, state, change, must_rebalance=not is_at_rest, now=now
         )
     else:
         set_session(shard, state.group_id, updated, now)
@@ -150,6 +129,53 @@ def _join(
             Timer(state.group_id, RESYNC, member_id), now + updated.rebalance_timeout_ms
         )
     return Outcome(tuple(change.records), (Reply(ticket, answer),))
+
+
+def _updated(
+    member: ConsumerMember,
+    context: RequestContext,
+    request: m.JoinGroupRequest,
+    subscription: m.ConsumerProtocolSubscription,
+) -> ConsumerMember:
+    instance_id = request.group_instance_id
+    return member._replace(
+        instance_id=instance_id if instance_id is not None else member.instance_id,
+        rack_id=subscription.rack_id or member.rack_id,
+        rebalance_timeout_ms=rebalance_timeout_ms(request),
+        client_id=context.client_id,
+        client_host=context.client_host,
+        topics=frozenset(subscription.topics),
+        pattern="",  # the classic protocol has no patterns; its clients resolve their own
+        classic=ClassicTerms(
+            request.session_timeout_ms,
+            tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+        ),
+    )
+
+
+def _turned_classic(
+    shard: "GroupShard",
+    state: ConsumerState,
+    change: Change,
+    *,
+    must_rebalance: bool,
+    now: Millis,
+) -> list[NewRecord]:
+    """The last member of the new protocol was replaced: all go on as a classic group."""
+    after = ConsumerState(state.group_id)
+    after.group_epoch = state.group_epoch
+    after.resolved = change.resolved
+    for member in change.members.values():
+        after.put(member)
+    record = downgrade(
+        shard,
+        after,
+        list(change.members.values()),
+        change.targets,
+        must_rebalance=must_rebalance,
+        now=now,
+    )
+    return [*after.tombstones(), record]
 
 
 def check_room(shard: "GroupShard", state: ConsumerState, member_id: str) -> None:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.groups.group import TEXT_SIZE_MAX, Expiry
 from headrace.core.outcome import NewRecord
-from headrace.model.cluster import Picture
+from headrace.model.cluster import Picture, TopicState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m
@@ -294,68 +294,85 @@ def take_commits(
     response: AnyCommitResponse,
     offsets: Offsets | None,
 ) -> list[NewRecord]:
-    """Fill in ``response``, code by code; the records of the offsets that are taken.
-
-    This is the hot loop of a commit: objects are made past their constructors, and a value
-    without metadata is packed in one go.
-    """
+    """Fill in ``response``, code by code; the records of the offsets that are taken."""
     records: list[NewRecord] = []
-    add_record = records.append
-    group_id, picture, by_topic_id, refusal, metadata_length_max, expire_at, now = commit
-    is_plain = expire_at < 0
     topic_class = getattr(response, f"{type(response).__name__}Topic")
     partition_class = getattr(response, f"{type(response).__name__}Partition")
-    unknown = ErrorCode.UNKNOWN_TOPIC_ID if by_topic_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    make, pack_partition, pack_head = object.__new__, _PARTITION.pack, _PLAIN_HEAD.pack
     topic: Any  # of either request
     for topic in request.topics:
         given = topic_class(name=topic.name)
         response.topics.append(given)
-        if by_topic_id:
+        if commit.by_topic_id:
             given.topic_id = topic.topic_id
-            state = picture.topic_by_id(TopicId(topic.topic_id))
-            unknown = (
-                ErrorCode.UNKNOWN_TOPIC_ID
-                if state is None
-                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
+            state = commit.picture.topic_by_id(TopicId(topic.topic_id))
         else:
-            state = picture.topics.get(topic.name)
-        partition_count = len(state.partitions) if state is not None else 0
-        prefix = topic_id = tail = b""
-        if offsets is not None and state is not None:
-            prefix, topic_id = offsets.prefix(group_id, state.name), state.topic_id
-            tail = _PLAIN_TAIL.pack(now, 1, 0, 16, topic_id)
+            state = commit.picture.topics.get(topic.name)
+        if state is None and commit.by_topic_id:
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         answers = given.partitions
-        for wanted in topic.partitions:
-            answer = make(partition_class)
-            answer.partition_index = partition = wanted.partition_index
-            answers.append(answer)
-            metadata = wanted.committed_metadata
-            if not 0 <= partition < partition_count:
-                answer.error_code = unknown
-                continue
-            answer.error_code = refusal
-            if refusal:
-                continue
-            if not metadata and is_plain:
-                value = (
-                    pack_head(4, wanted.committed_offset, wanted.committed_leader_epoch, 1) + tail
-                )
-            elif metadata and len(metadata) > metadata_length_max:
-                answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                continue
-            else:
-                value = encode_value(
-                    CommittedOffset(
-                        wanted.committed_offset,
-                        wanted.committed_leader_epoch,
-                        metadata or "",
-                        now,
-                        expire_at,
-                        topic_id,
+        if state is None or commit.refusal:
+            partition_count = len(state.partitions) if state is not None else 0
+            for wanted in topic.partitions:
+                is_known = 0 <= wanted.partition_index < partition_count
+                answers.append(
+                    partition_class(
+                        partition_index=wanted.partition_index,
+                        error_code=commit.refusal if is_known else unknown,
                     )
                 )
-            # A plain tuple: a named one would cost as much as all the rest of the record.
-            add_record((prefix + pack_partition(partition), value))  # type: ignore[arg-type]
+        else:
+            assert offsets is not None
+            prefix = offsets.prefix(commit.group_id, state.name)
+            records += _take_topic(
+                commit, topic.partitions, state, prefix, partition_class, answers
+            )
+    return records
+
+
+def _take_topic(
+    commit: Commit,
+    partitions: Iterable[Any],
+    state: TopicState,
+    prefix: bytes,
+    answer_class: type[Any],
+    answers: list[Any],
+) -> list[NewRecord]:
+    """The hot loop of a commit: answers are made past their constructor, and a value without
+    metadata is packed in one go.
+    """
+    records: list[Any] = []
+    partition_count, topic_id = len(state.partitions), state.topic_id
+    metadata_length_max, expire_at, now = commit[-3:]
+    is_plain = expire_at < 0
+    tail = _PLAIN_TAIL.pack(now, 1, 0, 16, topic_id)
+    make, pack_partition, pack_head = object.__new__, _PARTITION.pack, _PLAIN_HEAD.pack
+    for wanted in partitions:
+        answer = make(answer_class)
+        answer.partition_index = partition = wanted.partition_index
+        answer.error_code = ErrorCode.NONE
+        answers.append(answer)
+        metadata = wanted.committed_metadata
+        if not 0 <= partition < partition_count:
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            continue
+        if not metadata and is_plain:
+            value = pack_head(4, wanted.committed_offset, wanted.committed_leader_epoch, 1) + tail
+        elif metadata and len(metadata) > metadata_length_max:
+            answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            continue
+        else:
+            value = encode_value(
+                CommittedOffset(
+                    wanted.committed_offset,
+                    wanted.committed_leader_epoch,
+                    metadata or "",
+                    now,
+                    expire_at,
+                    topic_id,
+                )
+            )
+        # A plain tuple: a named one would cost as much as all the rest of the record.
+        records.append((prefix + pack_partition(partition), value))
     return records
