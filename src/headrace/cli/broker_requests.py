@@ -1,4 +1,4 @@
-"""Requests that librdkafka has no call for: settings of broker loggers and of all brokers at once.
+"""Requests that librdkafka has no call for: some settings of brokers, and all about transactions.
 
 One request, one answer, on a connection of its own, in the clear: with TLS or
 SASL asked for, the command says that it cannot.
@@ -89,19 +89,42 @@ def change_settings(
     _check(result.error_code, result.error_message)
 
 
+def ask(
+    connection: Connection,
+    address: tuple[str, int],
+    api_key: int,
+    api_version: int,
+    request: Message,
+    answer_class: type[Answer],
+) -> Answer:
+    """One request to one broker, in a flexible version."""
+    with _opened(connection, address) as link:
+        return _ask(link, api_key, api_version, request, answer_class)
+
+
 def _connected(connection: Connection, resource_name: str) -> socket.socket:
     """A loggers' request must reach the broker that is named; any other goes to the first."""
-    if (connection.setting("security.protocol") or "plaintext").lower() != "plaintext":
-        raise values.wrong(
-            "settings of broker loggers and of all brokers at once travel without TLS and SASL "
-            "only; use Kafka's kafka-configs with this cluster"
-        )
+    require_plaintext(connection)
     brokers = connection.brokers()
     address = brokers.get(resource_name) or parsed_address(connection.bootstrap.split(",")[0])
     if resource_name and resource_name not in brokers:
         raise CommandFailed(
             f"there is no broker {resource_name}; the cluster has {', '.join(sorted(brokers))}"
         )
+    return _opened(connection, address)
+
+
+def require_plaintext(connection: Connection) -> None:
+    """Say early what would otherwise fail in a strange way."""
+    if (connection.setting("security.protocol") or "plaintext").lower() != "plaintext":
+        raise values.wrong(
+            "this travels without TLS and SASL only; use Kafka's own kafka-configs or "
+            "kafka-transactions with this cluster"
+        )
+
+
+def _opened(connection: Connection, address: tuple[str, int]) -> socket.socket:
+    require_plaintext(connection)
     try:
         return socket.create_connection(address, ANSWER_TIMEOUT_S)
     except OSError as failure:
@@ -148,7 +171,7 @@ def _exactly(link: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def _check(error_code: int, message: str | None) -> None:
+def _check(error_code: int, message: str | None = None) -> None:
     if error_code:
         try:
             name = ErrorCode(error_code).name

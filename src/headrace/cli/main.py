@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": "demo",
     "topics": "topics",
     "configs": "configs",
+    "transactions": "transactions",
     "produce": "produce",
     "consume": "consume",
     "dump-log": "dump_log",

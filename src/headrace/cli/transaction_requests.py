@@ -1,0 +1,231 @@
+"""Asking brokers about transactions: who coordinates, who leads, and what each of them knows."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from headrace.cli.broker_requests import ask
+from headrace.cli.client import Connection
+from headrace.cli.output import CommandFailed
+from headrace.model.errors import ErrorCode
+from headrace.wire import messages as m
+from headrace.wire.api import ApiKey
+
+_TRANSACTION = 1  # the kind of coordinator
+# Each the newest that is flexible and that Kafka 3.0 or later speaks.
+_FIND_COORDINATOR_VERSION = 4
+_WRITE_MARKERS_VERSION = 1
+
+Address = tuple[str, int]
+Partition = tuple[str, int]
+
+
+class Listed(NamedTuple):
+    transactional_id: str
+    coordinator: str  # the broker's number
+    producer_id: int
+    state: str
+
+
+class Described(NamedTuple):
+    transactional_id: str
+    coordinator: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    started_at: int  # -1: never
+    partitions: tuple[Partition, ...]
+
+
+class ActiveProducer(NamedTuple):
+    """A producer as one partition knows it."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int  # -1: no transaction of it has ended here
+    last_timestamp: int
+    start_offset: int  # of its open transaction; -1 if there is none
+
+
+def name_of(error_code: int) -> str:
+    try:
+        return ErrorCode(error_code).name
+    except ValueError:
+        return f"error {error_code}"
+
+
+def list_all(
+    connection: Connection,
+    *,
+    states: Sequence[str] = (),
+    producer_ids: Iterable[int] = (),
+    longer_than_ms: int = -1,
+    pattern: str | None = None,
+) -> list[Listed]:
+    """From every broker, since each knows what it coordinates."""
+    request = m.ListTransactionsRequest(
+        state_filters=list(states),
+        producer_id_filters=list(producer_ids),
+        duration_filter=longer_than_ms,
+        transactional_id_pattern=pattern,
+    )
+    # The oldest version that can say it, so that older clusters can be asked too.
+    version = 2 if pattern is not None else 1 if longer_than_ms >= 0 else 0
+    found = []
+    for broker, address in sorted(connection.brokers().items()):
+        answer = ask(
+            connection,
+            address,
+            ApiKey.LIST_TRANSACTIONS,
+            version,
+            request,
+            m.ListTransactionsResponse,
+        )
+        if answer.error_code:
+            raise CommandFailed(f"broker {broker}: {name_of(answer.error_code)}")
+        if answer.unknown_state_filters:
+            unknown = ", ".join(answer.unknown_state_filters)
+            raise CommandFailed(f"broker {broker} knows no state {unknown}")
+        found += [
+            Listed(one.transactional_id, broker, one.producer_id, one.transaction_state)
+            for one in answer.transaction_states
+        ]
+    return sorted(found)
+
+
+def describe(connection: Connection, transactional_id: str) -> Described:
+    coordinator, address = _coordinator(connection, transactional_id)
+    answer = ask(
+        connection,
+        address,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        0,
+        m.DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+        m.DescribeTransactionsResponse,
+    )
+    (found,) = answer.transaction_states
+    if found.error_code:
+        raise CommandFailed(f"{transactional_id}: {name_of(found.error_code)}")
+    return Described(
+        transactional_id,
+        coordinator,
+        found.producer_id,
+        found.producer_epoch,
+        found.transaction_state,
+        found.transaction_timeout_ms,
+        found.transaction_start_time_ms,
+        tuple((topic.topic, partition) for topic in found.topics for partition in topic.partitions),
+    )
+
+
+def _coordinator(connection: Connection, transactional_id: str) -> tuple[str, Address]:
+    any_address = next(iter(connection.brokers().values()))
+    answer = ask(
+        connection,
+        any_address,
+        ApiKey.FIND_COORDINATOR,
+        _FIND_COORDINATOR_VERSION,
+        m.FindCoordinatorRequest(key_type=_TRANSACTION, coordinator_keys=[transactional_id]),
+        m.FindCoordinatorResponse,
+    )
+    (found,) = answer.coordinators
+    if found.error_code:
+        raise CommandFailed(
+            f"the coordinator of {transactional_id} is not to be found: {name_of(found.error_code)}"
+        )
+    return str(found.node_id), (found.host, found.port)
+
+
+def producers_of(
+    connection: Connection, partitions: Iterable[Partition], leaders: dict[Partition, int]
+) -> list[ActiveProducer]:
+    """What the leaders of ``partitions`` know of their producers."""
+    by_leader: dict[int, list[Partition]] = {}
+    for partition in partitions:
+        by_leader.setdefault(leaders[partition], []).append(partition)
+    found = []
+    for leader, wanted in sorted(by_leader.items()):
+        found += _producers(connection, leader, wanted)
+    return found
+
+
+def _producers(
+    connection: Connection, leader: int, partitions: Sequence[Partition]
+) -> list[ActiveProducer]:
+    request = m.DescribeProducersRequest
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    answer = ask(
+        connection,
+        _address(connection, leader),
+        ApiKey.DESCRIBE_PRODUCERS,
+        0,
+        request(
+            topics=[
+                request.TopicRequest(name=topic, partition_indexes=numbers)
+                for topic, numbers in by_topic.items()
+            ]
+        ),
+        m.DescribeProducersResponse,
+    )
+    found = []
+    for topic_answer in answer.topics:
+        for partition_answer in topic_answer.partitions:
+            if partition_answer.error_code:
+                raise CommandFailed(
+                    f"{topic_answer.name}:{partition_answer.partition_index}: "
+                    f"{name_of(partition_answer.error_code)}"
+                )
+            found += [
+                ActiveProducer(
+                    topic_answer.name,
+                    partition_answer.partition_index,
+                    producer.producer_id,
+                    producer.producer_epoch,
+                    producer.coordinator_epoch,
+                    producer.last_timestamp,
+                    producer.current_txn_start_offset,
+                )
+                for producer in partition_answer.active_producers
+            ]
+    return found
+
+
+def abort(connection: Connection, leader: int, hanging: ActiveProducer) -> None:
+    """End a transaction in one partition, past its coordinator."""
+    request = m.WriteTxnMarkersRequest
+    answer = ask(
+        connection,
+        _address(connection, leader),
+        ApiKey.WRITE_TXN_MARKERS,
+        _WRITE_MARKERS_VERSION,
+        request(
+            markers=[
+                request.WritableTxnMarker(
+                    producer_id=hanging.producer_id,
+                    producer_epoch=hanging.producer_epoch,
+                    transaction_result=False,
+                    coordinator_epoch=max(hanging.coordinator_epoch, 0),
+                    topics=[
+                        request.WritableTxnMarkerTopic(
+                            name=hanging.topic, partition_indexes=[hanging.partition]
+                        )
+                    ],
+                )
+            ]
+        ),
+        m.WriteTxnMarkersResponse,
+    )
+    code = answer.markers[0].topics[0].partitions[0].error_code
+    if code:
+        raise CommandFailed(f"{hanging.topic}:{hanging.partition}: {name_of(code)}")
+
+
+def _address(connection: Connection, broker: int) -> Address:
+    brokers = connection.brokers()
+    if str(broker) not in brokers:
+        raise CommandFailed(f"the leader, broker {broker}, is not there")
+    return brokers[str(broker)]

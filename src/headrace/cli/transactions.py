@@ -1,0 +1,340 @@
+"""``headrace transactions``: list and describe them, find those that hang, and end one."""
+
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from confluent_kafka import KafkaException
+
+from headrace.cli import output, values
+from headrace.cli import transaction_requests as requests
+from headrace.cli.broker_requests import require_plaintext
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientFile,
+    ClientSettings,
+    Format,
+    OutputFormat,
+    examples,
+    noun,
+)
+from headrace.cli.transaction_requests import ActiveProducer, Described, Partition
+
+app = noun(
+    "Look at transactions, and end those that hang.",
+    "headrace transactions list --state Ongoing",
+    "headrace transactions find-hanging",
+)
+
+# A transaction cannot be open for longer unless somebody raised transaction.max.timeout.ms.
+_DEFAULT_AGE = "15m"
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="transactions")
+
+
+@app.command(
+    "list",
+    epilog=examples(
+        "headrace transactions list",
+        "headrace transactions list --state Ongoing --longer-than 10m",
+        "headrace transactions list --pattern 'orders-.*'",
+    ),
+)
+def list_transactions(
+    states: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help="Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort; "
+            "may be repeated.",
+        ),
+    ] = None,
+    producer_ids: Annotated[
+        list[int] | None,
+        typer.Option("--producer-id", metavar="N", help="Of this producer; may be repeated."),
+    ] = None,
+    longer_than: Annotated[
+        str | None,
+        typer.Option(
+            "--longer-than", metavar="DURATION", help="Begun so long ago or earlier (90s, 2h)."
+        ),
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--pattern", metavar="REGEX", help="The whole transactional id must match (RE2)."
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """List transactional ids and what state their last transaction is in."""
+    connection = _connection(bootstrap, settings, client_file)
+    found = requests.list_all(
+        connection,
+        states=states or (),
+        producer_ids=producer_ids or (),
+        longer_than_ms=-1 if longer_than is None else _duration_ms(longer_than),
+        pattern=pattern,
+    )
+    if format is Format.JSON:
+        output.document([one._asdict() for one in found])
+    else:
+        output.table(["TRANSACTIONAL ID", "COORDINATOR", "PRODUCER ID", "STATE"], found)
+
+
+@app.command(no_args_is_help=True, epilog=examples("headrace transactions describe orders-1"))
+def describe(
+    names: Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL-ID...", show_default=False)],
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Show state, producer, time and partitions of transactions."""
+    connection = _connection(bootstrap, settings, client_file)
+    described: list[Described] = []
+    failures = []
+    for name in names:
+        try:
+            described.append(requests.describe(connection, name))
+        except output.CommandFailed as failure:
+            failures.append(str(failure))
+    if format is Format.JSON:
+        output.document([_document(one) for one in described])
+    elif described:
+        now = _now()
+        output.table(
+            [
+                "TRANSACTIONAL ID",
+                "COORDINATOR",
+                "PRODUCER ID",
+                "EPOCH",
+                "STATE",
+                "TIMEOUT MS",
+                "STARTED",
+                "OPEN FOR MS",
+                "PARTITIONS",
+            ],
+            [_row(one, now) for one in described],
+        )
+    for reason in failures:
+        output.error(reason)
+    if failures:
+        output.leave(output.FAILED)
+
+
+@app.command(
+    "find-hanging",
+    epilog=examples(
+        "headrace transactions find-hanging",
+        "headrace transactions find-hanging orders:0 payments --older-than 1h",
+    ),
+)
+def find_hanging(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC[:PARTITION]", help="All topics if none is named; orders:0,2-4 works too."
+        ),
+    ] = None,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            "--older-than",
+            metavar="DURATION",
+            help="Only where the producer has been silent for so long.",
+        ),
+    ] = _DEFAULT_AGE,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Find transactions that are open in a partition, but not for their coordinator.
+
+    Nobody will ever end them: they hold back readers of committed records and compaction until
+    ``abort`` does.
+    """
+    connection = _connection(bootstrap, settings, client_file)
+    silent_since = _now() - _duration_ms(older_than)
+    leaders = _leaders(connection, names or [])
+    hanging = [
+        producer
+        for producer in requests.producers_of(connection, leaders, leaders)
+        if producer.start_offset >= 0 and producer.last_timestamp <= silent_since
+    ]
+    found = _without_known(connection, hanging)
+    if format is Format.JSON:
+        output.document([one._asdict() for one in found])
+        return
+    output.table(
+        ["TOPIC", "PARTITION", "PRODUCER ID", "EPOCH", "START OFFSET", "LAST WRITTEN"],
+        [
+            (
+                one.topic,
+                one.partition,
+                one.producer_id,
+                one.producer_epoch,
+                one.start_offset,
+                values.iso(one.last_timestamp),
+            )
+            for one in found
+        ],
+    )
+    if found:
+        output.note(
+            "end one with: headrace transactions abort TOPIC:PARTITION --start-offset START-OFFSET"
+        )
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples("headrace transactions abort orders:0 --start-offset 4711"),
+)
+def abort(
+    place: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", show_default=False)],
+    start_offset: Annotated[
+        int,
+        typer.Option("--start-offset", metavar="N", help="Where the transaction begins.", min=0),
+    ],
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """End a hanging transaction in one partition. On a terminal it asks first.
+
+    An open transaction that its coordinator knows must not be ended like this: stop its producer,
+    and it times out.
+    """
+    connection = _connection(bootstrap, settings, client_file)
+    leaders = _leaders(connection, [place])
+    if ":" not in place or len(leaders) != 1:
+        raise values.wrong(f"{place}: expected one partition, as TOPIC:PARTITION")
+    ((partition, leader),) = leaders.items()
+    found = [
+        producer
+        for producer in requests.producers_of(connection, leaders, leaders)
+        if producer.start_offset == start_offset
+    ]
+    if not found:
+        raise output.CommandFailed(
+            f"no open transaction begins at offset {start_offset} of {place}; "
+            "'headrace transactions find-hanging' tells where they begin"
+        )
+    (hanging,) = found
+    if not _without_known(connection, found):
+        output.note(
+            f"warning: the coordinator knows this transaction of producer {hanging.producer_id} "
+            "and will end it by itself"
+        )
+    if not yes and sys.stdin.isatty():
+        question = (
+            f"Abort the transaction of producer {hanging.producer_id} at offset {start_offset} "
+            f"of {place}?"
+        )
+        if not output.confirmed(question):
+            raise output.CommandFailed("nothing aborted")
+    requests.abort(connection, leader, hanging)
+    row = {
+        "topic": partition[0],
+        "partition": partition[1],
+        "producer_id": hanging.producer_id,
+        "status": "aborted",
+    }
+    if format is Format.JSON:
+        output.document([row])
+    else:
+        output.table(["TOPIC", "PARTITION", "PRODUCER ID", "STATUS"], [list(row.values())])
+
+
+def _connection(bootstrap: str, settings: list[str] | None, client_file: Path | None) -> Connection:
+    connection = Connection(bootstrap, settings, client_file)
+    require_plaintext(connection)
+    return connection
+
+
+def _without_known(
+    connection: Connection, candidates: Iterable[ActiveProducer]
+) -> list[ActiveProducer]:
+    """Those whose coordinator does not know that the partition is part of a transaction."""
+    open_ones = list(candidates)
+    if not open_ones:
+        return []
+    listed = requests.list_all(connection, producer_ids={one.producer_id for one in open_ones})
+    known: set[tuple[int, Partition]] = set()
+    for one in listed:
+        try:
+            described = requests.describe(connection, one.transactional_id)
+        except output.CommandFailed:
+            continue  # it expired a moment ago, so nobody will end what it left
+        known.update((described.producer_id, partition) for partition in described.partitions)
+    return [one for one in open_ones if (one.producer_id, (one.topic, one.partition)) not in known]
+
+
+def _leaders(connection: Connection, names: Iterable[str]) -> dict[Partition, int]:
+    """``orders``, ``orders:0``, ``orders:0,2-4`` as partitions, each with its leader."""
+    try:
+        topics = connection.admin().list_topics(timeout=ANSWER_TIMEOUT_S).topics
+    except KafkaException as failure:
+        raise connection.failed(failure, "listing topics") from None
+    found: dict[Partition, int] = {}
+    for text in names or sorted(topics):
+        name, colon, numbers = text.partition(":")
+        if name not in topics:
+            raise output.CommandFailed(f"topic {name} does not exist at {connection.bootstrap}")
+        partitions = topics[name].partitions
+        wanted = values.numbers(numbers, f"partitions of {name}") if colon else sorted(partitions)
+        for partition in wanted:
+            if partition not in partitions:
+                raise output.CommandFailed(
+                    f"topic {name} has {len(partitions)} partitions, no partition {partition}"
+                )
+            found[name, partition] = partitions[partition].leader
+    return found
+
+
+def _document(one: Described) -> dict[str, object]:
+    document: dict[str, object] = one._asdict()
+    document["partitions"] = [
+        {"topic": topic, "partition": partition} for topic, partition in one.partitions
+    ]
+    return document
+
+
+def _row(one: Described, now: int) -> tuple[object, ...]:
+    is_open = one.state in ("Ongoing", "PrepareCommit", "PrepareAbort")
+    return (
+        one.transactional_id,
+        one.coordinator,
+        one.producer_id,
+        one.producer_epoch,
+        one.state,
+        one.timeout_ms,
+        values.iso(one.started_at) if one.started_at >= 0 else None,
+        now - one.started_at if is_open else None,
+        ",".join(f"{topic}:{partition}" for topic, partition in one.partitions) or None,
+    )
+
+
+def _duration_ms(text: str) -> int:
+    duration_ms = values.duration_ms(text)
+    if duration_ms is None:
+        raise values.wrong(f"duration {text!r}: expected something like 90s, 15m, 2h or 1d12h")
+    return duration_ms
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
