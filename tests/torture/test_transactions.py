@@ -1,0 +1,235 @@
+"""Three producers and a copier, killed and paused at random, and the broker too: exactly once.
+
+Read with read_committed, the input holds every record of every committed transaction once and in
+order and none of an aborted one, a transaction of unknown end is there whole or not at all, the
+output is the input record by record, and nothing holds back the last stable offset in the end.
+"""
+
+import operator
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from headrace.model.errors import ErrorCode
+from headrace.testing import Broker
+from tests.fakes.transactional_client import TransactionalClient
+
+pytestmark = pytest.mark.torture
+
+WORKERS = Path(__file__).with_name("transaction_workers.py")
+PARTITIONS = 3
+RECORDS_PER_ROUND = 5_000  # twenty rounds make a hundred thousand
+LIMIT_S = 180
+
+
+class Worker:
+    def __init__(self, kind, name, bootstrap, folder):
+        self.journal = folder / f"{name}.journal"
+        self.command = [sys.executable, str(WORKERS), kind, bootstrap, name, str(self.journal)]
+        self.errors = (folder / f"{name}.errors").open("ab")
+        self.start()
+
+    def start(self):
+        self.process = subprocess.Popen(self.command, stdout=self.errors, stderr=self.errors)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        self.process.terminate()
+
+    def wait(self):
+        try:
+            assert self.process.wait(LIMIT_S) == 0, self.journal
+        finally:
+            self.kill()
+            self.errors.close()
+
+    def lines(self):
+        return self.journal.read_text().splitlines() if self.journal.exists() else []
+
+    def begun(self):
+        """Number -> count of records, of every transaction it began."""
+        return {
+            int(words[1]): int(words[2])
+            for words in map(str.split, self.lines())
+            if words and words[0] == "begin" and len(words) == 3
+        }
+
+    def ended(self, how):
+        return {int(line.split()[1]) for line in self.lines() if line.startswith(how + " ")}
+
+
+def broker_process(broker):
+    return broker._running()._child
+
+
+def paused(process, seconds):
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGCONT)
+
+
+def one_fault(dice, broker, workers):
+    """Something bad, and how it is called."""
+    victim = dice.choice(workers)
+    what = dice.choice(["kill", "kill", "pause", "long pause", "kill broker", "pause broker"])
+    if what == "kill":
+        victim.kill()
+        victim.start()
+    elif what == "pause":
+        paused(victim.process, dice.uniform(0.1, 1))
+    elif what == "long pause":
+        paused(victim.process, dice.uniform(3, 5))  # its transaction times out meanwhile
+    elif what == "kill broker":
+        broker.kill()
+        broker.start()
+    else:
+        paused(broker_process(broker), dice.uniform(0.2, 2))
+    return what
+
+
+def wait_for(condition, what):
+    give_up_at = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < give_up_at, f"waited in vain for {what}"
+        time.sleep(0.1)
+
+
+def committed_values(bootstrap, topic, partition):
+    """All of them, and the offset behind the last."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "check.crcs": True,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    values, end = [], 0
+    give_up_at = time.monotonic() + LIMIT_S
+    while time.monotonic() < give_up_at:
+        for record in consumer.consume(10_000, 0.5):
+            if record.error() is not None:
+                assert record.error().code() == KafkaError._PARTITION_EOF
+                consumer.close()
+                return values, end
+            values.append(record.value().decode())
+            end = record.offset() + 1
+    raise AssertionError(f"{topic}-{partition} has no end")
+
+
+def ends_of(bootstrap, topic, partition):
+    """Last stable offset and high watermark."""
+    with TransactionalClient(bootstrap) as client:
+        found = client.partition_of(topic, partition, offset=0)
+        assert found.error_code == ErrorCode.NONE
+        return found.last_stable_offset, found.high_watermark
+
+
+def copied_to(bootstrap):
+    with TransactionalClient(bootstrap) as client:
+        return [client.committed_offset("copier", "in", number)[0] for number in range(PARTITIONS)]
+
+
+def check_input(producers, found):
+    """``found``: the values of each partition. Returns how many transactions were committed."""
+    values = [value for partition in found for value in partition]
+    assert len(values) == len(set(values)), "a record is there twice"
+    for partition in found:
+        by_producer = defaultdict(list)
+        for value in partition:
+            name, number, index = value.split(":")
+            by_producer[name].append((int(number), int(index)))
+        for places in by_producer.values():
+            assert places == sorted(places), "records are out of order"
+    seen = defaultdict(int)
+    for value in values:
+        name, number, _ = value.split(":")
+        seen[name, int(number)] += 1
+    for name, producer in producers.items():
+        committed, aborted = producer.ended("committed"), producer.ended("aborted")
+        for number, count in producer.begun().items():
+            there = seen[name, number]
+            if number in committed:
+                assert there == count, (
+                    f"{name}:{number} was committed, {there} of {count} are there"
+                )
+            elif number in aborted:
+                assert there == 0, f"{name}:{number} was aborted, {there} records are there"
+            else:
+                assert there in (0, count), f"{name}:{number} is there in part"
+    return len(seen)
+
+
+def test_read_committed_sees_committed_transactions_exactly_once(tmp_path, torture_rounds):
+    dice = random.Random(4)
+    data, journals = tmp_path / "data", tmp_path / "journals"
+    data.mkdir()
+    journals.mkdir()
+    topics = {"in": PARTITIONS, "out": PARTITIONS}
+    with Broker(process=True, data=data, topics=topics) as broker:
+        bootstrap = broker.bootstrap_servers
+        producers = {
+            name: Worker("produce", name, bootstrap, journals) for name in ("one", "two", "three")
+        }
+        copier = Worker("copy", "copier", bootstrap, journals)
+        workers = [*producers.values(), copier]
+        faults = []
+
+        def begun():
+            return sum(sum(producer.begun().values()) for producer in producers.values())
+
+        try:
+            for _ in range(torture_rounds):
+                goal = begun() + RECORDS_PER_ROUND
+                wait_for(lambda goal=goal: begun() >= goal, "progress")
+                faults.append(one_fault(dice, broker, workers))
+            for producer in producers.values():
+                producer.stop()
+            for producer in producers.values():
+                producer.wait()
+            places = [("in", number) for number in range(PARTITIONS)]
+            places += [("out", number) for number in range(PARTITIONS)]
+            for place in places[:PARTITIONS]:
+                wait_for(
+                    lambda place=place: len(set(ends_of(bootstrap, *place))) == 1,
+                    f"the last stable offset of {place}",
+                )
+            read = [committed_values(bootstrap, "in", number) for number in range(PARTITIONS)]
+            found, ends = zip(*read, strict=True)
+            # Behind the last record there are markers, which a consumer passes or not.
+            wait_for(
+                lambda: all(map(operator.ge, copied_to(bootstrap), ends)),
+                f"the copier to reach {ends}",
+            )
+        finally:
+            for worker in workers:
+                worker.stop()
+            copier.wait()
+            for producer in producers.values():
+                producer.kill()
+        for place in places:
+            wait_for(lambda place=place: len(set(ends_of(bootstrap, *place))) == 1, str(place))
+        committed = check_input(producers, found)
+        total = sum(map(len, found))
+        for number in range(PARTITIONS):
+            assert committed_values(bootstrap, "out", number)[0] == found[number]
+    print(
+        f"{torture_rounds} rounds ({', '.join(sorted(set(faults)))}): {begun()} records sent, "
+        f"{total} in {committed} committed transactions, each copied once and in order"
+    )
