@@ -15,7 +15,6 @@ KAFKA_STORAGE_ERROR, the others go on.
 import logging
 import os
 import resource
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from headrace.model.ids import Millis, Offset, TopicId, TopicPartition
 from headrace.storage import checkpoint
 from headrace.storage.background import Background, Job
 from headrace.storage.disk import LogDirectory
-from headrace.storage.files import OpenFiles
+from headrace.storage.files import OpenFiles, remove_folder
 from headrace.storage.log import Log
 from headrace.storage.relocation import FUTURE, copy_closed
 from headrace.storage.segment import IndexCache, Resources
@@ -386,7 +385,7 @@ def _parse(name: str) -> TopicPartition | None:
 
 
 def _removal(folder: Path) -> Job:
-    return lambda: shutil.rmtree(folder, ignore_errors=True)
+    return lambda: remove_folder(folder)
 
 
 def _open_files_max() -> int:

@@ -175,6 +175,13 @@ def write_atomically(path: Path | str, content: bytes, *, sync: bool = True) -> 
         sync_folder(str(path).rpartition("/")[0] or ".")
 
 
+def remove_folder(folder: Path) -> None:
+    """For a thread: freeing many files takes the file system its time."""
+    import shutil  # late: it pulls in three compression modules, and starts are counted
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def sync_folder(folder: str) -> None:
     """Make creations, renames and deletions in ``folder`` outlive a power cut."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

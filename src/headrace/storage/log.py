@@ -17,8 +17,6 @@ it may run in another one.
 import asyncio
 import logging
 import os
-import random
-import shutil
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -65,6 +63,7 @@ from headrace.storage.files import (
     TRANSIENT_ERRNOS,
     FileSlice,
     OpenFile,
+    remove_folder,
     sync_folder,
     write_all,
 )
@@ -265,7 +264,11 @@ class Log:
         self._before_max_ms = config.message_timestamp_before_max_ms
         self._after_max_ms = config.message_timestamp_after_max_ms
         jitter_ms_max = min(config.segment_jitter_ms, config.segment_ms)
-        self._jitter_ms = random.randrange(jitter_ms_max) if jitter_ms_max > 0 else 0
+        self._jitter_ms = 0
+        if jitter_ms_max > 0:
+            import random
+
+            self._jitter_ms = random.randrange(jitter_ms_max)
         self._active_changed()
 
     def adopt_topic_id(self, topic_id: TopicId) -> None:
@@ -965,9 +968,7 @@ class Log:
         self.abandon()
         folder = self.folder.rename(self.folder.with_name(_doomed_name(self.topic_partition)))
         self.folder = folder
-        self.directory.later(
-            self.config.file_delete_delay_ms, lambda: shutil.rmtree(folder, ignore_errors=True)
-        )
+        self.directory.later(self.config.file_delete_delay_ms, lambda: remove_folder(folder))
 
 
 def _read_small_files(folder: str) -> tuple[TopicId | None, EpochHistory | None]:

@@ -13,7 +13,6 @@ copy was not finished and goes; if not, the crash came between 1 and 2 and the c
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset
 from headrace.storage import checkpoint
 from headrace.storage.disk import LogDirectory
-from headrace.storage.files import sync_folder
+from headrace.storage.files import remove_folder, sync_folder
 from headrace.storage.log import Log
 
 FUTURE = "-future"
@@ -35,6 +34,8 @@ async def copy_closed(log: Log, target: LogDirectory, now: Callable[[], Millis])
 
     The caller switches at once: after the next ``await`` the log may have grown.
     """
+    import shutil  # late, as in files
+
     future = target.path / f"{log.topic_partition}.{os.urandom(16).hex()}{FUTURE}"
     for _ in range(_ATTEMPTS):
         if await _copy_until_still(log, future, now):
@@ -44,7 +45,7 @@ async def copy_closed(log: Log, target: LogDirectory, now: Callable[[], Millis])
             for snapshot in log.folder.glob("*.snapshot"):
                 shutil.copyfile(snapshot, future / snapshot.name)
             return future
-        await asyncio.to_thread(shutil.rmtree, future, ignore_errors=True)
+        await asyncio.to_thread(remove_folder, future)
     raise Rejected(
         ErrorCode.KAFKA_STORAGE_ERROR,
         f"{log.topic_partition} changed {_ATTEMPTS} times while it was copied to {target.path}; "
@@ -78,6 +79,8 @@ async def _copy_until_still(log: Log, future: Path, now: Callable[[], Millis]) -
 
 def _copy_segments(source: Path, target: Path, bases: Iterable[int]) -> None:
     """Copy and fsync; for a thread."""
+    import shutil
+
     for base in bases:
         for kind in _KINDS:
             name = f"{base:020d}.{kind}"
