@@ -28,7 +28,7 @@ else:
         def name(cls) -> str:
             return "headrace"
 
-        def schema(self) -> "StructType":
+        def schema(self) -> "StructType | str":
             from headrace.pipeline import source
 
             return source.schema_of(self.options)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.spark.kit import Collected, Topics, with_options
 
 pytestmark = pytest.mark.spark

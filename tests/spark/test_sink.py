@@ -3,6 +3,7 @@
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
+
 from tests.spark.kit import error_of, with_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -1,6 +1,7 @@
 """Streams: what each batch holds, where a query goes on, and what it does when data is gone."""
 
 import pytest
+
 from tests.spark.kit import wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -3,18 +3,37 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from headrace.pipeline.cluster import shared_cluster
 from headrace.pipeline.failures import BadOption
-from headrace.pipeline.offsets import Range, resolve, split
+from headrace.pipeline.fetching import report_loss
+from headrace.pipeline.offsets import Offsets, Range, resolve, split
 from headrace.pipeline.options import SourceOptions
+from headrace.pipeline.pushdown import Bounds, bounds_of, narrow
 from headrace.pipeline.reading import RangePartition, read_partition
 from headrace.pipeline.subscription import places_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class _PushFilters:
+    """``pushFilters`` of one reader, in a form that Spark takes for the one it came with.
+
+    While spark.sql.python.filterPushdown.enabled is off, as it is by default, Spark refuses
+    every read of a reader that has one of its own, which it tells by ``__func__``.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, reader: "BatchReader") -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        self._reader.bounds = bounds_of(filters)
+        return filters  # Spark applies them all again
 
 
 class BatchReader(DataSourceReader):
@@ -23,6 +42,8 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self.bounds = Bounds()
+        setattr(self, "pushFilters", _PushFilters(self))  # noqa: B010 - a method for type checkers
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
@@ -32,22 +53,40 @@ class BatchReader(DataSourceReader):
         read_committed = options.fetch.read_committed
         starts = resolve(options.starting, places, cluster, read_committed=read_committed)
         ends = resolve(options.ending, places, cluster, read_committed=read_committed)
+        self._check_order(starts, ends)
+        if self.bounds != Bounds():
+            starts, ends = narrow(
+                self.bounds,
+                starts,
+                ends,
+                cluster,
+                read_committed=read_committed,
+                disorder_ms=options.disorder_ms,
+            )
         ranges = []
-        for place in places:
-            if starts[place] > ends[place]:
-                if options.starting.all_at is None and options.ending.all_at is None:
-                    raise BadOption(
-                        f"{options.starting.option} of {place} comes out as {starts[place]}, "
-                        f"which lies behind its {options.ending.option}, {ends[place]}"
-                    )
-                continue
-            ranges.append(Range(place, starts[place], ends[place]))
+        for place, first in starts.items():
+            if first < ends[place]:
+                ranges.append(Range(place, first, ends[place]))
         return [
             RangePartition(range_, pictures[range_.place.topic].topic_id)
             for range_ in split(
                 ranges, partitions_min=options.partitions_min, rows_max=options.task_rows_max
             )
         ]
+
+    def _check_order(self, starts: Offsets, ends: Offsets) -> None:
+        """A start behind its end is a mistake, or the log has lost what lay between."""
+        starting, ending = self._options.starting, self._options.ending
+        for place, first in starts.items():
+            if first <= ends[place]:
+                continue
+            what = (
+                f"{starting.option} of {place} comes out as {first}, "
+                f"which lies behind its {ending.option}, {ends[place]}"
+            )
+            if starting.all_at is None and ending.all_at is None:
+                raise BadOption(what)
+            report_loss(self._options.fetch.fail_on_data_loss, what)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_partition(self._options, self._schema, partition)

@@ -30,6 +30,7 @@ from headrace.wire.schema import Message
 EARLIEST, LATEST = -2, -1  # what ListOffsets takes in place of a timestamp
 NO_TOPIC_ID = bytes(16)
 _OFFSET_COMMIT_BY_NAME_VERSION_MAX = 9
+_TOPIC_RESOURCE = 2
 _COORDINATOR_OF_GROUP, _COORDINATOR_OF_TRANSACTION = 0, 1
 
 _Result = TypeVar("_Result")
@@ -269,6 +270,28 @@ class Cluster:
             refuse(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} is being made")
 
         self.persistently(attempt, f"making topic {name!r}")
+
+    def topic_setting(self, names: Sequence[str], setting: str) -> dict[str, str]:
+        """One setting of these topics; those that we may not ask about are left out."""
+        resource_of = m.DescribeConfigsRequest.DescribeConfigsResource
+        request = m.DescribeConfigsRequest(
+            resources=[
+                resource_of(
+                    resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=[setting]
+                )
+                for name in names
+            ]
+        )
+        answer = self.persistently(
+            lambda: self.ask_any(request, m.DescribeConfigsResponse), "asking for settings"
+        )
+        return {
+            result.resource_name: entry.value
+            for result in answer.results
+            if not result.error_code
+            for entry in result.configs
+            if entry.name == setting and entry.value is not None
+        }
 
     # --- offsets ----------------------------------------------------------------------
 

@@ -194,10 +194,10 @@ class Records:
         )
 
     def keys(self) -> pa.Array:
-        return _fields(self.data, self.key_start, self.key_size)
+        return binary_fields(self.data, self.key_start, self.key_size)
 
     def values(self) -> pa.Array:
-        return _fields(self.data, self.value_start, self.value_size)
+        return binary_fields(self.data, self.value_start, self.value_size)
 
     def headers(self) -> pa.Array:
         return _headers(self.data, self.headers_at, self.header_count)
@@ -289,7 +289,7 @@ def _record_starts(data: Bytes, starts: Ints, counts: Ints) -> Ints:
 
 def _walk_together(data: Bytes, starts: Ints, ends: Ints, counts: Ints) -> Ints | None:
     """None where a record is longer than two bytes can say."""
-    pairs = _pairs(data)
+    pairs = byte_pairs(data)
     order = np.argsort(-counts, kind="stable")
     sorted_counts = counts[order]
     longest = int(sorted_counts[0])
@@ -355,13 +355,16 @@ def _long_varint(data: bytes, position: int) -> tuple[int, int]:
 # --- what records say ---------------------------------------------------------------------
 
 
-def _pairs(data: Bytes) -> npt.NDArray[np.uint16]:
+def byte_pairs(data: Bytes) -> npt.NDArray[np.uint16]:
     """Every two neighbouring bytes as one number, without a copy."""
     return np.ndarray((len(data) - 1,), dtype="<u2", buffer=data, strides=(1,))
 
 
-def _varints(data: Bytes, pairs: npt.NDArray[np.uint16], position: Ints) -> tuple[Ints, Ints]:
-    """The zigzag varints at these positions, and the positions behind them."""
+def read_varints(data: Bytes, pairs: npt.NDArray[np.uint16], position: Ints) -> tuple[Ints, Ints]:
+    """The zigzag varints at these positions, and the positions behind them.
+
+    One of more than ten bytes is no number: the position behind it lies beyond the data.
+    """
     pair = pairs[position]
     value = _VALUE_OF_PAIR[pair].astype(np.int64)
     width = _WIDTH_OF_PAIR[pair]
@@ -376,15 +379,16 @@ def _wide_varints(data: Bytes, position: Ints, wider: Ints, value: Ints, behind:
     here = position[wider].copy()
     raw = np.zeros(len(wider), dtype=np.uint64)
     open_ = np.arange(len(wider))
+    last = len(data) - 1
     for shift in range(0, 70, 7):
-        byte = data[here[open_]].astype(np.uint64)
+        byte = data[np.minimum(here[open_], last)].astype(np.uint64)
         raw[open_] |= (byte & np.uint64(0x7F)) << np.uint64(shift)
         here[open_] += 1
         open_ = open_[byte > 0x7F]
         if not open_.size:
             break
     else:
-        raise BadBatch(ErrorCode.INVALID_RECORD, "a number has more than ten bytes")
+        here[open_] = len(data)
     halves = (raw >> np.uint64(1)).astype(np.int64)
     value[wider] = halves ^ -(raw & np.uint64(1)).astype(np.int64)
     behind[wider] = here
@@ -397,19 +401,19 @@ def _parse_records(
     base_timestamp: Ints,
     appended: npt.NDArray[np.bool_],
 ) -> Records:
-    pairs = _pairs(data)
-    length, position = _varints(data, pairs, record_starts[:-1])
+    pairs = byte_pairs(data)
+    length, position = read_varints(data, pairs, record_starts[:-1])
     end = position + length
     if not np.array_equal(end, record_starts[1:]):
         raise BadBatch(ErrorCode.INVALID_RECORD, "a record is longer or shorter than it says")
     position_max = len(data) - 2
-    timestamp_delta, position = _varints(data, pairs, position + 1)
-    offset_delta, position = _varints(data, pairs, np.minimum(position, position_max))
-    key_size, key_start = _varints(data, pairs, np.minimum(position, position_max))
+    timestamp_delta, position = read_varints(data, pairs, np.minimum(position + 1, position_max))
+    offset_delta, position = read_varints(data, pairs, np.minimum(position, position_max))
+    key_size, key_start = read_varints(data, pairs, np.minimum(position, position_max))
     position = key_start + np.maximum(key_size, 0)
-    value_size, value_start = _varints(data, pairs, np.clip(position, 0, position_max))
+    value_size, value_start = read_varints(data, pairs, np.clip(position, 0, position_max))
     position = value_start + np.maximum(value_size, 0)
-    header_count, headers_at = _varints(data, pairs, np.clip(position, 0, position_max))
+    header_count, headers_at = read_varints(data, pairs, np.clip(position, 0, position_max))
     # One look at the ends catches every field that lies outside of its record: each begins
     # where the one before ends, and none may have a size below that of null.
     fits = (headers_at <= end) & (key_size >= -1) & (value_size >= -1) & (header_count >= 0)
@@ -435,7 +439,7 @@ def _parse_records(
 # --- fields to arrays ---------------------------------------------------------------------
 
 
-def _fields(data: Bytes, start: Ints, size: Ints) -> pa.Array:
+def binary_fields(data: Bytes, start: Ints, size: Ints) -> pa.Array:
     """A binary array of ``data[start:start + size]``; null where the size is -1."""
     count = len(start)
     if not count:
@@ -468,22 +472,22 @@ def _headers(data: Bytes, headers_at: Ints, header_count: Ints) -> pa.Array:
     key_size = np.empty(total, dtype=np.int64)
     value_start = np.empty(total, dtype=np.int64)
     value_size = np.empty(total, dtype=np.int64)
-    pairs = _pairs(data)
+    pairs = byte_pairs(data)
     position_max = len(data) - 2
     position = headers_at.copy()
     for turn in range(int(header_count.max(initial=0))):
         has = np.flatnonzero(header_count > turn)
         slot = ends[has] + turn
-        size, start = _varints(data, pairs, np.clip(position[has], 0, position_max))
+        size, start = read_varints(data, pairs, np.clip(position[has], 0, position_max))
         key_size[slot], key_start[slot] = size, start
-        size, start = _varints(data, pairs, np.clip(start + size, 0, position_max))
+        size, start = read_varints(data, pairs, np.clip(start + size, 0, position_max))
         value_size[slot], value_start[slot] = size, start
         position[has] = start + np.maximum(size, 0)
     if total and (key_size.min() < 0 or value_size.min() < -1 or position.max() > position_max):
         raise BadBatch(ErrorCode.INVALID_RECORD, "a record header reaches beyond its record")
-    keys = _fields(data, key_start, key_size).cast(pa.string())
+    keys = binary_fields(data, key_start, key_size).cast(pa.string())
     pairs_of = pa.StructArray.from_arrays(
-        [keys, _fields(data, value_start, value_size)], fields=list(HEADERS_TYPE.value_type)
+        [keys, binary_fields(data, value_start, value_size)], fields=list(HEADERS_TYPE.value_type)
     )
     valid = pa.py_buffer(np.packbits(header_count > 0, bitorder="little"))
     return pa.Array.from_buffers(

@@ -42,6 +42,8 @@ class Connection:
         self._client_id = client_id
         self._correlation_id = 0
         self._awaited: deque[Awaited] = deque()
+        # Answers that came before one that was asked for by somebody else.
+        self._early: deque[tuple[Awaited, memoryview]] = deque()
         self._ranges: dict[int, tuple[int, int]] = {}
         try:
             self._socket = socket.create_connection((host, port), timeout_s)
@@ -60,13 +62,14 @@ class Connection:
 
     def close(self) -> None:
         self._awaited.clear()
+        self._early.clear()
         with contextlib.suppress(OSError):
             self._socket.close()
 
     @property
     def under_way(self) -> int:
         """How many answers are still to be read."""
-        return len(self._awaited)
+        return len(self._awaited) + len(self._early)
 
     def version_of(self, request: type[Message], version_max: int | None = None) -> int:
         """The newest version that both ends speak, at most ``version_max``."""
@@ -105,9 +108,34 @@ class Connection:
 
     def receive(self, kind: type[_Answer], *, timeout_s: float | None = None) -> _Answer:
         """The answer to the oldest request under way; its buffers belong to the caller."""
+        if self._early:
+            awaited, frame = self._early.popleft()
+        elif not self._awaited:
+            # Whoever sent the request sent it on a connection that is gone.
+            raise Disconnected(f"{self.address} was connected to anew; the answer is lost")
+        else:
+            awaited = self._awaited.popleft()
+            frame = self._read_frame(timeout_s or self.timeout_s)
+        return self._decoded(awaited, frame, kind)
+
+    def ask(
+        self,
+        request: Message,
+        kind: type[_Answer],
+        *,
+        version_max: int | None = None,
+        timeout_s: float | None = None,
+    ) -> _Answer:
+        """Sends and waits for this answer; those before it are kept for who sent for them."""
+        self.send(request, version_max=version_max)
+        while len(self._awaited) > 1:
+            awaited = self._awaited.popleft()
+            self._early.append((awaited, self._read_frame(timeout_s or self.timeout_s)))
         awaited = self._awaited.popleft()
+        return self._decoded(awaited, self._read_frame(timeout_s or self.timeout_s), kind)
+
+    def _decoded(self, awaited: Awaited, frame: memoryview, kind: type[_Answer]) -> _Answer:
         assert awaited.response_name == kind.__name__, (awaited, kind)
-        frame = self._read_frame(timeout_s or self.timeout_s)
         try:
             correlation_id, position = framing.parse_response_header(
                 frame, 0, len(frame), awaited.api_key, awaited.api_version
@@ -119,17 +147,6 @@ class Connection:
             self.close()
             raise Disconnected(f"{self.address} sent what cannot be read: {broken}") from broken
         return answer
-
-    def ask(
-        self,
-        request: Message,
-        kind: type[_Answer],
-        *,
-        version_max: int | None = None,
-        timeout_s: float | None = None,
-    ) -> _Answer:
-        self.send(request, version_max=version_max)
-        return self.receive(kind, timeout_s=timeout_s)
 
     def _read_frame(self, timeout_s: float) -> memoryview:
         # A writable buffer of its own per answer: record batches are handed on as views into it.

@@ -337,7 +337,7 @@ def unstaged(cluster: Cluster, staged: Sequence[StagedBatch]) -> Iterator[Encode
     last = max(staged, key=lambda batch: batch.base_offset)
     range_ = Range(place, min(wanted), last.base_offset + last.record_count)
     topic_id = cluster.topic(place.topic).topic_id
-    for sections in RangeReader(cluster, range_, topic_id, FetchSettings()).batches():
+    for _, sections in RangeReader(cluster, range_, topic_id, FetchSettings()).batches():
         for header, data in sections:
             batch = wanted.pop(header.base_offset, None)
             if batch is not None:

@@ -70,14 +70,17 @@ class RangeReader:
         self.bytes_fetched = 0
 
     def __iter__(self) -> Iterator[Records]:
-        first_offset = self._position
-        for sections in self.batches():
+        for first_offset, sections in self.batches():
+            # A fetch brings whole batches, with records before the position that was asked for.
             records = open_sections(sections).within(first_offset, self._offset_end)
             if records.size:
                 yield records
 
-    def batches(self) -> Iterator[list[Section]]:
-        """Every batch with a record in the range, closed; several at a time, in order."""
+    def batches(self) -> Iterator[tuple[int, list[Section]]]:
+        """Every batch with a record in the range, closed; several at a time, in order.
+
+        In front stands the offset that was asked for; records before it are not part of it.
+        """
         try:
             yield from self._read()
         finally:
@@ -86,7 +89,7 @@ class RangeReader:
             if self._leader is not None and self._cluster.has_answers_under_way(self._leader):
                 self._cluster.drop(self._leader)
 
-    def _read(self) -> Iterator[list[Section]]:
+    def _read(self) -> Iterator[tuple[int, list[Section]]]:
         pause_ms = self._cluster.settings.retry_backoff_ms
         give_up_at = self._deadline()
         bad_batches = 0
@@ -125,7 +128,7 @@ class RangeReader:
                     f"although it was to be read up to {self._offset_end}"
                 )
             if sections:
-                yield sections
+                yield first_offset, sections
 
     def _deadline(self) -> float:
         return time.monotonic() + self._settings.poll_timeout_ms / 1000

@@ -23,13 +23,14 @@ _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay
 BATCH_ONLY = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 _TYPED = (
     "value.format", "value.schema", "value.avro.folder", "value.avro.registry",
+    "value.avro.prefix",
     "value.bad", "value.bad.column", "value.bad.topic", "columns",
 )  # fmt: skip
 READ_OPTIONS = (
     *_SUBSCRIPTION, *_STREAM_ONLY, *BATCH_ONLY, *_TYPED,
     "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders", "minPartitions",
-    "maxRecordsPerPartition", "groupIdPrefix", "kafkaConsumer.pollTimeoutMs",
+    "maxRecordsPerPartition", "groupIdPrefix", "timestampDisorder", "kafkaConsumer.pollTimeoutMs",
     "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
 WRITE_OPTIONS = (
@@ -63,6 +64,7 @@ class ValueFormat(NamedTuple):
     schema: str = ""  # DDL for json, the Avro schema (JSON) for avro
     avro_folder: str = ""
     avro_registry: str = ""
+    avro_prefixed: bool = False  # a zero byte and the schema's number stand before each value
     on_bad: str = "column"  # column, topic or fail
     bad_column: str = "_bad"
     bad_topic: str = ""
@@ -86,6 +88,7 @@ class SourceOptions(NamedTuple):
     group_id_prefix: str
     offset_tries: int
     offset_retry_ms: int
+    disorder_ms: int | None  # how much older than one before it a record may be; None: unknown
 
 
 class SinkOptions(NamedTuple):
@@ -146,6 +149,9 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         group_id_prefix=plain.get("groupidprefix", "headrace-spark"),
         offset_tries=_positive(plain, "fetchOffset.numRetries") or 3,
         offset_retry_ms=_positive(plain, "fetchOffset.retryIntervalMs") or 10,
+        disorder_ms=_duration_ms(plain, "timestampDisorder", "0")
+        if "timestampdisorder" in plain
+        else None,
     )
 
 
@@ -219,7 +225,8 @@ def _unknown(name: str, purpose: str) -> BadOption:
         return BadOption(f"{name} is an option for {'writing' if purpose == READ else 'reading'}")
     if any(name.lower() in table for table in (*kafka_settings.USED.values(),)):
         return BadOption(f"{name} is a setting of Kafka's client: write kafka.{name}")
-    return BadOption(f"there is no option {name!r} for {purpose[:-1]}ing; docs/spark.md lists all")
+    doing = "reading" if purpose == READ else "writing"
+    return BadOption(f"there is no option {name!r} for {doing}; docs/spark.md lists all")
 
 
 def _client(settings: Mapping[str, str], *, api_timeout: str | None) -> ClientSettings:
@@ -279,8 +286,6 @@ def _value_format(plain: Mapping[str, str]) -> ValueFormat:
         raise BadOption("options value.* need value.format=json, avro or string")
     schema = plain.get("value.schema", "")
     folder, registry = plain.get("value.avro.folder", ""), plain.get("value.avro.registry", "")
-    if name == "json" and not schema:
-        raise BadOption("value.format=json needs value.schema, like 'user BIGINT, page STRING'")
     if name == "avro" and not (schema or folder or registry):
         raise BadOption(
             "value.format=avro needs a schema: value.schema (its JSON), value.avro.folder "
@@ -291,6 +296,7 @@ def _value_format(plain: Mapping[str, str]) -> ValueFormat:
         schema=schema,
         avro_folder=folder,
         avro_registry=registry,
+        avro_prefixed=_bool(plain, "value.avro.prefix", bool(folder or registry)),
         on_bad=on_bad,
         bad_column=plain.get("value.bad.column", "_bad"),
         bad_topic=bad_topic,

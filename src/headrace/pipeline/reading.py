@@ -7,6 +7,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from headrace.pipeline.cluster import shared_cluster
+from headrace.pipeline.dead_letters import DeadLetters
 from headrace.pipeline.fetching import RangeReader
 from headrace.pipeline.offsets import Range
 from headrace.pipeline.options import SourceOptions
@@ -33,6 +34,12 @@ def read_partition(
         return  # Spark makes an empty partition of its own where there is nothing to read
     cluster = shared_cluster(options.client)
     reader = RangeReader(cluster, partition.range, partition.topic_id, options.fetch)
-    rows = RowBuilder(schema, partition.range.place)
+    letters = None
+    if options.value.on_bad == "topic":
+        letters = DeadLetters(cluster, options.value.bad_topic)
+    rows = RowBuilder(schema, partition.range.place, options.value, letters)
     for records in reader:
         yield from rows.batches(records)
+        if letters is not None:
+            # Before the task can succeed: a bad record must not vanish with a killed worker.
+            letters.send()

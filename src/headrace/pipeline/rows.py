@@ -5,12 +5,13 @@ is not wanted is left out of the declared schema: by the option ``columns`` or b
 Columns that are the same for a whole batch are made once and cut to size.
 """
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -24,9 +25,13 @@ from pyspark.sql.types import (
 )
 
 from headrace.model.ids import TopicPartition
+from headrace.pipeline.avro import parse_schema
 from headrace.pipeline.columns import Records
-from headrace.pipeline.failures import BadOption
-from headrace.pipeline.options import SourceOptions
+from headrace.pipeline.dead_letters import DeadLetters
+from headrace.pipeline.failures import BadOption, PipelineError
+from headrace.pipeline.options import SourceOptions, ValueFormat
+from headrace.pipeline.schemas import schema_source
+from headrace.pipeline.typed import Parsed, Parser, value_parser
 
 # Rows per Arrow batch: enough to make the cost per batch small, and few enough that a batch of
 # 1 KB rows stays below 32 MB on its way through the JVM.
@@ -47,67 +52,209 @@ KAFKA_COLUMNS: dict[str, DataType] = {
 }
 
 
-def default_schema(options: SourceOptions) -> StructType:
-    """What a query gets that gives no schema of its own."""
-    columns = dict(KAFKA_COLUMNS)
+# Where a bad record lay, why it is bad, and what it was.
+BAD_FIELDS = "reason STRING, topic STRING, partition INT, offset BIGINT, value BINARY"
+_BAD = pa.struct(
+    [
+        ("reason", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("value", pa.binary()),
+    ]
+)
+
+
+def default_schema(options: SourceOptions) -> StructType | str:
+    """What a query gets that gives no schema of its own.
+
+    DDL where the user gave DDL: only the JVM can parse it.
+    """
+    columns: dict[str, str] = {name: kind.simpleString() for name, kind in KAFKA_COLUMNS.items()}
     if not options.include_headers and "headers" not in options.columns:
         del columns["headers"]
+    value = options.value
+    if value.name:
+        columns["value"] = _value_ddl(options)
+        if value.on_bad == "column":
+            columns[value.bad_column] = f"STRUCT<{BAD_FIELDS}>"
     if options.columns:
         unknown = [name for name in options.columns if name not in columns]
         if unknown:
             raise BadOption(f"columns names {', '.join(unknown)}; there are {', '.join(columns)}")
         columns = {name: columns[name] for name in options.columns}
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
+    _check_bad_column(options, columns)
+    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
-def check_schema(schema: StructType) -> None:
-    """A schema given with ``.schema(…)`` may leave columns out, but not change their types."""
+def _value_ddl(options: SourceOptions) -> str:
+    value = options.value
+    if value.name == "string":
+        return "STRING"
+    if value.name == "avro":
+        return from_arrow_type(_avro_type(options), prefer_timestamp_ntz=True).simpleString()
+    if not value.schema:
+        raise BadOption(
+            "value.format=json needs value.schema, like 'user BIGINT, page STRING', or a schema "
+            "with .schema(…) whose column value is a struct"
+        )
+    if value.schema.lstrip().startswith("{"):
+        return StructType.fromJson(json.loads(value.schema)).simpleString()
+    return f"STRUCT<{value.schema}>"
+
+
+def _avro_type(options: SourceOptions) -> pa.DataType:
+    value = options.value
+    text = value.schema
+    if not text:
+        source = schema_source(value.avro_folder, value.avro_registry)
+        assert source is not None
+        text = source.newest(options.subscription.topics)
+    kind = parse_schema(text).type
+    if not pa.types.is_struct(kind):
+        raise BadOption("the Avro schema of a value must be a record")
+    return kind
+
+
+def _check_bad_column(options: SourceOptions, names: Iterable[str]) -> None:
+    value = options.value
+    goes_to_column = value.name and value.on_bad == "column" and "value" in names
+    if goes_to_column and value.bad_column not in names:
+        raise BadOption(
+            f"bad records would vanish: keep the column {value.bad_column!r}, or set "
+            "value.bad=topic with value.bad.topic, or value.bad=fail"
+        )
+
+
+def check_schema(schema: StructType, options: SourceOptions) -> None:
+    """A schema given with ``.schema(…)`` may leave columns out, but not change their types.
+
+    Only ``value`` has the type that the user says, if value.format tells how to get there.
+    """
+    value = options.value
+    expected = {**KAFKA_COLUMNS}
+    if value.name == "string":
+        expected["value"] = StringType()
     for field in schema.fields:
-        expected = KAFKA_COLUMNS.get(field.name)
-        if expected is None:
+        if value.name in ("json", "avro") and field.name == "value":
+            if not isinstance(field.dataType, StructType):
+                raise BadOption(
+                    f"with value.format={value.name} column 'value' is a struct, "
+                    f"not {field.dataType.simpleString()}"
+                )
+            continue
+        if value.name and value.on_bad == "column" and field.name == value.bad_column:
+            continue
+        kind = expected.get(field.name)
+        if kind is None:
             raise BadOption(
                 f"there is no column {field.name!r}; there are {', '.join(KAFKA_COLUMNS)}"
             )
-        if field.dataType != expected:
+        if field.dataType != kind:
             raise BadOption(
-                f"column {field.name!r} is {expected.simpleString()}, "
+                f"column {field.name!r} is {kind.simpleString()}, "
                 f"not {field.dataType.simpleString()}"
             )
+    _check_bad_column(options, schema.fieldNames())
 
 
 class RowBuilder:
     """Makes the Arrow batches of one partition's records."""
 
-    def __init__(self, schema: StructType, place: TopicPartition) -> None:
+    def __init__(
+        self,
+        schema: StructType,
+        place: TopicPartition,
+        value: ValueFormat,
+        letters: DeadLetters | None = None,
+    ) -> None:
         self._schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._constants: dict[str, pa.Array] = {}
-        self._topic = place.topic
-        self._partition = place.partition
+        self._place = place
+        self._value = value
+        self._letters = letters
+        names = self._schema.names
+        self._parse: Parser | None = None
+        if value.name and "value" in names:
+            self._parse = value_parser(value, self._schema.field("value").type)
         makers: dict[str, Callable[[Records], pa.Array]] = {
             "key": Records.keys,
             "value": Records.values,
-            "topic": lambda records: self._repeated("topic", self._topic, records.size),
-            "partition": lambda records: self._repeated("partition", self._partition, records.size),
+            "topic": lambda records: self._repeated("topic", place.topic, records.size),
+            "partition": lambda records: self._repeated("partition", place.partition, records.size),
             "offset": lambda records: pa.array(records.offset),
-            "timestamp": lambda records: _timestamps(records),
+            "timestamp": _timestamps,
             "timestampType": lambda records: pa.array(records.timestamp_type.astype(np.int32)),
             "headers": Records.headers,
         }
-        self._makers = [(field.type, makers[field.name]) for field in self._schema]
+        self._makers = makers
 
     def batches(self, records: Records) -> Iterator[pa.RecordBatch]:
         for start in range(0, records.size, _BATCH_ROWS_MAX):
             piece = records
             if records.size > _BATCH_ROWS_MAX:
                 piece = records.slice(start, min(start + _BATCH_ROWS_MAX, records.size))
-            yield self._batch(piece)
+            batch = self._batch(piece)
+            if batch.num_rows:
+                yield batch
 
     def _batch(self, records: Records) -> pa.RecordBatch:
+        made: dict[str, pa.Array] = {}
+        if self._parse is not None:
+            raw = records.values()
+            parsed = self._parse(raw)
+            made["value"] = parsed.array
+            if parsed.bad and self._value.on_bad != "column":
+                records, made["value"] = self._without_bad(records, raw, parsed)
+            elif self._value.on_bad == "column":
+                made[self._value.bad_column] = self._bad_column(records, raw, parsed.bad)
+        elif self._value.name and self._value.on_bad == "column":
+            made[self._value.bad_column] = pa.nulls(records.size, _BAD)
         arrays = []
-        for kind, make in self._makers:
-            array = make(records)
-            arrays.append(array if array.type == kind else array.cast(kind))
+        for field in self._schema:
+            array = made[field.name] if field.name in made else self._makers[field.name](records)
+            arrays.append(array if array.type == field.type else array.cast(field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _without_bad(
+        self, records: Records, raw: pa.Array, parsed: Parsed
+    ) -> tuple[Records, pa.Array]:
+        """Bad records stop the query or go to their topic; the others stay."""
+        bad = sorted(parsed.bad)
+        if self._value.on_bad == "fail":
+            first = bad[0]
+            raise PipelineError(
+                f"the value at offset {records.offset[first]} of {self._place} is no "
+                f"{self._value.name}: {parsed.bad[first]} (value.bad=fail)"
+            )
+        assert self._letters is not None
+        keys = records.keys()
+        for index in bad:
+            self._letters.add(
+                self._place,
+                int(records.offset[index]),
+                int(records.timestamp_ms[index]),
+                keys[index].as_py(),
+                raw[index].as_py(),
+                parsed.bad[index],
+            )
+        kept = np.ones(records.size, dtype=bool)
+        kept[bad] = False
+        return records.where(kept), parsed.array.filter(pa.array(kept))
+
+    def _bad_column(self, records: Records, raw: pa.Array, bad: dict[int, str]) -> pa.Array:
+        if not bad:
+            return pa.nulls(records.size, _BAD)
+        rows: list[dict[str, Any] | None] = [None] * records.size
+        for index, reason in bad.items():
+            rows[index] = {
+                "reason": reason,
+                "topic": self._place.topic,
+                "partition": self._place.partition,
+                "offset": int(records.offset[index]),
+                "value": raw[index].as_py(),
+            }
+        return pa.array(rows, _BAD)
 
     def _repeated(self, name: str, value: Any, count: int) -> pa.Array:
         made = self._constants.get(name)

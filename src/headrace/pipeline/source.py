@@ -10,7 +10,7 @@ from headrace.pipeline.rows import check_schema, default_schema
 from headrace.pipeline.stream import StreamReader
 
 
-def schema_of(options: Mapping[str, str]) -> StructType:
+def schema_of(options: Mapping[str, str]) -> StructType | str:
     # Whether the query streams is not known yet. Only a batch has an end, so without one the
     # more lenient rules of a stream are applied; the reader applies the right ones.
     streaming = not any(name.lower() in options for name in BATCH_ONLY)
@@ -18,10 +18,12 @@ def schema_of(options: Mapping[str, str]) -> StructType:
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
-    check_schema(schema)
-    return BatchReader(parse_source(options, streaming=False), schema)
+    checked = parse_source(options, streaming=False)
+    check_schema(schema, checked)
+    return BatchReader(checked, schema)
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReader:
-    check_schema(schema)
-    return StreamReader(parse_source(options, streaming=True), schema)
+    checked = parse_source(options, streaming=True)
+    check_schema(schema, checked)
+    return StreamReader(checked, schema)

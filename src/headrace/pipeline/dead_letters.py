@@ -1,0 +1,71 @@
+"""Bad records into a topic of their own, with where they lay and what is wrong with them.
+
+Key and value stay as they were; the headers ``topic``, ``partition``, ``offset`` and ``reason``
+tell the rest. A task that is run again sends its bad records again: at least once.
+"""
+
+from headrace.model.ids import TopicPartition
+from headrace.pipeline.cluster import Cluster
+from headrace.pipeline.encoding import EncodedBatch
+from headrace.pipeline.producing import BatchSender, Identity
+from headrace.records.record import Record, build_batch
+
+# What one batch may hold; a value of nearly max.message.bytes still gets a batch of its own.
+_BATCH_SIZE = 500_000
+
+
+class DeadLetters:
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._records: list[Record] = []
+
+    def add(
+        self,
+        place: TopicPartition,
+        offset: int,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        reason: str,
+    ) -> None:
+        headers = (
+            ("topic", place.topic.encode()),
+            ("partition", str(place.partition).encode()),
+            ("offset", str(offset).encode()),
+            ("reason", reason.encode()),
+        )
+        self._records.append(Record(0, timestamp_ms, key, value, headers))
+
+    def send(self) -> None:
+        """Returns when the brokers have everything that was added."""
+        if not self._records:
+            return
+        records, self._records = self._records, []
+        count = self._cluster.persistently(self._partition_count, f"finding {self._topic!r}")
+        sender = BatchSender(self._cluster, Identity())
+        batches: list[EncodedBatch] = []
+        group: list[Record] = []
+        size = 0
+        for record in records:
+            group.append(record._replace(offset=len(group)))
+            size += len(record.key or b"") + len(record.value or b"") + 200
+            if size > _BATCH_SIZE:
+                batches.append(self._batch(group, len(batches) % count))
+                group, size = [], 0
+        if group:
+            batches.append(self._batch(group, len(batches) % count))
+        try:
+            sender.send(batches)
+            sender.flush()
+        except BaseException:
+            sender.abandon()
+            raise
+
+    def _partition_count(self) -> int:
+        self._cluster.topics([self._topic], create=True)
+        return len(self._cluster.topic(self._topic).leaders)
+
+    def _batch(self, records: list[Record], partition: int) -> EncodedBatch:
+        place = TopicPartition(self._topic, partition)
+        return EncodedBatch(place, len(records), build_batch(records))

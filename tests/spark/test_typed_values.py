@@ -1,0 +1,156 @@
+"""Values as typed columns in real queries, and where bad records go."""
+
+import io
+import json
+
+import fastavro
+import pytest
+from pyspark.errors import PySparkException
+
+from tests.spark.kit import error_of
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+LINES = ['{"user": 1, "page": "/a"}', "no json", '{"user": 2, "page": "/b", "x": 0}', None]
+
+
+@pytest.fixture(scope="module")
+def lines(topics):
+    topic = topics.create("lines")
+    topics.send(topic, LINES)
+    return topic
+
+
+def test_json_becomes_a_struct_and_bad_records_go_to_a_column(lines, read):
+    frame = read(
+        subscribe=lines, value__format="json", value__schema="user BIGINT, page STRING"
+    ).orderBy("offset")
+
+    assert frame.schema["value"].dataType.simpleString() == "struct<user:bigint,page:string>"
+    rows = frame.collect()
+    assert [row.value and row.value.asDict() for row in rows] == [
+        {"user": 1, "page": "/a"}, None, {"user": 2, "page": "/b"}, None,
+    ]  # fmt: skip
+    bad = rows[1]["_bad"]
+    assert (bad.topic, bad.partition, bad.offset, bad.value) == (lines, 0, 1, b"no json")
+    assert bad.reason
+    assert [row["_bad"] for row in rows if row.offset != 1] == [None] * 3
+
+
+def test_the_schema_can_be_narrowed_to_the_fields_that_are_used(lines, read):
+    frame = read(
+        subscribe=lines,
+        value__format="json",
+        value__bad="fail",
+        endingOffsets=json.dumps({lines: {"0": 1}}),
+        schema="value STRUCT<page: STRING>",
+    )
+
+    assert [row.page for row in frame.select("value.page").collect()] == ["/a"]
+
+
+def test_bad_records_go_to_their_topic_with_place_and_reason(topics, lines, read):
+    letters = topics.create("letters")
+
+    frame = read(
+        subscribe=lines,
+        value__format="json",
+        value__schema="user BIGINT",
+        value__bad__topic=letters,
+    )
+
+    assert sorted(row.offset for row in frame.select("offset").collect()) == [0, 2, 3]
+    (letter,) = topics.read(letters)
+    headers = {name: value.decode() for name, value in letter.headers()}
+    assert letter.value() == b"no json"
+    assert headers.pop("reason")
+    assert headers == {"topic": lines, "partition": "0", "offset": "1"}
+
+
+def test_a_bad_record_stops_the_query_only_if_asked(lines, read):
+    with pytest.raises(PySparkException) as stopped:
+        read(
+            subscribe=lines, value__format="json", value__schema="user BIGINT", value__bad="fail"
+        ).collect()
+
+    assert f"offset 1 of {lines}-0 is no json" in error_of(stopped.value)
+
+
+def test_bad_records_cannot_be_narrowed_away(lines, read):
+    with pytest.raises(PySparkException) as refused:
+        read(
+            subscribe=lines, value__format="json", value__schema="user BIGINT", columns="value"
+        ).collect()
+
+    assert "bad records would vanish" in error_of(refused.value)
+
+
+def test_values_as_text(topics, read):
+    topic = topics.create()
+    topics.send(topic, ["héllo", b"\xff", None])
+
+    rows = read(subscribe=topic, value__format="string").orderBy("offset").collect()
+
+    assert [row.value for row in rows] == ["héllo", None, None]
+    assert [row["_bad"] is not None for row in rows] == [False, True, False]
+
+
+SCHEMA = {
+    "type": "record",
+    "name": "View",
+    "fields": [
+        {"name": "user", "type": "long"},
+        {"name": "page", "type": ["null", "string"]},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+    ],
+}
+
+
+def avro(value, prefix=b""):
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(SCHEMA), value)
+    return prefix + out.getvalue()
+
+
+def test_avro_plain_and_with_the_schema_number_in_front(topics, read, tmp_path):
+    plain, numbered = topics.create(), topics.create()
+    views = [
+        {"user": 7, "page": None, "tags": [], "at": 1_700_000_000_000},
+        {"user": 8, "page": "/b", "tags": ["x", "y"], "at": 1_700_000_000_001},
+    ]
+    topics.send(plain, [avro(view) for view in views] + [b"\x01"])
+    topics.send(numbered, [avro(view, b"\0\0\0\0\x05") for view in views] + [b"\0\0\0\0\x06x"])
+    (tmp_path / "5.avsc").write_text(json.dumps(SCHEMA))
+    expected = [(7, None, [], 1_700_000_000_000), (8, "/b", ["x", "y"], 1_700_000_000_001)]
+
+    frames = [
+        read(subscribe=plain, value__format="avro", value__schema=json.dumps(SCHEMA)),
+        read(subscribe=numbered, value__format="avro", value__avro__folder=tmp_path),
+    ]
+
+    for frame in frames:
+        assert frame.schema["value"].dataType.simpleString() == (
+            "struct<user:bigint,page:string,tags:array<string>,at:timestamp>"
+        )
+        good = frame.where("_bad IS NULL").orderBy("offset")
+        rows = good.selectExpr("value.*", "unix_millis(value.at) AS ms").collect()
+        assert [(row.user, row.page, row.tags, row.ms) for row in rows] == expected
+        assert frame.where("_bad IS NOT NULL").count() == 1
+
+
+def test_typed_values_in_a_stream(lines, read_stream, collected):
+    collected.start(
+        read_stream(
+            subscribe=lines,
+            startingOffsets="earliest",
+            value__format="json",
+            value__schema="user BIGINT",
+        ).selectExpr("CAST(value.user AS STRING) AS value", "offset", "_bad"),
+        availableNow=True,
+    ).finish()
+
+    rows = [row for batch in collected.batches.values() for row in batch]
+    assert sorted((row.offset, row.value, row["_bad"] is not None) for row in rows) == [
+        (0, "1", False), (1, None, True), (2, "2", False), (3, None, False),
+    ]  # fmt: skip

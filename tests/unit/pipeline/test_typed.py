@@ -1,0 +1,135 @@
+"""Values to typed columns, and what becomes of values that are none."""
+
+import json
+import struct
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.pipeline.failures import BadOption
+from headrace.pipeline.options import ValueFormat
+from headrace.pipeline.typed import value_parser
+
+ROW = pa.struct([("n", pa.int64()), ("s", pa.string()), ("l", pa.list_(pa.float64()))])
+
+
+def parse(values, kind=ROW, name="json", **more):
+    parsed = value_parser(ValueFormat(name=name, **more), kind)(pa.array(values, pa.binary()))
+    parsed.array.validate(full=True)
+    assert parsed.array.type == kind
+    assert len(parsed.array) == len(values)
+    return parsed
+
+
+ROWS = st.fixed_dictionaries(
+    {},
+    optional={
+        "n": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "s": st.none() | st.text(max_size=20),
+        "l": st.none() | st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+        "more": st.text(max_size=3),
+    },
+)
+
+
+@given(st.lists(ROWS | st.none(), max_size=10), st.sampled_from([None, 2]))
+def test_json_objects_become_rows_with_null_for_what_they_lack(rows, indent):
+    values = [None if row is None else json.dumps(row, indent=indent).encode() for row in rows]
+
+    parsed = parse(values)
+
+    assert parsed.bad == {}
+    expected = [None if r is None else {k: r.get(k) for k in ("n", "s", "l")} for r in rows]
+    assert parsed.array.to_pylist() == expected
+
+
+BAD_JSON = [
+    b"", b"   ", b"null", b"[1]", b"17", b'{"n": 1', b'{"n": "x"}', b'{"n": 1} x', b"\xff\xfe",
+    b'{"n": 1}{"n": 2}', b'{"s": "\xff"}', b'{"n": 1.5}', b'{"n": 1, "n": 2}',
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(BAD_JSON) | st.just(b'{"n": 1}') | st.none(), max_size=20))
+def test_bad_json_is_told_apart_from_its_neighbours(values):
+    parsed = parse(values)
+
+    assert set(parsed.bad) == {i for i, v in enumerate(values) if v in BAD_JSON}
+    assert all(parsed.bad.values())
+    assert parsed.array.to_pylist() == [
+        {"n": 1, "s": None, "l": None} if v == b'{"n": 1}' else None for v in values
+    ]
+
+
+def test_dates_and_times_are_read_from_text():
+    kind = pa.struct([("d", pa.date32()), ("t", pa.timestamp("us", "UTC"))])
+
+    parsed = parse([b'{"d": "2026-11-15", "t": "2026-11-15T22:06:00Z"}', b'{"d": "soon"}'], kind)
+
+    assert str(parsed.array[0]["d"]) == "2026-11-15"
+    assert set(parsed.bad) == {1}
+
+
+def test_a_map_is_refused_by_the_name_of_its_field():
+    with pytest.raises(BadOption, match="field 'm.x'"):
+        parse([], pa.struct([("m", pa.struct([("x", pa.map_(pa.string(), pa.int64()))]))]))
+
+
+def test_text_that_is_not_utf8_is_bad():
+    parsed = parse([b"caf\xc3\xa9", b"\xff", None, b""], pa.string(), "string")
+
+    assert parsed.array.to_pylist() == ["café", None, None, ""]
+    assert list(parsed.bad) == [1] and "UTF-8" in parsed.bad[1]
+
+
+AVRO = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]}
+NEWER = {
+    "type": "record",
+    "name": "R",
+    "fields": [{"name": "s", "type": "string"}, {"name": "n", "type": "int"}],
+}
+KIND = pa.struct([("n", pa.int64()), ("s", pa.string())])
+
+
+def test_plain_avro_with_the_schema_given():
+    parsed = parse([b"\x02", b"", None], KIND, "avro", schema=json.dumps(AVRO))
+
+    assert parsed.array.to_pylist() == [{"n": 1, "s": None}, None, None]
+    assert list(parsed.bad) == [1]
+
+
+def test_avro_by_number_takes_each_schema_from_the_folder(tmp_path):
+    (tmp_path / "3.avsc").write_text(json.dumps(AVRO))
+    (tmp_path / "300000.json").write_text(json.dumps(NEWER))
+
+    def value(number, body):
+        return b"\0" + struct.pack(">i", number) + body
+
+    parsed = parse(
+        [
+            value(300000, b"\x02x\x04"),
+            value(3, b"\x06"),
+            value(9, b"\x06"),
+            b"\x01abcd",
+            None,
+            b"x",
+        ],
+        KIND,
+        "avro",
+        avro_folder=str(tmp_path),
+        avro_prefixed=True,
+    )
+
+    assert parsed.array.to_pylist() == [{"n": 2, "s": "x"}, {"n": 3, "s": None}] + [None] * 4
+    assert parsed.bad == {
+        2: "there is no schema 9",
+        3: "no schema number in front (a zero byte and four bytes)",
+        5: "no schema number in front (a zero byte and four bytes)",
+    }
+
+
+def test_avro_with_a_prefix_and_the_schema_given():
+    parsed = parse([b"\0\0\0\0\x09\x02"], KIND, "avro", schema=json.dumps(AVRO), avro_prefixed=True)
+
+    assert parsed.array.to_pylist() == [{"n": 1, "s": None}]
