@@ -33,7 +33,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SETTINGS_MAX = 64, MESSAGES_PER_CALL = 1000 };
+enum { SETTINGS_MAX = 64, MESSAGES_PER_CALL = 1000, KEY_SIZE_MAX = 24 };
 static const double STALL_SECONDS = 20;
 
 struct setting {
@@ -154,23 +154,43 @@ static void produce_one_ahead(rd_kafka_t *producer, rd_kafka_topic_t *topic) {
     delivered = 0;
 }
 
+/* Hand over a number of messages, waiting for room as long as it takes. */
+static void send_all(rd_kafka_t *producer, rd_kafka_topic_t *topic, rd_kafka_message_t *messages,
+                     int count) {
+    rd_kafka_poll(producer, 0);
+    while (rd_kafka_produce_batch(topic, 0, RD_KAFKA_MSG_F_PARTITION, messages, count) < count) {
+        int left = 0;
+        for (int i = 0; i < count; i++)
+            if (messages[i].err)
+                messages[left++] = messages[i];
+        count = left;
+        rd_kafka_poll(producer, 5);
+    }
+}
+
 static int produce(void) {
     rd_kafka_t *producer = client(RD_KAFKA_PRODUCER);
     rd_kafka_topic_t *topic = known_topic(producer);
-    char *value = payload(), key[24];
-    size_t key_size = 0;
+    char *value = payload(), (*keys)[KEY_SIZE_MAX] = calloc(MESSAGES_PER_CALL, KEY_SIZE_MAX);
+    rd_kafka_message_t *messages = calloc(MESSAGES_PER_CALL, sizeof *messages);
     if (options.count > 1)
         produce_one_ahead(producer, topic);
     double start = now(), start_cpu = cpu_seconds(), last_progress = start;
-    for (long i = 0; i < options.count; i++) {
-        /* Keys go round: each occurs COUNT / KEYS times, so compaction has something to do. */
-        if (options.key_count)
-            key_size = snprintf(key, sizeof key, "key-%010ld", i % options.key_count);
-        while (rd_kafka_produce(topic, i % options.partitions, RD_KAFKA_MSG_F_COPY, value,
-                                options.size, key_size ? key : NULL, key_size, NULL) == -1)
-            rd_kafka_poll(producer, 10); /* the queue is full */
-        if (i % 64 == 0)
-            rd_kafka_poll(producer, 0);
+    for (long i = 0; i < options.count;) {
+        int n = 0;
+        for (; n < MESSAGES_PER_CALL && i < options.count; n++, i++) {
+            rd_kafka_message_t *message = &messages[n];
+            message->partition = i % options.partitions;
+            message->payload = value; /* the same bytes for all, never copied by the client */
+            message->len = options.size;
+            /* Keys go round: each occurs COUNT / KEYS times, so compaction has something to do. */
+            if (options.key_count) {
+                message->key = keys[n];
+                long number = i % options.key_count;
+                message->key_len = snprintf(keys[n], KEY_SIZE_MAX, "key-%010ld", number);
+            }
+        }
+        send_all(producer, topic, messages, n);
     }
     for (long left, before = 0; (left = rd_kafka_outq_len(producer)) > 0; before = left) {
         rd_kafka_poll(producer, 50);
@@ -180,6 +200,7 @@ static int produce(void) {
             die("produce", "no acknowledgement for a long time");
     }
     double seconds = now() - start;
+    delivered = options.count - failed; /* nothing is left, and every failure was reported */
     printf("{\"records\": %ld, \"failed\": %ld, \"seconds\": %.4f, \"records_per_s\": %.0f, "
            "\"mb_per_s\": %.2f, \"client_cpu_s\": %.3f}\n",
            delivered, failed, seconds, delivered / seconds,
@@ -226,7 +247,6 @@ static int consume(void) {
  * fault; on a virtual machine that costs more than all the rest of the client. Keep it instead.
  */
 static void keep_memory(void) {
-    mallopt(M_ARENA_MAX, 1);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_TOP_PAD, 64 << 20);
     mallopt(M_MMAP_THRESHOLD, 32 << 20);

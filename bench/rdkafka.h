@@ -20,7 +20,7 @@ struct rd_kafka_metadata;
 
 enum { RD_KAFKA_PRODUCER = 0, RD_KAFKA_CONSUMER = 1 };
 enum { RD_KAFKA_CONF_OK = 0 };
-enum { RD_KAFKA_MSG_F_COPY = 2 };
+enum { RD_KAFKA_MSG_F_COPY = 2, RD_KAFKA_MSG_F_PARTITION = 8 };
 enum { RD_KAFKA_OFFSET_BEGINNING = -2, RD_KAFKA_OFFSET_END = -1 };
 
 typedef int rd_kafka_resp_err_t; /* 0 is success */
@@ -63,6 +63,8 @@ rd_kafka_resp_err_t rd_kafka_metadata(rd_kafka_t *, int all_topics, rd_kafka_top
 void rd_kafka_metadata_destroy(const struct rd_kafka_metadata *);
 int rd_kafka_produce(rd_kafka_topic_t *, int32_t partition, int flags, void *payload, size_t size,
                      const void *key, size_t key_size, void *opaque);
+int rd_kafka_produce_batch(rd_kafka_topic_t *, int32_t partition, int flags, rd_kafka_message_t *,
+                           int count);
 int rd_kafka_poll(rd_kafka_t *, int timeout_ms);
 int rd_kafka_outq_len(rd_kafka_t *);
 rd_kafka_resp_err_t rd_kafka_poll_set_consumer(rd_kafka_t *);
