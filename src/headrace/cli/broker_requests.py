@@ -14,14 +14,12 @@ from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, parsed_address
 from headrace.cli.output import CommandFailed
 from headrace.model.errors import ErrorCode, PeerBroken
 from headrace.wire import messages as m
-from headrace.wire.schema import Message, decoder, encoder
+from headrace.wire.framing import encode_request, parse_response_header
+from headrace.wire.schema import Message, decoder
 
 _SIZE = Struct(">i")
 _DESCRIBE_CONFIGS = 32
 _INCREMENTAL_ALTER_CONFIGS = 44
-# Both are "flexible" versions, so they travel under request header 2 and response header 1.
-_REQUEST_HEADER = 2
-_RESPONSE_HEADER = 1
 _SET, _DELETE = 0, 1
 
 Answer = TypeVar("Answer", bound=Message)
@@ -97,7 +95,7 @@ def ask(
     request: Message,
     answer_class: type[Answer],
 ) -> Answer:
-    """One request to one broker, in a flexible version."""
+    """One request to one broker."""
     with _opened(connection, address) as link:
         return _ask(link, api_key, api_version, request, answer_class)
 
@@ -140,21 +138,11 @@ def _ask(
     request: Message,
     answer_class: type[Answer],
 ) -> Answer:
-    frame = bytearray(_SIZE.size)
-    header = m.RequestHeader(
-        request_api_key=api_key,
-        request_api_version=api_version,
-        correlation_id=1,
-        client_id="headrace-cli",
-    )
-    encoder(m.RequestHeader, _REQUEST_HEADER)(header, frame)
-    encoder(type(request), api_version)(request, frame)
-    _SIZE.pack_into(frame, 0, len(frame) - _SIZE.size)
     try:
-        link.sendall(frame)
+        link.sendall(encode_request(api_key, api_version, 1, "headrace-cli", request))
         (size,) = _SIZE.unpack(_exactly(link, _SIZE.size))
         body = _exactly(link, size)
-        _, position = decoder(m.ResponseHeader, _RESPONSE_HEADER)(body, 0, len(body))
+        _, position = parse_response_header(body, 0, len(body), api_key, api_version)
         answer, _ = decoder(answer_class, api_version)(body, position, len(body))
     except (OSError, PeerBroken) as failure:
         raise CommandFailed(f"the broker gave no answer that makes sense: {failure}") from None

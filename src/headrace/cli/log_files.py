@@ -97,10 +97,10 @@ def _rows(path: Path, kind: str) -> Iterator[Row]:
             for aborted in transactions.decode(path.read_bytes()):
                 yield aborted._asdict()
         case "leader-epoch-checkpoint":
-            for reign in checkpoint.read_history(path).reigns:
+            for reign in checkpoint.read_history(str(path)).reigns:
                 yield reign._asdict()
         case "partition.metadata":
-            topic_id = checkpoint.read_topic_id(path)
+            topic_id = checkpoint.read_topic_id(str(path))
             yield {"topic_id": None if topic_id is None else id_to_text(topic_id)}
         case "meta.properties":
             for name, value in (checkpoint.read_properties(path) or {}).items():

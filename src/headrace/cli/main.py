@@ -19,6 +19,7 @@ COMMANDS = {
     "demo": "demo",
     "topics": "topics",
     "configs": "configs",
+    "groups": "groups",
     "transactions": "transactions",
     "produce": "produce",
     "consume": "consume",

@@ -807,8 +807,8 @@ _GONE = {
         "on one node partitions have nowhere to go, so there is nothing to reassign"
     ),
     "kafka-consumer-groups": (
-        "headrace has no command for groups; Kafka's own kafka-consumer-groups works with "
-        "--bootstrap-server"
+        "say headrace groups list|describe|members|reset|delete|delete-offsets; "
+        "Kafka's own kafka-consumer-groups works too"
     ),
     "kafka-log-dirs": (
         "headrace has no command for log directories; Kafka's own kafka-log-dirs works with "

@@ -206,7 +206,7 @@ REFUSED = [
     ("zookeeper-server-stop.sh", "headrace serve"),
     ("zookeeper-shell.sh 127.0.0.1:2181", "headrace serve"),
     ("zkServer.sh status", "headrace serve"),
-    ("kafka-consumer-groups.sh --bootstrap-server h:1 --describe --group g", "no command"),
+    ("kafka-consumer-groups.sh --bootstrap-server h:1 --describe --group g", "headrace groups"),
     ("kafka-reassign-partitions.sh --zookeeper z:2181 --execute", "nothing to reassign"),
     ("kafka-preferred-replica-election.sh --zookeeper z:2181", "nothing to elect"),
     (

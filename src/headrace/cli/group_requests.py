@@ -1,0 +1,160 @@
+"""Asking a coordinator about a group of either protocol, which the stock client cannot."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from headrace.cli.broker_requests import ask
+from headrace.cli.client import Connection
+from headrace.cli.offsets import Partition
+from headrace.cli.output import CommandFailed
+from headrace.cli.transaction_requests import name_of
+from headrace.model.errors import ErrorCode, PeerBroken
+from headrace.wire import messages as m
+from headrace.wire import schema
+from headrace.wire.api import ApiKey
+
+_GROUP = 0  # the kind of coordinator
+_FIND_COORDINATOR_VERSION = 4
+_DESCRIBE_GROUPS_VERSION = 5
+_ASSIGNMENT_VERSION_MAX = 3
+
+
+class Member(NamedTuple):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: tuple[Partition, ...]
+
+
+class Described(NamedTuple):
+    state: str
+    members: tuple[Member, ...]
+
+
+def describe(connection: Connection, group: str, *, missing_is_empty: bool = False) -> Described:
+    """The group by whichever protocol it runs; CommandFailed if there is none of that name."""
+    address = _coordinator(connection, group)
+    answer = ask(
+        connection,
+        address,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        0,
+        m.ConsumerGroupDescribeRequest(group_ids=[group]),
+        m.ConsumerGroupDescribeResponse,
+    )
+    (modern,) = answer.groups
+    if modern.error_code == ErrorCode.NONE:
+        return Described(modern.group_state, tuple(map(_modern_member, modern.members)))
+    if modern.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+        raise CommandFailed(f"{group}: {modern.error_message or name_of(modern.error_code)}")
+    classic_answer = ask(
+        connection,
+        address,
+        ApiKey.DESCRIBE_GROUPS,
+        _DESCRIBE_GROUPS_VERSION,
+        m.DescribeGroupsRequest(groups=[group]),
+        m.DescribeGroupsResponse,
+    )
+    (classic,) = classic_answer.groups
+    if classic.error_code:
+        raise CommandFailed(f"{group}: {name_of(classic.error_code)}")
+    if classic.group_state == "Dead" and not missing_is_empty:
+        raise CommandFailed(f"{group}: there is no such group")
+    return Described(classic.group_state, tuple(map(_classic_member, classic.members)))
+
+
+def _modern_member(member: Any) -> Member:
+    return Member(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        tuple(
+            (topic.topic_name, partition)
+            for topic in member.assignment.topic_partitions
+            for partition in topic.partitions
+        ),
+    )
+
+
+def _classic_member(member: Any) -> Member:
+    return Member(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        tuple(_assignment(bytes(member.member_assignment))),
+    )
+
+
+def _assignment(data: bytes) -> Iterator[Partition]:
+    """What a classic leader gave a member; members may also speak a protocol of their own."""
+    if len(data) < 2:
+        return
+    version = min(int.from_bytes(data[:2], "big", signed=True), _ASSIGNMENT_VERSION_MAX)
+    try:
+        decode = schema.decoder(m.ConsumerProtocolAssignment, version)
+        assignment, _ = decode(data, 2, len(data))
+    except (PeerBroken, LookupError):
+        return
+    for topic in assignment.assigned_partitions:
+        for partition in topic.partitions:
+            yield topic.topic, partition
+
+
+def delete_offsets(
+    connection: Connection, group: str, partitions: Sequence[Partition]
+) -> list[tuple[Partition, str | None]]:
+    """Each partition with the reason why not, or None."""
+    request = m.OffsetDeleteRequest
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        by_topic.setdefault(topic, []).append(partition)
+    answer = ask(
+        connection,
+        _coordinator(connection, group),
+        ApiKey.OFFSET_DELETE,
+        0,
+        request(
+            group_id=group,
+            topics=[
+                request.OffsetDeleteRequestTopic(
+                    name=topic,
+                    partitions=[
+                        request.OffsetDeleteRequestPartition(partition_index=number)
+                        for number in numbers
+                    ],
+                )
+                for topic, numbers in by_topic.items()
+            ],
+        ),
+        m.OffsetDeleteResponse,
+    )
+    if answer.error_code:
+        raise CommandFailed(f"{group}: {name_of(answer.error_code)}")
+    return [
+        (
+            (topic.name, one.partition_index),
+            name_of(one.error_code) if one.error_code else None,
+        )
+        for topic in answer.topics
+        for one in topic.partitions
+    ]
+
+
+def _coordinator(connection: Connection, group: str) -> tuple[str, int]:
+    answer = ask(
+        connection,
+        next(iter(connection.brokers().values())),
+        ApiKey.FIND_COORDINATOR,
+        _FIND_COORDINATOR_VERSION,
+        m.FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=[group]),
+        m.FindCoordinatorResponse,
+    )
+    (found,) = answer.coordinators
+    if found.error_code:
+        raise CommandFailed(
+            f"the coordinator of {group} is not to be found: {name_of(found.error_code)}"
+        )
+    return found.host, found.port

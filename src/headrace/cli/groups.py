@@ -1,0 +1,429 @@
+"""``headrace groups``: who consumes, how far behind, and moving or deleting what was committed."""
+
+import csv
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    TopicPartition,
+)
+
+from headrace.cli import group_requests, offsets, output, values
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained
+from headrace.cli.offsets import Partition
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientFile,
+    ClientSettings,
+    Format,
+    OutputFormat,
+    examples,
+    noun,
+)
+
+app = noun(
+    "Look at consumer groups and their lag; reset or delete what they committed.",
+    "headrace groups list",
+    "headrace groups describe billing",
+    "headrace groups reset billing --topic orders --to earliest --execute",
+)
+
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False)]
+Group = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="TOPIC[:N,N]", help="Only these partitions; may be repeated."),
+]
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="groups")
+
+
+class Progress(NamedTuple):
+    """How far a group is in one partition, and who reads it."""
+
+    group: str
+    topic: str
+    partition: int
+    committed: int | None
+    log_end: int | None
+    lag: int | None
+    member: str | None
+    host: str | None
+    client: str | None
+
+
+@app.command("list", epilog=examples("headrace groups list", "headrace groups list --format json"))
+def list_groups(
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """List groups with their state and protocol."""
+    connection = Connection(bootstrap, settings, client_file)
+    admin = connection.admin()
+    future = admin.list_consumer_groups(request_timeout=ANSWER_TIMEOUT_S)
+    try:
+        listed = connection.answer(future, "listing groups")
+    except KafkaException as failure:
+        raise connection.failed(failure, "listing groups") from None
+    rows = sorted(
+        (one.group_id, _name(one.state), _name(one.type) if one.type is not None else None)
+        for one in listed.valid
+    )
+    if format is Format.JSON:
+        output.document([{"group": g, "state": s, "type": t} for g, s, t in rows])
+    else:
+        output.table(["GROUP", "STATE", "TYPE"], rows)
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples("headrace groups describe billing", "headrace groups describe billing audit"),
+)
+def describe(
+    groups: Groups,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Show committed offset, log end and lag of every partition, and its reader."""
+    connection = Connection(bootstrap, settings, client_file)
+    rows: list[Progress] = []
+    failures = []
+    for group in groups:
+        try:
+            described = group_requests.describe(connection, group)
+        except output.CommandFailed as failure:
+            failures.append(str(failure))
+            continue
+        if not described.members:
+            output.note(f"Consumer group '{group}' has no active members.")
+        rows += _progress(connection, group, described)
+    if format is Format.JSON:
+        output.document([row._asdict() for row in rows])
+    elif rows:
+        output.table(
+            [
+                "GROUP",
+                "TOPIC",
+                "PARTITION",
+                "CURRENT-OFFSET",
+                "LOG-END-OFFSET",
+                "LAG",
+                "CONSUMER-ID",
+                "HOST",
+                "CLIENT-ID",
+            ],
+            rows,
+        )
+    for reason in failures:
+        output.error(reason)
+    if failures:
+        output.leave(output.FAILED)
+
+
+@app.command(no_args_is_help=True, epilog=examples("headrace groups members billing"))
+def members(
+    group: Group,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Show the members of a group and what each reads."""
+    connection = Connection(bootstrap, settings, client_file)
+    described = group_requests.describe(connection, group)
+    if format is Format.JSON:
+        output.document(
+            [
+                {**member._asdict(), "assignment": [list(p) for p in member.assignment]}
+                for member in described.members
+            ]
+        )
+    else:
+        output.table(
+            ["CONSUMER-ID", "INSTANCE-ID", "CLIENT-ID", "HOST", "#PARTITIONS", "ASSIGNMENT"],
+            [
+                (
+                    member.member_id,
+                    member.instance_id,
+                    member.client_id,
+                    member.host,
+                    len(member.assignment),
+                    ", ".join(f"{topic}:{number}" for topic, number in member.assignment),
+                )
+                for member in described.members
+            ],
+        )
+
+
+@app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "headrace groups reset billing --topic orders --to earliest",
+        "headrace groups reset billing --topic orders:0,1 --to 2026-11-01T00:00:00Z --execute",
+        "headrace groups reset billing --shift -100 --execute",
+        "headrace groups reset billing --from-file offsets.csv --execute",
+    ),
+)
+def reset(
+    group: Group,
+    topics: Topics = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="PLACE",
+            help="earliest, latest, current, an offset, a time (ISO or 2h for two hours ago).",
+        ),
+    ] = None,
+    shift: Annotated[
+        int | None,
+        typer.Option("--shift", metavar="N", help="Forward by N records, back if negative."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset."),
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it; without this only the plan is shown.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Move what a group without members has committed; a dry run unless --execute."""
+    if sum(choice is not None for choice in (to, shift, file)) != 1:
+        raise values.wrong("give one of --to, --shift and --from-file")
+    connection = Connection(bootstrap, settings, client_file)
+    described = group_requests.describe(connection, group, missing_is_empty=True)
+    if described.members:
+        raise output.CommandFailed(
+            f"group {group} has {values.counted(len(described.members), 'member')}; "
+            "stop them first, they would commit their own offsets again"
+        )
+    committed = _committed(connection, group)
+    if file is not None:
+        plan = _from_csv(file)
+    else:
+        partitions = _chosen(connection, topics, committed)
+        plan = _planned(connection, partitions, committed, to, shift)
+    rows = [(group, topic, number, offset) for (topic, number), offset in sorted(plan.items())]
+    if execute and plan:
+        _commit(connection, group, plan)
+    if format is Format.JSON:
+        output.document(
+            [{"group": g, "topic": t, "partition": n, "new_offset": o} for g, t, n, o in rows]
+        )
+    else:
+        output.table(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows)
+    if not execute:
+        output.note("Nothing was changed: add --execute to do it.")
+
+
+@app.command(no_args_is_help=True, epilog=examples("headrace groups delete billing"))
+def delete(
+    groups: Groups,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+) -> None:
+    """Delete groups that have no members, with all they committed."""
+    connection = Connection(bootstrap, settings, client_file)
+    admin = connection.admin()
+    failed = False
+    for group, future in admin.delete_consumer_groups(
+        groups, request_timeout=ANSWER_TIMEOUT_S
+    ).items():
+        try:
+            connection.answer(future, f"deleting {group}")
+            output.line(f"deleted {group}")
+        except KafkaException as failure:
+            failed = True
+            output.error(f"{group}: {explained(failure.args[0])}")
+    if failed:
+        output.leave(output.FAILED)
+
+
+@app.command(
+    "delete-offsets",
+    no_args_is_help=True,
+    epilog=examples("headrace groups delete-offsets billing --topic orders:0,1"),
+)
+def delete_offsets(
+    group: Group,
+    topics: Topics = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+) -> None:
+    """Forget what a group committed for partitions that none of its members reads."""
+    if not topics:
+        raise values.wrong("say which with --topic")
+    connection = Connection(bootstrap, settings, client_file)
+    partitions = _chosen(connection, topics, _committed(connection, group))
+    failed = False
+    for partition, reason in group_requests.delete_offsets(connection, group, partitions):
+        if reason is None:
+            output.line(f"deleted {partition[0]}:{partition[1]}")
+        else:
+            failed = True
+            output.error(f"{partition[0]}:{partition[1]}: {reason}")
+    if failed:
+        output.leave(output.FAILED)
+
+
+# --- what the verbs share ---------------------------------------------------------
+
+
+def _name(value: Any) -> str:
+    """``STABLE`` and ``PREPARING_REBALANCING`` of the client as Kafka's tools print them."""
+    return "".join(word.capitalize() for word in value.name.split("_"))
+
+
+def _progress(
+    connection: Connection, group: str, described: group_requests.Described
+) -> list[Progress]:
+    committed = _committed(connection, group)
+    reader = {partition: member for member in described.members for partition in member.assignment}
+    partitions = sorted(set(committed) | set(reader))
+    ends = offsets.listed(connection, connection.admin(), partitions, offsets.LATEST)
+    rows = []
+    for partition in partitions:
+        offset, end = committed.get(partition), ends[partition].offset
+        member = reader.get(partition)
+        rows.append(
+            Progress(
+                group,
+                *partition,
+                offset,
+                end,
+                None if offset is None or end is None else max(0, end - offset),
+                member.member_id if member else None,
+                member.host if member else None,
+                member.client_id if member else None,
+            )
+        )
+    return rows
+
+
+def _committed(connection: Connection, group: str) -> dict[Partition, int]:
+    doing = f"offsets of group {group}"
+    (future,) = (
+        connection.admin()
+        .list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=ANSWER_TIMEOUT_S
+        )
+        .values()
+    )
+    try:
+        answer = connection.answer(future, doing)
+    except KafkaException as failure:
+        raise connection.failed(failure, doing) from None
+    return {
+        (one.topic, one.partition): one.offset for one in answer.topic_partitions if one.offset >= 0
+    }
+
+
+def _chosen(
+    connection: Connection, topics: Sequence[str] | None, committed: Iterable[Partition]
+) -> list[Partition]:
+    """``--topic orders`` and ``--topic orders:0,1``; without any, what the group has committed."""
+    if not topics:
+        return sorted(committed)
+    known = connection.admin().list_topics(timeout=ANSWER_TIMEOUT_S).topics
+    chosen = []
+    for text in topics:
+        name, colon, numbers = text.partition(":")
+        if name not in known:
+            raise output.CommandFailed(f"there is no topic {name}")
+        wanted = values.numbers(numbers, "--topic") if colon else list(known[name].partitions)
+        chosen += [(name, number) for number in wanted]
+    return sorted(set(chosen))
+
+
+def _planned(
+    connection: Connection,
+    partitions: Sequence[Partition],
+    committed: dict[Partition, int],
+    to: str | None,
+    shift: int | None,
+) -> dict[Partition, int]:
+    """The new offset of each partition, kept within its log."""
+    admin = connection.admin()
+    starts = offsets.listed(connection, admin, partitions, offsets.EARLIEST)
+    ends = offsets.listed(connection, admin, partitions, offsets.LATEST)
+    wished: dict[Partition, int | None] = {}
+    if shift is not None:
+        wished = {p: committed[p] + shift for p in partitions if p in committed}
+    elif to == "earliest":
+        wished = {p: starts[p].offset for p in partitions}
+    elif to == "latest":
+        wished = {p: ends[p].offset for p in partitions}
+    elif to == "current":
+        wished = {p: committed.get(p) for p in partitions}
+    elif to is not None and to.lstrip("-").isdecimal():
+        wished = dict.fromkeys(partitions, int(to))
+    elif to is not None:
+        at = offsets.at_time(values.instant_ms(to, round(time.time() * 1000)))
+        found = offsets.listed(connection, admin, partitions, at)
+        # After the last record there is only the end.
+        wished = {
+            p: ends[p].offset if found[p].offset is None else found[p].offset for p in partitions
+        }
+    return {
+        p: min(max(offset, starts[p].offset or 0), ends[p].offset or 0)
+        for p, offset in wished.items()
+        if offset is not None
+    }
+
+
+def _from_csv(file: Path) -> dict[Partition, int]:
+    plan = {}
+    try:
+        with file.open(newline="") as lines:
+            for number, row in enumerate(csv.reader(lines), 1):
+                if not row:
+                    continue
+                try:
+                    topic, partition, offset = (cell.strip() for cell in row[-3:])
+                    plan[topic, int(partition)] = int(offset)
+                except ValueError:
+                    raise values.wrong(
+                        f"{file}, line {number}: expected topic,partition,offset"
+                    ) from None
+    except OSError as failure:
+        raise values.wrong(f"{file}: {failure.strerror}") from None
+    return plan
+
+
+def _commit(connection: Connection, group: str, plan: dict[Partition, int]) -> None:
+    doing = f"resetting group {group}"
+    wish = ConsumerGroupTopicPartitions(
+        group, [TopicPartition(topic, number, offset) for (topic, number), offset in plan.items()]
+    )
+    (future,) = (
+        connection.admin()
+        .alter_consumer_group_offsets([wish], request_timeout=ANSWER_TIMEOUT_S)
+        .values()
+    )
+    try:
+        answer = connection.answer(future, doing)
+    except KafkaException as failure:
+        raise connection.failed(failure, doing) from None
+    refused = [one for one in answer.topic_partitions if one.error is not None]
+    if refused:
+        raise output.CommandFailed(
+            f"{doing}: {refused[0].topic}:{refused[0].partition}: {explained(refused[0].error)}"
+        )

@@ -1,0 +1,125 @@
+"""``headrace groups`` against a live broker, with groups of both protocols."""
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+
+@pytest.fixture
+def filled(broker, headrace, topic):
+    """A topic of two partitions with ten records each."""
+    headrace("topics", "create", topic, "-p", "2")
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(20):
+        producer.produce(
+            topic, b"%d" % number, partition=number % 2, timestamp=1000 + 1000 * number
+        )
+    assert producer.flush(20) == 0
+    return topic
+
+
+def read_some(broker, topic, group, count, protocol="classic", close=True):
+    settings = {
+        "bootstrap.servers": broker.bootstrap_servers,
+        "group.id": group,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "group.protocol": protocol,
+    }
+    consumer = Consumer(settings)
+    consumer.subscribe([topic])
+    read = 0
+    while read < count:
+        read += len(consumer.consume(count - read, timeout=20))
+    consumer.commit(asynchronous=False)
+    if close:
+        consumer.close()
+    return consumer
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_is_listed_and_described_with_its_lag_and_members(
+    broker, headrace, filled, protocol
+):
+    group = f"group-of-{filled}"
+    consumer = read_some(broker, filled, group, 20, protocol, close=False)
+    rows = headrace("groups", "describe", group, "--format", "json").document
+    assert [(row["topic"], row["partition"]) for row in rows] == [(filled, 0), (filled, 1)]
+    assert {row["lag"] for row in rows} == {0}
+    assert {row["log_end"] for row in rows} == {10}
+    assert all(row["member"] for row in rows)
+    [member] = headrace("groups", "members", group, "--format", "json").document
+    assert member["assignment"] == [[filled, 0], [filled, 1]]
+    [listed] = [
+        row
+        for row in headrace("groups", "list", "--format", "json").document
+        if row["group"] == group
+    ]
+    assert listed["state"] == "Stable"
+    assert listed["type"] == protocol.capitalize()
+    assert headrace("groups", "describe", group).lines[0].split() == [
+        "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID",
+        "HOST", "CLIENT-ID",
+    ]  # fmt: skip
+    consumer.close()
+    described = headrace("groups", "describe", group)
+    assert "has no active members" in described.err
+    assert described.lines[0].split()[-1] == "LAG", "no column for readers where there are none"
+
+
+def offsets_of(headrace, group):
+    rows = headrace("groups", "describe", group, "--format", "json").document
+    return {row["partition"]: row["committed"] for row in rows}
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        (["--to", "earliest"], {0: 0, 1: 0}),
+        (["--to", "latest"], {0: 10, 1: 10}),
+        (["--to", "4"], {0: 4, 1: 4}),
+        (["--to", "1970-01-01T00:00:05Z"], {0: 2, 1: 2}),
+        (["--shift", "-3"], {0: 7, 1: 7}),
+        (["--shift", "100"], {0: 10, 1: 10}),
+    ],
+)
+def test_a_reset_is_shown_first_and_done_with_execute(broker, headrace, filled, how, expected):
+    group = f"reset-of-{filled}"
+    read_some(broker, filled, group, 20)
+    before = offsets_of(headrace, group)
+    planned = headrace("groups", "reset", group, "--topic", filled, *how, "--format", "json")
+    assert {row["partition"]: row["new_offset"] for row in planned.document} == expected
+    assert "--execute" in planned.err
+    assert offsets_of(headrace, group) == before == {0: 10, 1: 10}
+    headrace("groups", "reset", group, "--topic", filled, *how, "--execute")
+    assert offsets_of(headrace, group) == expected
+
+
+def test_a_reset_from_a_file_and_of_some_partitions(broker, headrace, filled, tmp_path):
+    group = f"file-of-{filled}"
+    read_some(broker, filled, group, 20)
+    plan = tmp_path / "offsets.csv"
+    plan.write_text(f"{filled},0,1\n{filled},1,2\n")
+    headrace("groups", "reset", group, "--from-file", str(plan), "--execute")
+    assert offsets_of(headrace, group) == {0: 1, 1: 2}
+    headrace("groups", "reset", group, "--topic", f"{filled}:1", "--to", "5", "--execute")
+    assert offsets_of(headrace, group) == {0: 1, 1: 5}
+
+
+def test_a_group_with_members_is_neither_reset_nor_deleted(broker, headrace, filled):
+    group = f"busy-of-{filled}"
+    consumer = read_some(broker, filled, group, 20, close=False)
+    refused = headrace("groups", "reset", group, "--to", "earliest", "--execute", status=1)
+    assert "stop them first" in refused.err
+    assert "NON_EMPTY_GROUP" in headrace("groups", "delete", group, status=1).err.upper()
+    consumer.close()
+    assert headrace("groups", "delete", group).lines == [f"deleted {group}"]
+    assert "no such group" in headrace("groups", "describe", group, status=1).err
+
+
+def test_committed_offsets_are_deleted_by_partition(broker, headrace, filled):
+    group = f"part-of-{filled}"
+    read_some(broker, filled, group, 20)
+    assert headrace("groups", "delete-offsets", group, "--topic", f"{filled}:0").lines == [
+        f"deleted {filled}:0"
+    ]
+    assert offsets_of(headrace, group) == {1: 10}
