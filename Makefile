@@ -16,7 +16,7 @@ setup: .venv/ready  ## make .venv with everything a developer needs
 		{ echo "Headrace needs Python 3.11 or newer; python3 is $$(python3 --version)"; exit 1; }
 	test -x $(PY) || python3 -m venv .venv
 	$(PIP) --upgrade pip
-	$(PIP) --build-constraint constraints.txt -e . --group dev
+	$(PIP) --build-constraint constraints.txt -e '.[pipeline]' --group dev
 	@touch $@
 run: setup ## a node, a stock client that produces and consumes, and then yours to use
 	$(PY) -m headrace demo
