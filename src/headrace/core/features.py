@@ -1,8 +1,8 @@
 """Feature levels of the cluster: which are supported, which are on, which change is allowed.
 
 Pure. A feature is named here once the node serves what its level promises; the others
-of Kafka 4.3 (``share.version``, ``streams.version``, ``eligible.leader.replicas.version``) join with their machines, because
-clients switch behaviour on by them.
+of Kafka 4.3 (``share.version``, ``streams.version``, ``eligible.leader.replicas.version``)
+join with their machines, because clients switch behaviour on by them.
 """
 
 from collections.abc import Iterable, Mapping

@@ -29,7 +29,7 @@ class SegmentFacts(NamedTuple):
 class Expiry(NamedTuple):
     """How many of the oldest segments go, and a count for each reason (log lines quote it)."""
 
-    count: int
+    segment_count: int
     before_log_start: int
     by_size: int
     by_time: int

@@ -703,15 +703,15 @@ class Log:
             high_watermark=high_watermark,
             now=now,
         )
-        if expiry.count:
-            if expiry.count == len(self._segments):
+        if expiry.segment_count:
+            if expiry.segment_count == len(self._segments):
                 self.roll(now)  # a log always has an active segment
             log.info(
                 "%s: deleting %d segments (%d below the log start, %d by size, %d by time)",
                 self.topic_partition,
                 *expiry,
             )
-            doomed = self._segments.take_first(expiry.count)
+            doomed = self._segments.take_first(expiry.segment_count)
             self._raise_log_start(max(self.log_start, self.first_base_offset))
             self._delete_segments(doomed, config.file_delete_delay_ms)
             self._delete_snapshots_below(self.first_base_offset)

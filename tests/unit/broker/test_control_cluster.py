@@ -6,7 +6,7 @@ from headrace.broker.context import Context
 from headrace.broker.handlers.cluster import api_versions
 from headrace.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from headrace.core import features
-from headrace.core.features import INITIAL_LEVELS, METADATA_VERSION, SUPPORTED
+from headrace.core.features import METADATA_VERSION
 from headrace.core.topics import NewTopic
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m

@@ -66,12 +66,12 @@ def test_by_time_the_newest_record_of_a_segment_counts():
 
 
 def test_by_time_even_the_active_segment_goes():
-    assert gone(retention_ms=0).count == 4
+    assert gone(retention_ms=0).segment_count == 4
 
 
 def test_a_newer_segment_in_between_protects_those_behind_it():
     segments = [LOG[0], LOG[1]._replace(largest_timestamp=9000), LOG[2]]
-    assert gone(segments, retention_ms=100, high_watermark=30).count == 1
+    assert gone(segments, retention_ms=100, high_watermark=30).segment_count == 1
 
 
 def test_by_size_only_whole_segments_beyond_the_limit_go():
@@ -88,13 +88,13 @@ def test_what_is_below_the_log_start_goes_whole_segments_at_a_time():
 
 
 def test_nothing_goes_that_is_not_replicated():
-    assert gone(retention_ms=0, high_watermark=29).count == 2
-    assert gone(retention_bytes=0, high_watermark=9).count == 0
+    assert gone(retention_ms=0, high_watermark=29).segment_count == 2
+    assert gone(retention_bytes=0, high_watermark=9).segment_count == 0
 
 
 def test_an_empty_active_segment_stays():
     segments = [LOG[0], SegmentFacts(10, 10, 0, 100)]
-    assert gone(segments, retention_ms=0, high_watermark=10).count == 1
+    assert gone(segments, retention_ms=0, high_watermark=10).segment_count == 1
 
 
 def test_a_topic_that_only_compacts_loses_nothing_but_what_was_deleted():
