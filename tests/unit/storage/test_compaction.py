@@ -459,7 +459,7 @@ def test_compact_and_delete_together_expire_what_was_compacted(disk: Disk) -> No
     put(log, 200)
     compact(log)
     # A segment without any record left expires by its file's time, which is today's.
-    assert log.apply_retention(log.log_end, 1 << 50).count > 0
+    assert log.apply_retention(log.log_end, 1 << 50).segment_count > 0
     assert log.log_start > 0
     put(log, 100)
     assert compact(log, now=NOW + 2_000) is not None
