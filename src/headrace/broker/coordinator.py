@@ -743,6 +743,8 @@ def replay_section(shard: Shard, data: bytes, header: BatchHeader, producer_id: 
         key = data[position:key_end]
         value_size, value_at = _read_varint(data, max(key_end, position))
         value = data[value_at : value_at + value_size] if value_size >= 0 else None
+        if value_at + value_size >= record_end or record_end > len(data):
+            raise ValueError("a record is longer than its length says")
         if size >= 0:
             replay(key, value, base_offset + delta, producer_id, producer_epoch)
         position = record_end

@@ -1,0 +1,528 @@
+"""The runtime of shards: loaded, asked, written for and let go, on real logs."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.broker.app import Broker
+from headrace.broker.coordinator import (
+    Coordinator,
+    SteadyClock,
+    encode_batch,
+    java_hash,
+    replay_section,
+)
+from headrace.core.outcome import NOTHING, NewRecord, Outcome, ProducerStamp, Reply
+from headrace.core.topics import NewTopic
+from headrace.model.config import BrokerConfig
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import Millis
+from headrace.records.batch import GZIP, read_header
+from headrace.records.record import Record, build_batch, iter_records, open_records
+from headrace.wire import messages as m
+from tests.fakes.standin import in_loop
+
+TOPIC = "notes"
+
+
+def answer(text):
+    return m.FindCoordinatorResponse(error_message=text)
+
+
+class Notes:
+    """A shard that keeps texts by key, answers when told to, and rings when its time has come."""
+
+    def __init__(self, partition):
+        self.partition = partition
+        self.texts = {}
+        self.pending = {}
+        self.rings_at = None
+        self.rung = []
+        self.is_loaded = False
+        self.parked = []
+
+    def replay(self, record_key, record_value, offset, producer_id, producer_epoch):
+        texts = self.texts if producer_id < 0 else self.pending.setdefault(producer_id, {})
+        texts[record_key] = record_value
+        if record_value is None:
+            del texts[record_key]
+
+    def replay_marker(self, producer_id, producer_epoch, committed, offset):
+        held = self.pending.pop(producer_id, {})
+        if committed:
+            self.texts |= held
+
+    def loaded(self, now):
+        self.is_loaded = True
+        return NOTHING
+
+    def tick(self, now):
+        self.rung.append(now)
+        self.rings_at = None
+        return Outcome((NewRecord(b"rung", b"yes"),), tuple(self.unpark("rung")))
+
+    def next_deadline(self):
+        return self.rings_at
+
+    def forget(self, ticket):
+        self.parked.remove(ticket)
+
+    # events
+
+    def write(self, ticket, *records, **more):
+        records = tuple(NewRecord(key, value) for key, value in records)
+        return Outcome(records, (Reply(ticket, answer("written")),), **more)
+
+    def read(self, ticket, key):
+        text = self.texts.get(key, b"-").decode()
+        return Outcome(replies=(Reply(ticket, answer(text)),))
+
+    def park(self, ticket):
+        self.parked.append(ticket)
+        return NOTHING
+
+    def unpark(self, text):
+        parked, self.parked = self.parked, []
+        return [Reply(ticket, answer(text)) for ticket in parked]
+
+
+@asynccontextmanager
+async def coordinated(folder, partition_count=1, effects=None, **settings):
+    config = BrokerConfig.parse(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(folder),
+            **{name.replace("_", "."): str(value) for name, value in settings.items()},
+        }
+    )
+    broker = Broker(config)
+    await broker.start()
+    coordinator = Coordinator(
+        broker,
+        TOPIC,
+        "offsets.topic.num.partitions",
+        Notes,
+        (lambda partition, effect: effects.append((partition, effect)))
+        if effects is not None
+        else None,
+    )
+    try:
+        if TOPIC not in broker.picture.topics:
+            await broker.control.create_topics([NewTopic(TOPIC, partition_count)])
+        coordinator.refresh()
+        yield broker, coordinator
+    finally:
+        coordinator.close()
+        await broker.stop()
+        assert broker.failure is None
+
+
+def write(coordinator, *records, partition=0, **more):
+    return coordinator.ask_partition(
+        partition, lambda shard, ticket, now: shard.write(ticket, *records, **more)
+    )
+
+
+def read(coordinator, key, partition=0):
+    found = coordinator.ask_partition(partition, lambda shard, ticket, now: shard.read(ticket, key))
+    return found.error_message
+
+
+def shard_of(coordinator, partition=0):
+    return coordinator._led[partition].shard
+
+
+async def until(condition):
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not come to that")
+
+
+# Asking.
+
+
+@in_loop
+async def test_what_was_written_is_answered_at_once_and_read_back(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        assert write(coordinator, (b"k", b"v")).error_message == "written"
+        assert read(coordinator, b"k") == "v"
+        log = broker.replica(TOPIC, 0).log
+        assert log.log_end == 1
+
+
+@in_loop
+async def test_a_restart_brings_back_what_was_written(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        write(coordinator, (b"a", b"1"), (b"b", b"2"))
+        write(coordinator, (b"a", None))
+        write(coordinator, (b"c", b"3"), producer=ProducerStamp(7, 0))
+        write(coordinator, (b"d", b"4"), producer=ProducerStamp(8, 0))
+        for producer_id, committed in ((7, True), (8, False)):
+            coordinator.write_marker(
+                0,
+                producer_id=producer_id,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                committed=committed,
+            )
+        assert shard_of(coordinator).texts == {b"b": b"2", b"c": b"3"}
+    async with coordinated(tmp_path) as (_, coordinator):
+        with pytest.raises(Rejected) as refused:
+            read(coordinator, b"b")
+        assert refused.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await until(lambda: not coordinator.is_loading())
+        assert shard_of(coordinator).texts == {b"b": b"2", b"c": b"3"}
+        assert coordinator.loaded_partitions() == [0]
+
+
+@in_loop
+async def test_a_log_of_many_chunks_is_loaded_whole(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        for number in range(40):
+            write(coordinator, *((b"%d-%d" % (number, i), b"x" * 200) for i in range(100)))
+    async with coordinated(tmp_path) as (_, coordinator):
+        await until(lambda: not coordinator.is_loading())
+        assert len(shard_of(coordinator).texts) == 4000
+
+
+@in_loop
+async def test_a_request_may_wait_for_another_event(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        coordinator.tell_all(lambda shard, now: Outcome(replies=tuple(shard.unpark("at last"))))
+        assert (await waiting).error_message == "at last"
+
+
+@in_loop
+async def test_a_partition_that_is_not_here_is_not_coordinated_here(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        with pytest.raises(Rejected) as refused:
+            read(coordinator, b"k", partition=5)
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+
+
+@in_loop
+async def test_an_event_that_comes_while_loading_is_told_afterwards(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        write(coordinator, (b"a", b"1"))
+    async with coordinated(tmp_path) as (_, coordinator):
+        coordinator.tell_all(lambda shard, now: Outcome((NewRecord(b"a", None),)))
+        await until(lambda: not coordinator.is_loading())
+        assert shard_of(coordinator).texts == {}
+
+
+@in_loop
+async def test_a_log_that_cannot_be_read_is_not_coordinated(tmp_path, caplog):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"a", b"1"))
+        log = broker.replica(TOPIC, 0).log
+        garbage = bytearray(build_batch([Record(0, 0, b"k", b"v")]))
+        garbage[61] = 0x7E  # a record longer than its batch
+        log.append_as_leader(memoryview(garbage), 0, Millis(1), origin=1)
+        broker.replica(TOPIC, 0).write_staged()
+    async with coordinated(tmp_path) as (_, coordinator):
+        await until(lambda: not coordinator.is_loading())
+        with pytest.raises(Rejected) as refused:
+            read(coordinator, b"a")
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+        assert "cannot be read" in caplog.text
+
+
+# Committing.
+
+
+def behind(broker, is_behind):
+    """Whether a second replica that has nothing yet is in sync."""
+    leadership = broker.replica(TOPIC, 0).leadership
+    leadership.isr = frozenset({broker.node_id, 99} if is_behind else {broker.node_id})
+    if not is_behind:
+        replica = broker.replica(TOPIC, 0)
+        broker.replicas.run(replica, leadership.appended(replica.log.log_end))
+
+
+@in_loop
+async def test_replies_wait_for_the_high_watermark_and_so_do_reads_and_effects(tmp_path):
+    effects = []
+    async with coordinated(tmp_path, effects=effects) as (broker, coordinator):
+        behind(broker, True)
+        written = write(coordinator, (b"k", b"v"), effects=("do it",))
+        seen = coordinator.ask_partition(0, lambda shard, ticket, now: shard.read(ticket, b"k"))
+        await asyncio.sleep(0)
+        assert not written.done() and not seen.done() and effects == []
+        behind(broker, False)
+        coordinator.committed(broker.replica(TOPIC, 0))
+        assert (await written).error_message == "written"
+        assert (await seen).error_message == "v"
+        assert effects == [(0, "do it")]
+        assert write(coordinator, (b"l", b"w")).error_message == "written"
+
+
+@in_loop
+async def test_a_commit_that_takes_too_long_is_told_and_its_effects_still_come(tmp_path):
+    effects = []
+    async with coordinated(tmp_path, effects=effects, offsets_commit_timeout_ms=1) as (
+        broker,
+        coordinator,
+    ):
+        behind(broker, True)
+        written = write(coordinator, (b"k", b"v"), effects=("late",))
+        with pytest.raises(Rejected) as refused:
+            await written
+        assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert effects == []
+        behind(broker, False)
+        coordinator.committed(broker.replica(TOPIC, 0))
+        assert effects == [(0, "late")]
+
+
+@in_loop
+async def test_a_marker_waits_for_the_high_watermark_too(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"c", b"3"), producer=ProducerStamp(7, 0))
+        behind(broker, True)
+        ended = coordinator.write_marker(
+            0, producer_id=7, producer_epoch=0, coordinator_epoch=0, committed=True
+        )
+        assert ended is not None and not ended.done()
+        behind(broker, False)
+        coordinator.committed(broker.replica(TOPIC, 0))
+        await ended
+        assert shard_of(coordinator).texts == {b"c": b"3"}
+
+
+# Failing.
+
+
+@in_loop
+async def test_a_disk_that_refuses_costs_the_shard_and_nothing_that_was_acknowledged(
+    tmp_path, monkeypatch
+):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"k", b"kept"))
+        waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        old = shard_of(coordinator)
+        replica = broker.replica(TOPIC, 0)
+
+        def refuse(self):
+            self.log._undo_staged()
+            raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(replica), "write_staged", refuse)
+            with pytest.raises(Rejected) as refused:
+                write(coordinator, (b"k", b"lost"))
+            assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        with pytest.raises(Rejected):
+            await waiting
+        with pytest.raises(Rejected) as loading:
+            read(coordinator, b"k")
+        assert loading.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await until(lambda: not coordinator.is_loading())
+        assert shard_of(coordinator) is not old
+        assert read(coordinator, b"k") == "kept"
+
+
+@in_loop
+async def test_who_waits_on_a_partition_that_is_led_elsewhere_now_is_told(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        broker.replica(TOPIC, 0).leadership = None
+        coordinator.refresh()
+        with pytest.raises(Rejected) as refused:
+            await waiting
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+        with pytest.raises(Rejected) as refused:
+            read(coordinator, b"k")
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+
+
+@in_loop
+async def test_too_few_replicas_refuse_before_anything_is_written(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        leadership = broker.replica(TOPIC, 0).leadership
+        leadership.replicas, leadership.min_insync_replicas = frozenset({1, 2}), 2
+        with pytest.raises(Rejected) as refused:
+            write(coordinator, (b"k", b"v"))
+        assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        leadership.min_insync_replicas = 1
+        assert read(coordinator, b"k") == "-", "the shard is still there, and has not heard of it"
+
+
+@in_loop
+async def test_what_does_not_fit_into_a_batch_is_refused_or_split(tmp_path):
+    async with coordinated(tmp_path, message_max_bytes=2000) as (broker, coordinator):
+        records = [(b"%d" % number, b"x" * 100) for number in range(100)]
+        with pytest.raises(Rejected) as refused:
+            write(coordinator, *records)
+        assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+        assert shard_of(coordinator).texts == {}
+        assert write(coordinator, *records, splittable=True).error_message == "written"
+        assert len(shard_of(coordinator).texts) == 100
+        assert broker.replica(TOPIC, 0).log.log_end == 100
+
+
+@in_loop
+async def test_stopping_tells_those_who_wait(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        coordinator.close()
+        with pytest.raises(Rejected) as refused:
+            await waiting
+        assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        with pytest.raises(Rejected):
+            read(coordinator, b"k")
+
+
+@in_loop
+async def test_a_client_that_is_gone_is_forgotten(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        (ticket,) = shard_of(coordinator).parked
+        coordinator.forget(ticket)
+        coordinator.forget(ticket)
+        assert shard_of(coordinator).parked == []
+
+
+# Time.
+
+
+@in_loop
+async def test_a_shard_is_woken_when_its_time_has_come(tmp_path):
+    async with coordinated(tmp_path, partition_count=2) as (_, coordinator):
+
+        def ring_soon(shard, ticket, now):
+            shard.rings_at = now + 20
+            return shard.park(ticket)
+
+        waiting = coordinator.ask_partition(0, ring_soon)
+        assert (await waiting).error_message == "rung"
+        shard = shard_of(coordinator)
+        assert len(shard.rung) == 1 and shard.texts == {b"rung": b"yes"}
+        assert shard_of(coordinator, 1).rung == []
+
+
+class HandMovedClock:
+    def __init__(self):
+        self.wall, self.monotonic = 1_700_000_000_000, 5_000.0
+
+    def now(self):
+        return Millis(self.wall)
+
+    def monotonic_ms(self):
+        return self.monotonic
+
+    def pass_time(self, ms):
+        self.wall += ms
+        self.monotonic += ms
+
+
+def test_a_steady_clock_tells_the_wall_time_as_it_passes():
+    clock = HandMovedClock()
+    steady = SteadyClock(clock)
+    for _ in range(3):
+        clock.pass_time(1000)
+        assert steady.now() == clock.wall
+
+
+@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+def test_a_wall_clock_that_jumps_is_caught_up_with_slowly(jump_ms):
+    clock = HandMovedClock()
+    steady = SteadyClock(clock)
+    before = steady.now()
+    clock.wall += jump_ms
+    assert steady.now() == before
+    clock.pass_time(16_000)
+    assert abs(steady.now() - before - 16_000) == 1_000
+    last = steady.now()
+    for _ in range(100):
+        clock.pass_time(1_000_000)
+        assert steady.now() > last
+        last = steady.now()
+    assert last == clock.wall
+
+
+def test_a_wall_clock_that_was_not_set_before_is_believed_at_once():
+    clock = HandMovedClock()
+    steady = SteadyClock(clock)
+    clock.wall += 10 * 86_400_000
+    assert steady.now() == clock.wall
+
+
+# Bytes.
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("my-group", 1_906_497_762),
+        ("consumer group ü", 1_034_215_055),
+        ("polygenelubricants", 0),  # the hash is the one number without a positive twin
+        ("\U0001f600", 1_772_899),
+    ],
+)
+def test_the_hash_is_javas(text, value):
+    assert java_hash(text) == value
+
+
+records = st.lists(
+    st.tuples(st.binary(min_size=1, max_size=200), st.none() | st.binary(max_size=300)),
+    min_size=1,
+    max_size=80,
+)
+
+
+@given(records, st.sampled_from([0, GZIP]), st.booleans())
+def test_a_batch_reads_back_as_its_records(given_records, codec, transactional):
+    producer = ProducerStamp(9, 3) if transactional else None
+    batch = encode_batch(
+        [NewRecord(*record) for record in given_records], producer, Millis(77), codec
+    )
+    header = read_header(batch)
+    assert header.is_transactional == transactional
+    assert (header.producer_id, header.producer_epoch) == (producer or (-1, -1))
+    assert header.record_count == len(given_records) == header.last_offset_delta + 1
+    found = list(iter_records(batch))
+    assert [(record.key, record.value) for record in found] == given_records
+    assert [record.offset for record in found] == list(range(len(given_records)))
+    assert {record.timestamp for record in found} == {77}
+
+    shard = Notes(0)
+    heard = []
+    shard.replay = lambda *told: heard.append(told)  # type: ignore[method-assign]
+    replay_section(shard, open_records(batch, header), header, -1)
+    assert heard == [
+        (key, value, offset, -1, header.producer_epoch)
+        for offset, (key, value) in enumerate(given_records)
+    ]
+
+
+def test_a_batch_of_thousands_of_records_reads_back():
+    many = [NewRecord(b"key-%d" % number, b"v" * (number % 300)) for number in range(9_000)]
+    found = list(iter_records(encode_batch(many, None, Millis(1))))
+    assert [(record.key, record.value) for record in found] == many
+
+
+def test_records_that_other_brokers_wrote_are_replayed_by_what_they_hold():
+    """With headers, timestamps, gaps from compaction and without a key."""
+    batch = build_batch(
+        [
+            Record(1_005, 10**12, b"a", b"1", (("h", b"x"),)),
+            Record(1_300, 10**12 + 10**6, None, b"no key"),
+            Record(90_000, 10**12 + 5, b"b", None),
+        ],
+        base_offset=1_000,
+        last_offset_delta=100_000,
+    )
+    header = read_header(batch)
+    shard = Notes(0)
+    heard = []
+    shard.replay = lambda *told: heard.append(told[:3])  # type: ignore[method-assign]
+    replay_section(shard, open_records(batch, header), header, -1)
+    assert heard == [(b"a", b"1", 1_005), (b"b", None, 90_000)]
