@@ -31,7 +31,7 @@ is in [configuration.md](configuration.md), the files are in [formats.md](format
 JUDGES = (
     (
         "confluent-kafka, kafka-python, aiokafka",
-        "produce, consume and administration over the wire",
+        "produce, consume, groups, transactions and administration over the wire",
         "`make test`",
     ),
     (
@@ -59,6 +59,11 @@ JUDGES = (
         "a C client in scripts; a foreign set of tests",
         "`make interop`",
     ),
+    (
+        "Kafka's TransactionalMessageCopier and its formatters",
+        "transactions, and the records of the internal topics",
+        "`make interop`",
+    ),
 )
 
 # Why an API that Kafka announces is not served here.
@@ -76,32 +81,6 @@ NOT_SERVED = {
         ApiKey.UNREGISTER_BROKER,
         ApiKey.ADD_RAFT_VOTER,
         ApiKey.REMOVE_RAFT_VOTER,
-    ),
-    "consumer groups come with a later release": (
-        ApiKey.OFFSET_COMMIT,
-        ApiKey.OFFSET_FETCH,
-        ApiKey.JOIN_GROUP,
-        ApiKey.HEARTBEAT,
-        ApiKey.LEAVE_GROUP,
-        ApiKey.SYNC_GROUP,
-        ApiKey.DESCRIBE_GROUPS,
-        ApiKey.LIST_GROUPS,
-        ApiKey.DELETE_GROUPS,
-        ApiKey.OFFSET_DELETE,
-    ),
-    "the newer group protocol (KIP-848) comes with a later release": (
-        ApiKey.CONSUMER_GROUP_HEARTBEAT,
-        ApiKey.CONSUMER_GROUP_DESCRIBE,
-    ),
-    "transactions come with a later release": (
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        ApiKey.ADD_OFFSETS_TO_TXN,
-        ApiKey.END_TXN,
-        ApiKey.WRITE_TXN_MARKERS,
-        ApiKey.TXN_OFFSET_COMMIT,
-        ApiKey.DESCRIBE_PRODUCERS,
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        ApiKey.LIST_TRANSACTIONS,
     ),
     "share groups come with a later release": (
         ApiKey.SHARE_GROUP_HEARTBEAT,
@@ -216,6 +195,15 @@ DIFFERENCES: dict[str, tuple[tuple[str, str, str], ...]] = {
             "never announced",
         ),
     ),
+    "Transactions": (
+        (
+            "InitProducerId of a producer whose epoch is no longer the last, while its successor "
+            "has a transaction open",
+            "the successor's transaction is aborted; the stale producer is fenced when it asks "
+            "again",
+            "PRODUCER_FENCED (90) at once: the successor goes on",
+        ),
+    ),
     "The log": (
         (
             "leader epoch of a partition after a restart of its only broker",
@@ -256,9 +244,9 @@ DIFFERENCES: dict[str, tuple[tuple[str, str, str], ...]] = {
             "the tree of Kafka 3.9's ZooKeeper, in a SQLite file beside the logs",
         ),
         (
-            "`metadata.version` and other features",
-            "change what is written",
-            "`metadata.version` only tells tools which release this stands for",
+            "`metadata.version`",
+            "changes what is written",
+            "only tells tools which release this stands for",
         ),
     ),
 }
