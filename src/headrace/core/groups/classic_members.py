@@ -171,7 +171,6 @@ def _turned_classic(
         shard,
         after,
         list(change.members.values()),
-        change.targets,
         must_rebalance=must_rebalance,
         now=now,
     )

@@ -48,7 +48,7 @@ from headrace.core.groups.members import (
     STATIC_LEAVE_EPOCH,
     ConsumerMember,
     MemberState,
-    without_epochs,
+    everything_of,
 )
 from headrace.core.groups.reconciliation import Reported
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, RequestContext, Ticket
@@ -564,18 +564,10 @@ def _described(
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
         subscribed_topic_regex=member.pattern,
-        assignment=_described_assignment(_all_of(member), picture),
+        assignment=_described_assignment(everything_of(member), picture),
         target_assignment=_described_assignment(target, picture),
         member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )
-
-
-def _all_of(member: ConsumerMember) -> Partitions:
-    """What it has, with what it has still to give back."""
-    everything = dict(without_epochs(member.assigned))
-    for topic_id, partitions in without_epochs(member.revoking).items():
-        everything[topic_id] = everything.get(topic_id, frozenset()) | partitions
-    return everything
 
 
 def _described_assignment(

@@ -1,11 +1,11 @@
 """Groups that change their protocol while members are in them, in either direction.
 
 Up: the first member of the new protocol joins a classic group of consumers. All its members come
-along as classic members, with what they had; they are told to join again by the heartbeat.
+along as classic members, with what they have; they are told to join again by the heartbeat.
 
 Down: the last member of the new protocol goes, by leaving, by a time-out or because a classic
-instance takes its place. The others go on as a classic group, with what they were to have, and
-share anew what was given up.
+instance takes its place. The others go on as a classic group, with what they have, and share
+anew what was given up.
 
 ``group.consumer.migration.policy`` says which way is open. Either way is one batch of records:
 the tombstones of the one group and the records of the other.
@@ -19,7 +19,7 @@ from headrace.core.groups.changes import SESSION, cancel_timers, set_session
 from headrace.core.groups.classic import BEGIN, ClassicGroup, ClassicMember
 from headrace.core.groups.consumer_state import ConsumerState, topics_hash
 from headrace.core.groups.group import Timer
-from headrace.core.groups.members import ClassicTerms, ConsumerMember, of_epoch
+from headrace.core.groups.members import ClassicTerms, ConsumerMember, everything_of, of_epoch
 from headrace.core.outcome import NewRecord, Outcome
 from headrace.model.cluster import Picture
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
@@ -174,14 +174,15 @@ def downgrade(
     shard: "GroupShard",
     state: ConsumerState,
     members: Collection[ConsumerMember],
-    targets: dict[str, Partitions],
     *,
     must_rebalance: bool,
     now: Millis,
 ) -> NewRecord:
     """The record of the classic group that ``members`` go on as; all of them are classic.
 
-    The tombstones of the group as it was are the caller's.
+    With what each has, not with what it was to have: if the group should turn back before it has
+    rebalanced, only what is really free may be given away. The tombstones of the group as it was
+    are the caller's.
     """
     classic = ClassicGroup(shard, state.group_id)
     classic.adopt(
@@ -202,10 +203,10 @@ def downgrade(
         state.group_epoch,
     )
     picture = shard.cluster.picture
-    for adopted in classic.members.values():
-        target = targets.get(adopted.member_id, {})
+    for member in members:
+        adopted = classic.members[member.member_id]
         adopted.assignment = assignment_bytes(
-            target, picture, adopted.metadata(classic.protocol_name)
+            everything_of(member), picture, adopted.metadata(classic.protocol_name)
         )
     for member_id in state.members:
         cancel_timers(shard, state.group_id, member_id)

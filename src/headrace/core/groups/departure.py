@@ -19,8 +19,7 @@ def fence(
     """These members are out at once; what they had is free. The others share it."""
     if can_downgrade(shard, state, going, is_replaced=False):
         staying = [member for name, member in state.members.items() if name not in going]
-        # With the targets as they are: nobody has to stop before the group rebalances.
-        record = downgrade(shard, state, staying, state.targets, must_rebalance=True, now=now)
+        record = downgrade(shard, state, staying, must_rebalance=True, now=now)
         return Outcome((*state.tombstones(), record))
     change = Change(shard, state, [], now)
     for member_id in going:

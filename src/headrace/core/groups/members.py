@@ -199,6 +199,14 @@ def without_epochs(owned: Owned) -> Partitions:
     return {topic_id: frozenset(partitions) for topic_id, partitions in owned.items()}
 
 
+def everything_of(member: ConsumerMember) -> Partitions:
+    """What it has, with what it has still to give back."""
+    everything = dict(without_epochs(member.assigned))
+    for topic_id, partitions in without_epochs(member.revoking).items():
+        everything[topic_id] = everything.get(topic_id, frozenset()) | partitions
+    return everything
+
+
 def of_epoch(partitions: Partitions, member_epoch: int) -> Owned:
     return {
         topic_id: dict.fromkeys(sorted(members), member_epoch)
