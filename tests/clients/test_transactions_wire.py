@@ -317,6 +317,27 @@ def test_a_transaction_that_never_began_does_not_end(client, name, version):
     assert client.state(name) == "Empty"
 
 
+def test_ids_of_any_length_that_a_record_can_hold(client):
+    long = "i" * 10_000
+    producer = client.start(long)
+    assert client.state(long) == "Empty"
+    assert client.end(long, producer, False, version=5)[0] is NONE
+    longest = "é" * 16_384  # one byte too many
+    assert client.init(longest) == (ErrorCode.INVALID_REQUEST, -1, -1)
+
+
+def test_a_topic_that_is_gone_does_not_hold_up_the_end(client, headrace_broker, name):
+    headrace_broker.create_topics([f"{name}-gone", f"{name}-here"])
+    producer = client.start(name)
+    for topic in (f"{name}-gone", f"{name}-here"):
+        assert client.put(name, producer, topic, b"a", version=12) is NONE
+    request = m.DeleteTopicsRequest(topic_names=[f"{name}-gone"], timeout_ms=5_000)
+    client.ask(ApiKey.DELETE_TOPICS, 5, request)
+    assert client.end(name, producer, True, version=5)[0] is NONE
+    assert client.state(name) == "CompleteCommit"
+    assert client.last_stable_offset(f"{name}-here") == 2
+
+
 def test_a_transactional_batch_needs_a_transactional_id(client, headrace_topic, name):
     producer = client.start(name)
     for version in (3, 11, 12):

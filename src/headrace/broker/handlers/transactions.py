@@ -37,6 +37,9 @@ _FIRST_END_WITH_BUMP = 5
 _FIRST_COMMIT_ABORTABLE = 4
 _FIRST_COMMIT_THAT_ADDS = 5
 
+_ID_SIZE_MAX = 32_767  # what the key of a record has room for
+_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+
 # The transaction version that a client speaks, as its record keeps it.
 _FIRST_GENERATION, _SECOND_GENERATION = 0, 2
 
@@ -54,7 +57,11 @@ def init_transactional_producer(
     def shaped(answer: Any) -> Message:
         return refuse(answer.error_code) if answer.error_code else answer
 
-    if not transactional_id or (request.producer_id < 0) != (request.producer_epoch < 0):
+    if (
+        not transactional_id
+        or len(transactional_id.encode()) > _ID_SIZE_MAX
+        or (request.producer_id < 0) != (request.producer_epoch < 0)
+    ):
         return refuse(ErrorCode.INVALID_REQUEST)
     expected = None
     if request.producer_id >= 0:
@@ -288,7 +295,7 @@ def _commit(broker: "Broker", context: Context, request: m.TxnOffsetCommitReques
 def _commit_refused(
     broker: "Broker", request: m.TxnOffsetCommitRequest, code: ErrorCode
 ) -> Message:
-    if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
+    if code in _TOO_LARGE:
         code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     response = m.TxnOffsetCommitResponse()
     commit = Commit(request.group_id, broker.picture, False, code, 0, -1, Millis(0))
@@ -369,7 +376,9 @@ def _ask(
     try:
         answer = broker.transactions.ask_drawing(transactional_id, decide)
     except Rejected as refusal:
-        return refuse(refusal.code)
+        # As Kafka says it: the client cannot know the record that did not fit.
+        is_too_large = refusal.code in _TOO_LARGE
+        return refuse(ErrorCode.UNKNOWN_SERVER_ERROR if is_too_large else refusal.code)
     if not isinstance(answer, Message):
         return _settle(answer, refuse, shaped)
     return shaped(answer) if shaped is not None else answer

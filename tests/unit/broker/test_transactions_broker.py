@@ -1,0 +1,300 @@
+"""What happens between the coordinator, its markers and the partitions when something waits.
+
+On one node nothing waits by itself, so markers are held back here, and a partition is given a
+follower that lags.
+"""
+
+import asyncio
+import threading
+
+import pytest
+
+from headrace.model.errors import ErrorCode
+from headrace.model.ids import TopicPartition
+from headrace.testing import Broker
+from tests.fakes.transactional_client import TransactionalClient, records_in
+
+NONE = ErrorCode.NONE
+SLOW = {"add.partitions.to.txn.retry.backoff.max.ms": 30_000}
+QUICK = {"add.partitions.to.txn.retry.backoff.max.ms": 0}
+
+
+class Inside:
+    """A running broker and its insides, touched on its own loop only."""
+
+    def __init__(self, broker):
+        runner = broker._running()
+        self.node, self.loop = runner._node, runner._loop
+        self.held = []
+
+    def do(self, action):
+        async def body():
+            result = action()
+            self.node.dispatch.serve_committed()
+            return result
+
+        return asyncio.run_coroutine_threadsafe(body(), self.loop).result(20)
+
+    def hold_markers(self):
+        markers = self.node.transactions.markers
+
+        def hold(marker, partitions, told):
+            self.held.append((marker, list(partitions), told))
+
+        self.do(lambda: setattr(markers, "write", hold))
+
+    def release_markers(self):
+        def release():
+            markers = self.node.transactions.markers
+            del markers.write
+            held, self.held = self.held, []
+            for one in held:
+                markers.write(*one)
+
+        self.do(release)
+
+    def lag(self, topic, partition=0):
+        """From now on a follower has nothing of what is written."""
+
+        def action():
+            self.node.replicas.get(topic, partition).leadership.isr = frozenset({1, 2})
+
+        self.do(action)
+
+    def catch_up(self, topic, partition=0):
+        def action():
+            replica = self.node.replicas.get(topic, partition)
+            replica.leadership.isr = frozenset({1})
+            self.node.replicas.run(replica, replica.leadership.appended(replica.log.log_end))
+
+        self.do(action)
+
+
+@pytest.fixture
+def start():
+    """Starts a broker with settings: its insides and a client of it."""
+    running = []
+
+    def started(config=None):
+        broker = Broker(config=config or {}, topics={"t": 2, "u": 1}).start()
+        client = TransactionalClient(broker.bootstrap_servers)
+        running.append((broker, client))
+        return Inside(broker), client
+
+    yield started
+    for broker, client in running:
+        client.sock.close()
+        broker.stop()
+
+
+def wait_until(condition):
+    pause = threading.Event()
+    for _ in range(2_000):
+        if condition():
+            return
+        pause.wait(0.01)
+    raise AssertionError("waited in vain")
+
+
+def in_thread(action):
+    """Runs a blocking request; its result is in the list that ``join`` returns."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(action()))
+    thread.start()
+
+    def join():
+        thread.join(20)
+        assert results, "no answer came"
+        return results[0]
+
+    return thread, join
+
+
+# --- the end of the transaction before is not written yet
+
+
+def test_a_batch_of_the_next_transaction_waits_for_the_end_of_the_last(start):
+    inside, client = start(SLOW)
+    producer = client.start("tx")
+    client.put("tx", producer, "t", b"a", version=12)
+    inside.hold_markers()
+    _, *following = client.end("tx", producer, True, version=5)
+    thread, join = in_thread(lambda: client.put("tx", following, "t", b"b", version=12))
+    wait_until(lambda: inside.held)
+    assert thread.is_alive()
+    inside.release_markers()
+    assert join() is NONE
+    assert client.end("tx", following, True, version=5)[0] is NONE
+    values = [r.value for r in records_in(client.partition_of("t").records)]
+    assert (values[0], values[2]) == (b"a", b"b")
+
+
+def test_offsets_of_the_next_transaction_wait_too(start):
+    inside, client = start(SLOW)
+    client.find("group", kind=0)
+    producer = client.start("tx")
+    client.put("tx", producer, "t", b"a", version=12)
+    inside.hold_markers()
+    _, *following = client.end("tx", producer, True, version=5)
+    _, join = in_thread(lambda: client.commit_offsets("tx", "group", following, "t", 3, version=5))
+    inside.release_markers()
+    assert join() is NONE
+
+
+def test_a_client_that_must_wait_too_long_is_told_to_come_again(start):
+    inside, client = start(QUICK)
+    client.find("group", kind=0)
+    producer = client.start("tx")
+    client.put("tx", producer, "t", b"a", version=12)
+    inside.hold_markers()
+    _, *following = client.end("tx", producer, True, version=5)
+    concurrent = ErrorCode.CONCURRENT_TRANSACTIONS
+    assert client.put("tx", following, "t", b"b", version=12) is concurrent
+    commit = client.commit_offsets("tx", "group", following, "t", 3, version=5)
+    assert commit is concurrent
+    # Those who only ask whether they are part of it get an error that they know.
+    assert client.put("tx", following, "t", b"b", version=11) is ErrorCode.NOT_ENOUGH_REPLICAS
+    commit = client.commit_offsets("tx", "group", following, "t", 3, version=3)
+    assert commit is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    inside.release_markers()
+    assert client.partition_of("t").high_watermark == 2
+
+
+def test_a_batch_behind_one_that_comes_again_is_not_taken_before_it(start):
+    inside, client = start(QUICK)
+    producer = client.start("tx")
+    client.add("tx", producer, "u", 0)
+    client.put("tx", producer, "u", b"a")
+    inside.hold_markers()
+    client.end("tx", producer, True)
+    # In a partition that knows nothing of the producer yet any sequence could be the first.
+    assert client.put("tx", producer, "t", b"0", sequence=0) is ErrorCode.NOT_ENOUGH_REPLICAS
+    inside.release_markers()
+    client.add("tx", producer, "t", 0)
+    behind = client.put("tx", producer, "t", b"1", sequence=1)
+    assert behind is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert client.put("tx", producer, "t", b"0", sequence=0) is NONE
+    assert client.put("tx", producer, "t", b"1", sequence=1) is NONE
+    assert client.end("tx", producer, True) is NONE
+
+
+def test_a_batch_whose_transaction_ended_while_it_was_asked_about_is_refused(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    asked, go_on = threading.Event(), threading.Event()
+    transactions = inside.node.transactions
+
+    def slow_enlist(name, who, partitions, *, adds):
+        async def later():
+            asked.set()
+            await asyncio.to_thread(go_on.wait, 20)
+            return dict.fromkeys(partitions, NONE)  # it was true when it was asked
+
+        return later()
+
+    inside.do(lambda: setattr(transactions, "enlist", slow_enlist))
+    _, join = in_thread(lambda: client.put("tx", producer, "t", b"late"))
+    assert asked.wait(20)
+    with TransactionalClient(f"127.0.0.1:{client.sock.getpeername()[1]}") as other:
+        assert other.end("tx", producer, True) is NONE
+        go_on.set()
+        assert join() is ErrorCode.INVALID_TXN_STATE
+        assert other.last_stable_offset("t") == 1
+        assert other.producers("t").active_producers[0].current_txn_start_offset == -1
+
+
+# --- followers that lag
+
+
+def test_a_transaction_is_complete_once_the_followers_have_its_markers(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0, 1)
+    client.put("tx", producer, "t", b"a")
+    client.put("tx", producer, "t", b"b", partition=1)
+    inside.lag("t", 1)
+    assert client.end("tx", producer, True) is NONE  # decided
+    assert client.state("tx") == "PrepareCommit"
+    assert client.last_stable_offset("t", 1) == 0
+    assert client.end("tx", producer, True) is ErrorCode.CONCURRENT_TRANSACTIONS
+    inside.catch_up("t", 1)
+    wait_until(lambda: client.state("tx") == "CompleteCommit")
+    assert client.last_stable_offset("t", 1) == 2
+
+
+def test_a_leader_that_is_replaced_meanwhile_makes_the_marker_come_again(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    client.put("tx", producer, "t", b"a")
+    inside.lag("t")
+    client.end("tx", producer, True)
+    told = []
+
+    def replaced():
+        replica = inside.node.replicas.get("t", 0)
+        old, replica.leadership = replica.leadership, None
+        inside.node.replicas.on_committed(replica)
+        told.append(dict(inside.node.transactions.markers.unreplicated))
+        replica.leadership = old
+        old.isr = frozenset({1})
+
+    inside.do(replaced)
+    assert told == [{}]
+    wait_until(lambda: client.state("tx") == "CompleteCommit")
+    assert client.last_stable_offset("t") == client.partition_of("t").high_watermark
+
+
+def test_markers_of_offsets_wait_for_followers_too(start):
+    inside, client = start()
+    client.find("group", kind=0)
+    partition = inside.do(lambda: inside.node.groups.partition_of("group"))
+    producer = client.start("tx")
+    client.add_offsets("tx", producer, "group")
+    assert client.commit_offsets("tx", "group", producer, "t", 5) is NONE
+    inside.lag("__consumer_offsets", partition)
+    assert client.end("tx", producer, True) is NONE
+    assert client.state("tx") == "PrepareCommit"
+    inside.catch_up("__consumer_offsets", partition)
+    wait_until(lambda: client.state("tx") == "CompleteCommit")
+    assert client.committed_offset("group", "t", require_stable=True) == (5, NONE)
+
+
+def test_an_end_is_answered_once_its_record_is_committed(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    client.put("tx", producer, "t", b"a")
+    partition = inside.do(lambda: inside.node.transactions.partition_of("tx"))
+    inside.lag("__transaction_state", partition)
+    log = inside.node.replicas.get("__transaction_state", partition).log
+    end = log.log_end
+    thread, join = in_thread(lambda: client.end("tx", producer, True))
+    wait_until(lambda: log.log_end > end)
+    assert thread.is_alive()
+    with TransactionalClient(f"127.0.0.1:{client.sock.getpeername()[1]}") as other:
+        assert other.last_stable_offset("t") == 0  # no marker before the decision is safe
+    inside.catch_up("__transaction_state", partition)
+    assert join() is NONE
+    wait_until(lambda: client.state("tx") == "CompleteCommit")
+
+
+def test_a_partition_without_enough_replicas_gets_its_marker_later(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    client.put("tx", producer, "t", b"a")
+    place = TopicPartition("t", 0)
+
+    def starve(count):
+        leadership = inside.node.replicas.get(*place).leadership
+        leadership.replicas = frozenset(range(1, count + 1))
+        leadership.min_insync_replicas = count
+
+    inside.do(lambda: starve(2))
+    assert client.end("tx", producer, False) is NONE
+    assert client.state("tx") == "PrepareAbort"
+    inside.do(lambda: starve(1))
+    wait_until(lambda: client.state("tx") == "CompleteAbort")
+    assert client.last_stable_offset("t") == 2
