@@ -7,7 +7,8 @@ transaction that nobody would ever end (KIP-890).
 
 Between the coordinator's answer and the append the transaction may have ended, if the answer had
 to be waited for. Its marker then lies in the partition and has replaced what the partition knew
-of the producer, which is how ``Enlisting`` sees it.
+of the producer, which is how ``Enlisting`` sees it in the first generation; in the second the
+marker's epoch fences the batch.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -136,6 +137,10 @@ class Enlisting:
     def _still_holds(self, replica: Replica) -> bool:
         """Whether an answer that was perhaps waited for is still true of the partition."""
         assert self._producer is not None
+        if self._adds:
+            # The end of such a transaction brings a newer epoch, which refuses the batch by
+            # itself. What changed meanwhile may be the end of the one before.
+            return True
         producers = replica.log.producers
         return producers.has_ongoing_transaction(*self._producer) or (
             producers.entries.get(self._producer[0]) is self._known[replica.topic_partition]
