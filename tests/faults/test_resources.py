@@ -75,6 +75,8 @@ def test_out_of_file_descriptors_accepting_pauses_and_resumes(tmp_path):
             time.sleep(0.01)
         host, _, port = ready.read_text().strip().rpartition(":")
         with RawClient(f"{host}:{port}") as early:
+            # Handlers are loaded when first needed, or half a second after the start.
+            assert early.metadata().brokers
             crowd = [socket.create_connection((host, int(port)), 5) for _ in range(100)]
             assert early.metadata().brokers, "those already connected are served"
             cpu_before = cpu_seconds(child.pid)

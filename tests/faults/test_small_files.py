@@ -1,5 +1,7 @@
 """Small files beside the logs that are lost or garbled: the node starts, or says what is wrong."""
 
+import shutil
+
 import pytest
 
 from headrace.model.errors import Corrupt
@@ -72,3 +74,10 @@ def test_a_clean_mark_that_is_no_text_is_a_clean_mark(stopped):
     (stopped.data / ".kafka_cleanshutdown").write_bytes(b"\xff\xfe\x00")
     stopped.start()
     assert holds_the_record(stopped)
+
+
+def test_a_partition_whose_folder_is_gone_begins_anew_and_the_log_says_so(stopped, caplog):
+    shutil.rmtree(stopped.data / "orders-0")
+    stopped.start()
+    assert "orders-0 has no folder in log.dirs and begins anew, empty" in caplog.text
+    assert not holds_the_record(stopped)

@@ -208,16 +208,25 @@ class Control:
         away: made anew elsewhere it would be empty, and two when the disk returns.
         """
         states = [s for topic in self.picture.topics.values() for s in topic.partitions]
+        folders = {found.topic_partition for found in self._found}
+        homeless = [state for state in states if state.topic_partition not in folders]
         if any(directory.offline is not None for directory in self._broker.logs.directories):
-            folders = {found.topic_partition for found in self._found}
-            for state in states:
-                if state.topic_partition not in folders:
-                    log.error(
-                        "%s has no folder here and a log directory is offline: it is not served "
-                        "until that disk is back",
-                        state.topic_partition,
-                    )
+            for state in homeless:
+                log.error(
+                    "%s has no folder here and a log directory is offline: it is not served "
+                    "until that disk is back",
+                    state.topic_partition,
+                )
             states = [state for state in states if state.topic_partition in folders]
+        else:
+            # All folders can be read, so either a crash came before it was made, or it was
+            # taken away: with a disk that is not mounted, for one. Nobody can tell from here.
+            for state in homeless:
+                log.error(
+                    "%s has no folder in log.dirs and begins anew, empty. If its disk is not "
+                    "mounted, stop the broker, mount it and remove the empty folder",
+                    state.topic_partition,
+                )
         await self._host(states)
         self._found.clear()
 
