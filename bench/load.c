@@ -13,9 +13,10 @@
  * and "e2e" early, with their report.
  *
  * "produce" counts the time from the first record to the last acknowledgement, with the
- * connection already up and one record acknowledged. "consume" counts from the first records that arrive. "ack" and "e2e"
- * have one record under way at any time: a latency, not a rate. "connect" opens connections,
- * has one request answered on each, and holds them until its standard input ends.
+ * connection already up and one record acknowledged. "consume" counts from the first records that
+ * arrive. "ack" and "e2e" have one record under way at any time: a latency, not a rate. "connect"
+ * opens connections, has one request answered on each, and holds them until its standard input
+ * ends.
  */
 #include "rdkafka.h"
 
