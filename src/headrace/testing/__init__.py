@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.testing.broker import Broker, BrokerFailed
+    from headrace.testing.groups import Group
 
-__all__ = ["Broker", "BrokerFailed"]
+__all__ = ["Broker", "BrokerFailed", "Group"]
 
 
 def __getattr__(name: str) -> Any:

@@ -21,6 +21,7 @@ from typing import Any
 
 from headrace.broker.app import Broker as Node
 from headrace.model.config import BrokerConfig
+from headrace.testing.groups import Group
 
 # What a test wants: no waiting for members that never come, quick reactions, small files.
 TEST_DEFAULTS = {
@@ -28,6 +29,7 @@ TEST_DEFAULTS = {
     "group.min.session.timeout.ms": "100",
     "group.consumer.heartbeat.interval.ms": "200",
     "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.assignment.interval.ms": "0",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "4",
@@ -191,6 +193,11 @@ class Broker:
         if names:
             for gone in admin.delete_topics(names).values():
                 gone.result()
+
+    def group(self, name: str) -> Group:
+        """A consumer group: its state and lag, a rebalance, the expiry of a member."""
+        runner = self._running()
+        return Group(runner.host, runner.port, name)
 
 
 def _text(value: Any) -> str:
