@@ -29,7 +29,7 @@ from headrace.wire.schema import Message
 
 EARLIEST, LATEST = -2, -1  # what ListOffsets takes in place of a timestamp
 NO_TOPIC_ID = bytes(16)
-_OFFSET_COMMIT_BY_NAME_VERSION_MAX = 9
+_GROUP_BY_NAME_VERSION_MAX = 9
 _TOPIC_RESOURCE = 2
 _COORDINATOR_OF_GROUP, _COORDINATOR_OF_TRANSACTION = 0, 1
 
@@ -413,7 +413,7 @@ class Cluster:
             self.group_coordinator(group),
             request,
             m.OffsetCommitResponse,
-            version_max=_OFFSET_COMMIT_BY_NAME_VERSION_MAX,
+            version_max=_GROUP_BY_NAME_VERSION_MAX,
         )
         for topic in answer.topics:
             for partition in topic.partitions:
@@ -421,6 +421,32 @@ class Cluster:
                     partition.error_code,
                     f"group {group!r} on {topic.name}-{partition.partition_index}",
                 )
+
+    def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """What the group has committed, on every partition that it ever committed on."""
+
+        def attempt() -> dict[TopicPartition, int]:
+            request = m.OffsetFetchRequest(
+                group_id=group,
+                topics=None,
+                groups=[m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, topics=None)],
+                require_stable=True,
+            )
+            answer = self.ask(
+                self.group_coordinator(group),
+                request,
+                m.OffsetFetchResponse,
+                version_max=_GROUP_BY_NAME_VERSION_MAX,
+            )
+            told = answer.groups[0] if answer.groups else answer
+            refuse(told.error_code, f"group {group!r}")
+            return {
+                TopicPartition(topic.name, partition.partition_index): partition.committed_offset
+                for topic in told.topics
+                for partition in topic.partitions
+            }
+
+        return self.persistently(attempt, f"asking for the offsets of group {group!r}")
 
 
 def _parse_addresses(text: str) -> list[tuple[str, int]]:

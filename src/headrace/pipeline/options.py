@@ -34,7 +34,7 @@ READ_OPTIONS = (
     "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
 WRITE_OPTIONS = (
-    "topic", "includeHeaders", "delivery", "delivery.id", "delivery.markerTopic",
+    "topic", "includeHeaders", "delivery", "delivery.id", "delivery.batch", "delivery.markerTopic",
     "delivery.stagingTopic", "delivery.messageBytesMax",
 )  # fmt: skip
 # What Spark itself puts among a source's or a sink's options.
@@ -96,6 +96,7 @@ class SinkOptions(NamedTuple):
     topic: str
     exactly_once: bool
     delivery_id: str  # names the transactions of a batch write
+    delivery_batch: int | None  # with the id: what is written once, however often it is run
     marker_topic: str
     staging_topic: str
     message_size_max: int
@@ -175,6 +176,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         topic=plain.get("topic", "").strip(),
         exactly_once=exactly_once,
         delivery_id=plain.get("delivery.id", ""),
+        delivery_batch=_delivery_batch(plain),
         marker_topic=plain.get("delivery.markertopic", "headrace-spark-markers"),
         staging_topic=plain.get("delivery.stagingtopic", "headrace-spark-staging"),
         message_size_max=_positive(plain, "delivery.messageBytesMax") or 32 << 20,
@@ -191,6 +193,17 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
 
 
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+def _delivery_batch(plain: Mapping[str, str]) -> int | None:
+    text = plain.get("delivery.batch")
+    if text is None:
+        return None
+    if not text.strip().isdecimal():
+        raise BadOption(f"delivery.batch must be a whole number, not {text!r}")
+    if "delivery.id" not in plain:
+        raise BadOption("delivery.batch needs delivery.id, the name that batches are counted under")
+    return int(text)
 
 
 def _sorted_out(

@@ -296,7 +296,6 @@ def commit_tasks(
     told = [message for message in messages if isinstance(message, TaskMessage)]
     if not any(message.row_count for message in told):
         return  # nothing to make visible, and nothing that could be doubled
-    query_id = next((message.query_id for message in told if message.query_id), query_id)
     if not query_id:
         raise PipelineError(
             "the query has no id to name its transactions by; give the option checkpointLocation"
@@ -322,7 +321,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._options.exactly_once:
-            commit_tasks(self._options, messages, self._write_id, None)
+            commit_tasks(self._options, messages, self._write_id, self._options.delivery_batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing became visible, or at least once was all that was promised."""
@@ -340,9 +339,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if not self._options.exactly_once:
             return
-        checkpoint = self._options.checkpoint
-        fallback = hashlib.sha256(checkpoint.encode()).hexdigest()[:32] if checkpoint else ""
-        commit_tasks(self._options, messages, fallback, batchId)
+        # The same over restarts. Only tasks are told it; where none was, the checkpoint names
+        # the query as well.
+        told = (m.query_id for m in messages if isinstance(m, TaskMessage) and m.query_id)
+        place = self._options.checkpoint
+        fallback = hashlib.sha256(place.encode()).hexdigest()[:32] if place else ""
+        commit_tasks(self._options, messages, next(told, fallback), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: Spark calls this after a failed commit too, whose outcome may be unknown."""
