@@ -1,0 +1,107 @@
+"""Strict order: one partition, acks=all, idempotence, one sender and one reader at a time.
+
+    python examples/strict_order.py send 127.0.0.1:9092 < ledger.txt
+    python examples/strict_order.py read 127.0.0.1:9092 --output copy.txt
+
+``send`` writes each line of its input as a record; ``read`` writes each record as a line. The
+output has the lines of the input: all, each once, in their order. Either may be killed and started
+again with the same input or output, and the broker too.
+
+Lost or out of order: nothing. acks=all: who leads after a failure has every acknowledged record.
+Idempotence: what is sent again lands in its place or is recognized. The gapless guarantee: when a
+record cannot be sent, none behind it is; ``send`` ends with an error, and a new one goes on there.
+Doubled: nothing, because both ask where to go on: ``send`` asks the partition how many lines it
+has, ``read`` asks its output. A second sender at the same time would break that (start one only
+when the last is gone); a second reader is kept out by a lock on the output.
+The price is that one partition is one file, one leader, one reader. Where only the records of one
+account must stay in order, make the account the key and use as many partitions as you like.
+"""
+
+import argparse
+import fcntl
+import os
+import sys
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+TOPIC, PARTITION = "ledger", 0
+
+
+def send(bootstrap: str) -> int:
+    looker = Consumer({"bootstrap.servers": bootstrap, "group.id": "strict-order"})
+    # Nobody else writes here and nothing is compacted: offsets are line numbers.
+    _, sent_end = looker.get_watermark_offsets(TopicPartition(TOPIC, PARTITION), timeout=30)
+    looker.close()
+
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _record: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "enable.idempotence": True,
+            "enable.gapless.guarantee": True,
+            "linger.ms": 5,
+        }
+    )
+    for number, line in enumerate(sys.stdin):
+        if failures:
+            break
+        if number >= sent_end:
+            value = line.rstrip("\n")
+            producer.produce(TOPIC, value, partition=PARTITION, on_delivery=delivered)
+            producer.poll(0)  # delivery reports come here
+    producer.flush()
+    if failures:
+        print(f"not sent: {failures[0]}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+def read(bootstrap: str, path: Path) -> int:
+    with path.open("ab+") as output:
+        fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        output.seek(0)
+        written = output.read()
+        whole_end = written.rfind(b"\n") + 1
+        output.truncate(whole_end)  # a line that was cut off by a kill is written again
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "strict-order",  # the client wants one; nothing is committed to it
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",  # a gap would be a loss: better to stop and say so
+            }
+        )
+        consumer.assign([TopicPartition(TOPIC, PARTITION, written.count(b"\n"))])
+        try:
+            while True:
+                record = consumer.poll(1.0)
+                if record is None:
+                    continue
+                if record.error():
+                    raise KafkaException(record.error())
+                output.write(record.value() + b"\n")
+                output.flush()
+        except KeyboardInterrupt:
+            return 0
+        finally:
+            consumer.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["send", "read"])
+    parser.add_argument("bootstrap", nargs="?", default=os.environ.get("HEADRACE_BOOTSTRAP"))
+    parser.add_argument("--output", type=Path, default=Path("copy.txt"))
+    arguments = parser.parse_args()
+    bootstrap = arguments.bootstrap or "127.0.0.1:9092"
+    return send(bootstrap) if arguments.what == "send" else read(bootstrap, arguments.output)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
