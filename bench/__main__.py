@@ -1,4 +1,4 @@
-"""The command: ``python -m bench NAME ...``, ``python -m bench all``, ``python -m bench list``."""
+"""The command: ``python -m bench NAME ...``, with ``all`` and ``results`` as names too."""
 
 import argparse
 import os
@@ -20,13 +20,22 @@ def main() -> int:
         epilog="\n".join(f"  {name:12} {purpose(name)}" for name in FIGURES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("figures", nargs="*", default=["all"], metavar="NAME", help="or: all")
+    parser.add_argument(
+        "figures",
+        nargs="*",
+        default=["all"],
+        metavar="NAME",
+        help="or: all; results prints what was kept last",
+    )
     parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default 3)")
     parser.add_argument("--quick", action="store_true", help="small and rough: does it run at all")
     parser.add_argument("--alone", action="store_true", help="without Apache Kafka beside")
     parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--no-keep", action="store_true", help="do not append to results.csv")
     asked = parser.parse_args()
+    if asked.figures == ["results"]:
+        print(report.newest())
+        return 0
     names = list(FIGURES) if "all" in asked.figures else asked.figures
     if unknown := [name for name in names if name not in FIGURES]:
         parser.error(f"unknown figure {unknown[0]}; there are {', '.join(FIGURES)}")

@@ -194,5 +194,28 @@ def keep(rows: Sequence[Row], *, quick: bool) -> None:
             )
 
 
+def newest() -> str:
+    """What results.csv holds of each metric last, quick runs left out, as a table in Markdown."""
+    latest: dict[tuple[str, str], dict[str, str]] = {}
+    if RESULTS.exists():
+        with RESULTS.open(newline="") as file:
+            for kept in csv.DictReader(file):
+                if not kept["quick"]:
+                    latest[kept["figure"], kept["metric"]] = kept
+    lines = [
+        "| figure | metric | unit | Headrace | beside | ratio | target | |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kept in latest.values():
+        ours, theirs, ratio = (
+            _number(float(kept[column]) if kept[column] else None)
+            for column in ("headrace", "peer", "ratio")
+        )
+        beside = f"{kept['beside']} {theirs}" if kept["beside"] else "–"
+        shown = (kept["figure"], kept["metric"], kept["unit"], ours, beside, ratio)
+        lines.append("| " + " | ".join((*shown, kept["target"], kept["met"])) + " |")
+    return "\n".join(lines)
+
+
 def _exact(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"

@@ -13,6 +13,9 @@ _BATCH_SIZE = _FETCH_SIZE  # a fetch brings its first batch whole, however large
 # As many places in either log, so that both sets of pages have the same share of the processor's
 # caches and the difference is the broker's.
 _PLACES = 250
+# The difference sought is smaller than the noise of a machine from minute to minute: many short
+# turns, each with a ratio of its own.
+_TURNS_PER_ROUND = 4
 
 
 def growth(run: Run) -> list[Row]:
@@ -30,19 +33,17 @@ def growth(run: Run) -> list[Row]:
                 made = load.produce(node.address, topic, count, 1024, producer=batches, limit_s=900)
                 load.consume(node.address, topic, count, limit_s=900)  # warm
                 run.say(f"growth {side}: {topic} log, in at {made['mb_per_s']:.0f} MB/s")
-            for round_number in range(run.rounds + 1):
-                for topic, count in lengths.items():
-                    append = _append_us(run, node, topic)
-                    fetch = _fetch_us(run, node, topic, count)
-                    run.say(f"growth {side} {topic}: append {append:.1f}, fetch {fetch:.1f} µs")
-                    if round_number:
-                        samples.add(side, f"append, {topic} log", append)
-                        samples.add(side, f"fetch, {topic} log", fetch)
-        for what in ("append", "fetch"):
-            short, long = (samples.get(side, f"{what}, {topic} log") for topic in lengths)
-            assert short is not None
-            assert long is not None
-            samples.add(side, f"{what}, long / short", long / short)
+            for round_number in range(run.rounds * _TURNS_PER_ROUND + 1):
+                for what, measure in (("append", _append_us), ("fetch", _fetch_us)):
+                    took = {
+                        topic: measure(run, node, topic, count) for topic, count in lengths.items()
+                    }
+                    run.say(f"growth {side}: {what} {took} CPU µs")
+                    if not round_number:
+                        continue
+                    for topic in lengths:
+                        samples.add(side, f"{what}, {topic} log", took[topic])
+                    samples.add(side, f"{what}, long / short", took["long"] / took["short"])
     return [
         samples.row(f"{what}, {which}", unit, *targets)
         for what in ("append", "fetch")
@@ -54,9 +55,9 @@ def growth(run: Run) -> list[Row]:
     ]
 
 
-def _append_us(run: Run, node: Node, topic: str) -> float:
+def _append_us(run: Run, node: Node, topic: str, _offset_end: int) -> float:
     """Processor time of the broker for one record, produced and acknowledged on its own."""
-    count = run.sized(10_000, 1000)
+    count = run.sized(5000, 1000)
     cpu: list[float] = []
     with cpu_of(node, cpu):
         load.latency("ack", node.address, topic, count=count)
@@ -65,7 +66,7 @@ def _append_us(run: Run, node: Node, topic: str) -> float:
 
 def _fetch_us(run: Run, node: Node, topic: str, offset_end: int) -> float:
     """Processor time of the broker for a fetch of 64 KiB at some offset."""
-    count = run.sized(10_000, 1000)
+    count = run.sized(5000, 1000)
     dice = random.Random(7)
     places = [dice.randrange(offset_end - 100) for _ in range(_PLACES)]
     client = RawClient(node.address)
