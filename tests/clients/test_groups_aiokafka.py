@@ -108,12 +108,17 @@ async def test_members_share_the_partitions_and_take_over(headrace_broker, topic
 async def test_offsets_are_committed_and_read(headrace_broker, topic, group):
     bootstrap = headrace_broker.bootstrap_servers
     partition = TopicPartition(topic, 3)
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group) as consumer:
+    settings = {
+        "bootstrap_servers": bootstrap,
+        "group_id": group,
+        "enable_auto_commit": False,  # or closing would commit where it stands
+    }
+    async with AIOKafkaConsumer(**settings) as consumer:
         consumer.assign([partition])
         assert await consumer.committed(partition) is None
         await consumer.commit({partition: (5, "note")})
         assert await consumer.committed(partition) == 5
-    async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group) as consumer:
+    async with AIOKafkaConsumer(**settings) as consumer:
         consumer.assign([partition])
         assert await consumer.committed(partition) == 5
 
