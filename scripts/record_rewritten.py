@@ -17,14 +17,13 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 
+from headrace.wire.schema import Field  # noqa: E402
 from tests.unit.wire.message_values import (  # noqa: E402
     Values,
     encoded,
     every_message_and_version,
 )
 from tests.unit.wire.test_against_kio import KIO_CLASSES  # noqa: E402
-
-from headrace.wire.schema import Field  # noqa: E402
 
 SEEDS = 4
 
