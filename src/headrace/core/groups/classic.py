@@ -41,7 +41,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 _GROUP_METADATA_VERSION = 3
 _CONSUMER = "consumer"
 _RETRY_EMPTY_MS = 5_000
-BEGIN = "begin"  # the timer by which a group that was made of another kind rebalances
+BEGIN = "begin"  # the timer by which a group that was made of another kind begins to rebalance
 
 _FIRST_JOIN_WITH_REQUIRED_ID = 4
 _FIRST_JOIN_WITH_SKIP_ASSIGNMENT = 9
@@ -540,10 +540,7 @@ class ClassicGroup:
         self, ticket: Ticket, request: m.SyncGroupRequest, member: ClassicMember, now: Millis
     ) -> Outcome:
         member_id = member.member_id
-        # A group that was just made of another kind may count on partitions that their owners
-        # have not given back; until it has rebalanced, nobody is told of them.
-        is_about_to = Timer(self.group_id, BEGIN) in self._timers
-        if self.state is GroupState.PREPARING or is_about_to:
+        if self.state is GroupState.PREPARING:
             raise Rejected(ErrorCode.REBALANCE_IN_PROGRESS)
         if self.state is GroupState.EMPTY:
             raise Rejected(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -665,10 +662,10 @@ class ClassicGroup:
             return self._session_over(timer.subject, now)
         if timer.kind == "sync":
             return self._sync_time_over(now)
-        if timer.kind == BEGIN:
-            return self._prepare(now) if self.state is GroupState.STABLE else NOTHING
         if self.state is not GroupState.PREPARING:
             return NOTHING
+        if timer.kind == BEGIN:
+            return self._complete_join_or_wait(now)
         return self._initial_delay_over(now) if self._is_initial else self._complete_join(now)
 
     def _session_over(self, member_id: str, now: Millis) -> Outcome:
@@ -711,10 +708,17 @@ class ClassicGroup:
         self._syncing.clear()
         return outcome
 
-    def adopt(self, members: Iterable[ClassicMember], generation: int) -> None:
-        """Be the group of these consumers, who come from one of another kind."""
+    def adopt(
+        self, members: Iterable[ClassicMember], generation: int, *, must_rebalance: bool
+    ) -> None:
+        """Be the group of these consumers, who come from one of another kind.
+
+        Without a leader its record says that it has to rebalance first: see ``replay``.
+        """
         for member in members:
             self._insert(member)
+        if not must_rebalance:
+            self.leader_id = next(iter(self.members))
         self.generation = generation
         self.protocol_type_known = _CONSUMER
         self.protocol_name = self._choose_protocol()
@@ -781,6 +785,8 @@ class ClassicGroup:
     def loaded(self, now: Millis) -> Outcome:
         for member in self.members.values():
             self._timers.set(member.session, now + member.session_timeout_ms)
+        if self.state is GroupState.PREPARING:
+            return self._complete_join_or_wait(now)
         if len(self.members) > self._shard.cluster.config.int("group.max.size"):
             return self._prepare(now)  # the limit was lowered; a rebalance applies it
         return NOTHING
@@ -940,6 +946,9 @@ class ClassicGroup:
         self.protocol_name = value.protocol
         self.leader_id = value.leader
         self.state = GroupState.STABLE if self.members else GroupState.EMPTY
+        if self.members and self.leader_id is None:
+            # It was made of a group of another kind and has yet to share what was given up.
+            self.state = GroupState.PREPARING
         self.state_since = Millis(value.current_state_timestamp)
         self.subscribed_topics = self._subscriptions()
         self.is_logged = True

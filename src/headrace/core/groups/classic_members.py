@@ -266,7 +266,7 @@ def sync(
         ):
             raise Rejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if (
-            state.group_epoch > member.member_epoch
+            state.assignment_epoch > member.member_epoch
             # It has joined again already and has to finish giving back first.
             and member.state is not MemberState.UNREVOKED
         ):

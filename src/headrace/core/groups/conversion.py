@@ -201,6 +201,7 @@ def downgrade(
             if member.classic is not None
         ),
         state.group_epoch,
+        must_rebalance=must_rebalance,
     )
     picture = shard.cluster.picture
     for member in members:
@@ -215,7 +216,7 @@ def downgrade(
             Timer(state.group_id, SESSION, adopted.member_id), now + adopted.session_timeout_ms
         )
     if must_rebalance:
-        # The group is there once the record is replayed; it begins right after.
+        # The group is there once the record is replayed; the time to join runs from then on.
         shard.timers.set(Timer(state.group_id, BEGIN), now)
     return classic.snapshot(now)
 
