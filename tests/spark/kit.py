@@ -36,7 +36,9 @@ class Topics:
         from confluent_kafka.admin import NewTopic
 
         name = name or self.name(readable)
-        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        # Tests give records times of long ago; they must not fall to retention.
+        settings = {"retention.ms": "-1"}
+        settings |= {key.replace("_", "."): str(value) for key, value in config.items()}
         made = self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])
         made[name].result(30)
         wait_for(

@@ -34,13 +34,6 @@ def cluster(bootstrap):
     client.close()
 
 
-@pytest.fixture
-def reading(bootstrap):
-    client = Cluster(ClientSettings(bootstrap))
-    yield client
-    client.close()
-
-
 def a_batch(topic, values, partition=0):
     records = [Record(n, 1000, None, value.encode()) for n, value in enumerate(values)]
     return EncodedBatch(TopicPartition(topic, partition), len(records), build_batch(records))
@@ -74,14 +67,12 @@ def test_a_stream_copies_a_topic_once_over_several_runs(
     )
 
 
-def test_a_batch_that_is_done_is_not_written_again(topics, cluster, reading, options):
+def test_a_batch_that_is_done_is_not_written_again(topics, cluster, options):
     topic = topics.create()
     query = topics.name("query")
 
     def commit(batch_id, *rows):
-        return commit_batch(
-            cluster, reading, options, lambda: [a_batch(topic, rows)], query, batch_id
-        )
+        return commit_batch(cluster, options, lambda: [a_batch(topic, rows)], query, batch_id)
 
     assert commit(0, "a", "b")
     assert not commit(0, "a", "b")
@@ -92,26 +83,24 @@ def test_a_batch_that_is_done_is_not_written_again(topics, cluster, reading, opt
     assert values(topics, topic) == ["a", "b", "c"]
 
 
-def test_an_open_transaction_of_a_dead_run_is_rolled_back(topics, cluster, reading, options):
+def test_an_open_transaction_of_a_dead_run_is_rolled_back(topics, cluster, options):
     topic, query = topics.create(), topics.name("query")
     dead = Transaction(cluster, f"headrace-{query}", options)
     dead.write([a_batch(topic, ["lost"])])
     dead.flush()
 
-    assert commit_batch(cluster, reading, options, lambda: [a_batch(topic, ["kept"])], query, 0)
+    assert commit_batch(cluster, options, lambda: [a_batch(topic, ["kept"])], query, 0)
 
     assert values(topics, topic) == ["kept"]
     assert values(topics, topic, "read_uncommitted") == ["kept", "lost"]
 
 
-def test_a_zombie_that_wakes_up_behind_the_next_run_commits_nothing(
-    topics, cluster, reading, options
-):
+def test_a_zombie_that_wakes_up_behind_the_next_run_commits_nothing(topics, cluster, options):
     topic, query = topics.create(), topics.name("query")
     zombie = Transaction(cluster, f"headrace-{query}", options)
     zombie.write([a_batch(topic, ["zombie"])])
     zombie.flush()
-    commit_batch(cluster, reading, options, lambda: [a_batch(topic, ["once"])], query, 0)
+    commit_batch(cluster, options, lambda: [a_batch(topic, ["once"])], query, 0)
 
     with pytest.raises(PipelineError, match="another run of this query has taken over"):
         zombie.commit()
@@ -119,7 +108,7 @@ def test_a_zombie_that_wakes_up_behind_the_next_run_commits_nothing(
     assert values(topics, topic) == ["once"]
 
 
-def test_a_failure_while_writing_leaves_nothing_behind(topics, cluster, reading, options):
+def test_a_failure_while_writing_leaves_nothing_behind(topics, cluster, options):
     topic, query = topics.create(), topics.name("query")
 
     def rows():
@@ -127,16 +116,14 @@ def test_a_failure_while_writing_leaves_nothing_behind(topics, cluster, reading,
         raise PipelineError("the rows end here")
 
     with pytest.raises(PipelineError, match="the rows end here"):
-        commit_batch(cluster, reading, options, rows, query, 0)
+        commit_batch(cluster, options, rows, query, 0)
     assert values(topics, topic) == []
 
-    assert commit_batch(cluster, reading, options, lambda: [a_batch(topic, ["a"])], query, 0)
+    assert commit_batch(cluster, options, lambda: [a_batch(topic, ["a"])], query, 0)
     assert values(topics, topic) == ["a"]
 
 
-def test_a_lost_answer_to_the_commit_is_asked_for_again(
-    topics, cluster, reading, options, monkeypatch
-):
+def test_a_lost_answer_to_the_commit_is_asked_for_again(topics, cluster, options, monkeypatch):
     from headrace.pipeline.failures import Disconnected
     from headrace.wire import messages as m
 
@@ -153,20 +140,18 @@ def test_a_lost_answer_to_the_commit_is_asked_for_again(
         return answer
 
     monkeypatch.setattr(Cluster, "ask", forgetful)
-    assert commit_batch(cluster, reading, options, lambda: [a_batch(topic, ["a"])], query, 0)
+    assert commit_batch(cluster, options, lambda: [a_batch(topic, ["a"])], query, 0)
 
     assert asked == [True, True]
     assert values(topics, topic) == ["a"]
 
 
-def test_markers_of_other_queries_do_not_hide_ours(topics, cluster, reading, options):
+def test_markers_of_other_queries_do_not_hide_ours(topics, cluster, options):
     topic = topics.create()
     queries = [topics.name("query") for _ in range(12)]
     for batch_id in range(3):
         for query in queries:
-            commit_batch(
-                cluster, reading, options, lambda: [a_batch(topic, ["x"])], query, batch_id
-            )
+            commit_batch(cluster, options, lambda: [a_batch(topic, ["x"])], query, batch_id)
 
     for query in queries:
         assert Markers(cluster, options.marker_topic, query).last_batch(30_000) == 2

@@ -1,8 +1,12 @@
 """Streams: what each batch holds, where a query goes on, and what it does when data is gone."""
 
+import json
+import re
+import threading
+
 import pytest
 
-from tests.spark.kit import wait_for
+from tests.spark.kit import Collected, wait_for, with_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -26,9 +30,76 @@ def test_a_restarted_query_goes_on_where_it_left_off(topics, read_stream, collec
     collected.start(frame, availableNow=True).finish()
     topics.send(topic, range(5, 8))
 
-    collected.start(frame, availableNow=True).finish()
+    collected.start(frame, once=True).finish()
 
     assert collected.values() == [str(n) for n in range(8)]
+
+
+def test_a_stream_begins_at_the_end_unless_told_otherwise(topics, read_stream, collected):
+    topic = topics.create()
+    topics.send(topic, ["old"])
+    collected.start(read_stream(subscribe=topic), processingTime="100 milliseconds")
+    wait_for(lambda: collected.query.lastProgress is not None, "the first trigger")
+
+    topics.send(topic, ["new"])
+
+    collected.wait_for_values(1)
+    assert collected.values() == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"startingOffsets": '{"TOPIC":{"0":3}}'}, "3456"),
+        ({"startingTimestamp": "1005"}, "56"),
+        ({"startingOffsetsByTimestamp": '{"TOPIC":{"0":1006}}'}, "6"),
+    ],
+)
+def test_a_stream_begins_where_it_is_told(topics, read_stream, collected, options, expected):
+    topic = topics.create()
+    for n in range(7):
+        topics.send(topic, [n], timestamp=1000 + n)
+    options = {name: value.replace("TOPIC", topic) for name, value in options.items()}
+
+    collected.start(read_stream(subscribe=topic, **options), availableNow=True).finish()
+
+    assert "".join(collected.values()) == expected
+
+
+def test_batches_hold_no_more_rows_than_asked_for(topics, read_stream, collected):
+    topic = topics.create(partitions=2)
+    topics.send(topic, range(30), 0)
+    topics.send(topic, range(10), 1)
+
+    collected.start(
+        read_stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=10),
+        availableNow=True,
+    ).finish()
+
+    sizes = [len(rows) for rows in collected.batches.values() if rows]
+    assert sum(sizes) == 40
+    assert max(sizes) <= 10
+    assert len(sizes) <= 6
+
+
+def test_a_batch_waits_for_rows_but_not_for_ever(topics, read_stream, tmp_path):
+    topic = topics.create()
+    topics.send(topic, range(5))
+    waiting, patient = Collected(tmp_path / "waiting"), Collected(tmp_path / "patient")
+    options = {"subscribe": topic, "startingOffsets": "earliest", "minOffsetsPerTrigger": 10}
+    waiting.start(read_stream(maxTriggerDelay="1h", **options))
+    patient.start(read_stream(maxTriggerDelay="1s", **options))
+    # The first batch of a query does not wait, as in Spark's own source.
+    waiting.wait_for_values(5)
+    patient.wait_for_values(5)
+
+    topics.send(topic, range(5, 9))
+    patient.wait_for_values(9)
+    assert len(waiting.values()) == 5
+    topics.send(topic, range(9, 20))
+
+    waiting.wait_for_values(20)
+    assert [len(rows) for rows in waiting.batches.values() if rows][:2] == [5, 15]
 
 
 def test_progress_is_committed_to_the_group_the_last_batch_included(topics, read_stream, collected):
@@ -45,7 +116,9 @@ def test_progress_is_committed_to_the_group_the_last_batch_included(topics, read
     assert topics.committed(group, topic) == {0: 7, 1: 4}
 
 
-def test_an_idle_query_has_committed_its_last_batch(topics, read_stream, collected):
+def test_an_idle_query_has_committed_its_last_batch_and_shows_the_newest_offsets(
+    topics, read_stream, collected
+):
     topic = topics.create()
     group = topics.name("group")
     collected.start(
@@ -55,6 +128,42 @@ def test_an_idle_query_has_committed_its_last_batch(topics, read_stream, collect
     collected.wait_for_values(3)
 
     wait_for(lambda: topics.committed(group, topic) == {0: 3}, "the commit")
+    newest = collected.query.lastProgress["sources"][0]["latestOffset"]
+    assert json.loads(newest) if isinstance(newest, str) else newest == {topic: {"0": 3}}
+
+
+def test_the_group_is_drawn_once_and_kept_in_the_checkpoint(topics, read_stream, collected):
+    topic = topics.create()
+    prefix = topics.name("drawn")
+    frame = read_stream(subscribe=topic, startingOffsets="earliest", groupIdPrefix=prefix)
+    for n in range(2):
+        topics.send(topic, [n])
+        collected.start(frame, availableNow=True).finish()
+
+    groups = [g.group_id for g in topics.admin.list_consumer_groups().result(30).valid]
+    (group,) = [name for name in groups if name.startswith(prefix)]
+    assert topics.committed(group, topic) == {0: 2}
+
+
+def test_a_refused_commit_stops_nothing(topics, read_stream, collected, bootstrap):
+    from confluent_kafka import Consumer
+
+    topic = topics.create()
+    topics.send(topic, range(3))
+    group = topics.name("taken")
+    member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    try:
+        member.subscribe([topic])
+        wait_for(lambda: member.poll(0.1) is not None or member.assignment(), "the member")
+
+        collected.start(
+            read_stream(subscribe=topic, startingOffsets="earliest", kafka__group__id=group),
+            availableNow=True,
+        ).finish()
+
+        assert collected.values() == ["0", "1", "2"]
+    finally:
+        member.close()
 
 
 def test_new_partitions_are_picked_up_from_their_beginning(topics, read_stream, collected):
@@ -68,3 +177,224 @@ def test_new_partitions_are_picked_up_from_their_beginning(topics, read_stream, 
 
     collected.wait_for_values(3)
     assert sorted(collected.values()) == ["a", "b", "c"]
+
+
+def test_new_topics_that_match_the_pattern_are_picked_up(topics, read_stream, collected):
+    first = topics.create("match")
+    topics.send(first, ["a"])
+    collected.start(
+        read_stream(subscribePattern=re.escape(first) + ".*", startingOffsets="earliest")
+    )
+    collected.wait_for_values(1)
+
+    second = topics.create(name=f"{first}-second")
+    topics.send(second, ["b"])
+
+    collected.wait_for_values(2)
+    assert sorted(collected.values()) == ["a", "b"]
+
+
+def failure_of(collected):
+    wait_for(lambda: not collected.query.isActive, "the query to fail")
+    return str(collected.query.exception())
+
+
+def test_a_deleted_topic_stops_the_query(topics, read_stream, collected):
+    topic = topics.create()
+    topics.send(topic, range(3))
+    collected.start(read_stream(subscribe=topic, startingOffsets="earliest"))
+    collected.wait_for_values(3)
+
+    topics.delete(topic)
+
+    assert f"{topic}-0 does not exist any more; the query stood at 3" in failure_of(collected)
+
+
+def test_a_topic_made_anew_is_noticed_even_if_it_has_grown_past_the_old_one(
+    topics, read_stream, collected, tmp_path
+):
+    topic = topics.create()
+    topics.send(topic, range(3))
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
+    collected.start(read_stream(**options), availableNow=True).finish()
+    topics.delete(topic)
+    topics.create(name=topic)
+    topics.send(topic, range(100, 110))
+
+    collected.start(read_stream(**options), availableNow=True)
+    assert "was deleted and made anew" in failure_of(collected)
+    collected.start(read_stream(failOnDataLoss=False, **options), availableNow=True).finish()
+
+    assert collected.values() == [str(n) for n in [*range(3), *range(100, 110)]]
+
+
+def test_a_query_goes_on_when_its_topic_comes_back_if_loss_is_allowed(
+    topics, read_stream, collected
+):
+    topic = topics.create()
+    topics.send(topic, range(3))
+    collected.start(read_stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss=False))
+    collected.wait_for_values(3)
+
+    topics.delete(topic)
+    topics.create(name=topic)
+    topics.send(topic, range(10, 12))
+
+    collected.wait_for_values(5)
+    assert collected.values()[3:] == ["10", "11"]
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_rows_that_retention_took_between_two_runs(topics, read_stream, collected, allowed):
+    topic = topics.create()
+    topics.send(topic, range(3))
+    frame = read_stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss=not allowed)
+    collected.start(frame, availableNow=True).finish()
+    topics.send(topic, range(3, 10))
+    topics.delete_records(topic, 0, 8)
+
+    collected.start(frame, availableNow=True)
+    if not allowed:
+        assert "offsets 3 to 7 were to be read and are gone" in failure_of(collected)
+        return
+    collected.finish()
+
+    assert collected.values() == ["0", "1", "2", "8", "9"]
+
+
+def test_a_query_that_died_in_its_first_batch_begins_it_again_where_it_began(
+    topics, read_stream, tmp_path
+):
+    """Spark asks for "latest" again, which by then is another one."""
+    topic = topics.create()
+    topics.send(topic, ["before"])
+    frame = read_stream(subscribe=topic)
+
+    def die(batch, batch_id):
+        if batch.count():
+            raise RuntimeError("died in the first batch")
+
+    def start(function):
+        writer = frame.writeStream.foreachBatch(function)
+        return writer.option("checkpointLocation", str(tmp_path / "c")).start()
+
+    query = start(die)
+    wait_for(lambda: query.lastProgress is not None, "the first trigger")
+    topics.send(topic, ["first", "second"])
+    wait_for(lambda: not query.isActive, "the query to die")
+    topics.send(topic, ["third"])
+    rows = []
+    query = start(lambda batch, _: rows.extend(batch.collect()))
+    wait_for(lambda: len(rows) >= 3 or not query.isActive, "all rows")
+
+    assert [bytes(row.value).decode() for row in rows] == ["first", "second", "third"]
+
+
+def test_a_checkpoint_of_sparks_own_source_is_continued(topics, read_stream, collected):
+    topic = topics.create()
+    topics.send(topic, range(4))
+    frame = read_stream(subscribe=topic, startingOffsets="earliest")
+    collected.start(frame, availableNow=True).finish()
+    for log in (collected.checkpoint / "offsets").glob("[0-9]*"):
+        lines = log.read_text().splitlines()
+        lines[2] = json.dumps({topic: json.loads(lines[2])[topic]})
+        log.write_text("\n".join(lines))
+        (log.parent / f".{log.name}.crc").unlink(missing_ok=True)
+    topics.send(topic, ["more"])
+
+    collected.start(frame, availableNow=True).finish()
+
+    assert collected.values() == ["0", "1", "2", "3", "more"]
+
+
+def test_a_stream_is_split_into_more_tasks(topics, read_stream, collected):
+    topic = topics.create()
+    topics.send(topic, range(40))
+    counts = []
+
+    def count(batch, batch_id):
+        counts.append(batch.rdd.getNumPartitions())
+        collected.batches[batch_id] = batch.collect()
+
+    query = (
+        read_stream(subscribe=topic, startingOffsets="earliest", minPartitions=4)
+        .writeStream.foreachBatch(count)
+        .trigger(availableNow=True)
+        .option("checkpointLocation", str(collected.checkpoint))
+        .start()
+    )
+
+    assert query.awaitTermination(120)
+    assert counts[0] == 4
+    assert sorted(map(int, collected.values())) == list(range(40))
+
+
+def test_committed_records_only_and_no_loss_for_the_gaps(topics, read_stream, collected, bootstrap):
+    from confluent_kafka import Producer
+
+    topic = topics.create()
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topics.name("txn")})
+    producer.init_transactions(30)
+    collected.start(
+        read_stream(
+            subscribe=topic,
+            startingOffsets="earliest",
+            kafka__isolation__level="read_committed",
+        )
+    )
+    for number, commit in enumerate([False, True, False, True]):
+        producer.begin_transaction()
+        producer.produce(topic, str(number))
+        assert producer.flush(30) == 0
+        (producer.commit_transaction if commit else producer.abort_transaction)(30)
+
+    collected.wait_for_values(2)
+    assert collected.values() == ["1", "3"]
+
+
+def test_a_stream_joined_with_itself_reads_the_topic_for_both_sides(
+    spark, topics, read_stream, tmp_path
+):
+    topic = topics.create(partitions=2)
+    topics.send(topic, range(10), 0)
+    topics.send(topic, range(10, 20), 1)
+    numbers = read_stream(subscribe=topic, startingOffsets="earliest").selectExpr(
+        "CAST(CAST(value AS STRING) AS INT) AS n"
+    )
+    joined = numbers.alias("a").join(numbers.alias("b"), "n")
+    rows = []
+
+    query = (
+        joined.writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect()))
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+    assert query.awaitTermination(120)
+    assert sorted(row.n for row in rows) == list(range(20))
+
+
+def test_a_broker_that_restarts_in_the_middle_of_a_batch_costs_no_row(spark, tmp_path):
+    from headrace.testing import Broker
+    from tests.spark.kit import Topics
+
+    with Broker(process=True) as broker:
+        topics = Topics(broker.bootstrap_servers)
+        topic = topics.create(partitions=2)
+        for partition in range(2):
+            topics.send(topic, [f"{partition}-{n:05}" + "x" * 200 for n in range(5000)], partition)
+        frame = with_options(
+            spark.read.format("headrace"),
+            broker.bootstrap_servers,
+            # Many small fetches, so that the restart falls between two of them.
+            {"subscribe": topic, "kafka.max.partition.fetch.bytes": 10_000},
+        ).load()
+        restarts = threading.Thread(target=lambda: [broker.restart() for _ in range(3)])
+        restarts.start()
+        try:
+            rows = [bytes(row.value)[:7].decode() for row in frame.select("value").collect()]
+        finally:
+            restarts.join()
+
+    assert sorted(rows) == [f"{partition}-{n:05}" for partition in range(2) for n in range(5000)]

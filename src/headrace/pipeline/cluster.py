@@ -29,6 +29,7 @@ from headrace.wire.schema import Message
 
 EARLIEST, LATEST = -2, -1  # what ListOffsets takes in place of a timestamp
 NO_TOPIC_ID = bytes(16)
+_NEVER = float("-inf")
 _GROUP_BY_NAME_VERSION_MAX = 9
 _TOPIC_RESOURCE = 2
 _COORDINATOR_OF_GROUP, _COORDINATOR_OF_TRANSACTION = 0, 1
@@ -68,7 +69,7 @@ class Cluster:
         self._bootstrap: Connection | None = None
         self._topics: dict[str, TopicPicture] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
-        self._seen_at = 0.0
+        self._seen_at = _NEVER
         self._controller = -1
 
     def close(self) -> None:
@@ -110,7 +111,7 @@ class Cluster:
 
     def forget(self) -> None:
         """Throws away what may have become wrong: leaders and coordinators."""
-        self._seen_at = 0.0
+        self._seen_at = _NEVER
         self._coordinators.clear()
 
     # --- connections --------------------------------------------------------------
@@ -233,11 +234,7 @@ class Cluster:
         return found
 
     def leader(self, topic: str, partition: int) -> int:
-        picture = self.topic(topic)
-        if self._seen_at == 0.0:
-            picture = self.topics([topic])[topic]
-            refuse(picture.error, f"topic {topic!r}")
-        leader = picture.leaders.get(partition)
+        leader = self.topic(topic).leaders.get(partition)
         if leader is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
         if leader < 0:

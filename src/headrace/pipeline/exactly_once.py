@@ -350,7 +350,6 @@ def unstaged(cluster: Cluster, staged: Sequence[StagedBatch]) -> Iterator[Encode
 
 def commit_batch(
     cluster: Cluster,
-    reading: Cluster,
     options: SinkOptions,
     batches: Callable[[], Iterable[EncodedBatch]],
     query_id: str,
@@ -358,8 +357,7 @@ def commit_batch(
 ) -> bool:
     """Makes the batches visible, all or none; False if an earlier run had done so.
 
-    A batch write has no number and no marker: it is never run again under the same id.
-    ``reading`` is a client of its own, for staged batches are fetched while others are sent.
+    Without a number there is no marker: such a write is never run again under the same id.
     """
     transaction = Transaction(cluster, f"headrace-{query_id}", options)
     marker: list[EncodedBatch] = []

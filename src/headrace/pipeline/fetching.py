@@ -38,6 +38,9 @@ _FIRST_FETCH_SIZE = 128 << 10
 _FETCH_SIZE_MIN = 16 << 10
 _BY_NAME_VERSION_MAX = 12
 _EMPTY_ANSWERS_AT_A_GAP = 2
+# A broker that has just started, or just become leader, may know less for a moment than its
+# predecessor told. What looks like loss must look so for this long.
+LOSS_CONFIRMED_AFTER_S = 2.0
 
 LOST_ADVICE = (
     "They may have been removed by retention, or the topic was deleted. Set failOnDataLoss=false "
@@ -66,7 +69,7 @@ class RangeReader:
         self._leader: int | None = None
         self._bytes_per_offset = 0.0
         self._empty_answers = 0
-        self._missing_answers = 0
+        self._loss_seen_at: float | None = None
         self.bytes_fetched = 0
 
     def __iter__(self) -> Iterator[Records]:
@@ -119,6 +122,7 @@ class RangeReader:
                 pause_ms = min(2 * pause_ms, self._cluster.settings.retry_backoff_ms_max)
                 continue
             if self._position > first_offset:
+                self._loss_seen_at = None
                 give_up_at = self._deadline()
                 pause_ms = self._cluster.settings.retry_backoff_ms
             elif time.monotonic() > give_up_at:
@@ -196,6 +200,10 @@ class RangeReader:
         answer = connection.receive(m.FetchResponse, timeout_s=wait_s)
         if answer.error_code:
             raise Refused(error_code(answer.error_code), f"fetching {self._place}")
+        if not answer.responses:
+            # How brokers hold back a client that is above its quota.
+            self._send()
+            return []
         partition = answer.responses[0].partitions[0]
         if partition.error_code:
             return self._refused(error_code(partition.error_code))
@@ -255,6 +263,8 @@ class RangeReader:
         lost_end = self._offset_end
         if self._position < earliest:
             lost_end = min(earliest, self._offset_end)
+        elif not self._loss_is_confirmed():
+            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"fetching {self._place}")
         report_loss(
             self._settings.fail_on_data_loss,
             f"{self._place} has offsets {earliest} to {latest - 1} only; the rows at offsets "
@@ -276,11 +286,16 @@ class RangeReader:
         except Disconnected:
             return
         if picture is None or picture.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            self._missing_answers += 1
-            if self._missing_answers >= _EMPTY_ANSWERS_AT_A_GAP:
+            if self._loss_is_confirmed():
                 self._lost_topic("does not exist any more")
         elif picture.topic_id not in (self._topic_id, NO_TOPIC_ID):
             self._lost_topic("was deleted and made anew")
+
+    def _loss_is_confirmed(self) -> bool:
+        now = time.monotonic()
+        if self._loss_seen_at is None:
+            self._loss_seen_at = now
+        return now - self._loss_seen_at >= LOSS_CONFIRMED_AFTER_S
 
     def _lost_topic(self, how: str) -> None:
         report_loss(

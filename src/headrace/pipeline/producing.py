@@ -111,17 +111,23 @@ class BatchSender:
         for batch in batches:
             self._queues.setdefault(batch.place, deque()).append(_Waiting(batch))
             self._waiting_size += len(batch.data)
-        self._pump()
+        sent = self._pump()
         while self._waiting_size > _WAITING_SIZE_MAX:
-            self._take_one_answer()
-            self._pump()
+            sent = self._go_on(sent)
 
     def flush(self) -> None:
         """Returns when every batch is acknowledged."""
-        self._pump()
+        sent = self._pump()
         while self._queues:
+            sent = self._go_on(sent)
+
+    def _go_on(self, sent: bool) -> bool:
+        """Takes an answer if one is to come, waits if nothing could be sent, and sends more."""
+        if self._under_way:
             self._take_one_answer()
-            self._pump()
+        elif not sent:
+            self._pause()  # every leader is away
+        return self._pump()
 
     def abandon(self) -> None:
         """After a failure: answers still to come are not for the next user of a connection."""
@@ -132,7 +138,7 @@ class BatchSender:
 
     # --- out ---------------------------------------------------------------------------
 
-    def _pump(self) -> None:
+    def _pump(self) -> bool:
         """Sends to every broker that has no request under way and something to get."""
         chosen: dict[int, list[tuple[TopicPartition, _Waiting]]] = {}
         sizes: dict[int, int] = {}
@@ -149,6 +155,7 @@ class BatchSender:
             chosen.setdefault(leader, []).append((place, queue[0]))
         for leader, entries in chosen.items():
             self._send_to(leader, entries)
+        return bool(chosen)
 
     def _send_to(self, leader: int, entries: list[tuple[TopicPartition, _Waiting]]) -> None:
         by_topic: dict[str, list[m.ProduceRequest.PartitionProduceData]] = {}
@@ -199,10 +206,6 @@ class BatchSender:
     # --- back --------------------------------------------------------------------------
 
     def _take_one_answer(self) -> None:
-        if not self._under_way:
-            # Every leader is away; what is waiting is sent when one is found.
-            self._pause()
-            return
         leader = next(iter(self._under_way))
         entries = self._under_way.pop(leader)
         try:

@@ -10,6 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import ClassVar
 
 from headrace.pipeline.avro import Node, parse_schema
 from headrace.pipeline.failures import BadOption, PipelineError
@@ -21,6 +22,7 @@ _TIMEOUT_S = 30
 class SchemaFolder:
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
+        self.place = str(self._folder.absolute())
         if not self._folder.is_dir():
             raise BadOption(f"value.avro.folder: {folder!r} is no folder on this machine")
 
@@ -52,6 +54,7 @@ class SchemaRegistry:
             raise BadOption(f"value.avro.registry must be like http://host:8081, not {address!r}")
         host = parts.hostname + (f":{parts.port}" if parts.port else "")
         self._base = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+        self.place = self._base
         self._authorization = ""
         if parts.username is not None:
             pair = f"{parts.username}:{urllib.parse.unquote(parts.password or '')}"
@@ -95,17 +98,26 @@ class SchemaRegistry:
 
 
 class KnownSchemas:
-    """Schemas parsed once; None for a number that nobody knows."""
+    """Schemas parsed once per process: a number never gets another schema.
+
+    None for a number that nobody knows, which is asked for again by the next task.
+    """
+
+    _parsed: ClassVar[dict[tuple[str, int], Node]] = {}
 
     def __init__(self, source: SchemaFolder | SchemaRegistry) -> None:
         self._source = source
-        self._nodes: dict[int, Node | None] = {}
+        self._missing: set[int] = set()
 
     def get(self, schema_id: int) -> Node | None:
-        if schema_id not in self._nodes:
+        found = self._parsed.get((self._source.place, schema_id))
+        if found is None and schema_id not in self._missing:
             text = self._source.text(schema_id)
-            self._nodes[schema_id] = None if text is None else parse_schema(text)
-        return self._nodes[schema_id]
+            if text is None:
+                self._missing.add(schema_id)
+            else:
+                found = self._parsed[self._source.place, schema_id] = parse_schema(text)
+        return found
 
 
 def schema_source(folder: str, registry: str) -> SchemaFolder | SchemaRegistry | None:

@@ -300,6 +300,7 @@ def commit_tasks(
         raise PipelineError(
             "the query has no id to name its transactions by; give the option checkpointLocation"
         )
+    # A client of its own, for staged batches are fetched while others are sent.
     reading = shared_cluster(options.client)
 
     def batches() -> Iterator[EncodedBatch]:
@@ -307,7 +308,7 @@ def commit_tasks(
             yield from message.batches
             yield from unstaged(reading, message.staged)
 
-    commit_batch(_sending(options), reading, options, batches, query_id, batch_id)
+    commit_batch(_sending(options), options, batches, query_id, batch_id)
 
 
 class BatchWriter(DataSourceArrowWriter):

@@ -44,7 +44,7 @@ from headrace.pipeline.cluster import (
     shared_cluster,
 )
 from headrace.pipeline.failures import PipelineError, Refused
-from headrace.pipeline.fetching import report_loss
+from headrace.pipeline.fetching import LOSS_CONFIRMED_AFTER_S, report_loss
 from headrace.pipeline.offsets import (
     Offsets,
     Range,
@@ -67,6 +67,7 @@ _OURS = "#headrace"
 # An idle query is polled about every 11 ms; a busy one asks once per batch anyway.
 _ASK_EVERY_S = 0.02
 _LOOK_FOR_TOPICS_EVERY_S = 1.0
+_RETRY_MS_MIN = 50
 _COMMIT_AGAIN_AFTER_S = 0.5
 _LAST_COMMIT_WITHIN_S = 5.0
 
@@ -207,6 +208,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _newest(self, began: StreamOffset) -> Offsets:
         tries_left = self._options.offset_tries
+        confirmed_at = time.monotonic() + LOSS_CONFIRMED_AFTER_S
         while True:
             now = time.monotonic()
             if now - self._asked_at >= _ASK_EVERY_S or not self._latest:
@@ -214,13 +216,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lost = self._lost(began)
             if not lost:
                 return dict(self._latest)
-            # A broker that has just restarted may know less for a moment than it told before.
             tries_left -= 1
-            if tries_left <= 0:
+            if tries_left <= 0 and (
+                time.monotonic() >= confirmed_at or not self._options.fetch.fail_on_data_loss
+            ):
                 for what in lost.values():
                     self._report(what)
                 return dict(self._latest)
-            time.sleep(self._options.offset_retry_ms / 1000)
+            time.sleep(max(self._options.offset_retry_ms, _RETRY_MS_MIN) / 1000)
             self._looked_at = self._asked_at = 0.0
 
     def _ask(self, now: float) -> None:

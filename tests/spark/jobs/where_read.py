@@ -1,0 +1,59 @@
+"""A job for the cluster tests: which executor read which partition, and how many rows there are.
+
+    where_read.py MASTER BOOTSTRAP TOPIC       prints one JSON document
+
+``connect`` as the master means a local Spark Connect server.
+"""
+
+import json
+import os
+import sys
+
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+from pyspark.sql import SparkSession
+
+
+def with_place(batches):
+    import os
+
+    import pyarrow as pa
+
+    # A standalone executor runs in a folder of its own, named by its number.
+    for batch in batches:
+        place = pa.array([os.getcwd()] * batch.num_rows)
+        yield pa.RecordBatch.from_arrays(
+            [batch.column("partition"), place], names=["partition", "place"]
+        )
+
+
+def main(master: str, bootstrap: str, topic: str) -> None:
+    builder = SparkSession.builder.appName("headrace-where")
+    if master == "connect":
+        spark = builder.remote("local[2]").getOrCreate()
+    else:
+        spark = (
+            builder.master(master)
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.cores.max", "2")
+            .getOrCreate()
+        )
+    frame = (
+        spark.read.format("headrace")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("minPartitions", "4")
+        .load()
+    )
+    rows = frame.mapInArrow(with_place, "partition INT, place STRING").groupBy("place").count()
+    places = {row.place: row["count"] for row in rows.collect()}
+    frame.selectExpr("value").write.format("headrace").mode("append").option(
+        "kafka.bootstrap.servers", bootstrap
+    ).option("topic", f"{topic}-copy").option("delivery", "exactly-once").save()
+    print(json.dumps({"rows": sum(places.values()), "places": sorted(places)}), flush=True)
+    spark.stop()
+
+
+main(*sys.argv[1:])
