@@ -27,7 +27,7 @@ check: setup ## the gate, under a minute: style, types, layers, units, propertie
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -m pytest -m 'not interop and not slow and not torture' -n 2
+	$(PY) -m pytest -m 'not interop and not spark and not slow and not torture' -n 2
 torture: setup ## kills, restarts and floods, all rounds
 	$(PY) -m pytest -m torture --torture-rounds=20 -v
 fmt: setup ## rewrite the code into shape
