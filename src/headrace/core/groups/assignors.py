@@ -13,6 +13,7 @@ order of their ids.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heapify, heapreplace
 from typing import NamedTuple
 
 from headrace.model.ids import TopicId
@@ -41,7 +42,7 @@ def uniform(
     if not members:
         return {}
     first = members[0].topics
-    if all(member.topics == first for member in members):
+    if all(member.topics is first or member.topics == first for member in members):
         held = _uniform_alike(members, partition_counts)
     else:
         held = _uniform_apart(members, partition_counts)
@@ -172,10 +173,15 @@ def _uniform_apart(
     # Topics that few can read come first; those that many can read fill up what stays uneven.
     order = sorted(readers, key=lambda topic_id: (len(readers[topic_id]), topic_id))
     for topic_id in order:
+        if not free[topic_id]:
+            continue
+        least_loaded = [(load[name], name) for name in readers[topic_id]]
+        heapify(least_loaded)
         for partition in free[topic_id]:
-            member_id = min(readers[topic_id], key=lambda name: (load[name], name))
+            count, member_id = least_loaded[0]
             held[member_id].setdefault(topic_id, set()).add(partition)
-            load[member_id] += 1
+            load[member_id] = count + 1
+            heapreplace(least_loaded, (count + 1, member_id))
     # A move goes from one that has at least two more to one that has less: the sum of the squares
     # of the loads falls with each, so this ends.
     has_moved = True

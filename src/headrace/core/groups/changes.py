@@ -126,20 +126,21 @@ class Change:
             self._shard, self._state, self._now
         ):
             return
-        topics = self._picture.topics
-        subscribers, partition_counts = [], {}
+        partition_counts: dict[TopicId, int] = {}
+        # Most members read the same, and a pattern may name thousands of topics: once is enough.
+        topic_ids: dict[tuple[frozenset[str], str], frozenset[TopicId]] = {}
+        subscribers = []
         for member in self.members.values():
-            topic_ids = set()
-            for name in self._topics_of(member):
-                state = topics.get(name)
-                if state is not None:
-                    topic_ids.add(state.topic_id)
-                    partition_counts[state.topic_id] = len(state.partitions)
+            subscription = (member.topics, member.pattern)
+            if subscription not in topic_ids:
+                found = self._existing(self._topics_of(member))
+                partition_counts |= found
+                topic_ids[subscription] = frozenset(found)
             subscribers.append(
                 Subscriber(
                     member.member_id,
                     member.instance_id,
-                    frozenset(topic_ids),
+                    topic_ids[subscription],
                     self.targets.get(member.member_id, {}),
                 )
             )
@@ -154,6 +155,12 @@ class Change:
             assignment_epoch_record(self.group_id, self.assignment_epoch, self._now)
         )
 
+    def _existing(self, names: frozenset[str]) -> dict[TopicId, int]:
+        """The topics among these names that there are, with their partition counts."""
+        topics = self._picture.topics
+        states = (topics[name] for name in names if name in topics)
+        return {state.topic_id: len(state.partitions) for state in states}
+
     def _topics_of(self, member: ConsumerMember) -> frozenset[str]:
         if not member.pattern:
             return member.topics
@@ -167,14 +174,12 @@ class Change:
         if not is_subscription_new and member.is_reconciled_to(self.assignment_epoch):
             return member
         owners = self._state.owners
-        topics = self._picture.topics
-        names = self._topics_of(member)
         updated = reconcile(
             member,
             Target(
                 self.assignment_epoch,
                 self.targets.get(member.member_id, {}),
-                {topics[name].topic_id for name in names if name in topics},
+                self._existing(self._topics_of(member)),
                 is_subscription_new,
                 lambda topic_id, partition: (topic_id, partition) not in owners,
                 reported,
