@@ -21,7 +21,7 @@ setup: .venv/ready  ## make .venv with everything a developer needs
 run: setup ## a node, a stock client that produces and consumes, and then yours to use
 	$(PY) -m headrace demo
 test: setup ## everything that needs PyPI and Java alone, two rounds of each torture
-	$(PY) -m pytest -m 'not interop and not spark' -n 2 --torture-rounds=$(ROUNDS)
+	$(PY) -m pytest -m 'not interop and not spark' -n 2 --dist loadgroup --torture-rounds=$(ROUNDS)
 	$(PY) -m pytest -m 'spark and not interop' --torture-rounds=$(ROUNDS)
 check: setup ## the gate, under a minute: style, types, layers, units, properties
 	$(PY) -m ruff format --check .

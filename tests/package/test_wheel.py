@@ -27,7 +27,8 @@ EXPECTED = {
     "pip", "setuptools",
 }  # fmt: skip
 
-pytestmark = pytest.mark.slow
+# What is built and installed once stays on one worker.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("package")]
 
 
 def run(*command, **options):
