@@ -334,3 +334,42 @@ def test_without_the_feature_the_protocol_is_not_there():
             ApiKey.CONSUMER_GROUP_DESCRIBE, 1, m.ConsumerGroupDescribeRequest(group_ids=["g"])
         )
         assert described.groups[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_group_may_have_its_own_heartbeat_interval(headrace_broker, request):
+    topic = a_topic(headrace_broker, request, 1)
+    with RawClient(headrace_broker.bootstrap_servers) as client:
+        alter = m.IncrementalAlterConfigsRequest
+        answer = client.ask(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            1,
+            alter(
+                resources=[
+                    alter.AlterConfigsResource(
+                        resource_type=32,  # a group
+                        resource_name=topic,
+                        configs=[
+                            alter.AlterableConfig(
+                                name="consumer.heartbeat.interval.ms",
+                                config_operation=0,
+                                value="321",
+                            )
+                        ],
+                    )
+                ]
+            ),
+        )
+        assert answer.responses[0].error_code == ErrorCode.NONE, answer
+        client.ask(
+            ApiKey.FIND_COORDINATOR,
+            4,
+            m.FindCoordinatorRequest(key_type=0, coordinator_keys=[topic]),
+        )
+        give_up_at = time.monotonic() + LIMIT_S
+        while True:
+            joined = heartbeat(client, topic, "a", 0, subscribed_topic_names=[topic], **JOINING)
+            if joined.error_code == ErrorCode.NONE:
+                break
+            assert time.monotonic() < give_up_at, joined
+        assert joined.heartbeat_interval_ms == 321
+        assert heartbeat(client, topic, "a", -1).error_code == ErrorCode.NONE
