@@ -16,18 +16,8 @@ NOT_PASSED_BY_KAFKA = {
     "test_consumer_integration::test_kafka_version_infer",
 }
 
-# What we do not serve yet: consumer groups, transactions, and a quorum of controllers.
-NOT_SERVED_YET = {
-    "test_admin_integration::test_delete_groups",
-    "test_admin_integration::test_delete_groups_with_errors",
-    "test_admin_integration::test_describe_group_exists",
-    "test_admin_integration::test_describe_metadata_quorum",
-    "test_consumer_integration::test_heartbeat_thread",
-    "test_consumer_integration::test_kafka_consumer__offset_commit_resume",
-    "test_consumer_integration::test_kafka_consumer_max_bytes_one_msg",
-    "test_producer_integration::test_transactional_producer_messages",
-    "test_producer_integration::test_transactional_producer_offsets",
-}
+# There is no quorum of controllers to describe.
+NOT_SERVED = {"test_admin_integration::test_describe_metadata_quorum"}
 
 
 def test_kafka_pythons_own_suite_passes_as_it_does_on_kafka(
@@ -35,7 +25,7 @@ def test_kafka_pythons_own_suite_passes_as_it_does_on_kafka(
 ) -> None:
     # The suite looks for an advertised address that was given, not derived.
     node = start_headrace({"num.partitions": "4"}, advertise=True)
-    left_out = NOT_PASSED_BY_KAFKA | NOT_SERVED_YET
+    left_out = NOT_PASSED_BY_KAFKA | NOT_SERVED
     outcomes = kafka_python_suite.run(node.address, left_out=left_out)
     assert len(outcomes) == 56 - len(left_out)
     assert {test for test, outcome in outcomes.items() if outcome != "passed"} == set()

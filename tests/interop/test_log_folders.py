@@ -100,7 +100,11 @@ def test_a_folder_of_kafka_opens_with_the_same_records_times_and_producers(
 def test_a_folder_of_ours_opens_in_kafka_with_the_same_records_times_and_producers(
     kafka_node: Node, headrace_node: Node
 ) -> None:
-    everything = write_log(headrace_node, "moved")
+    write_log(headrace_node, "moved")
+    records.write_transactions(headrace_node.address, "moved")
+    everything = records.read(headrace_node.address, "moved")
+    committed = records.read(headrace_node.address, "moved", isolation="read_committed")
+    assert len(everything) - len(committed) == 50  # the aborted transaction
     headrace_node.stop()
 
     topics.create(kafka_node.address, "moved", settings=SMALL_SEGMENTS)
@@ -110,6 +114,8 @@ def test_a_folder_of_ours_opens_in_kafka_with_the_same_records_times_and_produce
     kafka_node.start()
 
     assert records.read(kafka_node.address, "moved") == everything
+    theirs = records.read(kafka_node.address, "moved", isolation="read_committed")
+    assert theirs == committed
     assert offsets_by_time(kafka_node, everything) == offsets_in(everything)
     append_one(kafka_node, "moved")
     assert len(records.read(kafka_node.address, "moved")) == len(everything) + 1
