@@ -201,11 +201,6 @@ class Coordinator(Generic[S]):
             elif not led.is_loaded:
                 led.to_be_told.append(decide)
 
-    def forget(self, ticket: Ticket) -> None:
-        for led in self._led.values():
-            if led.waiting.pop(ticket, None) is not None:
-                led.shard.forget(ticket)
-
     def _find(self, partition: int) -> _Led[S]:
         led = self._led.get(partition)
         if led is None or led.leadership is not led.replica.leadership:

@@ -19,7 +19,8 @@ Rules between a shard and its runtime:
   (the handler knows how its API spells that) and nothing is replayed. If it is unclear what was
   written, or leadership is lost, the shard is thrown away and loaded again.
 * A ticket may stay unanswered for as long as the shard likes; a later Outcome, of whatever event,
-  answers it. A ticket is answered once.
+  answers it. A ticket is answered once. That its client is gone meanwhile is not noticed, as in
+  Kafka: clients reconnect, and for the rest there are sessions.
 """
 
 from typing import NamedTuple, NewType, Protocol
@@ -123,8 +124,4 @@ class Shard(Protocol):
 
     def next_deadline(self) -> float | None:
         """When ``tick`` is wanted next, on the clock of ``now``."""
-        ...
-
-    def forget(self, ticket: Ticket) -> None:
-        """The client of a waiting request is gone; nobody will read an answer."""
         ...

@@ -67,9 +67,6 @@ class Notes:
     def next_deadline(self):
         return self.rings_at
 
-    def forget(self, ticket):
-        self.parked.remove(ticket)
-
     # events
 
     def write(self, ticket, *records, **more):
@@ -376,16 +373,6 @@ async def test_stopping_tells_those_who_wait(tmp_path):
         assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         with pytest.raises(Rejected):
             read(coordinator, b"k")
-
-
-@in_loop
-async def test_a_client_that_is_gone_is_forgotten(tmp_path):
-    async with coordinated(tmp_path) as (_, coordinator):
-        coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
-        (ticket,) = shard_of(coordinator).parked
-        coordinator.forget(ticket)
-        coordinator.forget(ticket)
-        assert shard_of(coordinator).parked == []
 
 
 # Time.

@@ -688,13 +688,6 @@ class ClassicGroup:
             outcome += self._remove(member_id)
         return outcome + self._close_gap(count, now)
 
-    def forget(self, ticket: Ticket) -> None:
-        for parked in (self._joining, self._syncing):
-            for member_id, waiting in parked.items():
-                if waiting == ticket:
-                    del parked[member_id]
-                    return
-
     # -- to and from groups of another kind -----------------------------------------------
 
     def give_up_waiting(self) -> Outcome:

@@ -36,7 +36,7 @@ from headrace.core.groups.changes import (
     set_session,
     setting,
 )
-from headrace.core.groups.classic import ClassicGroup
+from headrace.core.groups.classic import ClassicGroup, join_refused
 from headrace.core.groups.classic_members import check_room
 from headrace.core.groups.consumer_state import ConsumerState
 from headrace.core.groups.conversion import CONSUMER, upgrade
@@ -91,6 +91,8 @@ class ConsumerGroup(ConsumerState):
     ) -> Outcome:
         if self.members:
             return classic_members.join(self._shard, self, ticket, context, request, drawn_id, now)
+        if request.member_id:
+            return join_refused(ticket, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
         classic = ClassicGroup(self._shard, self.group_id)
         self._shard.groups[self.group_id] = classic
         return Outcome(self.tombstones()) + classic.join(ticket, context, request, drawn_id, now)
@@ -109,9 +111,6 @@ class ConsumerGroup(ConsumerState):
         self, ticket: Ticket, context: RequestContext, request: m.LeaveGroupRequest, now: Millis
     ) -> Outcome:
         return classic_members.leave(self._shard, self, ticket, request, now)
-
-    def forget(self, ticket: Ticket) -> None:
-        """Nothing of this group ever waits."""
 
     # -- time -----------------------------------------------------------------------------
 
@@ -327,7 +326,8 @@ def _beat(
     change.raise_epoch(must=is_subscription_new or are_patterns_new or not state.members)
     change.retarget()
     updated = change.reconcile(updated, reported, is_subscription_new=is_subscription_new)
-    if isinstance(state, ConsumerGroup):
+    if isinstance(state, ConsumerGroup) and not change.records:
+        # Only now: records may fail to be written, and then the next heartbeat has to try again.
         state.seen_picture = picture
     return outcome + _answer(shard, ticket, request, member, updated, change.records, now)
 

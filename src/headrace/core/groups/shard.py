@@ -124,10 +124,6 @@ class GroupShard:
     def next_deadline(self) -> float | None:
         return self.timers.next_deadline()
 
-    def forget(self, ticket: Ticket) -> None:
-        for group in self.groups.values():
-            group.forget(ticket)
-
     # -- the classic protocol -------------------------------------------------------------
 
     def join(

@@ -556,9 +556,6 @@ class TransactionShard:
     ) -> None:
         """No record here belongs to a transaction."""
 
-    def forget(self, ticket: Ticket) -> None:
-        """Every request is answered at once; none waits here."""
-
     # --- reading -------------------------------------------------------------------------
 
     def describe(self, ticket: Ticket, transactional_id: str, now: Millis) -> Outcome:

@@ -613,21 +613,6 @@ def test_a_pending_member_that_leaves_lets_the_others_go_on():
     assert groups.answer(again).error_code == ErrorCode.NONE
 
 
-def test_a_client_whose_connection_is_gone_holds_the_others_up_until_its_session_is_over():
-    groups = Groups()
-    (first, second), generation = groups.stable(2)
-    newcomer = groups.join()
-    gone = groups.join(first)
-    groups.shard.forget(gone)
-    groups.join(second)
-    groups.pass_time(SESSION_MS - 1)
-    assert groups.waits(newcomer), "the first one has not joined any more"
-    groups.pass_time(1)
-    assert groups.answer(newcomer).error_code == ErrorCode.NONE
-    assert groups.waits(gone) and first not in groups.group.members
-    assert generation + 1 == groups.group.generation
-
-
 # What the log brings back.
 
 
