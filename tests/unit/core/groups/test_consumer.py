@@ -473,6 +473,17 @@ def test_a_topic_made_anew_is_another_topic():
     assert groups.told(answer) == {"other": {0}}
 
 
+def test_a_change_that_could_not_be_written_is_tried_again():
+    groups = Consumers()
+    client = Client(groups, "a").join()
+    client.beat()
+    groups.make_topics(orders=6)
+    groups.is_writable = False
+    groups.beat("a", 2)
+    groups.is_writable = True
+    assert groups.told(client.beat()) == {"orders": {0, 1, 2, 3, 4, 5}}
+
+
 def test_topics_that_nobody_reads_change_nothing():
     groups = Consumers()
     client = Client(groups, "a").join()

@@ -132,6 +132,14 @@ def test_an_id_given_out_by_an_empty_classic_group_still_works_after_the_change(
     assert (answer.error_code, answer.member_id) == (ErrorCode.NONE, given)
 
 
+def test_a_stranger_does_not_change_the_kind_of_an_empty_group():
+    groups = Consumers()
+    Client(groups, "a").join().leave()
+    written = len(groups.log)
+    assert groups.join("stranger").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.group.kind.value == "consumer" and len(groups.log) == written
+
+
 # Up.
 
 
@@ -182,6 +190,20 @@ def test_those_who_wait_in_a_rebalance_are_told_to_join_again():
     assert len(groups.group.members) == 3
     groups.pass_time(1)
     assert set(groups.group.members) == {"a"}
+
+
+def test_a_classic_group_that_has_not_begun_comes_along_too():
+    groups = Consumers(group_initial_rebalance_delay_ms=3_000)
+    first = groups.join(protocols=EAGER)
+    assert groups.waits(first)
+    new = Client(groups, "a").join()
+    old_id = groups.answer(first).member_id
+    assert groups.answer(first).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert set(groups.group.members) == {old_id, "a"}
+    assert groups.join(old_id, protocols=EAGER).generation_id == 1
+    groups.settle_all(new)
+    assert len(new.owned["orders"]) == 2
+    assert len(opened(groups.sync(old_id, 1).assignment)["orders"]) == 2
 
 
 def test_those_who_wait_for_the_leader_are_told_to_join_again():
