@@ -73,6 +73,7 @@ class Broker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._chores: Chores | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
         self._stopping = False
 
@@ -99,10 +100,16 @@ class Broker:
         try:
             self._take_addresses()
             self._open_logs()
-            await self._take_control()
-        except BaseException:
+            # A task of its own, so that a failure elsewhere can end a start that waits.
+            self._starting = self.loop.create_task(self._take_control())
+            await self._starting
+        except BaseException as error:
+            self._starting = None
             await self._give_up()
+            if self.failure is not None and isinstance(error, asyncio.CancelledError):
+                raise self.failure from error
             raise
+        self._starting = None
         self._chores = Chores(self)
         self._chores.start()
         for listener in self._listeners:
@@ -372,6 +379,9 @@ class Broker:
             return
         self._stopping = True
         self.failure = error
+        if self._starting is not None:
+            self._starting.cancel()  # ``start`` gives up and raises the failure
+            return
         _log.critical(
             "the broker stops, because it cannot know what was written: %s. "
             "Start it again: it recovers its logs",
