@@ -417,6 +417,8 @@ def _parse_records(
     # One look at the ends catches every field that lies outside of its record: each begins
     # where the one before ends, and none may have a size below that of null.
     fits = (headers_at <= end) & (key_size >= -1) & (value_size >= -1) & (header_count >= 0)
+    # A header has two bytes at least: a count beyond that would cost memory and time.
+    fits &= header_count <= (end - headers_at) // 2
     fits &= (header_count > 0) | (headers_at == end)
     if not fits.all():
         raise BadBatch(ErrorCode.INVALID_RECORD, "a field reaches beyond its record")
