@@ -7,7 +7,7 @@ ROUNDS ?= 2
 # Upgraded before it is used: the one that Python brings may be too old for --group.
 PIP := $(PY) -m pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup run test check torture fmt bench interop package docs clean
+.PHONY: help setup run test spark check torture fmt bench interop package docs clean
 help:      ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 setup: .venv/ready  ## make .venv with everything a developer needs
@@ -20,8 +20,9 @@ setup: .venv/ready  ## make .venv with everything a developer needs
 	@touch $@
 run: setup ## a node, a stock client that produces and consumes, and then yours to use
 	$(PY) -m headrace demo
-test: setup ## everything that needs PyPI and Java alone, two rounds of each torture
+test: setup ## everything that needs PyPI alone, two rounds of each torture
 	$(PY) -m pytest -m 'not interop and not spark' -n 2 --dist loadgroup --torture-rounds=$(ROUNDS)
+spark: setup ## the Spark source and sink on a real Spark (needs Java 17 or newer)
 	$(PY) -m pytest -m 'spark and not interop' --torture-rounds=$(ROUNDS)
 check: setup ## the gate, under a minute: style, types, layers, units, properties
 	$(PY) -m ruff format --check .
@@ -29,7 +30,7 @@ check: setup ## the gate, under a minute: style, types, layers, units, propertie
 	$(PY) -m mypy
 	$(PY) -m pytest -m 'not interop and not spark and not slow and not torture' -n 2
 torture: setup ## kills, restarts and floods, all rounds
-	$(PY) -m pytest -m torture --torture-rounds=20 -v
+	$(PY) -m pytest -m 'torture and not spark' --torture-rounds=20 -v
 fmt: setup ## rewrite the code into shape
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
