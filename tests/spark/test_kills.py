@@ -110,7 +110,7 @@ def _run_until_copied(broker, dice, log_path, bootstrap, source, target, checkpo
             try:
                 # The last run is left in peace, so that the round ends.
                 while run.alive() and run_number < RUNS_MAX - 1:
-                    _let_it_work(run, dice, log_path, starts)
+                    _let_it_work(run, dice, log_path, checkpoint, starts)
                     if not run.alive():
                         break
                     victim = dice.choice(victims)
@@ -136,12 +136,23 @@ def _starts(log_path):
     return log_path.read_text(errors="replace").count("STARTED")
 
 
-def _let_it_work(run, dice, log_path, starts_before):
-    """Waits for the query to have begun, and then for a random moment of its life."""
+def _batches(checkpoint):
+    """How many batches have been begun, over all runs."""
+    return len(list((checkpoint / "offsets").glob("[0-9]*")))
+
+
+def _let_it_work(run, dice, log_path, checkpoint, starts_before):
+    """Waits for the query to have begun, then for a random moment some batches later.
+
+    Counted in batches and not in seconds, so that a slow machine is not killed before it works.
+    """
     give_up_at = time.monotonic() + 300
     while run.alive() and _starts(log_path) == starts_before:
         assert time.monotonic() < give_up_at, "the job did not start"
-        time.sleep(0.05)
-    until = time.monotonic() + dice.uniform(0, 15)
+        time.sleep(0.02)
+    wanted = _batches(checkpoint) + dice.choice([0, 0, 1, 1, 2, 3])
+    while run.alive() and _batches(checkpoint) < wanted and time.monotonic() < give_up_at:
+        time.sleep(0.02)
+    until = time.monotonic() + dice.uniform(0, 2)
     while run.alive() and time.monotonic() < until:
-        time.sleep(0.05)
+        time.sleep(0.02)
