@@ -20,8 +20,10 @@ setup: .venv/ready  ## make .venv with everything a developer needs
 	@touch $@
 run: setup ## a node, a stock client that produces and consumes, and then yours to use
 	$(PY) -m headrace demo
+# A file stays on one worker, so that what its tests share is made once; the slow files come first.
 test: setup ## everything that needs PyPI alone, two rounds of each torture
-	$(PY) -m pytest -m 'not interop and not spark' -n 2 --dist loadgroup --torture-rounds=$(ROUNDS)
+	$(PY) -m pytest -m 'not interop and not spark' -n 2 \
+		--dist loadfile --no-loadscope-reorder --torture-rounds=$(ROUNDS)
 spark: setup ## the Spark source and sink on a real Spark (needs Java 17 or newer)
 	$(PY) -m pytest -m 'spark and not interop' --torture-rounds=$(ROUNDS)
 check: setup ## the gate, under a minute: style, types, layers, units, properties

@@ -27,8 +27,7 @@ EXPECTED = {
     "pip", "setuptools",
 }  # fmt: skip
 
-# What is built and installed once stays on one worker.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("package")]
+pytestmark = pytest.mark.slow
 
 
 def run(*command, **options):
