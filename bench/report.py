@@ -42,8 +42,8 @@ class Target:
     def __str__(self) -> str:
         times = "×" if self.of == "ratio" else ""
         if self.at_least > -math.inf:
-            return f"≥ {self.at_least:g} {times}".strip()
-        return f"≤ {self.at_most:g} {times}".strip()
+            return f"≥ {self.at_least:.3g} {times}".strip()
+        return f"≤ {self.at_most:.3g} {times}".strip()
 
 
 def value_at_most(bound: float) -> Target:

@@ -38,7 +38,10 @@ def growth(run: Run) -> list[Row]:
                     took = {
                         topic: measure(run, node, topic, count) for topic, count in lengths.items()
                     }
-                    run.say(f"growth {side}: {what} {took} CPU µs")
+                    run.say(
+                        f"growth {side}: {what} {took['short']:.0f} CPU µs at the short log, "
+                        f"{took['long']:.0f} at the long one"
+                    )
                     if not round_number:
                         continue
                     for topic in lengths:

@@ -64,14 +64,17 @@ def test_a_partition_moves_under_load_and_nothing_is_lost(tmp_path):
         def load():
             producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 1})
             while not over.is_set():
+                # Waits for room: this loop outruns any broker, and a full queue raises.
+                while len(producer) > 10_000:
+                    producer.poll(0.1)
                 producer.produce(
                     "t",
                     b"%d" % len(sent),
                     on_delivery=lambda error, _: failures.append(error) if error else None,
                 )
                 sent.append(1)
-                producer.poll(0.0005)
-            producer.flush(20)
+                producer.poll(0)
+            assert producer.flush(60) == 0
 
         thread = threading.Thread(target=load)
         thread.start()

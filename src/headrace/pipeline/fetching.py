@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 # Small, since a narrow range (a filter, a split) should not pay for megabytes behind it; what
 # it brings tells how large the next one should be.
 _FIRST_FETCH_SIZE = 128 << 10
+_BYTES_PER_OFFSET_GUESS = 100
 _FETCH_SIZE_MIN = 16 << 10
 _BY_NAME_VERSION_MAX = 12
 _EMPTY_ANSWERS_AT_A_GAP = 2
@@ -187,10 +188,12 @@ class RangeReader:
     def _size_wanted(self) -> int:
         """As many bytes as the rest of the range should take, and a little more."""
         size_max = self._settings.size_max
+        offsets_left = self._offset_end - self._position
         if not self._bytes_per_offset:
-            return min(_FIRST_FETCH_SIZE, size_max)
-        rest = int((self._offset_end - self._position) * self._bytes_per_offset * 1.1)
-        return min(size_max, max(rest, _FETCH_SIZE_MIN))
+            guess = min(offsets_left * _BYTES_PER_OFFSET_GUESS, _FIRST_FETCH_SIZE)
+        else:
+            guess = int(offsets_left * self._bytes_per_offset * 1.1)
+        return min(size_max, max(guess, _FETCH_SIZE_MIN))
 
     def _next_sections(self) -> list[Section]:
         if self._leader is None:

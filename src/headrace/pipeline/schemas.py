@@ -57,7 +57,8 @@ class SchemaRegistry:
         self.place = self._base
         self._authorization = ""
         if parts.username is not None:
-            pair = f"{parts.username}:{urllib.parse.unquote(parts.password or '')}"
+            name = urllib.parse.unquote(parts.username)
+            pair = f"{name}:{urllib.parse.unquote(parts.password or '')}"
             self._authorization = "Basic " + base64.b64encode(pair.encode()).decode()
 
     def text(self, schema_id: int) -> str | None:
