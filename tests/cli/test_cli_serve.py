@@ -14,6 +14,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 LIMIT_S = 30
+# The demo's Spark job has a test of its own, tests/spark/test_demo.py.
+NO_JAVA = {"PATH": "/nowhere", "JAVA_HOME": ""}
 
 
 def wait_for(path: Path, process) -> str:
@@ -206,7 +208,7 @@ def test_a_wrong_setting_is_refused_by_name_with_status_2(start):
 
 
 def test_the_demo_shows_a_client_write_and_read_and_ends(start, tmp_path):
-    process = start("demo", "--data", str(tmp_path / "kept"))
+    process = start("demo", "--data", str(tmp_path / "kept"), env=NO_JAVA)
     out, err = process.communicate(timeout=LIMIT_S)
     text = out.decode()
     assert (process.returncode, err.decode()) == (0, "")
@@ -216,11 +218,28 @@ def test_the_demo_shows_a_client_write_and_read_and_ends(start, tmp_path):
     assert (tmp_path / "kept" / "greetings-0").is_dir()
 
 
+@pytest.mark.parametrize(
+    ("environment_of_java", "what"),
+    [(NO_JAVA, "Java is not installed"), ({"JAVA_HOME": "/nowhere"}, "Java cannot be started")],
+)
+def test_the_demo_says_what_its_spark_job_misses_and_shows_the_node_alone(
+    start, tmp_path, environment_of_java, what
+):
+    process = start("demo", "--data", str(tmp_path / "kept"), env=environment_of_java)
+    out, err = process.communicate(timeout=LIMIT_S)
+    text = out.decode()
+    assert (process.returncode, err.decode()) == (0, "")
+    assert what in text
+    assert "Java 17 or newer" in text and "JAVA_HOME" in text and "install" in text
+    assert text.count("good morning") == 2
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_demo_keeps_serving_when_asked_and_leaves_nothing_behind(start, tmp_path, number):
     process = start(
-        "demo", "--keep-serving", "--listen", "127.0.0.1:0", env={"TMPDIR": str(tmp_path)}
-    )
+        "demo", "--keep-serving", "--listen", "127.0.0.1:0",
+        env={"TMPDIR": str(tmp_path), **NO_JAVA},
+    )  # fmt: skip
     text = ""
     while "Ctrl-C" not in text:
         line = process.stdout.readline().decode()

@@ -12,12 +12,20 @@ from typing import Any
 
 import pytest
 
+from headrace.pipeline.demo import why_not
 from tests.spark.kit import Collected, Topics, with_options
-
-pytestmark = pytest.mark.spark
 
 # Before the JVM starts: Spark's Python workers must be this interpreter, not the path's.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    ours = [item for item in items if here in item.path.parents]
+    missing = why_not() if ours else None
+    if missing is not None:
+        for item in ours:
+            item.add_marker(pytest.mark.skip(reason=missing))
 
 
 @pytest.fixture(scope="session")

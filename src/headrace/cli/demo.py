@@ -1,4 +1,4 @@
-"""``headrace demo``: a broker, a stock client that writes and reads, and where to go from there."""
+"""``headrace demo``: a broker, a stock client, a Spark job, and where to go from there."""
 
 import asyncio
 import signal
@@ -59,13 +59,18 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Start a broker, let a stock client write and read, and show what happened."""
+    """Start a broker, let a stock client and a Spark job work with it, show what happened.
+
+    The Spark job needs the extra 'pipeline' and Java 17 or newer; without them it is left out.
+    """
     if keep_serving is None:
         keep_serving = output.is_terminal()
     # Told to end, it ends as with Ctrl-C, so that the temporary folder goes too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as temporary:
-        folder = Path(temporary) if data is None else data.absolute()
+        folder = Path(temporary) / "log" if data is None else data.absolute()
+        # Not inside the log's folder: Kafka would refuse to start on it.
+        tables = folder.with_name(f"{folder.name}-tables")
         started_at = time.perf_counter()
         node = Node(folder, listen or _free_address(keep_serving))
         try:
@@ -75,6 +80,7 @@ def demo(
             _write(node.address)
             _read(node.address)
             _show_files(folder)
+            _count_page_views(node.address, tables, kept=keep_serving or data is not None)
             if keep_serving:
                 _invite(node.address)
                 _wait_for_interrupt()
@@ -181,12 +187,40 @@ def _show_files(folder: Path) -> None:
         output.line(f"   {path.relative_to(folder)}  {path.stat().st_size} bytes")
 
 
+def _count_page_views(address: str, tables: Path, *, kept: bool) -> None:
+    """A Spark stream from one topic into a table and another topic, where Spark can run."""
+    from headrace.pipeline import demo as pipeline
+    from headrace.pipeline.failures import PipelineError
+
+    missing = pipeline.why_not()
+    if missing is not None:
+        output.heading("\n5. The Spark job is left out")
+        output.line(f"   {missing}")
+        return
+    output.heading("\n5. Spark counts page views, with no jar")
+    try:
+        done = pipeline.run(address, tables, lambda text: output.line(f"   {text}"))
+    except PipelineError as failure:
+        raise output.CommandFailed(f"the Spark job failed: {failure}") from None
+    output.heading(f"\n6. {done.views_counted:,} views are counted, after {done.seconds:.0f} s")
+    for page, count in done.top_pages:
+        output.line(f"   {count:>8,}  {page}")
+    removed = "" if kept else "  (removed now; --data DIR keeps it)"
+    output.line(f"   Delta table: {done.table}{removed}")
+    output.line(
+        f"   topic {pipeline.BUSIEST!r}: {done.busiest_sent} lines, the busiest pages of each "
+        "batch, exactly once"
+    )
+    output.line(f"   consumer group {pipeline.GROUP!r}: lag {done.lag}")
+
+
 def _invite(address: str) -> None:
     option = "" if address == DEFAULT_BOOTSTRAP else f" -b {address}"
     output.heading("\nIt serves until Ctrl-C. In another terminal:")
     output.line(f"   headrace consume {_TOPIC} --from-beginning --keys{option}")
     output.line(f"   echo 'ann:see you' | headrace produce {_TOPIC} -k :{option}")
     output.line(f"   headrace topics describe{option}")
+    output.line(f"   headrace groups list{option}")
 
 
 def _wait_for_interrupt() -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.cluster import LATEST, ClientSettings, Cluster
+from headrace.pipeline.failures import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,11 +33,23 @@ _PAGE_COUNT = 400
 _MINUTES = 30
 _FIRST_VIEW_MS = 1_795_000_000_000
 _PARTITIONS = 4
-_GROUP = "headrace-demo"
+GROUP = "headrace-demo"
 _BATCH_VIEWS = 60_000
 _TOP = 10
 _STREAM_WITHIN_S = 300
 _JAVA_MIN = 17
+
+# For the JVM, whose remarks are not the demo's. Spark's shells ask for a level of their own.
+_ERRORS_ONLY = """\
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
+logger.shell.level = error
+"""
 
 Say = Callable[[str], None]
 
@@ -82,7 +95,12 @@ def _java_version(text: str) -> int | None:
 
 
 def run(bootstrap: str, folder: Path, say: Say, view_count: int = VIEW_COUNT) -> Outcome:
-    """The whole demo against a running broker; ``say`` gets a line of progress now and then."""
+    """The whole demo against a running broker; ``say`` gets a line of progress now and then.
+
+    Raises PipelineError whatever fails, Spark itself included.
+    """
+    from pyspark.errors import PySparkException
+
     began_at = time.monotonic()
     cluster = Cluster(ClientSettings(bootstrap))
     try:
@@ -103,6 +121,8 @@ def run(bootstrap: str, folder: Path, say: Say, view_count: int = VIEW_COUNT) ->
             _lag(cluster),
             time.monotonic() - began_at,
         )
+    except PySparkException as failure:
+        raise PipelineError(str(failure)) from failure
     finally:
         cluster.close()
 
@@ -169,11 +189,8 @@ def start_spark(folder: Path) -> "SparkSession":
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     folder.mkdir(parents=True, exist_ok=True)
-    # Before the JVM can say anything: its remarks are not the demo's.
     quiet = folder / "log4j2.properties"
-    quiet.write_text("rootLogger.level = error\nappender.c.type = Console\nappender.c.name = c\n"
-                     "appender.c.target = SYSTEM_ERR\nappender.c.layout.type = PatternLayout\n"
-                     "rootLogger.appenderRef.c.ref = c\n")  # fmt: skip
+    quiet.write_text(_ERRORS_ONLY)
     return (
         SparkSession.builder.master("local[2]")
         .appName("headrace-demo")
@@ -203,7 +220,7 @@ def _stream(
         .option("subscribe", VIEWS)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", _BATCH_VIEWS)
-        .option("kafka.group.id", _GROUP)
+        .option("kafka.group.id", GROUP)
         .option("value.format", "json")
         .option("value.bad", "fail")
         .schema("value STRUCT<page: STRING, at: BIGINT>")
@@ -240,13 +257,13 @@ def _stream(
     )
     if not query.awaitTermination(_STREAM_WITHIN_S):
         query.stop()
-        raise TimeoutError(f"the stream did not end within {_STREAM_WITHIN_S} s")
+        raise PipelineError(f"the stream did not end within {_STREAM_WITHIN_S} s")
 
 
 def _application_id(folder: Path) -> str:
     kept = folder / "application-id"
     if not kept.exists():
-        kept.write_text(f"{_GROUP}-{uuid.uuid4()}")
+        kept.write_text(f"{GROUP}-{uuid.uuid4()}")
     return kept.read_text()
 
 
@@ -305,7 +322,7 @@ def read_counts(table: Path) -> "Counter[str]":
 
 def _lag(cluster: Cluster) -> int:
     """How far the query is behind, as its consumer group shows it to any tool."""
-    committed = cluster.committed_offsets(_GROUP)
+    committed = cluster.committed_offsets(GROUP)
     places = [TopicPartition(VIEWS, partition) for partition in range(_PARTITIONS)]
     ends = cluster.list_offsets(dict.fromkeys(places, LATEST), read_committed=False)
     return sum(end - committed.get(place, 0) for place, end in ends.items())
