@@ -2,7 +2,7 @@
 
 from bench import load, topics
 from bench.report import Row, ratio_at_least, ratio_at_most
-from bench.run import Run, Samples, cpu_of
+from bench.run import Run, Samples, cpu_of, warm_memory
 
 _SIZES = {"1 KiB": 1024, "100 B": 100}
 
@@ -18,6 +18,7 @@ def throughput(run: Run) -> list[Row]:
                     topic = f"size-{size}-{round_number}"
                     gigabytes = counts[label] * size / 1e9
                     topics.create(node.address, topic)
+                    warm_memory(int(gigabytes * 1.5e9) + (256 << 20))
                     cpu: list[float] = []
                     with cpu_of(node, cpu):
                         produced = load.produce(node.address, topic, counts[label], size)
