@@ -38,8 +38,8 @@ fmt: setup ## rewrite the code into shape
 	$(PY) -m ruff check --fix .
 bench: setup ## every figure we claim, Apache Kafka beside us (needs Maven, Java and a C compiler)
 	$(PY) -m bench all
-interop: setup ## Apache Kafka's own programs against us and our files (needs Maven and Java)
-	$(PY) -m pytest -m interop tests/interop
+interop: setup ## Apache Kafka's own programs, Spark's jar and a schema registry beside us (needs Maven and Java)
+	$(PY) -m pytest -m interop
 docs: setup ## the generated pages
 	$(PY) scripts/generate_configuration_page.py
 	$(PY) scripts/generate_compatibility_page.py

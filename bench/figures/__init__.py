@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bench.figures import growth, latency, limits, memory, start, throughput
+from bench.figures import growth, latency, limits, memory, spark, start, throughput
 from bench.report import Row
 from bench.run import Run
 
@@ -19,6 +19,10 @@ FIGURES: dict[str, Callable[[Run], list[Row]]] = {
     "growth": growth.growth,
     "limit": limits.raw_limit,
     "sendfile": limits.sendfile,
+    "spark-read": spark.reading,
+    "spark-write": spark.writing,
+    "spark-stream": spark.streaming,
+    "spark-filter": spark.filtering,
 }
 
 

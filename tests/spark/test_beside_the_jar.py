@@ -4,60 +4,25 @@ The jar runs on PySpark 4.0.0 in an environment of its own, made once under ``.c
 """
 
 import json
-import shutil
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
 
+from bench import spark_jar
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.interop]
 
 JOB = Path(__file__).parent / "jobs" / "either_source.py"
-HOME = Path(__file__).parents[2] / ".cache" / "spark-jar"
-JARS = {
-    "org.apache.spark:spark-sql-kafka-0-10_2.13": "4.0.0",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13": "4.0.0",
-    "org.apache.kafka:kafka-clients": "3.9.1",
-    "org.apache.commons:commons-pool2": "2.12.0",
-}
 
 
 @pytest.fixture(scope="session")
 def jar():
     """How to run a job with the jar: the interpreter and the list of jars."""
-    python = HOME / "env" / "bin" / "python"
-    if not (HOME / "ready").exists():
-        if shutil.which("mvn") is None:
-            pytest.skip("no Maven to fetch the jar with")
-        HOME.mkdir(parents=True, exist_ok=True)
-        (HOME / "pom.xml").write_text(pom())
-        subprocess.run(
-            ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
-            cwd=HOME,
-            check=True,
-        )
-        venv.create(HOME / "env", with_pip=True)
-        packages = ["pyspark==4.0.0", "pyarrow", "numpy", "pandas<3"]
-        subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], check=True)
-        (HOME / "ready").touch()
-    return str(python), ",".join(str(path) for path in sorted((HOME / "jars").glob("*.jar")))
-
-
-def pom():
-    entries = "".join(
-        f"<dependency><groupId>{name.split(':')[0]}</groupId>"
-        f"<artifactId>{name.split(':')[1]}</artifactId><version>{number}</version>"
-        "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
-        "</exclusions></dependency>"
-        for name, number in JARS.items()
-    )
-    return (
-        "<project><modelVersion>4.0.0</modelVersion><groupId>headrace</groupId>"
-        f"<artifactId>spark-jar</artifactId><version>1</version><dependencies>{entries}"
-        "</dependencies></project>"
-    )
+    if reason := spark_jar.missing():
+        pytest.skip(f"Spark's Kafka jar {reason}")
+    return spark_jar.fetch()
 
 
 @pytest.fixture

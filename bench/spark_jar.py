@@ -1,0 +1,63 @@
+"""Spark's own Kafka jar, to compare with: PySpark 4.0.0 and the jar in an environment of their own.
+
+Both lie in ``.cache/spark-jar`` of the project, fetched once. The jar of a newer Spark may not be
+had everywhere, and an older PySpark must not come near ours: hence the environment.
+"""
+
+import shutil
+import subprocess
+import venv
+from pathlib import Path
+
+PYSPARK = "4.0.0"
+HOME = Path(__file__).parent.parent / ".cache" / "spark-jar"
+
+_PACKAGES = (f"pyspark=={PYSPARK}", "pyarrow", "numpy", "pandas<3")
+_JARS = {
+    "org.apache.spark:spark-sql-kafka-0-10_2.13": PYSPARK,
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13": PYSPARK,
+    "org.apache.kafka:kafka-clients": "3.9.1",
+    "org.apache.commons:commons-pool2": "2.12.0",
+}
+
+
+def missing() -> str | None:
+    """Why the jar cannot run here, or None."""
+    if shutil.which("java") is None:
+        return "needs java on the PATH"
+    if not (HOME / "ready").exists() and shutil.which("mvn") is None:
+        return "needs mvn on the PATH"
+    return None
+
+
+def fetch() -> tuple[str, str]:
+    """The interpreter to run a job with, and the value of ``spark.jars``."""
+    python = HOME / "env" / "bin" / "python"
+    if not (HOME / "ready").exists():
+        HOME.mkdir(parents=True, exist_ok=True)
+        (HOME / "pom.xml").write_text(_pom())
+        subprocess.run(
+            ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
+            cwd=HOME,
+            check=True,
+        )
+        venv.create(HOME / "env", with_pip=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *_PACKAGES], check=True)
+        (HOME / "ready").touch()
+    return str(python), ",".join(str(path) for path in sorted((HOME / "jars").glob("*.jar")))
+
+
+def _pom() -> str:
+    # What else these jars name is in PySpark already.
+    entries = "".join(
+        f"<dependency><groupId>{name.split(':')[0]}</groupId>"
+        f"<artifactId>{name.split(':')[1]}</artifactId><version>{number}</version>"
+        "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>"
+        "</exclusions></dependency>"
+        for name, number in _JARS.items()
+    )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion><groupId>headrace</groupId>"
+        f"<artifactId>spark-jar</artifactId><version>1</version><dependencies>{entries}"
+        "</dependencies></project>"
+    )

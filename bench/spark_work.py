@@ -1,0 +1,144 @@
+"""A Spark session that measures what it is told, with our source or with Spark's own Kafka jar.
+
+    python spark_work.py FORMAT JARS        FORMAT is headrace or kafka
+
+One JSON line in, one JSON line out, until the input ends. It runs in two environments (the jar
+needs an older PySpark), so it imports nothing of the project.
+"""
+
+import datetime
+import json
+import os
+import shutil
+import statistics
+import sys
+import time
+from typing import Any
+
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+from pyspark.sql import SparkSession
+
+
+class Work:
+    """The session, and a method for each thing that can be asked of it."""
+
+    query: Any
+    topic: str
+
+    def __init__(self, source: str, jars: str) -> None:
+        builder = (
+            SparkSession.builder.master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.memory", "2g")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
+        )
+        if jars:
+            builder = builder.config("spark.jars", jars)
+        self.spark = builder.getOrCreate()
+        self.spark.sparkContext.setLogLevel("ERROR")
+        self.source = source
+
+    def _read(self, told: dict[str, Any], **more: str) -> Any:
+        reader = self.spark.read.format(self.source).option("subscribe", told["topic"])
+        reader = reader.option("kafka.bootstrap.servers", told["address"])
+        return reader.options(**more)
+
+    def read(self, told: dict[str, Any]) -> None:
+        """Every row, and nothing done with it."""
+        self._read(told).load().write.format("noop").mode("overwrite").save()
+
+    def json(self, told: dict[str, Any]) -> None:
+        """One field out of each value, grouped and counted."""
+        if self.source == "headrace":
+            typed = {"value.format": "json", "value.bad": "fail"}
+            frame = self._read(told, **typed).schema("value STRUCT<page: STRING>").load()
+            pages = frame.selectExpr("value.page AS page")
+        else:
+            pages = (
+                self._read(told)
+                .load()
+                .selectExpr("get_json_object(CAST(value AS STRING), '$.page') AS page")
+            )
+        pages.groupBy("page").count().write.format("noop").mode("overwrite").save()
+
+    def parquet(self, told: dict[str, Any]) -> None:
+        """Every row into Parquet files."""
+        self._read(told).load().write.mode("overwrite").parquet(told["folder"])
+        shutil.rmtree(told["folder"], ignore_errors=True)
+
+    def write(self, told: dict[str, Any]) -> None:
+        """Rows of 160 bytes with keys into a topic."""
+        frame = self.spark.range(0, told["rows"], 1, 4).selectExpr(
+            "CAST(id AS STRING) AS key", "repeat(CAST(id % 10 AS STRING), 150) AS value"
+        )
+        writer = frame.write.format(self.source).mode("append").option("topic", told["topic"])
+        writer = writer.option("kafka.bootstrap.servers", told["address"])
+        writer = writer.option("kafka.compression.type", "lz4")
+        writer.options(**told.get("options", {})).save()
+
+    def stream(self, told: dict[str, Any]) -> None:
+        """Starts a stream into a memory sink; ``seen`` ends it."""
+        reader = self.spark.readStream.format(self.source).option("subscribe", told["topic"])
+        frame = reader.option("kafka.bootstrap.servers", told["address"]).load()
+        self.topic = told["topic"]
+        self.query = (
+            frame.selectExpr("partition", "offset", "unix_millis(timestamp) AS ms")
+            .writeStream.format("memory")
+            .queryName("seen")
+            .start()
+        )
+        while self.query.lastProgress is None:
+            time.sleep(0.05)
+
+    def seen(self, told: dict[str, Any]) -> dict[str, float]:
+        """How long the rows of the stream took to be there.
+
+        A row is there when the batch that holds it is done, by the query's own progress.
+        """
+        self.query.processAllAvailable()
+        rows = self.spark.table("seen").collect()
+        ends = []
+        for progress in self.query.recentProgress:
+            fields = json.loads(progress.json) if hasattr(progress, "json") else progress
+            offsets = fields["sources"][0]["endOffset"]
+            offsets = json.loads(offsets) if isinstance(offsets, str) else offsets
+            if offsets:
+                began = _milliseconds(fields["timestamp"])
+                done = began + fields["durationMs"]["triggerExecution"]
+                ends.append((offsets[self.topic], done))
+        self.query.stop()
+        took = sorted(_seen_at(ends, row.partition, row.offset) - row.ms for row in rows)
+        quantiles = statistics.quantiles(took, n=100)
+        with_rows = len({_seen_at(ends, row.partition, row.offset) for row in rows})
+        return {
+            "rows": len(rows),
+            "batches": with_rows,
+            "p50_ms": quantiles[49],
+            "p99_ms": quantiles[98],
+        }
+
+
+def _seen_at(ends: list[tuple[dict[str, int], float]], partition: int, offset: int) -> float:
+    return next(done for offsets, done in ends if offsets[str(partition)] > offset)
+
+
+def _milliseconds(text: str) -> float:
+    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000
+
+
+def main(source: str, jars: str) -> None:
+    work = Work(source, jars)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        told = json.loads(line)
+        began = time.perf_counter()
+        answer = getattr(work, told["what"])(told) or {}
+        print(json.dumps({"seconds": time.perf_counter() - began, **answer}), flush=True)
+    work.spark.stop()
+
+
+main(*sys.argv[1:])
