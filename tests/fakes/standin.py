@@ -67,6 +67,9 @@ class RecordedReplicas:
 
 
 class RecordedDirectory:
+    path = Path("logs")
+    directory_id = "a-directory"
+    is_new = False
     offline: str | None = None
 
 
@@ -74,9 +77,14 @@ class RecordedLogs:
     def __init__(self) -> None:
         self.directories = [RecordedDirectory()]
         self.deleted: list[TopicPartition] = []
+        self.failed: dict[TopicPartition, str] = {}
 
     def delete(self, topic_partition: TopicPartition) -> None:
+        self.failed.pop(topic_partition, None)
         self.deleted.append(topic_partition)
+
+    def place(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        return dict.fromkeys(topic_partitions, RecordedDirectory.directory_id)
 
 
 class StandIn:
@@ -127,11 +135,9 @@ async def running(
     broker = StandIn(settings)
     broker.logs.directories[0].offline = offline
     tree = await EmbeddedTree.open(folder)
-    broker.control = Control(
-        broker, tree, endpoints=endpoints or PLAIN, cluster_id=cluster_id, found=found
-    )
+    broker.control = Control(broker, tree, endpoints=endpoints or PLAIN, cluster_id=cluster_id)
     try:
-        await broker.control.start()
+        await broker.control.start(found)
         yield broker
     finally:
         await broker.control.close()

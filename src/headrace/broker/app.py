@@ -23,6 +23,7 @@ from headrace.broker.handlers.fetch import ParkedFetch
 from headrace.broker.handlers.produce import Produced
 from headrace.broker.replicas import Replica, Replicas
 from headrace.broker.transactions import Transactions
+from headrace.coordination.embedded import FILE_NAME as TREE_FILE
 from headrace.coordination.embedded import EmbeddedTree
 from headrace.core.fetch_session import FetchSessions
 from headrace.core.topics import OFFSETS_TOPIC
@@ -99,7 +100,7 @@ class Broker:
         self.dispatch = Dispatch(self)
         try:
             self._take_addresses()
-            self._open_logs()
+            self._lock_logs()
             # A task of its own, so that a failure elsewhere can end a start that waits.
             self._starting = self.loop.create_task(self._take_control())
             await self._starting
@@ -144,7 +145,7 @@ class Broker:
         size = self.config.int(name) if self.config.given_text(name) is not None else -1
         return size if size > 0 else None
 
-    def _open_logs(self) -> None:
+    def _lock_logs(self) -> None:
         config = self.config
         paths = [Path(path) for path in config.list("log.dirs")]
         node_id = config.int("node.id")
@@ -159,7 +160,7 @@ class Broker:
             config_of=lambda topic: plain,
             producer_expiration_ms=config.int("producer.id.expiration.ms"),
         )
-        self.logs.open_all(self.clock.now())
+        self.logs.lock()
         self.replicas = Replicas(
             self.node_id, self.logs, self.clock, lambda topic: self.control.topic_config(topic)
         )
@@ -167,18 +168,20 @@ class Broker:
         self.replicas.on_committed = self._committed
 
     async def _take_control(self) -> None:
-        tree = await EmbeddedTree.open(self.logs.directories[0].path)
+        tree = await EmbeddedTree.open(self.logs.place_of(TREE_FILE))
         self.control = Control(
             self,
             tree,
             endpoints=self._endpoints(),
             cluster_id=None if self.logs.cluster_is_new else self.logs.cluster_id,
-            found=[
-                FoundPartition(log.topic_partition, log.topic_id, log.history.latest)
-                for log in self.logs
-            ],
         )
-        await self.control.start()
+        self.logs.open_all(self.clock.now(), await self.control.deleted_topics())
+        await self.control.start(
+            FoundPartition(
+                log.topic_partition, log.topic_id, log.history.latest, log.directory.directory_id
+            )
+            for log in self.logs
+        )
         self.logs.adopt_cluster(self.picture.cluster_id)
         self.groups.refresh()
         self.transactions.refresh()

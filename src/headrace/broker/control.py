@@ -18,11 +18,12 @@ nor wished away belongs to a tree that was lost, or came from another broker, an
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.homes import PartitionHomes
 from headrace.broker.settings import BROKER, TOPIC, Settings
-from headrace.coordination.registry import Registry
+from headrace.coordination.registry import HomesChange, Registry
 from headrace.coordination.tree import Tree
 from headrace.core import features
 from headrace.core.controller import (
@@ -76,11 +77,23 @@ if TYPE_CHECKING:
 
     class Directory(Protocol):
         @property
+        def path(self) -> object: ...
+        @property
+        def directory_id(self) -> str: ...
+        @property
         def offline(self) -> str | None: ...
+        @property
+        def is_new(self) -> bool: ...
+        def disown(self, reason: str) -> None: ...
 
     class Logs(Protocol):
         @property
         def directories(self) -> Sequence[Directory]: ...
+        @property
+        def failed(self) -> dict[TopicPartition, str]: ...
+        def place(
+            self, topic_partitions: Iterable[TopicPartition]
+        ) -> dict[TopicPartition, str]: ...
         def delete(self, topic_partition: TopicPartition) -> object: ...
 
     class Shell(Protocol):
@@ -124,6 +137,7 @@ class FoundPartition(NamedTuple):
     topic_partition: TopicPartition
     topic_id: TopicId  # NO_TOPIC_ID if the folder does not say
     last_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    directory_id: str = ""
 
 
 class Control:
@@ -136,18 +150,18 @@ class Control:
         *,
         endpoints: Mapping[str, Endpoint],
         cluster_id: str | None = None,
-        found: Iterable[FoundPartition] = (),
     ) -> None:
         """``endpoints`` are the advertised ones with their true ports, by listener name.
 
-        ``cluster_id`` is what the log directories belong to, if they say; ``found`` is
-        what lies in them.
+        ``cluster_id`` is what the log directories belong to, if they say.
         """
         self._broker = broker
         self._registry = Registry(tree)
         self._settings = Settings(self._registry, broker.config, broker.node_id)
         self._endpoints = endpoints
-        self._found = list(found)
+        self._found: list[FoundPartition] = []
+        self._homes: PartitionHomes
+        self._deleted_ids: dict[TopicId, set[str]] = {}
         self._known_cluster_id = cluster_id
         # One change at a time: a decision holds until it is replayed.
         self._changing = asyncio.Lock()
@@ -159,12 +173,19 @@ class Control:
 
     # --- the beginning and the end
 
-    async def start(self) -> None:
+    async def deleted_topics(self) -> Collection[TopicId]:
+        """Topics of which folders may be left, on disks that were away; to be asked first."""
+        await self._registry.make_folders()
+        self._deleted_ids = await self._registry.load_deleted(self._broker.node_id)
+        return self._deleted_ids
+
+    async def start(self, found: Iterable[FoundPartition] = ()) -> None:
         """Register, rule, load; afterwards the picture is there and the replicas stand.
 
-        Raises ConfigError when the folder belongs to another cluster, or the
-        broker id is taken.
+        ``found`` is what lies in the log directories. Raises ConfigError when the folder
+        belongs to another cluster, or the broker id is taken.
         """
+        self._found = list(found)
         broker = self._broker
         registry = self._registry
         await registry.make_folders()
@@ -188,9 +209,13 @@ class Control:
         topics, granted_zxids = await registry.load_topics(brokers)
         picture = Picture(cluster_id, broker.node_id, brokers, topics, generation=1)
         self._controller = Controller(controller_epoch, picture)
+        await self._load_homes()
         await self._finish_deletions()
+        away = self._find_away()
+        self._controller.replicas_failed(away, broker.node_id)
         await self._commit(self._controller.decide_reign(granted_zxids, self._unclean_allowed))
         await self._take_in_folders()
+        await self._settle_homes()
         self._publish()
         await self._host_all()
         log.info(
@@ -201,33 +226,70 @@ class Control:
             len(self.picture.topics),
         )
 
-    async def _host_all(self) -> None:
-        """Give every partition to the replicas, except where that would cost its records.
+    async def _load_homes(self) -> None:
+        loaded = await self._registry.load_homes(self._broker.node_id)
+        in_use = {d for homes in loaded.homes.values() for d in homes.directories.values()}
+        expected = {path for directory_id, path in loaded.paths.items() if directory_id in in_use}
+        holding = {found.directory_id for found in self._found}
+        online = [each for each in self._broker.logs.directories if each.offline is None]
+        for each in list(online):
+            if (
+                each.is_new
+                and str(each.path) in expected
+                and each.directory_id not in holding
+                and len(online) > 1
+            ):
+                each.disown("it is empty, and partitions lay here. Its disk may not be mounted")
+                online.remove(each)
+        paths = {each.directory_id: str(each.path) for each in online}
+        known = {i: path for i, path in loaded.paths.items() if i in in_use} | paths
+        if known != loaded.paths:
+            await self._registry.store_directories(self._broker.node_id, known)
+        loaded = loaded._replace(paths=known)
+        self._homes = PartitionHomes(loaded, self._deleted_ids, paths)
 
-        A partition that is agreed on and has no folder may lie on a disk that is
-        away: made anew elsewhere it would be empty, and two when the disk returns.
-        """
-        states = [s for topic in self.picture.topics.values() for s in topic.partitions]
-        folders = {found.topic_partition for found in self._found}
-        homeless = [state for state in states if state.topic_partition not in folders]
-        if any(directory.offline is not None for directory in self._broker.logs.directories):
-            for state in homeless:
-                log.error(
-                    "%s has no folder here and a log directory is offline: it is not served "
-                    "until that disk is back",
-                    state.topic_partition,
-                )
-            states = [state for state in states if state.topic_partition in folders]
-        else:
-            # All folders can be read, so either a crash came before it was made, or it was
-            # taken away: with a disk that is not mounted, for one. Nobody can tell from here.
-            for state in homeless:
-                log.error(
-                    "%s has no folder in log.dirs and begins anew, empty. If its disk is not "
-                    "mounted, stop the broker, mount it and remove the empty folder",
-                    state.topic_partition,
-                )
-        await self._host(states)
+    def _find_away(self) -> Collection[TopicPartition]:
+        """Partitions that are not to be served, because that would cost their records."""
+        logs = self._broker.logs
+        topics = self.picture.topics.values()
+        failed = ", ".join(str(each.path) for each in logs.directories if each.offline is not None)
+        logs.failed.update(self._homes.find_away(topics, self._homeless(), failed))
+        return logs.failed.keys()
+
+    def _homeless(self) -> list[PartitionState]:
+        """Partitions of this broker that no folder was found of."""
+        served = {found.topic_partition for found in self._found} | self._broker.logs.failed.keys()
+        return [
+            state
+            for topic in self.picture.topics.values()
+            for state in topic.partitions
+            if state.topic_partition not in served
+        ]
+
+    async def _settle_homes(self) -> None:
+        """Write down where all partitions lie, and where those without a folder will."""
+        self._find_away()  # again: topics with holes may have been taken in
+        found = {each.topic_partition: each.directory_id for each in self._found}
+        homeless = self._homeless()
+        if homeless:
+            found |= self._broker.logs.place(state.topic_partition for state in homeless)
+        for state in homeless:
+            # A crash came before it was made, or somebody took it away: nobody can tell.
+            log.error(
+                "%s has no folder in log.dirs and begins anew, empty. If its disk is not "
+                "mounted, stop the broker, mount it and remove the empty folder",
+                state.topic_partition,
+            )
+        await self._commit([], self._homes.decide_settled(self.picture.topics, found))
+
+    async def _host_all(self) -> None:
+        failed = self._broker.logs.failed
+        await self._host(
+            state
+            for topic in self.picture.topics.values()
+            for state in topic.partitions
+            if state.topic_partition not in failed
+        )
         self._found.clear()
 
     async def _host(self, states: Iterable[PartitionState]) -> Rejected | None:
@@ -240,6 +302,7 @@ class Control:
                 await self._broker.replicas.apply((state,))
             except Rejected as error:
                 log.error("%s cannot be served: %s", state.topic_partition, error)
+                self._broker.logs.failed[state.topic_partition] = str(error)
                 refusal = error
         return refusal
 
@@ -259,9 +322,10 @@ class Control:
         doomed = await self._registry.doomed_topics()
         if not doomed:
             return
-        for found in self._found:
-            if found.topic_partition.topic in doomed:
-                self._broker.logs.delete(found.topic_partition)
+        folders = [found.topic_partition for found in self._found] + list(self._broker.logs.failed)
+        for topic_partition in folders:
+            if topic_partition.topic in doomed:
+                self._broker.logs.delete(topic_partition)
         self._found = [f for f in self._found if f.topic_partition.topic not in doomed]
         for name in doomed:
             topic = self.picture.topics.get(name)
@@ -270,7 +334,7 @@ class Control:
                 await self._registry.drop_wish(name)
                 continue
             self._controller.replay([self._controller.decide_doom(name)])
-            await self._commit([DeleteTopic(topic)])
+            await self._commit([DeleteTopic(topic)], self._homes.decide_forgotten([topic]))
             self._settings.remember(TOPIC, name, {})
             log.info("topic %s: the deletion that a stop interrupted is finished", name)
 
@@ -362,8 +426,9 @@ class Control:
             accepted = [answer for answer in answers if isinstance(answer, CreateTopic)]
             if not accepted or validate_only:
                 return answers
+            topics = [change.topic for change in accepted]
             try:
-                await self._commit(accepted)
+                await self._commit(accepted, self._place(topics, topics))
             except Rejected as refusal:
                 return [refusal if isinstance(a, CreateTopic) else a for a in answers]
             for change in accepted:
@@ -441,7 +506,9 @@ class Control:
         for topic in doomed:
             await self._broker.replicas.delete(s.topic_partition for s in topic.partitions)
             self._settings.remember(TOPIC, topic.name, {})
-        await self._commit([DeleteTopic(topic) for topic in doomed])
+        await self._commit(
+            [DeleteTopic(topic) for topic in doomed], self._homes.decide_forgotten(doomed)
+        )
 
     async def create_partitions(
         self,
@@ -455,7 +522,8 @@ class Control:
         async with self._changing:
             change = self._controller.decide_add_partitions(name, count, assignments)
             if not validate_only:
-                await self._commit([change])
+                added = change.topic._replace(partitions=change.added)
+                await self._commit([change], self._place([change.topic], [added]))
                 self._publish()
                 refusal = await self._host(change.added)
                 if refusal is not None:
@@ -465,10 +533,42 @@ class Control:
     async def elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
         """Raises Rejected, with ELECTION_NOT_NEEDED when the right one leads already."""
         async with self._changing:
+            homes = None
+            if unclean and topic_partition in self._broker.logs.failed:
+                homes = self._give_up(topic_partition)
             change = self._controller.decide_election(topic_partition, unclean=unclean)
-            await self._commit([change])
+            await self._commit([change], homes)
             self._publish()
             await self._host([change.state])
+
+    def _give_up(self, topic_partition: TopicPartition) -> HomesChange | None:
+        """Somebody says that what is away is lost: the partition may begin anew, empty."""
+        topic = self.picture.topics.get(topic_partition.topic)
+        if topic is None:
+            return None
+        log.warning("%s begins anew, empty: an unclean election asked for it", topic_partition)
+        self._broker.logs.delete(topic_partition)
+        self._controller.replicas_failed([topic_partition], self._broker.node_id, failed=False)
+        placed = self._broker.logs.place([topic_partition])
+        return self._homes.decide_placed([topic], placed)
+
+    def _place(self, topics: Sequence[TopicState], new: Sequence[TopicState]) -> HomesChange:
+        """Choose directories for the partitions of ``new``, which are parts of ``topics``."""
+        placed = self._broker.logs.place(
+            state.topic_partition
+            for topic in new
+            for state in topic.partitions
+            if self._broker.node_id in state.replicas
+        )
+        return self._homes.decide_placed(topics, placed)
+
+    async def moved(self, topic_partition: TopicPartition, directory_id: str) -> None:
+        """Remember that a partition of this broker lies in another directory now."""
+        async with self._changing:
+            topic = self.picture.topics.get(topic_partition.topic)
+            if topic is not None:
+                placed = {topic_partition: directory_id}
+                await self._commit([], self._homes.decide_placed([topic], placed))
 
     def check_reassignment(
         self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
@@ -552,11 +652,13 @@ class Control:
 
     # --- writing
 
-    async def _commit(self, changes: Sequence[Change]) -> None:
+    async def _commit(self, changes: Sequence[Change], homes: HomesChange | None = None) -> None:
         """Write first, then believe: what was refused was never so."""
-        if changes:
-            await self._registry.commit(changes)
+        if changes or homes is not None:
+            await self._registry.commit(changes, self._broker.node_id, homes)
             self._controller.replay(changes)
+            if homes is not None:
+                self._homes.replay(homes)
 
     def _publish(self) -> None:
         self._broker.picture = self._controller.picture

@@ -107,7 +107,7 @@ class Replica:
     def unreadable(self, problem: Corrupt | OSError) -> Rejected:
         """What a client is told when the log cannot be read; the log says what to do."""
         if isinstance(problem, OSError):
-            self.log.directory.failed(problem)
+            self.log.directory.partition_failed(problem)
             return Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} cannot be read: {problem}"
             )
@@ -256,6 +256,7 @@ class Replicas:
                 topic_partition.partition, None
             )
             if replica is None:
+                self.logs.delete(topic_partition)  # one that could not be opened
                 continue
             replica.leadership = None
             by_id = self._by_id.get(replica.topic_id, {})

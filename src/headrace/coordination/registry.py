@@ -27,7 +27,7 @@ from headrace.coordination.tree import (
 )
 from headrace.core.controller import UNBORN, Change
 from headrace.core.topics import is_internal
-from headrace.model.cluster import NO_LEADER, BrokerEntry, PartitionState, TopicState
+from headrace.model.cluster import NO_LEADER, BrokerEntry, Homes, PartitionState, TopicState
 from headrace.model.errors import ConfigError, ErrorCode, Fenced, Rejected
 from headrace.model.ids import (
     NO_LEADER_EPOCH,
@@ -35,8 +35,11 @@ from headrace.model.ids import (
     BrokerId,
     ControllerEpoch,
     Millis,
+    TopicId,
     TopicPartition,
     ZkVersion,
+    id_from_text,
+    id_to_text,
 )
 
 PRODUCER_IDS_PER_BLOCK = 1000
@@ -47,6 +50,18 @@ class LoadedTopics(NamedTuple):
     granted_zxids: dict[TopicPartition, int]  # when each partition's state was last written
 
 
+class LoadedHomes(NamedTuple):
+    paths: dict[str, str]  # where each log directory was last seen, by its id
+    homes: dict[str, Homes]  # by topic
+
+
+class HomesChange(NamedTuple):
+    """None, or no directory left, where there is nothing more to remember."""
+
+    homes: Mapping[str, Homes | None]
+    deleted: Mapping[TopicId, Collection[str]] = {}
+
+
 class Registry:
     """One broker's access to what is agreed. ``close`` gives up its registration."""
 
@@ -54,6 +69,7 @@ class Registry:
         self._tree = tree
         self._controller_epoch: ControllerEpoch
         self._controller_epoch_zk_version: ZkVersion
+        self._own_nodes: set[str] = set()  # below /headrace: only this broker writes them
 
     async def close(self) -> None:
         await self._tree.close()
@@ -120,14 +136,67 @@ class Registry:
 
     # --- topics
 
-    async def commit(self, changes: Sequence[Change]) -> None:
-        """Write all ``changes`` of this reign, or none."""
-        if changes:
-            await self._write(
-                znodes.operations(
-                    changes, self._controller_epoch, self._controller_epoch_zk_version
-                )
-            )
+    async def commit(
+        self, changes: Sequence[Change], broker_id: BrokerId, homes: HomesChange | None = None
+    ) -> None:
+        """Write all ``changes`` of this reign, with what they mean to ``homes``, or nothing."""
+        wanted = znodes.operations(
+            changes, self._controller_epoch, self._controller_epoch_zk_version
+        )
+        nodes: dict[str, bytes | None] = {}
+        if homes is not None:
+            for topic, home in homes.homes.items():
+                path = f"{znodes.HOMES}/{broker_id}/{topic}"
+                nodes[path] = znodes.homes_value(home) if home is not None else None
+            for topic_id, away in homes.deleted.items():
+                path = f"{znodes.DELETED}/{broker_id}/{id_to_text(topic_id)}"
+                nodes[path] = znodes.directories_value(dict.fromkeys(away, "")) if away else None
+        for path, value in nodes.items():
+            if path not in self._own_nodes:
+                wanted += [Create(path, value)] if value is not None else []
+            elif value is not None:
+                wanted.append(Set(path, value, ANY_VERSION))
+            else:
+                wanted.append(Delete(path, ANY_VERSION))
+        if len(wanted) > 1:  # more than the guard
+            await self._write(wanted)
+            self._own_nodes -= nodes.keys()
+            self._own_nodes |= {path for path, value in nodes.items() if value is not None}
+
+    async def load_homes(self, broker_id: BrokerId) -> LoadedHomes:
+        """What this broker wrote of its log directories and of what lies in them."""
+        parent = f"{znodes.HOMES}/{broker_id}"
+        names, values = await self._own_children(parent)
+        node = await self._tree.get(parent)
+        assert node is not None, "made a moment ago"
+        homes = {
+            name: znodes.read_homes(f"{parent}/{name}", value)
+            for name, value in zip(names, values, strict=True)
+        }
+        return LoadedHomes(znodes.read_directories(parent, node.value), homes)
+
+    async def store_directories(self, broker_id: BrokerId, paths: Mapping[str, str]) -> None:
+        path = f"{znodes.HOMES}/{broker_id}"
+        await self._tree.set(path, znodes.directories_value(paths), ANY_VERSION)
+
+    async def load_deleted(self, broker_id: BrokerId) -> dict[TopicId, set[str]]:
+        """The topics that directories have yet to forget, and which directories."""
+        parent = f"{znodes.DELETED}/{broker_id}"
+        names, values = await self._own_children(parent)
+        return {
+            TopicId(id_from_text(name)): set(znodes.read_directories(f"{parent}/{name}", value))
+            for name, value in zip(names, values, strict=True)
+        }
+
+    async def _own_children(self, parent: str) -> tuple[list[str], list[bytes]]:
+        names = await self._tree.children(parent)
+        if names is None:
+            await self._tree.create(parent)
+            return [], []
+        paths = [f"{parent}/{name}" for name in names]
+        self._own_nodes.update(paths)
+        nodes = await self._tree.get_many(paths) if paths else []
+        return names, [node.value for node in nodes if node is not None]
 
     async def load_topics(self, live: Collection[BrokerId]) -> LoadedTopics:
         names = await self._tree.children(znodes.BROKER_TOPICS) or []

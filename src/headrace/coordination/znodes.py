@@ -14,6 +14,12 @@ This is also the only place where the controller's changes become guarded writes
     /isr_change_notification, /log_dir_event_notification
     /latest_producer_id_block
     /feature
+
+What Kafka on ZooKeeper does not keep is under a root of our own, one node per broker:
+
+    /headrace/homes/0                       where its log directories were, by directory.id
+    /headrace/homes/0/T                     in which of them each partition of T lies
+    /headrace/deleted/0/ID                  a topic that directories now away have yet to forget
 """
 
 import json
@@ -30,7 +36,7 @@ from headrace.core.controller import (
     DeleteTopic,
     DoomTopic,
 )
-from headrace.model.cluster import BrokerEntry, Endpoint, PartitionState, TopicState
+from headrace.model.cluster import BrokerEntry, Endpoint, Homes, PartitionState, TopicState
 from headrace.model.errors import Corrupt
 from headrace.model.ids import (
     BrokerId,
@@ -56,6 +62,8 @@ ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
+HOMES = "/headrace/homes"
+DELETED = "/headrace/deleted"
 
 # In Kafka's tree from the first start on. Parents first.
 PERSISTENT = (
@@ -80,6 +88,9 @@ PERSISTENT = (
     LOG_DIR_EVENTS,
     PRODUCER_ID_BLOCK,
     "/consumers",
+    "/headrace",
+    HOMES,
+    DELETED,
 )
 
 
@@ -367,6 +378,35 @@ def read_feature(value: bytes) -> dict[str, int]:
         return {str(name): int(level) for name, level in _load(FEATURE, value)["features"].items()}
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise _unreadable(FEATURE, error) from error
+
+
+def homes_value(homes: Homes) -> bytes:
+    by_directory: dict[str, list[int]] = {}
+    for partition, directory_id in homes.directories.items():
+        by_directory.setdefault(directory_id, []).append(partition)
+    return _dump({"version": 1, "topic_id": id_to_text(homes.topic_id), "partitions": by_directory})
+
+
+def read_homes(path: str, value: bytes) -> Homes:
+    found = _load(path, value)
+    try:
+        return Homes(
+            TopicId(id_from_text(found["topic_id"])),
+            {p: directory for directory, held in found["partitions"].items() for p in held},
+        )
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise _unreadable(path, error) from error
+
+
+def directories_value(paths: Mapping[str, str]) -> bytes:
+    return _dump({"version": 1, "directories": dict(paths)})
+
+
+def read_directories(path: str, value: bytes) -> dict[str, str]:
+    try:
+        return dict(_load(path, value)["directories"]) if value else {}
+    except (KeyError, ValueError, TypeError) as error:
+        raise _unreadable(path, error) from error
 
 
 # --- the controller's changes as guarded writes

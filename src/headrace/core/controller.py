@@ -95,6 +95,7 @@ class Controller:
         self.controller_epoch = controller_epoch
         self.picture = picture
         self.doomed: dict[str, TopicState] = {}
+        self._unservable: set[tuple[TopicPartition, BrokerId]] = set()
         self._names_by_collision_key = {collision_key(name): name for name in picture.topics}
 
     # --- the reign begins, brokers come and go
@@ -150,14 +151,40 @@ class Controller:
         """Registrations are facts, not decisions: they are in the tree already."""
         entries = {entry.broker_id: entry for entry in brokers}
         self.picture = self.picture.with_brokers(entries.values(), controller_id)
+        self._mark_offline(
+            state for topic in self.picture.topics.values() for state in topic.partitions
+        )
+
+    def replicas_failed(
+        self, topic_partitions: Iterable[TopicPartition], broker: BrokerId, *, failed: bool = True
+    ) -> None:
+        """A fact as well: the disk under these replicas is away, so ``broker`` cannot lead them.
+
+        With ``failed=False`` it can again.
+        """
+        replicas = {(topic_partition, broker) for topic_partition in topic_partitions}
+        self._unservable = self._unservable | replicas if failed else self._unservable - replicas
+        self._mark_offline(
+            state for each, _ in replicas if (state := self.picture.partition(*each)) is not None
+        )
+
+    def _mark_offline(self, states: Iterable[PartitionState]) -> None:
+        live = self.picture.brokers
         stale = [
             state._replace(offline=offline)
-            for topic in self.picture.topics.values()
-            for state in topic.partitions
-            if (offline := tuple(b for b in state.replicas if b not in entries)) != state.offline
+            for state in states
+            if (offline := tuple(b for b in state.replicas if not self._can_serve(state, b, live)))
+            != state.offline
         ]
         if stale:
             self.picture = self.picture.with_partitions(stale)
+
+    def _can_serve(
+        self, state: PartitionState, broker: BrokerId, live: Container[BrokerId]
+    ) -> bool:
+        return broker in live and (
+            not self._unservable or (state.topic_partition, broker) not in self._unservable
+        )
 
     # --- topics
 
@@ -412,13 +439,13 @@ class Controller:
         self, state: PartitionState, live: Container[BrokerId], unclean_allowed: bool
     ) -> list[ChangePartition]:
         """The first live replica in sync; else, if allowed, the first alive; else nobody."""
-        isr = tuple(broker for broker in state.isr if broker in live)
+        isr = tuple(broker for broker in state.isr if self._can_serve(state, broker, live))
         for broker in state.replicas:
             if broker in isr:
                 return [_changed(state, leader=broker, isr=isr)]
         if unclean_allowed:
             for broker in state.replicas:
-                if broker in live:
+                if self._can_serve(state, broker, live):
                     # Whatever the others hold beyond this one's log is lost, as asked.
                     return [_changed(state, leader=broker, isr=(broker,))]
         if state.leader == NO_LEADER:

@@ -54,6 +54,13 @@ class TopicState(NamedTuple):
     internal: bool
 
 
+class Homes(NamedTuple):
+    """In which log directory of one broker the partitions of a topic lie."""
+
+    topic_id: TopicId
+    directories: Mapping[int, str]  # the directory id, by partition
+
+
 class Picture:
     """The whole cluster at one moment. ``generation`` grows with every change."""
 

@@ -16,7 +16,7 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,8 +26,14 @@ from headrace.model.ids import Millis, Offset, TopicId, TopicPartition
 from headrace.storage import checkpoint
 from headrace.storage.background import Background, Job
 from headrace.storage.disk import LogDirectory
-from headrace.storage.files import OpenFiles, remove_folder
-from headrace.storage.log import Log
+from headrace.storage.files import (
+    ONE_FILE_ERRNOS,
+    OpenFiles,
+    read_file,
+    remove_folder,
+    write_atomically,
+)
+from headrace.storage.log import Log, doomed_path
 from headrace.storage.relocation import FUTURE, copy_closed
 from headrace.storage.segment import IndexCache, Resources
 
@@ -37,6 +43,7 @@ OPEN_FILES_MAX = 2000
 # From so many changed segments on, one sync of everything is cheaper than an fsync of each file.
 FSYNC_EACH_COUNT_MAX = 32
 _METADATA_LOG = "__cluster_metadata"  # KRaft's; not a topic
+_NOTE = ".elsewhere"
 
 
 class Logs:
@@ -68,7 +75,9 @@ class Logs:
         ]
         self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
         self._logs: dict[TopicPartition, Log] = {}
-        self.failed: dict[TopicPartition, str] = {}  # could not be opened, and why
+        self.failed: dict[TopicPartition, str] = {}  # cannot be served, and why
+        self._deleted_ids: Collection[TopicId] = ()
+        self._places: dict[TopicPartition, LogDirectory] = {}  # of those to be made next
 
     # -- opening --------------------------------------------------------------------------
 
@@ -118,8 +127,46 @@ class Logs:
                 directory.adopt_cluster(cluster_id)
         self.cluster_id = cluster_id
 
-    def open_all(self, now: Millis) -> None:
-        """Open every partition folder; ``lock`` first, if it was not called yet."""
+    def place_of(self, file_name: str) -> Path:
+        """The folder for a file that one of ``log.dirs`` holds for all: where it is, if it is.
+
+        The other folders note where that is (``directory.id``). Raises ConfigError if they
+        do and the file is not there: its disk is away, and a new file would contradict it.
+        """
+        online = self._online()
+        note = f"{file_name}{_NOTE}"
+        for directory in online:
+            if (directory.path / file_name).exists():
+                holder = directory
+                break
+        else:
+            for directory in online:
+                if (directory.path / note).exists():
+                    raise ConfigError(
+                        f"{file_name} is in none of log.dirs, and {directory.path / note} says "
+                        "that there is one: mount the disk that holds it. If it is lost, remove "
+                        f"every {note} and start again: topics are then read back from the "
+                        "partition folders that are here, without their settings"
+                    )
+            holder = online[0]
+        for directory in online:
+            text = f"{holder.directory_id}\n".encode()
+            with suppress(OSError):
+                if directory is holder:
+                    (directory.path / note).unlink(missing_ok=True)
+                elif not (directory.path / note).exists() or text != read_file(
+                    str(directory.path / note)
+                ):
+                    write_atomically(directory.path / note, text)
+        return holder.path
+
+    def open_all(self, now: Millis, deleted_ids: Collection[TopicId] = ()) -> None:
+        """Open every partition folder; ``lock`` first, if it was not called yet.
+
+        Folders of ``deleted_ids`` belong to topics that were deleted while their disk was
+        away: they go.
+        """
+        self._deleted_ids = deleted_ids
         if not any(directory.is_locked for directory in self.directories):
             self.lock()
         for directory in self._online():
@@ -142,6 +189,15 @@ class Logs:
                 log.info("%s: the copy was not finished; its files go now", folder)
                 self._later(0, _removal(folder))
                 continue
+            if any(each.offline is not None or each.is_new for each in self.directories):
+                # The log itself may lie on a disk that is away; the copy may be half of it.
+                log.error(
+                    "%s: an unfinished copy, and a log directory is missing or new. The "
+                    "partition stays offline until a start with the directories that there were",
+                    folder,
+                )
+                self.failed[topic_partition] = f"only an unfinished copy of it is here, {folder}"
+                continue
             plain = folder.rename(directory.path / str(topic_partition))
             log.info("%s: a move that a stop interrupted is finished", plain)
             self._open(directory, plain, topic_partition, now)
@@ -163,6 +219,10 @@ class Logs:
                 continue
             if topic_partition.topic == _METADATA_LOG:
                 continue
+            if self._deleted_ids and self._is_deleted(folder):
+                log.info("%s: its topic was deleted while this disk was away; it goes now", folder)
+                self._later(0, _removal(folder.rename(doomed_path(folder, topic_partition))))
+                continue
             self._open(directory, folder, topic_partition, now)
 
     def _open(
@@ -182,9 +242,21 @@ class Logs:
                 now,
                 producer_expiration_ms=self.producer_expiration_ms,
             )
-        except (Corrupt, PermissionError) as problem:
-            log.error("%s stays offline: %s", topic_partition, problem)
+        except (Corrupt, OSError) as problem:
+            if isinstance(problem, OSError) and problem.errno not in ONE_FILE_ERRNOS:
+                raise
+            log.error(
+                "%s stays offline: %s. Put that right and restart the broker",
+                topic_partition,
+                problem,
+            )
             self.failed[topic_partition] = str(problem)
+
+    def _is_deleted(self, folder: Path) -> bool:
+        with suppress(Corrupt, OSError):
+            topic_id = checkpoint.read_topic_id(f"{folder}/{checkpoint.PARTITION_METADATA}")
+            return topic_id in self._deleted_ids
+        return False
 
     # -- logs -----------------------------------------------------------------------------
 
@@ -212,14 +284,15 @@ class Logs:
         now: Millis | None = None,
         directory: LogDirectory | None = None,
     ) -> Log:
-        """Make a new log, in the folder with the fewest unless one is named."""
+        """Make a new log: where it is placed, or in the folder with the fewest logs."""
         assert topic_partition not in self._logs, f"{topic_partition} exists"
         if topic_partition in self.failed:
             raise Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{topic_partition} could not be opened: {self.failed[topic_partition]}",
             )
-        directory = directory or self._emptiest()
+        place = self._places.pop(topic_partition, None)
+        directory = directory or place or next(self._emptiest())
         folder = directory.path / str(topic_partition)
         try:
             directory.forget(topic_partition)
@@ -233,14 +306,23 @@ class Logs:
                 producer_expiration_ms=self.producer_expiration_ms,
             )
         except OSError as error:
-            directory.failed(error)
+            if not isinstance(error, NotADirectoryError):  # a file where the folder should be
+                directory.failed(error)
             raise Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{folder} could not be made: {error.strerror}"
             ) from error
         self._logs[topic_partition] = made
         return made
 
-    def _emptiest(self) -> LogDirectory:
+    def place(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+        """Choose the folders of logs that ``create`` makes next; their directory ids."""
+        emptiest = self._emptiest()
+        chosen = {each: next(emptiest) for each in topic_partitions}
+        self._places |= chosen
+        return {each: directory.directory_id for each, directory in chosen.items()}
+
+    def _emptiest(self) -> Iterator[LogDirectory]:
+        """Where to put one log after the other, so that all folders get alike many."""
         counts = dict.fromkeys(self._online(), 0)
         if not counts:
             raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "all log.dirs are offline")
@@ -248,17 +330,31 @@ class Logs:
             for existing in self._logs.values():
                 if existing.directory in counts:
                     counts[existing.directory] += 1
-        return min(counts, key=counts.__getitem__)
+        while True:
+            emptiest = min(counts, key=counts.__getitem__)
+            counts[emptiest] += 1
+            yield emptiest
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Delete a log: its folder is renamed now, its files go after file.delete.delay.ms."""
         doomed = self._logs.pop(topic_partition, None)
+        self._places.pop(topic_partition, None)
+        if self.failed.pop(topic_partition, None) is not None:
+            self._delete_failed(topic_partition)
         if doomed is not None:
             try:
                 doomed.directory.forget(topic_partition)
                 doomed.delete()
             except OSError as error:
-                doomed.directory.failed(error)
+                doomed.directory.partition_failed(error)
+
+    def _delete_failed(self, topic_partition: TopicPartition) -> None:
+        """What could not be opened must not be taken in at the next start."""
+        for directory in self._online():
+            folder = directory.path / str(topic_partition)
+            with suppress(OSError):
+                directory.forget(topic_partition)
+                self._later(0, _removal(folder.rename(doomed_path(folder, topic_partition))))
 
     async def move(self, moving: Log, target: LogDirectory, now: Callable[[], Millis]) -> Log:
         """Move a log to another folder; returns the one to use from now on.

@@ -13,7 +13,7 @@ from headrace.model.errors import ConfigError, Corrupt
 from headrace.model.ids import Offset, TopicPartition, id_to_text
 from headrace.storage import checkpoint
 from headrace.storage.background import Job
-from headrace.storage.files import TRANSIENT_ERRNOS, sync_folder
+from headrace.storage.files import ONE_FILE_ERRNOS, TRANSIENT_ERRNOS, sync_folder
 from headrace.storage.segment import Resources
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ class LogDirectory:
         self.later = later
         self.directory_id = ""
         self.cluster_id = ""
+        self.is_new = False  # it had no meta.properties: a new disk, or the mount point of one
         self.cluster_is_new = False  # nobody told the cluster's id, so it was made up
         self.clean_start = False  # whether the last stop was clean
         self.last_broker_epoch = -1  # of the process that stopped cleanly
@@ -98,6 +99,7 @@ class LogDirectory:
         path = self.path / checkpoint.META_PROPERTIES
         values = checkpoint.read_properties(path)
         self.cluster_is_new = cluster_id is None and (values or {}).get("cluster.id") is None
+        self.is_new = values is None
         if values is None:
             self.cluster_id = cluster_id or id_to_text(os.urandom(16))
             self.directory_id = id_to_text(os.urandom(16))
@@ -222,6 +224,18 @@ class LogDirectory:
         self.take_offline(str(error))
         return True
 
+    def partition_failed(self, error: OSError) -> None:
+        """Judge an error met inside the folder of one partition."""
+        if error.errno not in ONE_FILE_ERRNOS:
+            self.failed(error)
+        elif time.monotonic() >= self._quiet_until:
+            self._quiet_until = time.monotonic() + _COMPLAINT_INTERVAL_S
+            log.error(
+                "%s: that partition cannot be served, the others are. Put the file right, "
+                "and it goes on",
+                error,
+            )
+
     def take_offline(self, reason: str) -> None:
         if self.offline is None:
             self.offline = reason
@@ -232,6 +246,11 @@ class LogDirectory:
                 reason,
             )
             self.on_offline(self)
+
+    def disown(self, reason: str) -> None:
+        """Leave a new folder as it was found, and unused."""
+        (self.path / checkpoint.META_PROPERTIES).unlink(missing_ok=True)
+        self.take_offline(reason)
 
     def close(self) -> None:
         if self._lock_fd >= 0:

@@ -22,6 +22,11 @@ TRANSIENT_ERRNOS = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG)
 )
 
+# These say that one file or folder is not what it should be; the disk under it works.
+ONE_FILE_ERRNOS = frozenset(
+    (errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP)
+)
+
 
 class OpenFile:
     """Owns one descriptor and closes it when the last reference goes."""

@@ -566,7 +566,7 @@ class Log:
         self._active_changed()
 
     def _storage_failed(self, error: OSError) -> Rejected:
-        self.directory.failed(error)
+        self.directory.partition_failed(error)
         return Rejected(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"{self.topic_partition} could not be written: {error.strerror or error}",
@@ -966,7 +966,7 @@ class Log:
     def delete(self) -> None:
         """Give the folder the name of a deleted one; its files go after a while."""
         self.abandon()
-        folder = self.folder.rename(self.folder.with_name(_doomed_name(self.topic_partition)))
+        folder = self.folder.rename(doomed_path(self.folder, self.topic_partition))
         self.folder = folder
         self.directory.later(self.config.file_delete_delay_ms, lambda: remove_folder(folder))
 
@@ -981,10 +981,10 @@ def _read_small_files(folder: str) -> tuple[TopicId | None, EpochHistory | None]
         return topic_id, None
 
 
-def _doomed_name(topic_partition: TopicPartition) -> str:
+def doomed_path(folder: Path, topic_partition: TopicPartition) -> Path:
     """``topic-0.<32 hex digits>-delete``, the topic cut so that the name stays legal."""
     suffix = f"-{topic_partition.partition}.{os.urandom(16).hex()}-delete"
-    return topic_partition.topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix
+    return folder.with_name(topic_partition.topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix)
 
 
 def _trusted(records: memoryview) -> BatchHeader:
@@ -1004,4 +1004,5 @@ __all__ = [
     "Log",
     "Origin",
     "TimedOffset",
+    "doomed_path",
 ]

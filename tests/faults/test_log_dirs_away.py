@@ -1,0 +1,253 @@
+"""One of several log.dirs is missing, empty, unusable or new at a start: nothing begins anew."""
+
+import pytest
+
+from headrace.model.errors import ConfigError, ErrorCode
+from headrace.records.record import Record, build_batch
+from headrace.testing import Broker
+from headrace.wire import messages as m
+from headrace.wire.api import ApiKey
+from tests.fakes.raw_client import RawClient
+
+STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
+A_RECORD = build_batch([Record(0, -1, None, b"1 book")])
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return tmp_path / "a", tmp_path / "b"
+
+
+@pytest.fixture
+def stopped(folders):
+    """A broker over two folders, a record in each of four partitions, stopped."""
+    broker = Broker(
+        config={"log.dirs": ",".join(map(str, folders))}, data=folders[0], topics={"orders": 4}
+    )
+    with broker, RawClient(broker.bootstrap_servers) as client:
+        for partition in range(4):
+            assert client.produce("orders", A_RECORD, partition=partition).error_code == 0
+    yield broker
+    broker.stop()
+
+
+def lying_in(folder, topic="orders"):
+    return {int(p.name.rpartition("-")[2]) for p in folder.glob(f"{topic}-?")}
+
+
+def high_watermarks(broker, topic="orders", count=4):
+    """Of each partition, or the error that a consumer gets."""
+    with RawClient(broker.bootstrap_servers) as client:
+        answers = [client.fetch(topic, 0, partition=p) for p in range(count)]
+    return [-a.error_code if a.error_code else a.high_watermark for a in answers]
+
+
+def take_away(folder):
+    folder.rename(folder.with_name("away"))
+
+
+def bring_back(folder):
+    if folder.is_dir():
+        folder.rename(folder.with_name("was-there-instead"))
+    elif folder.exists():
+        folder.unlink()
+    folder.with_name("away").rename(folder)
+
+
+@pytest.mark.parametrize("instead", ["nothing", "an empty folder", "a file"])
+def test_partitions_of_a_folder_that_is_away_are_offline_until_it_is_back(
+    stopped, folders, instead, caplog
+):
+    here, there = lying_in(folders[0]), lying_in(folders[1])
+    assert len(here) == len(there) == 2
+    take_away(folders[1])
+    if instead == "an empty folder":
+        folders[1].mkdir()
+    elif instead == "a file":
+        folders[1].write_bytes(b"")
+    stopped.start()
+    expected = [1 if p in here else -STORAGE_ERROR for p in range(4)]
+    assert high_watermarks(stopped) == expected
+    assert "away, and with it 2 partitions" in caplog.text
+    assert str(folders[1]) in caplog.text
+    with RawClient(stopped.bootstrap_servers) as client:
+        for partition in there:
+            answer = client.produce("orders", A_RECORD, partition=partition)
+            assert answer.error_code == STORAGE_ERROR
+        states = {p.partition_index: p for p in client.metadata("orders").topics[0].partitions}
+        for number, state in states.items():
+            away = number in there
+            assert state.offline_replicas == ([1] if away else [])
+            assert state.leader_id == (-1 if away else 1)
+            assert state.error_code == (ErrorCode.LEADER_NOT_AVAILABLE if away else 0)
+    stopped.create_topics({"fresh": 2})
+    assert high_watermarks(stopped, "fresh", 2) == [0, 0]
+    stopped.restart()
+    assert high_watermarks(stopped) == expected, "a second start without it changes nothing"
+    stopped.stop()
+    bring_back(folders[1])
+    stopped.start()
+    assert high_watermarks(stopped) == [1, 1, 1, 1]
+    assert high_watermarks(stopped, "fresh", 2) == [0, 0], "not made where the disk belongs"
+
+
+def test_after_a_kill_the_tree_knows_as_much(stopped, folders):
+    stopped.start()
+    stopped.create_topics({"late": 2})
+    stopped.kill()
+    take_away(folders[1])
+    stopped.start()
+    assert sorted(high_watermarks(stopped, "late", 2)) == [-STORAGE_ERROR, 0]
+
+
+def test_a_move_and_added_partitions_are_remembered_too(stopped, folders):
+    stopped.start()
+    with RawClient(stopped.bootstrap_servers) as client:
+        request = m.AlterReplicaLogDirsRequest
+        for partition in range(4):
+            move = request.AlterReplicaLogDir(
+                path=str(folders[1]),
+                topics=[request.AlterReplicaLogDirTopic(name="orders", partitions=[partition])],
+            )
+            moved = client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, request(dirs=[move]))
+            assert moved.results[0].partitions[0].error_code == 0
+        grow = m.CreatePartitionsRequest
+        grown = client.ask(
+            ApiKey.CREATE_PARTITIONS,
+            3,
+            grow(
+                topics=[grow.CreatePartitionsTopic(name="orders", count=6, assignments=None)],
+                timeout_ms=5000,
+            ),
+        )
+        assert grown.results[0].error_code == 0
+    assert lying_in(folders[0]) == {4, 5}
+    stopped.stop()
+    take_away(folders[1])
+    stopped.start()
+    assert high_watermarks(stopped, "orders", 6) == [-STORAGE_ERROR] * 4 + [0, 0]
+
+
+def test_without_the_folder_of_the_tree_a_start_is_refused(stopped, folders):
+    take_away(folders[0])
+    folders[0].mkdir()
+    with pytest.raises(ConfigError, match="mount the disk that holds it"):
+        stopped.start()
+    assert not (folders[0] / "headrace.sqlite").exists()
+    bring_back(folders[0])
+    stopped.start()
+    assert high_watermarks(stopped) == [1, 1, 1, 1]
+
+
+def test_a_new_disk_before_the_others_does_not_hide_the_tree(stopped, folders, tmp_path):
+    config = {"log.dirs": ",".join(map(str, (tmp_path / "new", *folders)))}
+    with Broker(config=config, data=tmp_path / "new") as broker:
+        assert high_watermarks(broker) == [1, 1, 1, 1]
+        assert not (tmp_path / "new" / "headrace.sqlite").exists()
+
+
+def test_a_topic_deleted_while_its_disk_is_away_does_not_come_back_with_it(stopped, folders):
+    take_away(folders[1])
+    stopped.start()
+    stopped.reset()
+    stopped.create_topics({"orders": 1})
+    stopped.stop()
+    bring_back(folders[1])
+    stopped.start()
+    with RawClient(stopped.bootstrap_servers) as client:
+        (topic,) = client.metadata("orders").topics
+        assert len(topic.partitions) == 1
+    assert high_watermarks(stopped, "orders", 1) == [0]
+    assert lying_in(folders[1]) <= {0}
+
+
+def test_an_unclean_election_lets_a_lost_partition_begin_anew(stopped, folders):
+    (gone, *_) = lying_in(folders[1])
+    take_away(folders[1])
+    stopped.start()
+    with RawClient(stopped.bootstrap_servers) as client:
+        request = m.ElectLeadersRequest
+        answer = client.ask(
+            ApiKey.ELECT_LEADERS,
+            2,
+            request(
+                election_type=1,
+                topic_partitions=[request.TopicPartitions(topic="orders", partitions=[gone])],
+                timeout_ms=5000,
+            ),
+        )
+        (result,) = answer.replica_election_results[0].partition_result
+        assert result.error_code == 0
+        assert client.produce("orders", A_RECORD, partition=gone).base_offset == 0
+    stopped.restart()
+    assert high_watermarks(stopped)[gone] == 1
+
+
+def test_a_new_disk_is_used_once_the_partitions_of_the_old_one_are_accounted_for(stopped, folders):
+    take_away(folders[1])
+    stopped.start()
+    stopped.create_topics({"elsewhere": 2})
+    assert lying_in(folders[1], "elsewhere") == set()
+    stopped.reset()
+    stopped.restart()
+    stopped.create_topics({"orders": 2})
+    assert len(lying_in(folders[1])) == 1
+
+
+def test_an_unfinished_copy_is_not_taken_for_the_log_that_is_away(stopped, folders):
+    (partition, *_) = lying_in(folders[1])
+    copy = folders[0] / f"orders-{partition}.{'0' * 32}-future"
+    copy.mkdir()
+    take_away(folders[1])
+    stopped.start()
+    assert high_watermarks(stopped)[partition] == -STORAGE_ERROR
+    stopped.stop()
+    bring_back(folders[1])
+    stopped.start()
+    assert high_watermarks(stopped) == [1, 1, 1, 1]
+
+
+# --- one partition's files, while its folder's disk is well
+
+
+def damaged(broker, harm):
+    folder = broker.data / "orders-0"
+    folder = folder if folder.exists() else broker.data.with_name("b") / "orders-0"
+    harm(folder)
+
+
+def a_folder_for_the_log(folder):
+    (folder / f"{0:020d}.log").rename(folder / "aside")
+    (folder / f"{0:020d}.log").mkdir()
+
+
+def a_file_for_the_folder(folder):
+    folder.rename(folder.with_name("aside"))
+    folder.write_bytes(b"")
+
+
+@pytest.mark.parametrize("harm", [a_folder_for_the_log, a_file_for_the_folder])
+def test_a_partition_that_cannot_be_opened_is_offline_alone(stopped, harm):
+    damaged(stopped, harm)
+    stopped.start()
+    assert high_watermarks(stopped) == [-STORAGE_ERROR, 1, 1, 1]
+    with RawClient(stopped.bootstrap_servers) as client:
+        assert client.produce("orders", A_RECORD).error_code == STORAGE_ERROR
+        for partition in (1, 2, 3):
+            assert client.produce("orders", A_RECORD, partition=partition).error_code == 0
+
+
+def test_a_log_file_that_becomes_a_folder_under_a_running_broker_costs_one_partition(tmp_path):
+    large = build_batch([Record(0, -1, None, bytes(600_000))])
+    config = {"log.segment.bytes": 1 << 20}
+    with Broker(config=config, data=tmp_path, topics={"orders": 2}) as broker:
+        with RawClient(broker.bootstrap_servers) as client:
+            for _ in range(2):
+                assert client.produce("orders", large).error_code == 0
+            assert client.produce("orders", A_RECORD, partition=1).error_code == 0
+        broker.restart()  # the first segment is not open any more
+        a_folder_for_the_log(tmp_path / "orders-0")
+        assert high_watermarks(broker, count=2) == [-STORAGE_ERROR, 1]
+        with RawClient(broker.bootstrap_servers) as client:
+            assert client.fetch("orders", 1).error_code == 0, "the second segment is sound"
+            assert client.produce("orders", A_RECORD, partition=1).error_code == 0
