@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.model.errors import ErrorCode
-from headrace.records.batch import seal, stamp
-from headrace.records.record import Record, build_batch
+from headrace.records.batch import read_header, seal, stamp
+from headrace.records.record import Record, assemble, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey, request_class
@@ -143,6 +143,22 @@ def damaged(change, reseal=True):
 def test_a_batch_that_lies_is_refused_with_kafkas_code(client, headrace_topic, what, batch, code):
     assert client.produce(headrace_topic, batch).error_code == code
     assert client.produce(headrace_topic, a_batch()).base_offset == 0, "nothing was appended"
+
+
+@pytest.mark.parametrize("setting", ["cleanup.policy=compact", "compression.type=uncompressed"])
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_a_batch_that_cannot_be_unpacked_is_refused_where_it_must_be(
+    headrace_broker, client, setting, codec
+):
+    name, _, value = setting.partition("=")
+    topic = f"opened-{name}-{codec}"
+    admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1, config={name: value})])[topic].result()
+    good = build_batch([Record(0, -1, b"key", b"value")])
+    header = read_header(good)
+    garbage = assemble(header._replace(attributes=header.attributes | codec), b"no records at all")
+    assert client.produce(topic, garbage).error_code == ErrorCode.INVALID_RECORD
+    assert client.produce(topic, good).base_offset == 0
 
 
 def test_null_records_are_refused(client, headrace_topic):

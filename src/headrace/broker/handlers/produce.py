@@ -16,7 +16,7 @@ from headrace.broker.replicas import Replica
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicId, TopicPartition
 from headrace.net.link import Link, Slot
-from headrace.records.batch import check_produced
+from headrace.records.batch import BadBatch, check_produced
 from headrace.wire import messages as m
 from headrace.wire.framing import encode_response
 from headrace.wire.produce import ProduceShape, outcome_position
@@ -325,6 +325,9 @@ class Producing:
                 opened, errors = await asyncio.to_thread(_open_batch, replica, records)
             except Rejected as refusal:
                 outcome.refuse(refusal)
+                continue
+            except BadBatch as bad:
+                outcome.refuse(Rejected(bad.code, f"{replica.topic_partition}: {bad.reason}"))
                 continue
             if errors:
                 outcome.refuse(
