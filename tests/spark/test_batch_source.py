@@ -7,7 +7,7 @@ import re
 import pytest
 from pyspark.errors import PySparkException
 
-from tests.spark.kit import error_of
+from tests.spark.kit import error_of, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -123,6 +123,9 @@ REFUSED = {
         },
         "it was to be read up to 15",
     ),
+    "a partition that is not there": (
+        {"assign": '{"TOPIC":[0,7]}'}, "-7 does not exist",
+    ),
     "an unknown column": ({"columns": "key,colour"}, "columns names colour"),
 }  # fmt: skip
 
@@ -131,9 +134,11 @@ REFUSED = {
 def test_it_is_refused_by_name(numbered, read, case):
     options, reason = REFUSED[case]
     options = {k: str(v).replace("TOPIC", numbered) for k, v in options.items()}
+    if "assign" not in options:
+        options = {"subscribe": numbered} | options
 
     with pytest.raises(PySparkException) as refused:
-        read(**({"subscribe": numbered} | options)).collect()
+        read(**options).collect()
 
     assert reason in error_of(refused.value)
 
@@ -152,6 +157,45 @@ def test_partitions_are_split_for_more_tasks(numbered, read):
 
 def test_an_empty_topic_has_no_rows(topics, read):
     assert read(subscribe=topics.create()).count() == 0
+
+
+def test_a_pattern_that_matches_nothing_has_no_rows(topics, read):
+    assert read(subscribePattern=re.escape(topics.name("nothing"))).count() == 0
+
+
+def test_a_frame_holds_what_is_there_when_it_is_first_used(topics, read):
+    topic = topics.create()
+    topics.send(topic, ["a"])
+    frame = read(subscribe=topic)
+    topics.send(topic, ["b"])
+    assert values(frame) == ["a", "b"]
+
+    topics.send(topic, ["c"])
+
+    # Spark plans the read of a Python source once; what matters is that all uses agree.
+    assert values(frame.union(frame)) == ["a", "a", "b", "b"]
+    assert values(read(subscribe=topic)) == ["a", "b", "c"]
+
+
+def test_gaps_that_compaction_made_are_no_loss(topics, read, read_stream, collected):
+    topic = topics.create(
+        cleanup_policy="compact",
+        segment_bytes=1 << 20,
+        min_cleanable_dirty_ratio=0.01,
+        delete_retention_ms=0,
+    )
+    # Large enough that segments are rolled; only closed ones are compacted.
+    topics.send(topic, [(f"k{n % 7}", f"{n:04}" + 9_000 * "x") for n in range(500)])
+    wait_for(lambda: len(topics.read(topic)) < 250, "compaction")
+    left = sorted(message.value().decode() for message in topics.read(topic))
+
+    collected.start(
+        read_stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=100),
+        availableNow=True,
+    ).finish()
+
+    assert values(read(subscribe=topic, minPartitions=4)) == left
+    assert sorted(collected.values()) == left
 
 
 def test_rows_that_retention_took_are_an_error_or_a_warning(topics, read):
@@ -202,17 +246,48 @@ def test_filters_give_the_same_rows_whether_they_are_pushed_down_or_not(
     name = "spark.sql.python.filterPushdown.enabled"
     before = spark.conf.get(name)
     spark.conf.set(name, enabled)
+
+    def found(condition, **options):
+        return values(read(subscribe=numbered, pushFilters=True, **options).where(condition))
+
     try:
-        frame = read(subscribe=numbered)
-        assert values(frame.where("offset >= 8 AND partition = 1")) == ["18", "19"]
-        assert values(frame.where("timestamp >= timestamp_millis(1000007000)")) == [
+        assert found("offset >= 8 AND partition = 1") == ["18", "19"]
+        assert found("timestamp >= timestamp_millis(1000007000)") == [
             "07", "08", "09", "17", "18", "19",
         ]  # fmt: skip
-        assert values(frame.where("timestamp < timestamp_millis(1000001000)")) == ["00", "10"]
-        assert values(frame.where(f"topic = '{numbered}x'")) == []
-        assert values(frame.where("offset IN (1, 9) AND partition <> 0")) == ["11", "19"]
-        ordered = read(subscribe=numbered, timestampDisorder="0")
-        assert values(ordered.where("timestamp < timestamp_millis(1000001000)")) == ["00", "10"]
+        assert found("timestamp < timestamp_millis(1000001000)") == ["00", "10"]
+        assert found(f"topic = '{numbered}x'") == []
+        assert found("offset IN (1, 9) AND partition <> 0") == ["11", "19"]
+        early = "timestamp < timestamp_millis(1000001000)"
+        assert found(early, timestampDisorder="0") == ["00", "10"]
+    finally:
+        spark.conf.set(name, before)
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_filters_leave_nothing_behind_for_the_next_use_of_a_frame(spark, numbered, read, enabled):
+    name = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(name)
+    spark.conf.set(name, enabled)
+    try:
+        frame = read(subscribe=numbered)
+        first, last = frame.where("offset < 1"), frame.where("offset > 8")
+        assert first.count() == 2
+        assert frame.count() == 20
+        assert first.union(last).count() == 4
+        assert first.union(frame).count() == 22
+    finally:
+        spark.conf.set(name, before)
+
+
+def test_pushed_filters_reach_the_reader(spark, numbered, read):
+    name = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "true")
+    try:
+        frame = read(subscribe=numbered, pushFilters=True, maxRecordsPerPartition=1)
+        # One task for each row that is left to be fetched.
+        assert frame.where("offset > 7 AND partition = 1").rdd.getNumPartitions() == 2
     finally:
         spark.conf.set(name, before)
 

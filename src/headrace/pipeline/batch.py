@@ -39,11 +39,16 @@ class _PushFilters:
 class BatchReader(DataSourceReader):
     """Plans on the driver where each partition begins and ends, then reads on executors."""
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(
+        self, options: SourceOptions, schema: StructType, *, push_filters: bool = True
+    ) -> None:
         self._options = options
         self._schema = schema
         self.bounds = Bounds()
-        setattr(self, "pushFilters", _PushFilters(self))  # noqa: B010 - a method for type checkers
+        # Not unless asked for: Spark up to 4.3.0 keeps what was planned with pushed filters and
+        # uses it for every later scan of the same frame, one without a filter included.
+        if push_filters:
+            setattr(self, "pushFilters", _PushFilters(self))  # noqa: B010 - a method for mypy
 
     def partitions(self) -> list[InputPartition]:
         options = self._options

@@ -30,8 +30,8 @@ READ_OPTIONS = (
     *_SUBSCRIPTION, *_STREAM_ONLY, *BATCH_ONLY, *_TYPED,
     "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders", "minPartitions",
-    "maxRecordsPerPartition", "groupIdPrefix", "timestampDisorder", "kafkaConsumer.pollTimeoutMs",
-    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "maxRecordsPerPartition", "groupIdPrefix", "pushFilters", "timestampDisorder",
+    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
 )  # fmt: skip
 WRITE_OPTIONS = (
     "topic", "includeHeaders", "delivery", "delivery.id", "delivery.batch", "delivery.markerTopic",
@@ -88,6 +88,7 @@ class SourceOptions(NamedTuple):
     group_id_prefix: str
     offset_tries: int
     offset_retry_ms: int
+    push_filters: bool
     disorder_ms: int | None  # how much older than one before it a record may be; None: unknown
 
 
@@ -150,6 +151,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         group_id_prefix=plain.get("groupidprefix", "headrace-spark"),
         offset_tries=_positive(plain, "fetchOffset.numRetries") or 3,
         offset_retry_ms=_positive(plain, "fetchOffset.retryIntervalMs") or 10,
+        push_filters=_bool(plain, "pushFilters", False),
         disorder_ms=_duration_ms(plain, "timestampDisorder", "0")
         if "timestampdisorder" in plain
         else None,

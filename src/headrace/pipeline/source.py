@@ -20,7 +20,7 @@ def schema_of(options: Mapping[str, str]) -> StructType | str:
 def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
     checked = parse_source(options, streaming=False)
     check_schema(schema, checked)
-    return BatchReader(checked, schema)
+    return BatchReader(checked, schema, push_filters=checked.push_filters)
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReader:
