@@ -134,7 +134,7 @@ REFUSED = {
     ),
     "an unknown topic": (
         "SELECT 'v' AS value", {"topic": "pipe-nobody/made", "kafka__max__block__ms": 500},
-        "no topic can be named",
+        "row 0 of this task: no topic can be named",
     ),
     "no value": ("SELECT 'k' AS key", {}, "the column value is missing"),
     "a value of the wrong type": ("SELECT 1 AS value", {}, "'value' must be string or binary"),
@@ -162,6 +162,45 @@ def test_it_is_refused_by_name(spark, topics, write, case):
         write(spark.sql(query), **({"topic": topic} | options))
 
     assert reason in error_of(refused.value)
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_a_row_that_the_topic_finds_too_large_is_refused(spark, topics, write, delivery):
+    topic = topics.create(max_message_bytes=5_000)
+
+    with pytest.raises(PySparkException) as refused:
+        write(
+            spark.sql("SELECT 'small' AS value UNION ALL SELECT repeat('x', 6000)").coalesce(1),
+            topic=topic,
+            delivery=delivery,
+            kafka__compression__type="none",
+        )
+
+    assert f"too large for {topic}-0: raise the topic's max.message.bytes" in error_of(
+        refused.value
+    )
+    if delivery == "exactly-once":
+        assert topics.read(topic) == []
+
+
+def test_rows_without_keys_are_refused_by_a_compacted_topic(spark, topics, write):
+    topic = topics.create(cleanup_policy="compact")
+
+    with pytest.raises(PySparkException) as refused:
+        write(spark.sql("SELECT 'v' AS value"), topic=topic)
+
+    assert f"{topic}-0 cannot be written" in error_of(refused.value)
+    assert "a compacted one needs keys" in error_of(refused.value)
+
+
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+def test_append_must_be_asked_for(spark, topics, bootstrap, mode):
+    frame = spark.sql("SELECT 'v' AS value").write.format("headrace").mode(mode)
+
+    with pytest.raises(PySparkException) as refused:
+        with_options(frame, bootstrap, {"topic": topics.create()}).save()
+
+    assert "append" in error_of(refused.value).lower()
 
 
 def test_a_topic_is_not_overwritten(spark, topics, bootstrap):

@@ -180,8 +180,8 @@ class RowEncoder:
                 raise self._bad_partition(int(negative[0]), topics, topic_of, given)
         has_key = key.is_valid().to_numpy(zero_copy_only=False)
         for index, topic in enumerate(topics):
-            partition_count = self._partition_count(topic)
             here = topic_of == index
+            partition_count = self._partition_count(topic, self.row_count + int(here.argmax()))
             by_key = np.flatnonzero(here & (found < 0) & has_key)
             if by_key.size:
                 taken = key if by_key.size == count else key.take(pa.array(by_key))
@@ -194,32 +194,34 @@ class RowEncoder:
         return found
 
     def _bad_partition(self, at: int, topics: list[str], topic_of: Ints, found: Ints) -> BadRow:
-        topic = topics[topic_of[at]]
+        topic, row = topics[topic_of[at]], self.row_count + at
         return BadRow(
-            f"row {self.row_count + at} of this task is for partition {found[at]} of topic "
-            f"{topic!r}, which has {self._partition_count(topic)}; correct the column partition"
+            f"row {row} of this task is for partition {found[at]} of topic {topic!r}, which has "
+            f"{self._partition_count(topic, row)}; correct the column partition"
         )
 
-    def _partition_count(self, topic: str) -> int:
+    def _partition_count(self, topic: str, row: int) -> int:
         count = self._counts.get(topic)
         if count is None:
             count = self._counts[topic] = self._cluster.persistently(
-                lambda: _count_partitions(self._cluster, topic), f"finding topic {topic!r}"
+                lambda: _count_partitions(self._cluster, topic, row),
+                f"finding topic {topic!r} for row {row} of this task",
             )
         return count
 
 
-def _count_partitions(cluster: Cluster, topic: str) -> int:
+def _count_partitions(cluster: Cluster, topic: str, row: int) -> int:
     picture = cluster.topics([topic], create=True)[topic]
     if picture.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         raise PipelineError(
-            f"topic {topic!r} cannot be written: the query's user may not even see it "
-            "(TOPIC_AUTHORIZATION_FAILED); grant DESCRIBE and WRITE, or change the option topic "
-            "or kafka.sasl.jaas.config"
+            f"row {row} of this task is for topic {topic!r}, which the query's user may not even "
+            "see (TOPIC_AUTHORIZATION_FAILED); grant DESCRIBE and WRITE, or change the option "
+            "topic or kafka.sasl.jaas.config"
         )
     if picture.error == ErrorCode.INVALID_TOPIC_EXCEPTION:
         raise BadRow(
-            f"no topic can be named {topic!r}; change the option topic or the column topic"
+            f"row {row} of this task: no topic can be named {topic!r}; change the option topic or "
+            "the column topic"
         )
     if picture.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise Refused(
