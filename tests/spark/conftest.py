@@ -38,7 +38,7 @@ def bootstrap() -> Iterator[str]:
     from headrace.testing import Broker
 
     # A process of its own: the tests burn CPU in Python and would starve a thread.
-    with Broker(process=True) as broker:
+    with Broker(process=True, config={"log.cleaner.backoff.ms": 200}) as broker:
         yield broker.bootstrap_servers
 
 
@@ -62,6 +62,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A standalone cluster, for jobs that are processes of their own."""
+    from tests.spark.standalone import running
+
+    with running(tmp_path_factory.mktemp("standalone")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,15 @@
 """Streams: what each batch holds, where a query goes on, and what it does when data is gone."""
 
 import json
+import random
 import re
 import threading
 
 import pytest
+from pyspark.sql.functions import window
 
-from tests.spark.kit import Collected, wait_for, with_options
+from headrace.testing import Broker
+from tests.spark.kit import Collected, Topics, wait_for, with_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -21,6 +24,7 @@ def test_available_now_reads_all_there_is_and_ends(topics, read_stream, collecte
     ).finish()
 
     assert sorted(collected.values()) == sorted(f"{p}-{n}" for p in range(3) for n in range(20))
+    assert sum(told["numInputRows"] for told in collected.query.recentProgress) == 60
 
 
 def test_a_restarted_query_goes_on_where_it_left_off(topics, read_stream, collected):
@@ -53,6 +57,8 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise(topics, read_stream, c
         ({"startingOffsets": '{"TOPIC":{"0":3}}'}, "3456"),
         ({"startingTimestamp": "1005"}, "56"),
         ({"startingOffsetsByTimestamp": '{"TOPIC":{"0":1006}}'}, "6"),
+        ({"startingTimestamp": "2000", "startingOffsetsByTimestampStrategy": "latest"}, ""),
+        ({"assign": '{"TOPIC":[0]}', "startingOffsets": "earliest"}, "0123456"),
     ],
 )
 def test_a_stream_begins_where_it_is_told(topics, read_stream, collected, options, expected):
@@ -61,7 +67,9 @@ def test_a_stream_begins_where_it_is_told(topics, read_stream, collected, option
         topics.send(topic, [n], timestamp=1000 + n)
     options = {name: value.replace("TOPIC", topic) for name, value in options.items()}
 
-    collected.start(read_stream(subscribe=topic, **options), availableNow=True).finish()
+    if "assign" not in options:
+        options["subscribe"] = topic
+    collected.start(read_stream(**options), availableNow=True).finish()
 
     assert "".join(collected.values()) == expected
 
@@ -80,6 +88,17 @@ def test_batches_hold_no_more_rows_than_asked_for(topics, read_stream, collected
     assert sum(sizes) == 40
     assert max(sizes) <= 10
     assert len(sizes) <= 6
+
+
+def test_the_largest_limit_there_is_limits_nothing(topics, read_stream, collected):
+    topic = topics.create(partitions=2)
+    topics.send(topic, range(10), 0)
+    topics.send(topic, range(10), 1)
+
+    frame = read_stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=2**63 - 1)
+    collected.start(frame, availableNow=True).finish()
+
+    assert [len(rows) for rows in collected.batches.values() if rows] == [20]
 
 
 def test_a_batch_waits_for_rows_but_not_for_ever(topics, read_stream, tmp_path):
@@ -129,7 +148,7 @@ def test_an_idle_query_has_committed_its_last_batch_and_shows_the_newest_offsets
 
     wait_for(lambda: topics.committed(group, topic) == {0: 3}, "the commit")
     newest = collected.query.lastProgress["sources"][0]["latestOffset"]
-    assert json.loads(newest) if isinstance(newest, str) else newest == {topic: {"0": 3}}
+    assert (json.loads(newest) if isinstance(newest, str) else newest) == {topic: {"0": 3}}
 
 
 def test_the_group_is_drawn_once_and_kept_in_the_checkpoint(topics, read_stream, collected):
@@ -151,7 +170,9 @@ def test_a_refused_commit_stops_nothing(topics, read_stream, collected, bootstra
     topic = topics.create()
     topics.send(topic, range(3))
     group = topics.name("taken")
-    member = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+    member = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
+    )
     try:
         member.subscribe([topic])
         wait_for(lambda: member.poll(0.1) is not None or member.assignment(), "the member")
@@ -162,6 +183,7 @@ def test_a_refused_commit_stops_nothing(topics, read_stream, collected, bootstra
         ).finish()
 
         assert collected.values() == ["0", "1", "2"]
+        assert topics.committed(group, topic).get(0, -1) < 0  # it was refused
     finally:
         member.close()
 
@@ -194,6 +216,27 @@ def test_new_topics_that_match_the_pattern_are_picked_up(topics, read_stream, co
     assert sorted(collected.values()) == ["a", "b"]
 
 
+def test_a_topic_of_the_pattern_may_go_if_loss_is_allowed(topics, read_stream, collected):
+    first = topics.create("goes")
+    second = topics.create(name=f"{first}-stays")
+    for topic in (first, second):
+        topics.send(topic, [topic])
+    collected.start(
+        read_stream(
+            subscribePattern=re.escape(first) + ".*",
+            startingOffsets="earliest",
+            failOnDataLoss=False,
+        )
+    )
+    collected.wait_for_values(2)
+
+    topics.delete(first)
+    topics.send(second, ["more"])
+
+    collected.wait_for_values(3)
+    assert collected.values()[2:] == ["more"]
+
+
 def failure_of(collected):
     wait_for(lambda: not collected.query.isActive, "the query to fail")
     return str(collected.query.exception())
@@ -208,6 +251,31 @@ def test_a_deleted_topic_stops_the_query(topics, read_stream, collected):
     topics.delete(topic)
 
     assert f"{topic}-0 does not exist any more; the query stood at 3" in failure_of(collected)
+
+
+def test_a_topic_deleted_between_the_batches_of_an_available_now_query_stops_it(
+    topics, read_stream, tmp_path
+):
+    topic = topics.create()
+    topics.send(topic, range(20))
+    rows = []
+
+    def keep(batch, batch_id):
+        rows.extend(batch.collect())
+        if batch_id == 0:
+            topics.delete(topic)
+
+    query = (
+        read_stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=10)
+        .writeStream.foreachBatch(keep)
+        .option("checkpointLocation", str(tmp_path / "c"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+    wait_for(lambda: not query.isActive, "the query to fail")
+    assert "does not exist any more" in str(query.exception())
+    assert len(rows) == 10
 
 
 def test_a_topic_made_anew_is_noticed_even_if_it_has_grown_past_the_old_one(
@@ -375,10 +443,92 @@ def test_a_stream_joined_with_itself_reads_the_topic_for_both_sides(
     assert sorted(row.n for row in rows) == list(range(20))
 
 
-def test_a_broker_that_restarts_in_the_middle_of_a_batch_costs_no_row(spark, tmp_path):
-    from headrace.testing import Broker
-    from tests.spark.kit import Topics
+def test_an_idle_topic_beside_a_busy_one_stays_where_it_is(topics, read_stream, collected):
+    idle, busy = topics.create("idle"), topics.create("busy")
+    topics.send(idle, ["once"])
+    frames = [read_stream(subscribe=name, startingOffsets="earliest") for name in (idle, busy)]
+    frame = frames[0].union(frames[1])
+    for n in range(3):
+        topics.send(busy, [n])
+        collected.start(frame, availableNow=True).finish()
 
+    assert sorted(collected.values()) == ["0", "1", "2", "once"]
+
+
+def test_the_time_of_records_drives_a_watermark(topics, read_stream, tmp_path):
+    topic = topics.create()
+    frame = (
+        read_stream(subscribe=topic, startingOffsets="earliest")
+        .withWatermark("timestamp", "10 seconds")
+        .groupBy(window("timestamp", "5 seconds"))
+        .count()
+        .selectExpr("CAST(window.start AS LONG) AS start", "count")
+    )
+    rows = []
+
+    def run():
+        query = (
+            frame.writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect()))
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .outputMode("append")
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    for second in (10, 11, 15, 25):
+        topics.send(topic, [second], timestamp=second * 1000)
+    run()
+    # The watermark stands at 15 now, and this record comes too late.
+    topics.send(topic, ["late"], timestamp=12_000)
+    topics.send(topic, ["next"], timestamp=31_000)
+    run()
+
+    assert [(row.start, row["count"]) for row in rows] == [(10, 2), (15, 1)]
+
+
+def test_whatever_happens_to_topics_and_the_broker_each_row_is_read_once(spark, tmp_path):
+    """Random steps: rows, partitions, topics and restarts while a query runs."""
+    dice = random.Random(5)
+    with Broker(process=True) as broker:
+        topics = Topics(broker.bootstrap_servers)
+        prefix = topics.name("stress")
+        # The smallest segments and large rows, so that logs are rolled under the reader.
+        counts = {topics.create(name=f"{prefix}-0", segment_bytes=1 << 20): 1}
+        collected = Collected(tmp_path / "c")
+        frame = with_options(
+            spark.readStream.format("headrace"),
+            broker.bootstrap_servers,
+            {
+                "subscribePattern": re.escape(prefix) + ".*",
+                "startingOffsets": "earliest",
+                "maxOffsetsPerTrigger": 300,
+            },
+        ).load()
+        collected.start(frame, processingTime="200 milliseconds")
+        sent = 0
+        for step in range(40):
+            topic = dice.choice(list(counts))
+            what = "restart" if step in (13, 27) else dice.choice(["rows"] * 6 + ["part", "topic"])
+            if what == "restart":
+                broker.restart()
+            elif what == "part":
+                counts[topic] += 1
+                topics.add_partitions(topic, counts[topic])
+            elif what == "topic":
+                counts[topics.create(name=f"{prefix}-{step}", segment_bytes=1 << 20)] = 1
+            else:
+                rows = dice.randrange(1, 200)
+                values = [f"{n} {'x' * 5_000}" for n in range(sent, sent + rows)]
+                topics.send(topic, values, dice.randrange(counts[topic]))
+                sent += rows
+        collected.wait_for_values(sent)
+        collected.stop()
+
+    assert sorted(int(value.split()[0]) for value in collected.values()) == list(range(sent))
+
+
+def test_a_broker_that_restarts_in_the_middle_of_a_batch_costs_no_row(spark, tmp_path):
     with Broker(process=True) as broker:
         topics = Topics(broker.bootstrap_servers)
         topic = topics.create(partitions=2)

@@ -2,12 +2,14 @@
 
     where_read.py MASTER BOOTSTRAP TOPIC       prints one JSON document
 
-``connect`` as the master means a local Spark Connect server.
+It also copies the topic, as a batch into TOPIC-copy and as a stream into TOPIC-streamed, exactly
+once each. ``connect`` as the master means a local Spark Connect server.
 """
 
 import json
 import os
 import sys
+import tempfile
 
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
@@ -25,6 +27,26 @@ def with_place(batches):
         yield pa.RecordBatch.from_arrays(
             [batch.column("partition"), place], names=["partition", "place"]
         )
+
+
+def _stream(spark, bootstrap: str, topic: str) -> None:
+    with tempfile.TemporaryDirectory() as checkpoint:
+        query = (
+            spark.readStream.format("headrace")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("subscribe", topic)
+            .option("startingOffsets", "earliest")
+            .load()
+            .select("value")
+            .writeStream.format("headrace")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("topic", f"{topic}-streamed")
+            .option("delivery", "exactly-once")
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
 
 
 def main(master: str, bootstrap: str, topic: str) -> None:
@@ -49,6 +71,7 @@ def main(master: str, bootstrap: str, topic: str) -> None:
     )
     rows = frame.mapInArrow(with_place, "partition INT, place STRING").groupBy("place").count()
     places = {row.place: row["count"] for row in rows.collect()}
+    _stream(spark, bootstrap, topic)
     frame.selectExpr("value").write.format("headrace").mode("append").option(
         "kafka.bootstrap.servers", bootstrap
     ).option("topic", f"{topic}-copy").option("delivery", "exactly-once").save()
