@@ -239,7 +239,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule(skew=st.integers(-30, 200))
     def times_are_found(self, skew):
         wanted = NOW + skew
-        found = self.log.offset_for_time(wanted)
+        found = self.log.offset_for_time(wanted)()
         expected = None
         for each in self.batches:
             header = read_header(each.content)

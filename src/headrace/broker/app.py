@@ -325,6 +325,7 @@ class Broker:
         if self._chores is not None:
             await self._chores.stop()
         await self._cancel_tasks()
+        await self.dispatch.producing.close()
         await self.control.close()
         high_watermarks = {r.topic_partition: r.high_watermark for r in self.leading()}
         await asyncio.to_thread(self.logs.close_clean, high_watermarks)
@@ -405,6 +406,7 @@ class Broker:
         if self._chores is not None:
             await self._chores.stop()
         await self._cancel_tasks()
+        await self.dispatch.producing.close()
         await self.control.close()
         self.logs.abandon()
         self._stopped.set()

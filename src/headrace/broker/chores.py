@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.handlers import load_all
 from headrace.broker.replicas import READ_COMMITTED, Replica
-from headrace.model.errors import Corrupt
+from headrace.model.errors import Corrupt, Rejected
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
@@ -84,6 +84,8 @@ class Chores:
         async for replica in self._leading():
             try:
                 replica.log.apply_retention(replica.high_watermark, self._broker.clock.now())
+            except Rejected as later:
+                _log.info("%s: no retention in this round: %s", replica.topic_partition, later)
             except (Corrupt, OSError) as problem:
                 replica.unreadable(problem)
 

@@ -1,14 +1,19 @@
 """One worker thread for what may take its time: fsync, unlink, removing folders.
 
 Its jobs release the GIL in system calls; nothing that loops over records in
-Python belongs here, since it would hold up the event loop.
+Python belongs here, since it would hold up the event loop. That is for child
+processes, which get their environment here.
 """
 
 import heapq
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+import headrace
 
 log = logging.getLogger(__name__)
 
@@ -61,3 +66,11 @@ class Background:
                 job()
             except OSError as error:
                 log.warning("a background job on files failed: %s", error)
+
+
+def child_environment() -> dict[str, str]:
+    """For a child that must find the same package, wherever this process found it."""
+    package_root = str(Path(headrace.__file__).parents[1])
+    inherited = os.environ.get("PYTHONPATH")
+    path = f"{package_root}{os.pathsep}{inherited}" if inherited else package_root
+    return {**os.environ, "PYTHONPATH": path}

@@ -25,7 +25,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import headrace
 from headrace.core.cleaning import (
     Dirt,
     LastOfProducer,
@@ -38,6 +37,7 @@ from headrace.model.config import BrokerConfig
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, Position, TopicPartition
 from headrace.records.batch import HEADER_SIZE, BadBatch, read_header
+from headrace.storage.background import child_environment
 from headrace.storage.files import OpenFile, read_exactly
 from headrace.storage.log import Log
 from headrace.storage.swap import discard_cleaned
@@ -105,6 +105,8 @@ class Compaction:
             if self._may_clean(log):
                 try:
                     dirt = measure(summarize(log, stable_end), now)
+                except Rejected as later:
+                    _log.info("%s: not compacted in this round: %s", log.topic_partition, later)
                 except Corrupt as damage:
                     self._give_up(log, damage)
                 except OSError as error:
@@ -201,7 +203,7 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
         "headrace.storage.cleaner",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        env=_environment(),
+        env=child_environment(),
         limit=_EVENT_SIZE_MAX,
     )
     try:
@@ -342,11 +344,3 @@ def _first_timestamp(folder: Path, base_offset: int) -> int:
         return read_header(read_exactly(file.fd, HEADER_SIZE, Position(0))).max_timestamp
     except (BadBatch, FileNotFoundError):
         return -1  # an empty segment, or one just deleted
-
-
-def _environment() -> dict[str, str]:
-    """The child must find the same package, wherever this process found it."""
-    package_root = str(Path(headrace.__file__).parents[1])
-    inherited = os.environ.get("PYTHONPATH")
-    path = f"{package_root}{os.pathsep}{inherited}" if inherited else package_root
-    return {**os.environ, "PYTHONPATH": path}

@@ -40,6 +40,7 @@ from headrace.storage.segment import IndexCache, Resources
 log = logging.getLogger(__name__)
 
 OPEN_FILES_MAX = 2000
+RENEWED_AT_ONCE_MAX = 1 << 20  # bytes of a segment; some milliseconds
 # From so many changed segments on, one sync of everything is cheaper than an fsync of each file.
 FSYNC_EACH_COUNT_MAX = 32
 _METADATA_LOG = "__cluster_metadata"  # KRaft's; not a topic
@@ -174,6 +175,8 @@ class Logs:
                 self._open_directory(directory, now)
             except OSError as error:
                 directory.take_offline(str(error))
+        # From now on somebody waits for the loop.
+        self._resources.indexes.renewable_size_max = RENEWED_AT_ONCE_MAX
         for directory in self._online():
             try:
                 self._settle_copies(directory, now)

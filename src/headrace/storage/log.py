@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.core.history import EpochHistory, Reign
 from headrace.core.producers import AbortedTransaction, Origin, Producers
@@ -57,7 +57,7 @@ from headrace.records.batch import (
     stamp,
     stamp_append_time,
 )
-from headrace.storage import checkpoint, recovery
+from headrace.storage import checkpoint, recovery, time_lookup
 from headrace.storage.disk import LogDirectory
 from headrace.storage.files import (
     TRANSIENT_ERRNOS,
@@ -68,9 +68,13 @@ from headrace.storage.files import (
     write_all,
 )
 from headrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
-from headrace.storage.segment import Segment, StagedBatch
-from headrace.storage.segments import Segments, TimedOffset
+from headrace.storage.segment import IndexDamaged, Segment, StagedBatch
+from headrace.storage.segments import Segments
 from headrace.storage.swap import swap_in
+from headrace.storage.time_lookup import Search, TimedOffset
+
+if TYPE_CHECKING:
+    from headrace.storage.renewal import Renewal
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +85,7 @@ _new = tuple.__new__
 _TIGHT_COUNT = 4096  # more batches than are staged between two writes
 _NEVER = Millis(2**63 - 1)
 _FOLDER_NAME_MAX = 255
+_LOOK_UPS_MAX = 5
 _base_offset = attrgetter("base_offset")
 _SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
 
@@ -110,7 +115,9 @@ class Log:
         "_is_tight",
         "_jitter_ms",
         "_last_offset_max",
+        "_layout_count",
         "_message_size_max",
+        "_renewals",
         "_roll_at",
         "_roll_timestamp",
         "_segment_size_max",
@@ -172,6 +179,8 @@ class Log:
         self._failure: Rejected | None = None
         self._clean_at = now
         self._cut_count = 0
+        self._layout_count = 0  # grows when closed segments go, or others come in their place
+        self._renewals: dict[Offset, Renewal] = {}
         self._flush_is_due = False  # the worker has been asked to, and has not begun
         self._flush_lock = threading.Lock()
         self._jitter_ms = 0
@@ -603,7 +612,11 @@ class Log:
         try:
             return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
         except Corrupt as problem:
-            segments.renew_indexes(fetch_offset, problem)
+            # An index may be wrong about where a batch begins; the log never is.
+            for segment in segments.around(fetch_offset):
+                if getattr(problem, "base_offset", segment.base_offset) == segment.base_offset:
+                    self._renew_indexes(segment, problem)
+            segments.forget_recent()
             return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
 
     def bytes_between(self, fetch_offset: Offset, end_offset: Offset) -> int:
@@ -615,13 +628,56 @@ class Log:
         except (Corrupt, OSError):
             return 1  # the read that follows finds out and says so
 
-    def offset_for_time(self, timestamp: Millis) -> TimedOffset | None:
-        """The first record at or after ``timestamp``. May run in another thread."""
-        return self._segments.offset_for_time(timestamp, self.log_start)
+    def _renew_indexes(self, segment: Segment, problem: Corrupt) -> None:
+        """Have the indexes of a segment made anew: at once, or by a child if it is large.
 
-    def max_timestamp(self) -> TimedOffset | None:
-        """The first record with the largest timestamp (KIP-734). May run in another thread."""
-        return self._segments.max_timestamp()
+        Raises Rejected while the child is at it, and ``problem`` if new ones do not help.
+        """
+        if segment.active or segment.size <= segment.renewable_size_max:
+            log.warning("%s; the indexes of that segment are made anew", problem)
+            segment.rebuild_indexes()
+            return
+        from headrace.storage.renewal import Renewal  # what is hardly ever needed
+
+        renewal = self._renewals.get(segment.base_offset)
+        if renewal is None:
+            log.warning("%s; a process makes the indexes of that segment anew", problem)
+            renewal = self._renewals[segment.base_offset] = Renewal(segment)
+        if renewal.is_running:
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the indexes of {segment.path('log')} are being made anew; ask again",
+            )
+        if not renewal.take_over(segment):
+            raise problem
+
+    def offset_for_time(self, timestamp: Millis) -> Search:
+        """How to find the first record at or after ``timestamp``; for ``look_up``."""
+        return time_lookup.first_at(self._segments.items, self.log_start, timestamp)
+
+    def max_timestamp(self) -> Search:
+        """How to find the first record with the largest timestamp (KIP-734); for ``look_up``."""
+        return time_lookup.largest(self._segments.items)
+
+    async def look_up(self, prepare: Callable[[], Search]) -> TimedOffset | None:
+        """Search in a thread, again if compaction or retention changed the files meanwhile."""
+        for _ in range(_LOOK_UPS_MAX):
+            layout_count = self._layout_count
+            try:
+                found = await asyncio.to_thread(prepare())
+            except IndexDamaged as damaged:
+                for segment in self._segments.around(damaged.base_offset)[:1]:
+                    self._renew_indexes(segment, damaged)
+            except (Corrupt, FileNotFoundError):
+                if self._layout_count == layout_count:
+                    raise
+            else:
+                if self._layout_count == layout_count:
+                    return found
+        raise Rejected(
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            f"the files of {self.topic_partition} keep changing; ask again",
+        )
 
     def aborted_transactions(
         self, start: Offset, end_offset: Offset
@@ -688,8 +744,15 @@ class Log:
         )
 
     def segment_facts(self) -> list[SegmentFacts]:
-        """What retention goes by; reads the time index of segments not looked at before."""
-        return self._segments.facts(self.log_end)
+        """What retention goes by; reads the time index of segments not looked at before.
+
+        Raises Rejected while an index of one is being made anew.
+        """
+        try:
+            return self._segments.facts(self.log_end)
+        except IndexDamaged as damaged:
+            self._renew_indexes(self._segments.around(damaged.base_offset)[0], damaged)
+            return self._segments.facts(self.log_end)
 
     def apply_retention(self, high_watermark: Offset, now: Millis) -> Expiry:
         """Delete the segments that ``core.retention`` says may go."""
@@ -743,6 +806,7 @@ class Log:
             created_at=Millis(facts.st_mtime_ns // 1_000_000),
         )
         self._segments.replace(run, new)
+        self._layout_count += 1
         # Snapshots of bases that are no more would be strays at the next start.
         self._forget_snapshots(
             [
@@ -832,6 +896,7 @@ class Log:
 
     def _delete_segments(self, doomed: list[Segment], delay_ms: int) -> None:
         """Rename to ``.deleted`` now, so that a crash leaves no half segment; unlink later."""
+        self._layout_count += 1
         paths = []
         for segment in doomed:
             segment.release()
@@ -960,6 +1025,8 @@ class Log:
     def abandon(self) -> None:
         """Let go of the files as they are."""
         self.closed = True
+        for renewal in self._renewals.values():
+            renewal.give_up()
         for segment in self._segments:
             segment.release()
 

@@ -54,13 +54,23 @@ _walk = Struct(">qi4xb6xi")
 _WALK_SIZE = _walk.size
 
 
+class IndexDamaged(Corrupt):
+    """The indexes of a closed segment must be made anew, which takes too long to do it here."""
+
+    def __init__(self, base_offset: Offset, problem: str) -> None:
+        super().__init__(problem)
+        self.base_offset = base_offset
+
+
 class IndexCache:
     """Bounds the memory of indexes that were read from files: the longest unused goes first."""
 
-    __slots__ = ("_held", "_size", "size_max")
+    __slots__ = ("_held", "_size", "renewable_size_max", "size_max")
 
-    def __init__(self, size_max: int = 8 << 20) -> None:
+    def __init__(self, size_max: int = 8 << 20, renewable_size_max: int = 2**63 - 1) -> None:
         self.size_max = size_max
+        # Damaged indexes of closed segments up to this size are made anew on the spot.
+        self.renewable_size_max = renewable_size_max
         self._size = 0
         self._held: dict[Segment, int] = {}
 
@@ -200,6 +210,10 @@ class Segment:
         return self._time_index if self._time_index is not None else self._load_indexes()[1]
 
     @property
+    def renewable_size_max(self) -> int:
+        return self._resources.indexes.renewable_size_max
+
+    @property
     def index_size(self) -> int:
         """Roughly the memory that the indexes take."""
         if self._index is None or self._time_index is None:
@@ -229,12 +243,34 @@ class Segment:
             self._resources.indexes.loaded(self, self.index_size)
         return index, time_index
 
+    def forget_indexes(self) -> None:
+        """Their files were replaced."""
+        self._resources.indexes.forget(self)
+        self.drop_indexes()
+        self._max_timestamp = None
+
+    def take_times(self, other: "Segment") -> None:
+        """Know of the largest time what ``other`` knows, which has the same files."""
+        self._max_timestamp = other._max_timestamp
+        self.max_timestamp_offset = other.max_timestamp_offset
+
     def _renew_indexes(self, problem: Exception) -> tuple[OffsetIndex, TimeIndex]:
+        if not self.active and self.size > self._resources.indexes.renewable_size_max:
+            raise IndexDamaged(
+                self.base_offset, f"the indexes of {self.path('log')} are damaged: {problem}"
+            ) from None
         log.warning("the indexes of %s are made anew from the log: %s", self.path("log"), problem)
         return self.rebuild_indexes()
 
     def rebuild_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         """Make both indexes anew from the batches, and save them."""
+        indexes = self.read_indexes_from_log()
+        self.save_indexes()
+        if not self.active:
+            self._resources.indexes.loaded(self, self.index_size)
+        return indexes
+
+    def read_indexes_from_log(self) -> tuple[OffsetIndex, TimeIndex]:
         self.start_indexes()
         size, self.size = self.size, 0
         scan = Scan(self.open(), Position(0), Position(size), self.base_offset, check_crc=False)
@@ -245,10 +281,7 @@ class Segment:
             raise Corrupt(f"{self.path('log')}: {scan.problem} at byte {scan.valid_end}")
         if not self.active:
             self.close_time_index()
-        self.save_indexes()
         assert self._index is not None and self._time_index is not None
-        if not self.active:
-            self._resources.indexes.loaded(self, self.index_size)
         return self._index, self._time_index
 
     def save_indexes(self) -> None:

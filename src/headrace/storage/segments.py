@@ -5,26 +5,15 @@ one that grows. A segment reaches up to the base of the next, though compaction
 may have emptied its end.
 """
 
-import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from headrace.core.retention import SegmentFacts
-from headrace.model.errors import Corrupt
-from headrace.model.ids import LeaderEpoch, Millis, Offset, Position, ProducerId
+from headrace.model.ids import Offset, Position, ProducerId
 from headrace.storage.files import FileSlice
 from headrace.storage.segment import Segment
 
-log = logging.getLogger(__name__)
-
 _RECENT_COUNT = 32
-
-
-class TimedOffset(NamedTuple):
-    offset: Offset
-    timestamp: Millis
-    leader_epoch: LeaderEpoch
 
 
 class Segments:
@@ -150,13 +139,10 @@ class Segments:
             return FileSlice(segment.open(), start, end - start)
         return None
 
-    def renew_indexes(self, offset: Offset, problem: Corrupt) -> None:
-        """An index was wrong about where a batch begins; the log never is."""
-        log.warning("%s; the indexes of that segment are made anew", problem)
+    def around(self, offset: Offset) -> list[Segment]:
+        """The one that holds ``offset``, and the next: a read may have gone on in it."""
         slot = self.slot_of(offset)
-        self._recent.clear()
-        for segment in self.items[slot : slot + 2]:  # a read may have gone on in the next one
-            segment.rebuild_indexes()
+        return self.items[slot : slot + 2]
 
     def bytes_between(self, start: Offset, end_offset: Offset, log_end: Offset) -> int:
         """About how many bytes [start, end_offset) has, which is not empty."""
@@ -169,46 +155,6 @@ class Segments:
             end = self.items[last].position_of(end_offset)
         between = sum(segment.size for segment in self.items[first:last])
         return max(between - skipped + end, 1)
-
-    def offset_for_time(self, timestamp: Millis, log_start: Offset) -> TimedOffset | None:
-        """The first record at or after ``timestamp``, not below ``log_start``."""
-        from headrace.records.record import iter_records
-
-        for segment in list(self.items):
-            if segment.max_timestamp < timestamp:
-                continue
-            start = max(log_start, segment.base_offset + segment.time_index.floor(timestamp))
-            scan = segment.batches_from(segment.position_of(Offset(start)))
-            for _, header in scan:
-                if header.max_timestamp < timestamp:
-                    continue
-                for record in iter_records(scan.batch()):
-                    if record.timestamp >= timestamp and record.offset >= log_start:
-                        return TimedOffset(
-                            Offset(record.offset),
-                            Millis(record.timestamp),
-                            LeaderEpoch(header.leader_epoch),
-                        )
-        return None
-
-    def max_timestamp(self) -> TimedOffset | None:
-        """The first record with the largest timestamp."""
-        from headrace.records.record import iter_records
-
-        filled = [segment for segment in self.items if segment.size > 0]
-        newest = max(filled, key=lambda segment: segment.max_timestamp, default=None)
-        if newest is None or newest.max_timestamp < 0:
-            return None
-        scan = newest.batches_from(newest.position_of(newest.max_timestamp_offset))
-        for _, header in scan:
-            for record in iter_records(scan.batch()):
-                if record.timestamp >= newest.max_timestamp:
-                    return TimedOffset(
-                        Offset(record.offset),
-                        Millis(record.timestamp),
-                        LeaderEpoch(header.leader_epoch),
-                    )
-        return None
 
     def aborted_between(self, start: Offset, end_offset: Offset) -> list[tuple[ProducerId, Offset]]:
         found: list[tuple[ProducerId, Offset]] = []

@@ -19,6 +19,7 @@ from headrace.records.batch import GZIP, headers, seal
 from headrace.records.compression import compress
 from headrace.records.record import Record, build_batch, iter_records
 from headrace.storage import compaction
+from headrace.storage.background import child_environment
 from headrace.storage.cleaner import Job
 from headrace.storage.compaction import (
     ChildDied,
@@ -398,7 +399,7 @@ def test_the_child_ends_when_its_parent_does(disk: Disk) -> None:
         [sys.executable, "-P", "-m", "headrace.storage.cleaner"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=compaction._environment(),
+        env=child_environment(),
     ) as child:
         assert child.stdin is not None
         child.stdin.write(job.to_json().encode() + b"\n")

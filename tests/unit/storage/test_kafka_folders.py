@@ -51,8 +51,8 @@ def test_whose_folder_it_is_is_known(disk):
 
 
 def test_times_are_found(disk):
-    assert disk.log(PLAIN).offset_for_time(1700000002105)[:2] == (75, 1700000002105)
-    assert disk.log(PLAIN).max_timestamp()[:2] == (149, 1700000004209)
+    assert disk.log(PLAIN).offset_for_time(1700000002105)()[:2] == (75, 1700000002105)
+    assert disk.log(PLAIN).max_timestamp()()[:2] == (149, 1700000004209)
     append_times = [h.log_append_time for _, h in headers(read_bytes(disk.log(APPEND_TIME), 0))]
     assert append_times == [True] * 3
 

@@ -311,27 +311,27 @@ def test_a_time_is_found_record_by_record(log):
         append(log, batch(b"a" * 300, timestamp=NOW + i), leader_epoch=6)
     log.roll(NOW)
     append(log, batch(b"last", timestamp=NOW + 500))
-    assert log.offset_for_time(NOW - 5)[:2] == (0, NOW)
-    assert log.offset_for_time(NOW + 40) == (20, NOW + 40, 6)
-    assert log.offset_for_time(NOW + 41)[:2] == (21, NOW + 42)
-    assert log.offset_for_time(NOW + 99)[:2] == (50, NOW + 500)
-    assert log.offset_for_time(NOW + 501) is None
+    assert log.offset_for_time(NOW - 5)()[:2] == (0, NOW)
+    assert log.offset_for_time(NOW + 40)() == (20, NOW + 40, 6)
+    assert log.offset_for_time(NOW + 41)()[:2] == (21, NOW + 42)
+    assert log.offset_for_time(NOW + 99)()[:2] == (50, NOW + 500)
+    assert log.offset_for_time(NOW + 501)() is None
 
 
 def test_times_below_the_log_start_are_not_found(log):
     for i in range(5):
         append(log, batch(b"a", b"b", timestamp=NOW + i))
     log.move_start_to(5)
-    assert log.offset_for_time(NOW)[:2] == (5, NOW + 2)
+    assert log.offset_for_time(NOW)()[:2] == (5, NOW + 2)
 
 
 def test_the_largest_time_is_found_though_later_records_are_older(log):
-    assert log.max_timestamp() is None
+    assert log.max_timestamp()() is None
     for timestamp in (3, 9, 4):
         append(log, batch(b"x", b"y", timestamp=NOW + timestamp))
     log.roll(NOW)
     append(log, batch(b"z", timestamp=NOW + 5))
-    assert log.max_timestamp()[:2] == (2, NOW + 9)
+    assert log.max_timestamp()()[:2] == (2, NOW + 9)
 
 
 # -- rolling -----------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Opening a folder after a clean stop, a crash, a torn write or a flipped bit."""
 
+import asyncio
 import logging
 import os
 
@@ -48,7 +49,7 @@ def state(log):
         log.producers.ongoing,
         list(log.history.reigns),
         log.aborted_transactions(0, log.log_end),
-        log.max_timestamp(),
+        asyncio.run(log.look_up(log.max_timestamp)),
     )
 
 

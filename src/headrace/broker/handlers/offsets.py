@@ -1,6 +1,5 @@
 """ListOffsets and OffsetForLeaderEpoch: where records are, by place, by time and by reign."""
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from headrace.broker.context import Context
@@ -84,9 +83,9 @@ async def _find(
         raise Rejected(ErrorCode.INVALID_REQUEST, f"there is no special timestamp {timestamp}")
     try:
         if timestamp == MAX_TIMESTAMP:
-            found = await asyncio.to_thread(log.max_timestamp)
+            found = await log.look_up(log.max_timestamp)
         else:
-            found = await asyncio.to_thread(log.offset_for_time, Millis(timestamp))
+            found = await log.look_up(lambda: log.offset_for_time(Millis(timestamp)))
     except FileNotFoundError as gone:
         # Retention or compaction took the segment away meanwhile, or the whole topic is gone.
         raise Rejected(

@@ -16,7 +16,7 @@ from headrace.broker.replicas import Replica
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicId, TopicPartition
 from headrace.net.link import Link, Slot
-from headrace.records.batch import BadBatch, check_produced
+from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, BadBatch, check_produced
 from headrace.wire import messages as m
 from headrace.wire.framing import encode_response
 from headrace.wire.produce import ProduceShape, outcome_position
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.broker.app import Broker
     from headrace.broker.markers import Codes
     from headrace.records.record import RecordFault
+    from headrace.storage.checking import Checking
 
 _log = logging.getLogger(__name__)
 
@@ -182,6 +183,7 @@ class Producing:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._turn: list[Produced] = []
+        self._checking: Checking | None = None
 
     @property
     def turn_open(self) -> bool:
@@ -322,7 +324,7 @@ class Producing:
         for outcome, replica, records in opening:
             try:
                 check_produced(memoryview(records), context.api_version)
-                opened, errors = await asyncio.to_thread(_open_batch, replica, records)
+                opened, errors = await self._open_batch(replica, records)
             except Rejected as refusal:
                 outcome.refuse(refusal)
                 continue
@@ -351,6 +353,31 @@ class Producing:
         produced.written(await replicas.flush(replicas.take_unflushed()))
         self._answer_or_park(produced)
         self._broker.dispatch.serve_committed()
+
+    async def _open_batch(
+        self, replica: Replica, records: bytearray
+    ) -> "tuple[bytearray, list[RecordFault]]":
+        """Check and recompress one batch; the faults found in it, if any."""
+        # Here, not above: most brokers never open a batch.
+        from headrace.records.record import recompress
+        from headrace.storage.checking import Checking
+
+        compacted = "compact" in replica.log.config.cleanup_policy
+        if replica.opens_batches:
+            if self._checking is None:
+                self._checking = Checking()
+            faults = await self._checking.check(records, compacted=compacted)
+            if faults:
+                return records, faults
+        codec = replica.codec_wanted
+        if codec is not None and records[ATTRIBUTES_AT + 1] & CODEC_MASK != codec:
+            # A thread will do: only native code touches the records.
+            return bytearray(await asyncio.to_thread(recompress, records, codec)), []
+        return records, []
+
+    async def close(self) -> None:
+        if self._checking is not None:
+            await self._checking.close()
 
     # --- answering -----------------------------------------------------------
 
@@ -433,17 +460,3 @@ class Producing:
                 )
         assert produced.slot is not None
         produced.slot.answer(produced.encode())
-
-
-def _open_batch(replica: Replica, records: bytearray) -> tuple[bytearray, list["RecordFault"]]:
-    """Check and recompress one batch. Runs in a thread: most of it is native code."""
-    from headrace.records.record import recompress, validate_records
-
-    compacted = "compact" in replica.log.config.cleanup_policy
-    if replica.opens_batches:
-        errors = validate_records(records, compacted=compacted)
-        if errors:
-            return records, errors
-    if replica.codec_wanted is not None:
-        return bytearray(recompress(records, replica.codec_wanted)), []
-    return records, []
