@@ -3,8 +3,11 @@
 import threading
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from headrace.model.errors import ErrorCode
+from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
@@ -99,3 +102,21 @@ def test_a_partition_moves_under_load_and_nothing_is_lost(tmp_path):
         consumer.close()
         assert values == list(range(len(sent)))
         assert (tmp_path / there.rpartition("/")[2] / "t-0").exists()
+
+
+def test_a_topics_level_is_what_the_broker_recompresses_with(tmp_path):
+    values = b"".join(b"%d words, and %d more\n" % (n * n, n % 77) for n in range(5000))
+    batch = build_batch([Record(0, -1, None, values)])
+    with (
+        Broker(data=tmp_path) as broker,
+        RawClient(broker.bootstrap_servers) as raw,
+    ):
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        sizes = {}
+        for level in (1, 9):
+            settings = {"compression.type": "gzip", "compression.gzip.level": str(level)}
+            topic = f"level-{level}"
+            admin.create_topics([NewTopic(topic, 1, config=settings)])[topic].result()
+            assert raw.produce(topic, batch).error_code == 0
+            sizes[level] = sum(held.get(f"{topic}-0", 0) for held in describe(raw).values())
+        assert 0 < sizes[9] < sizes[1] < len(batch)

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.model.errors import ConfigError, ErrorCode
+from headrace.net.listener import CreationRate
 from headrace.testing import Broker
 from tests.fakes.raw_client import RawClient
 from tests.faults.test_bad_input import a_batch
@@ -202,6 +203,46 @@ def test_limits_on_connections_are_kept_and_freed():
                     continue
         else:
             pytest.fail("places of closed connections were not given back")
+
+
+def test_a_listener_has_a_limit_of_its_own():
+    config = {
+        "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+        "inter.broker.listener.name": "INSIDE",
+        "listener.name.outside.max.connections": 1,
+    }
+    with Broker(config=config) as broker:
+        outside = "{}:{}".format(*broker._runner._node.addresses["OUTSIDE"])
+        with RawClient(outside) as first, RawClient(outside) as second:
+            assert first.metadata().brokers
+            assert second.is_closed_by_broker()
+            for _ in range(3):
+                with RawClient(broker.bootstrap_servers) as inside:
+                    assert inside.metadata().brokers
+
+
+def test_connections_that_come_too_fast_wait_their_turn():
+    with Broker(config={"max.connection.creation.rate": 20}) as broker:
+        clients = [RawClient(broker.bootstrap_servers) for _ in range(30)]
+        assert all(client.metadata().brokers for client in clients)
+        for client in clients:
+            client.sock.close()
+
+
+def test_a_rate_lets_in_so_many_per_second():
+    rate = CreationRate(4)
+    let_in = []
+    now = 1000.0
+    while now < 1003:
+        wait_s = rate.wait_s(now)
+        if wait_s == 0:
+            rate.came()
+            let_in.append(now)
+        now += max(wait_s, 0.001)
+    assert sum(at < 1000.2 for at in let_in) == 4, "what a quiet second saved"
+    assert len(let_in) in (15, 16)
+    assert CreationRate(0).wait_s(1.0) == 1
 
 
 def test_idle_connections_are_closed_after_their_time():

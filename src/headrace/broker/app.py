@@ -32,7 +32,7 @@ from headrace.model.config import BrokerConfig, topic_config
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, TopicId
 from headrace.net.buffers import BufferPool
-from headrace.net.listener import ConnectionLimits, Listener
+from headrace.net.listener import ConnectionLimits, CreationRate, Listener
 from headrace.storage.checkpoint import META_PROPERTIES, read_properties
 from headrace.storage.directory import Logs
 
@@ -65,6 +65,7 @@ class Broker:
             config.int("max.connections"),
             config.int("max.connections.per.ip"),
             config.connection_limits_by_host(),
+            CreationRate(config.int("max.connection.creation.rate")),
         )
         self.fetch_sessions = FetchSessions(
             config.int("max.incremental.fetch.session.cache.slots"),
@@ -88,6 +89,7 @@ class Broker:
         self._config = config
         self.limits.total_max = config.int("max.connections")
         self.limits.per_ip_max = config.int("max.connections.per.ip")
+        self.limits.creation_rate.per_second = config.int("max.connection.creation.rate")
         self.limits.per_ip = config.connection_limits_by_host()
         for log in self.logs:
             log.producers.expiration_ms = config.int("producer.id.expiration.ms")
@@ -136,6 +138,10 @@ class Broker:
                 send_buffer_size=self._socket_buffer("socket.send.buffer.bytes"),
                 receive_buffer_size=self._socket_buffer("socket.receive.buffer.bytes"),
                 backlog=config.int("socket.listen.backlog.size"),
+                connections_max=config.limit_of_listener(address.name, "max.connections"),
+                creation_rate=CreationRate(
+                    config.limit_of_listener(address.name, "max.connection.creation.rate")
+                ),
             )
             self._listeners.append(listener)
             self.addresses[address.name] = listener.bind()

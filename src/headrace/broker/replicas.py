@@ -44,6 +44,7 @@ class Replica:
         "leadership",
         "opens_batches",
         "codec_wanted",
+        "codec_level",
         "_owner",
     )
 
@@ -61,6 +62,9 @@ class Replica:
         self.opens_batches = self._owner.validates_records or "compact" in config.cleanup_policy
         # None: batches stay in the codec that the producer chose.
         self.codec_wanted = CODEC_BY_SETTING[config.compression_type]
+        self.codec_level: int | None = getattr(
+            config, f"compression_{config.compression_type}_level", None
+        )
 
     def must_unpack(self, records: memoryview) -> bool:
         """Whether a produced batch has to be opened, which is done off the loop."""

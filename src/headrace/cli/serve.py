@@ -226,6 +226,8 @@ async def _serve(
     log = logging.getLogger(__name__)
     for warning in config.warnings:
         log.warning(warning)
+    for note in config.notes:
+        log.info(note)
     broker = Broker(config)
     loop = asyncio.get_running_loop()
     stop_asked = asyncio.Event()

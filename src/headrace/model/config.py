@@ -80,6 +80,8 @@ _QUIET_REASONS = frozenset(
 )
 
 _HOUR_MS = 3_600_000
+_PER_LISTENER = ("max.connections", "max.connection.creation.rate")
+_NO_LIMIT = 2**31 - 1
 
 
 def row_of(name: str) -> Row | None:
@@ -115,6 +117,7 @@ class BrokerConfig:
         "node_id_is_given",
         "_given",
         "_dynamic",
+        "_of_listeners",
         "_parsed",
         "_topic_defaults",
     )
@@ -129,6 +132,7 @@ class BrokerConfig:
     node_id_is_given: _Bool
     _given: dict[_Str, _Str]
     _dynamic: Mapping[_Str, _Str]
+    _of_listeners: dict[tuple[_Str, _Str], _Int]
     _parsed: dict[_Str, Value]
     _topic_defaults: TopicConfig | None
 
@@ -140,6 +144,7 @@ class BrokerConfig:
         config.warnings = []
         config.notes = []
         config._given = {}
+        config._of_listeners = {}
         config._dynamic = {}
         config._parsed = {}
         config._topic_defaults = None
@@ -172,6 +177,7 @@ class BrokerConfig:
         config.advertised_listeners = self.advertised_listeners
         config.inter_broker_listener = self.inter_broker_listener
         config._given = self._given
+        config._of_listeners = self._of_listeners
         config._dynamic = dict(overrides)
         config._parsed = {"node.id": self.node_id, "broker.id": self.node_id}
         config._topic_defaults = None
@@ -337,7 +343,11 @@ class BrokerConfig:
             _, _, inner = name.removeprefix("listener.name.").partition(".")
             row = BROKER.get(inner)
             if row is not None:
-                parse_value(name, text, row)
+                value = parse_value(name, text, row)
+                if inner in _PER_LISTENER and isinstance(value, _Int):
+                    whose = name.removeprefix("listener.name.").partition(".")[0].upper()
+                    self._of_listeners[whose, inner] = value
+                    return
                 self._no_effect(name, row[4] or "listener", changed=True)
                 return
             if inner.partition(".")[2].startswith(("sasl.", "ssl.", "connections.max.reauth")):
@@ -418,6 +428,12 @@ class BrokerConfig:
             )
         refuse_shared_ports(opened)
         self.listeners = tuple(opened)
+        names = {listener.name for listener in opened}
+        self.warnings += [
+            f"listener.name.{whose.lower()}.{inner} has no effect: there is no listener {whose}"
+            for whose, inner in self._of_listeners
+            if whose not in names
+        ]
         self.advertised_listeners = self._advertised(protocols, controller_names)
         self.inter_broker_listener = self._inter_broker_listener()
 
@@ -522,6 +538,10 @@ class BrokerConfig:
                 f"default.replication.factor={self.int('default.replication.factor')}: "
                 "the smaller of it and a partition's replica count counts"
             )
+
+    def limit_of_listener(self, listener: _Str, name: _Str) -> _Int:
+        """``listener.name.LISTENER.name``; without it only the limit for all counts."""
+        return self._of_listeners.get((listener, name), _NO_LIMIT)
 
     def connection_limits_by_host(self) -> dict[_Str, _Int]:
         """``max.connections.per.ip.overrides`` as host or address -> limit."""

@@ -2,8 +2,9 @@
 
 The limits are Kafka's (``max.connections``, ``max.connections.per.ip`` and its overrides). Over
 the limit a connection is closed at once, with one log line per address and second, so that a
-flood of them fills neither memory nor the log. When the process runs out of file descriptors,
-accepting pauses for a moment instead of spinning: the kernel keeps the callers in its backlog.
+flood of them fills neither memory nor the log. Those that come faster than
+``max.connection.creation.rate`` wait in the kernel's backlog until it is their turn. When the
+process runs out of file descriptors, accepting pauses for a moment instead of spinning.
 """
 
 import asyncio
@@ -22,11 +23,40 @@ _ACCEPTS_PER_EVENT = 64  # then others get their turn
 _PAUSE_S = 0.2
 
 
+class CreationRate:
+    """So many connections per second; after a quiet second, as many at once."""
+
+    def __init__(self, per_second: int) -> None:
+        self.per_second = per_second
+        self._allowance = float(per_second)
+        self._counted_at = 0.0
+
+    def wait_s(self, now: float) -> float:
+        """How long nobody more may come in; 0 if somebody may now."""
+        earned = (now - self._counted_at) * self.per_second
+        self._allowance = min(self._allowance + earned, float(max(self.per_second, 1)))
+        self._counted_at = now
+        if self._allowance >= 1:
+            return 0
+        return min((1 - self._allowance) / self.per_second, 1) if self.per_second else 1
+
+    def came(self) -> None:
+        self._allowance -= 1
+
+
 class ConnectionLimits:
     """How many connections there are and may be, over all listeners of a broker."""
 
-    def __init__(self, total_max: int, per_ip_max: int, per_ip: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        total_max: int,
+        per_ip_max: int,
+        per_ip: Mapping[str, int],
+        creation_rate: CreationRate,
+    ) -> None:
         self.total_max = total_max
+        self.creation_rate = creation_rate
+        self.count_by_listener: Counter[str] = Counter()
         self.per_ip_max = per_ip_max
         self.per_ip = dict(per_ip)
         self.links: set[Link] = set()
@@ -44,10 +74,12 @@ class ConnectionLimits:
     def opened(self, link: Link) -> None:
         self.links.add(link)
         self.count_by_ip[link.peer_host] += 1
+        self.count_by_listener[link.listener_name] += 1
 
     def closed(self, link: Link) -> None:
         if link in self.links:
             self.links.discard(link)
+            self.count_by_listener[link.listener_name] -= 1
             self.count_by_ip[link.peer_host] -= 1
             if not self.count_by_ip[link.peer_host]:
                 del self.count_by_ip[link.peer_host]
@@ -67,6 +99,8 @@ class Listener:
         send_buffer_size: int | None,
         receive_buffer_size: int | None,
         backlog: int,
+        connections_max: int,
+        creation_rate: CreationRate,
     ) -> None:
         self.name = name
         self._host = host
@@ -78,6 +112,8 @@ class Listener:
         self._send_buffer_size = send_buffer_size
         self._receive_buffer_size = receive_buffer_size
         self._backlog = backlog
+        self._connections_max = connections_max
+        self._creation_rates = (creation_rate, limits.creation_rate)
         self._sock: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pause: asyncio.TimerHandle | None = None
@@ -120,6 +156,10 @@ class Listener:
     def _acceptable(self) -> None:
         assert self._sock is not None and self._loop is not None
         for _ in range(_ACCEPTS_PER_EVENT):
+            wait_s = max(rate.wait_s(self._loop.time()) for rate in self._creation_rates)
+            if wait_s > 0:
+                self._pause_accepting(wait_s)
+                return
             try:
                 sock, address = self._sock.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -127,14 +167,26 @@ class Listener:
             except OSError as error:
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     raise
-                self._pause_accepting(error)
+                _log.error(
+                    "listener %s pauses accepting with %d connections open: %s. "
+                    "Raise the limit on open files (ulimit -n) or lower max.connections",
+                    self.name,
+                    len(self._limits.links),
+                    error.strerror,
+                )
+                self._pause_accepting(_PAUSE_S)
                 return
+            for rate in self._creation_rates:
+                rate.came()
             self._accepted(sock, address)
 
     def _accepted(self, sock: socket.socket, address: tuple[str, int]) -> None:
         assert self._loop is not None
         host = address[0].removeprefix("::ffff:")
         refusal = self._limits.refusal(host)
+        count = self._limits.count_by_listener[self.name]
+        if refusal is None and count >= self._connections_max:
+            refusal = f"{count} connections are open on this listener, which is its limit"
         if refusal is not None:
             sock.close()
             now = self._loop.time()
@@ -162,17 +214,11 @@ class Listener:
         )
         self._limits.opened(link)
 
-    def _pause_accepting(self, error: OSError) -> None:
+    def _pause_accepting(self, wait_s: float) -> None:
+        """Callers wait in the kernel's backlog meanwhile."""
         assert self._sock is not None and self._loop is not None
-        _log.error(
-            "listener %s pauses accepting with %d connections open: %s. "
-            "Raise the limit on open files (ulimit -n) or lower max.connections",
-            self.name,
-            len(self._limits.links),
-            error.strerror,
-        )
         self._loop.remove_reader(self._sock.fileno())
-        self._pause = self._loop.call_later(_PAUSE_S, self._accept_again)
+        self._pause = self._loop.call_later(wait_s, self._accept_again)
 
     def _accept_again(self) -> None:
         assert self._sock is not None and self._loop is not None

@@ -37,25 +37,30 @@ _XERIAL_HEAD = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"  # version, l
 _XERIAL_BLOCK_SIZE = 32 * 1024
 _SNAPPY_RATIO_MAX = 32  # its longest copy makes 64 bytes of 3
 _i32 = Struct(">i")
+_LZ4_FAST = 9
+_ZSTD_DEFAULT = 3
 _GZIP_WBITS = 31  # a gzip head is expected, with the largest window
 
 
-def compress(codec: int, data: Buffer) -> bytes:
+def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """``level`` counts as in Kafka's settings; None is the default there. Snappy has none."""
     if codec == NO_CODEC:
         return bytes(data)
     if codec == GZIP:
-        packer = zlib.compressobj(wbits=_GZIP_WBITS)
+        packer = zlib.compressobj(-1 if level is None else level, wbits=_GZIP_WBITS)
         return packer.compress(data) + packer.flush()
     import cramjam
 
     if codec == SNAPPY:
         return _compress_xerial(cramjam.snappy, memoryview(data))
     if codec == LZ4:
-        frame = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+        # Java's clients take the fast compressor at their default level, the thorough one else.
+        native = None if level in (None, _LZ4_FAST) else level
+        frame = cramjam.lz4.Compressor(native, content_checksum=False, block_linked=False)
         frame.compress(bytes(data))
         return bytes(frame.finish())
     if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(data))
+        return bytes(cramjam.zstd.compress(data, _ZSTD_DEFAULT if level is None else level))
     raise _no_such_codec(codec)
 
 

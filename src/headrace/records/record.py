@@ -309,12 +309,14 @@ def marker_type(key: bytes | None) -> int:
     return kind
 
 
-def recompress(batch: Buffer, codec: int, limit: int = DECOMPRESSED_SIZE_MAX) -> bytes:
+def recompress(
+    batch: Buffer, codec: int, level: int | None = None, limit: int = DECOMPRESSED_SIZE_MAX
+) -> bytes:
     """The same batch with another codec. Only native code touches the records."""
     header = read_header(batch)
     section = open_records(batch, header, limit)
     attributes = header.attributes & ~CODEC_MASK | codec
-    return assemble(header._replace(attributes=attributes), compress(codec, section))
+    return assemble(header._replace(attributes=attributes), compress(codec, section, level))
 
 
 def validate_records(

@@ -124,6 +124,14 @@ def write_all(fd: int, views: Sequence[memoryview | bytes], position: int, size:
             raise OSError(errno.EIO, "the file takes no more bytes")
 
 
+def preallocate(fd: int, size: int) -> None:
+    """Give the file its size, and blocks on the disk where the system can."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(fd, 0, size)
+    else:
+        os.ftruncate(fd, size)
+
+
 def read_into(fd: int, view: memoryview, position: Position) -> int:
     """Fill ``view`` from ``position``; fewer bytes only at the end of the file."""
     filled = 0

@@ -223,6 +223,7 @@ class Log:
             producers=producers,
             history=history,
             index_interval_size=config.index_interval_bytes,
+            preallocated_size=_preallocated_size(config),
         )
         if directory.clean_start and loaded.recovered_size == 0:
             recovery_point = loaded.log_end
@@ -717,8 +718,15 @@ class Log:
         old = self._segments.active
         if old.base_offset == base_offset:
             return False
-        new = Segment.create(str(self.folder), base_offset, self.directory.resources, now)
+        new = Segment.create(
+            str(self.folder),
+            base_offset,
+            self.directory.resources,
+            now,
+            _preallocated_size(self.config),
+        )
         try:
+            old.trim()
             old.close_time_index()
             old.save_indexes()
             self._take_snapshot(sync=False)
@@ -862,7 +870,8 @@ class Log:
         now = self._segments.active.created_at
         self._delete_segments(self._segments.take_all(), 0)
         folder, resources = str(self.folder), self.directory.resources
-        self._segments.append(Segment.create(folder, new_start, resources, now))
+        size = _preallocated_size(self.config)
+        self._segments.append(Segment.create(folder, new_start, resources, now, size))
         self.log_start = new_start
         self.history.clear()
         self.producers.clear()
@@ -1012,6 +1021,8 @@ class Log:
         if self.closed:
             return
         assert not self._views, "write or undo what is staged first"
+        if self.offline is None and self.config.preallocate:
+            self._segments.active.trim()
         if self.offline is None and not self.is_settled:
             self._segments.active.close_time_index()
             self._take_snapshot(sync=sync)
@@ -1046,6 +1057,10 @@ def _read_small_files(folder: str) -> tuple[TopicId | None, EpochHistory | None]
     except Corrupt as problem:
         log.warning("%s; the leader epochs are taken from the batches", problem)
         return topic_id, None
+
+
+def _preallocated_size(config: TopicConfig) -> int:
+    return config.segment_bytes if config.preallocate else 0
 
 
 def doomed_path(folder: Path, topic_partition: TopicPartition) -> Path:

@@ -108,6 +108,7 @@ def load(
     producers: Producers,
     history: EpochHistory,
     index_interval_size: int,
+    preallocated_size: int = 0,
 ) -> Loaded:
     """Open every segment that ``listing`` shows, the last one as the active one."""
     bases = sorted(listing.log_sizes)
@@ -126,7 +127,7 @@ def load(
     recovered_size = 0
     log_end = log_start
     if not segments:
-        segments = [Segment.create(folder, log_start, resources, now)]
+        segments = [Segment.create(folder, log_start, resources, now, preallocated_size)]
     elif clean:
         try:
             log_end = _open_active(segments[-1])
@@ -148,7 +149,7 @@ def load(
         )  # fmt: skip
         for segment in segments:
             remove(segment)
-        segments = [Segment.create(folder, log_start, resources, now)]
+        segments = [Segment.create(folder, log_start, resources, now, preallocated_size)]
         log_end = log_start
         producers.clear()
         drop_snapshots(folder, snapshot_offsets, list(snapshot_offsets))

@@ -27,7 +27,14 @@ from headrace.records.batch import (
 )
 from headrace.records.checksum import crc32c
 from headrace.storage import transactions
-from headrace.storage.files import OpenFile, OpenFiles, read_file, read_into, write_all
+from headrace.storage.files import (
+    OpenFile,
+    OpenFiles,
+    preallocate,
+    read_file,
+    read_into,
+    write_all,
+)
 from headrace.storage.index import (
     NO_TIMESTAMP,
     OFFSET_ENTRY_SIZE,
@@ -150,13 +157,25 @@ class Segment:
 
     @classmethod
     def create(
-        cls, folder: str, base_offset: Offset, resources: Resources, now: Millis
+        cls,
+        folder: str,
+        base_offset: Offset,
+        resources: Resources,
+        now: Millis,
+        preallocated_size: int = 0,
     ) -> "Segment":
-        """A new, empty, active segment with its files."""
+        """A new, empty, active segment with its files; ``trim`` takes back what it did not use."""
         segment = cls(folder, base_offset, 0, resources, created_at=now, aborted=[])
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         segment.file = OpenFile(segment.path("log"), flags)
         resources.files.opened(segment)
+        if preallocated_size:
+            try:
+                preallocate(segment.file.fd, preallocated_size)
+            except OSError:
+                segment.release()
+                os.unlink(segment.path("log"))  # noqa: PTH108
+                raise
         for suffix in ("index", "timeindex"):
             os.close(os.open(segment.path(suffix), flags, 0o644))
         segment.start_indexes()
@@ -185,6 +204,11 @@ class Segment:
         self._resources.indexes.forget(self)
         self.active = False
         self.drop_indexes()
+
+    def trim(self) -> None:
+        """End the file where its batches do."""
+        if os.fstat(self.open().fd).st_size > self.size:
+            os.ftruncate(self.open().fd, self.size)
 
     def activate(self) -> None:
         """Make an old segment the one that is written to: its indexes stay in memory."""

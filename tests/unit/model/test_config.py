@@ -375,11 +375,20 @@ def test_a_node_with_controller_listeners_alone_is_refused():
     assert "controller.listener.names" in refusal(values)
 
 
-def test_a_limit_of_one_listener_is_checked_and_said_to_have_no_effect():
+def test_limits_of_one_listener_are_its_own():
     name = "listener.name.plaintext.max.connections"
-    (warning,) = BrokerConfig.parse({name: "5"}, strict=True).warnings
-    assert warning.startswith(f"{name} has no effect: ")
+    config = BrokerConfig.parse({name: "5"}, strict=True)
+    assert config.warnings == []
+    assert config.limit_of_listener("PLAINTEXT", "max.connections") == 5
+    assert config.limit_of_listener("OTHER", "max.connections") == 2**31 - 1
+    assert config.with_dynamic({}).limit_of_listener("PLAINTEXT", "max.connections") == 5
     assert refusal({name: "few"}).startswith(f"{name}=few: ")
+
+
+def test_settings_of_one_listener_that_do_nothing_are_said_to():
+    for name in ("listener.name.gone.max.connections", "listener.name.plaintext.num.io.threads"):
+        (line,) = (config := BrokerConfig.parse({name: "5"})).warnings + config.notes
+        assert line.startswith(f"{name} has no effect: ")
 
 
 def test_limits_of_one_host():

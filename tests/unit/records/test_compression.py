@@ -83,3 +83,16 @@ def test_gzip_members_one_after_the_other_are_read_and_share_the_limit() -> None
     assert decompress(GZIP, data) == TEXT * 2
     with pytest.raises(BadBatch):
         decompress(GZIP, data, len(TEXT) * 2 - 1)
+
+
+@pytest.mark.parametrize(("codec", "least", "most"), [(GZIP, 1, 9), (LZ4, 1, 17), (ZSTD, -5, 19)])
+def test_a_higher_level_makes_less_of_the_same(codec: int, least: int, most: int) -> None:
+    data = b"".join(b"%d words, and %d more\n" % (n * n, n % 77) for n in range(5000))
+    little, much = (compress(codec, data, level) for level in (most, least))
+    assert len(little) < len(much)
+    assert decompress(codec, little) == decompress(codec, much) == data
+
+
+def test_lz4s_default_level_is_the_fast_compressor_as_in_java() -> None:
+    data = b"".join(b"%d words, and %d more\n" % (n * n, n % 77) for n in range(5000))
+    assert compress(LZ4, data, 9) == compress(LZ4, data) != compress(LZ4, data, 12)

@@ -12,7 +12,7 @@ from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import crc_holds, headers, read_header
 from headrace.records.record import iter_records
-from headrace.storage import files
+from headrace.storage import files, segment
 from headrace.storage.log import INTERNAL
 from headrace.storage.segment import Segment
 from tests.fakes.logs import (
@@ -785,3 +785,58 @@ def test_a_topic_with_the_longest_name_can_be_deleted(disk):
     log = disk.log(name)
     disk.logs.delete(name)
     assert len(log.folder.name) == 255
+
+
+# --- preallocate
+
+
+@pytest.fixture
+def preallocating(tmp_path):
+    config = settings(preallocate=True, segment_bytes=100_000)
+    disk = Disk(tmp_path / "preallocated", config=config)
+    yield disk
+    disk.crash()
+
+
+def size_on_disk(log, base=0):
+    return (log.folder / f"{base:020d}.log").stat().st_size
+
+
+def test_a_new_segment_has_its_size_at_once_and_gives_back_what_it_did_not_use(preallocating):
+    log = preallocating.log()
+    assert size_on_disk(log) == 100_000
+    fill(log, [b"x" * 1000] * 10)
+    assert log.size < 11_000
+    log.roll(NOW)
+    assert size_on_disk(log) == log.size < 11_000
+    assert size_on_disk(log, 10) == 100_000
+    preallocating.stop()
+    assert size_on_disk(log, 10) == 0
+    preallocating.start()
+    assert len(read_all(preallocating.log())) == 10
+
+
+def test_what_was_preallocated_is_no_record_after_a_crash(preallocating):
+    fill(preallocating.log(), [b"x" * 1000] * 10)
+    log = preallocating.restarted(clean=False)
+    assert log.log_end == 10 and len(read_all(log)) == 10
+    assert size_on_disk(log) == log.size
+    fill(log, [b"y"])
+    assert len(read_all(log)) == 11
+
+
+def test_a_disk_without_room_for_all_of_a_segment_refuses_it_and_leaves_nothing(
+    preallocating, monkeypatch
+):
+    log = preallocating.log()
+    fill(log, [b"x"])
+
+    def full(fd, size):
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(segment, "preallocate", full)
+    with pytest.raises(OSError, match="no room"):
+        log.roll(NOW)
+    assert not (log.folder / f"{1:020d}.log").exists()
+    fill(log, [b"y"])
+    assert len(read_all(log)) == 2

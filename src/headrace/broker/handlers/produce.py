@@ -372,7 +372,9 @@ class Producing:
         codec = replica.codec_wanted
         if codec is not None and records[ATTRIBUTES_AT + 1] & CODEC_MASK != codec:
             # A thread will do: only native code touches the records.
-            return bytearray(await asyncio.to_thread(recompress, records, codec)), []
+            return bytearray(
+                await asyncio.to_thread(recompress, records, codec, replica.codec_level)
+            ), []
         return records, []
 
     async def close(self) -> None:

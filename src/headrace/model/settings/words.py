@@ -25,10 +25,7 @@ REASONS = {
     "recovery": "logs are opened lazily and only unflushed tails are read at start",
     "cleaner": "one child process compacts, one log at a time",
     "cleaner_buffer": "compaction works in memory bounded by log.cleaner.dedupe.buffer.size",
-    "levels": "the broker recompresses at the codec's own level",
-    "growth": "files grow as they are written; nothing is gained by zeros ahead",
-    "creation": "connections are limited by their number, not by how fast they come",
-    "listener": "limits count the connections of all listeners together",
+    "listener": "it is the same for all listeners",
     "queue": "requests stand in no queue: a connection with too many in work is not read",
     "chores": "each chore waits for its own interval first",
     "checkpoints": "all are written together, by replica.high.watermark.checkpoint.interval.ms",
@@ -60,7 +57,10 @@ MEANINGS = {
     # connections and requests
     "connections.max.idle.ms": "a connection without requests for so long is closed",
     "fetch.max.bytes": "the largest answer to a fetch, whatever the client asks for",
-    "max.connections": "open connections at most",
+    "max.connection.creation.rate": (
+        "new connections per second; also as listener.name.NAME.max.connection.creation.rate"
+    ),
+    "max.connections": "open connections at most; also as listener.name.NAME.max.connections",
     "max.connections.per.ip": "open connections at most from one address",
     "max.connections.per.ip.overrides": "host:limit pairs that differ from max.connections.per.ip",
     "max.incremental.fetch.session.cache.slots": "fetch sessions kept at most",
@@ -77,6 +77,9 @@ MEANINGS = {
     "num.partitions": "partitions of a topic created without a number",
     # the log
     "cleanup.policy": "delete old segments, compact by key, both, or (empty) neither",
+    "compression.gzip.level": "the level where compression.type makes the broker use gzip",
+    "compression.lz4.level": "the level where it makes it use lz4; 9 is the fast one, as in Kafka",
+    "compression.zstd.level": "the level where it makes it use zstd",
     "compression.type": "producer keeps batches as they came; else the broker recompresses",
     "delete.retention.ms": "how long compaction keeps a tombstone",
     "file.delete.delay.ms": "how long a deleted file stays on disk, renamed",
@@ -92,6 +95,7 @@ MEANINGS = {
     "min.cleanable.dirty.ratio": "share of uncompacted log from which compaction runs",
     "min.compaction.lag.ms": "a record stays uncompacted at least so long",
     "min.insync.replicas": "in-sync replicas needed for acks=all, at most all of them",
+    "preallocate": "a new segment gets its whole size on disk at once",
     "retention.bytes": "size per partition above which old segments go; -1: no limit",
     "retention.ms": "age above which segments go; -1: no limit",
     "segment.bytes": "size at which a segment is closed",
