@@ -587,6 +587,146 @@ def _get_offsets(arguments: Sequence[str]) -> Translation:
     return _said(["topics", "offsets", *names, "--time", at], given)
 
 
+_GROUP_ACTIONS = ("--list", "--describe", "--reset-offsets", "--delete", "--delete-offsets")
+
+
+def _consumer_groups(arguments: Sequence[str]) -> Translation:
+    given = _options(
+        "kafka-consumer-groups",
+        arguments,
+        (
+            *_ADDRESS,
+            "--group",
+            "--topic",
+            "--timeout",
+            "--command-config",
+            *_RESET_PLACES,
+            "--by-duration",
+            "--shift-by",
+            "--from-file",
+        ),
+        (
+            *_GROUP_ACTIONS,
+            *_RESET_WORDS,
+            "--offsets",
+            "--members",
+            "--state",
+            "--type",
+            "--verbose",
+            "--all-topics",
+            "--execute",
+            "--dry-run",
+            "--new-consumer",
+            "--help",
+        ),
+    )
+    if "--help" in given.flags:
+        return Translation(["groups", "--help"])
+    if given.positional:
+        raise _Refused(
+            f"kafka-consumer-groups: {given.positional[0]!r} is not understood; 'headrace groups "
+            "list' shows all groups with state and type"
+        )
+    action = _only("kafka-consumer-groups", given, _GROUP_ACTIONS)
+    if action == "--list":
+        return _said(["groups", "list"], given)
+    named = given.all("--group")
+    if not named:
+        raise _Refused(f"kafka-consumer-groups {action}: --group is missing")
+    match action:
+        case "--describe" if "--members" not in given.flags:
+            return _said(["groups", "describe", *named], given)
+        case "--delete":
+            return _said(["groups", "delete", *named], given)
+    if len(named) > 1:
+        raise _Refused(f"kafka-consumer-groups {action}: one --group at a time")
+    topics = _renamed(given, "--topic", "--topic")
+    match action:
+        case "--describe":
+            return _said(["groups", "members", *named], given)
+        case "--delete-offsets":
+            return _said(["groups", "delete-offsets", *named, *topics], given)
+    execute = ["--execute"] if "--execute" in given.flags else []
+    return _said(["groups", "reset", *named, *topics, *_reset_to(given), *execute], given)
+
+
+_RESET_PLACES = ("--to-offset", "--to-datetime")
+_RESET_WORDS = ("--to-earliest", "--to-latest", "--to-current")
+
+
+def _reset_to(given: _Given) -> list[str]:
+    """Where a group is to go, as ``groups reset`` says it."""
+    ways = [["--to", word.removeprefix("--to-")] for word in _RESET_WORDS if word in given.flags]
+    ways += [["--to", value] for value in given.all(*_RESET_PLACES)]
+    ways += [["--to", _duration(value)] for value in given.all("--by-duration")]
+    ways += [["--shift", value] for value in given.all("--shift-by")]
+    ways += [["--from-file", value] for value in given.all("--from-file")]
+    if len(ways) != 1:
+        raise _Refused(
+            "kafka-consumer-groups --reset-offsets: say one place to go to; "
+            "'headrace groups reset --help' shows what there is"
+        )
+    return ways[0]
+
+
+def _duration(text: str) -> str:
+    """``P1DT2H30M`` as ``1d2h30m``."""
+    spoken = re.fullmatch(r"P(?=.)(\d+D)?(?:T(?=\d)(\d+H)?(\d+M)?(\d+(?:\.\d+)?S)?)?", text.upper())
+    if spoken is None:
+        raise _Refused(f"kafka-consumer-groups: --by-duration {text} is not ISO 8601, as in PT2H")
+    return "".join(part for part in spoken.groups() if part).lower()
+
+
+def _transactions(arguments: Sequence[str]) -> Translation:
+    given = _options(
+        "kafka-transactions",
+        arguments,
+        (
+            *_ADDRESS,
+            "--command-config",
+            "--transactional-id",
+            "--transactional-id-pattern",
+            "--duration-filter",
+            "--topic",
+            "--partition",
+            "--start-offset",
+            "--max-transaction-timeout",
+        ),
+        ("--help", "-h"),
+    )
+    if given.flags:
+        return Translation(["transactions", "--help"])
+    topic, partition = given.last("--topic"), given.last("--partition")
+    place = [f"{topic}:{partition}" if partition is not None else topic] if topic else []
+    match given.positional:
+        case ["list"]:
+            filters = _renamed(given, "--transactional-id-pattern", "--pattern")
+            for milliseconds in given.all("--duration-filter"):
+                filters += ["--longer-than", f"{milliseconds}ms"]
+            return _said(["transactions", "list", *filters], given)
+        case ["describe"]:
+            names = given.all("--transactional-id")
+            return _said(["transactions", "describe", *names], given)
+        case ["find-hanging"]:
+            age = [
+                word
+                for minutes in given.all("--max-transaction-timeout")
+                for word in ("--older-than", f"{minutes}m")
+            ]
+            return _said(["transactions", "find-hanging", *place, *age], given)
+        case ["abort"]:
+            start = _renamed(given, "--start-offset", "--start-offset")
+            if not start or partition is None:
+                raise _Refused(
+                    "kafka-transactions abort: --topic, --partition and --start-offset are needed"
+                )
+            return _said(["transactions", "abort", *place, *start, "--yes"], given)
+    raise _Refused(
+        f"kafka-transactions: {' '.join(given.positional) or 'nothing'} has no equivalent here; "
+        "there are list, describe, find-hanging and abort"
+    )
+
+
 def _server_start(arguments: Sequence[str]) -> Translation:
     given = _options(
         "kafka-server-start",
@@ -729,6 +869,8 @@ _CLASSES = {
     "ConsoleProducer": "kafka-console-producer",
     "ConsoleConsumer": "kafka-console-consumer",
     "GetOffsetShell": "kafka-get-offsets",
+    "ConsumerGroupCommand": "kafka-consumer-groups",
+    "TransactionsCommand": "kafka-transactions",
     "DumpLogSegments": "kafka-dump-log",
     "ProducerPerformance": "kafka-producer-perf-test",
     "ConsumerPerformance": "kafka-consumer-perf-test",
@@ -741,6 +883,8 @@ _SCRIPTS = {
     "kafka-console-producer": _Script("produce", _console_producer),
     "kafka-console-consumer": _Script("consume", _console_consumer),
     "kafka-get-offsets": _Script("topics", _get_offsets),
+    "kafka-consumer-groups": _Script("groups", _consumer_groups),
+    "kafka-transactions": _Script("transactions", _transactions),
     "kafka-server-start": _Script("serve", _server_start),
     "kafka-server-stop": _Script("stop", _server_stop),
     "kafka-producer-perf-test": _Script("perf", _producer_perf),
@@ -805,10 +949,6 @@ _GONE = {
     ),
     "kafka-reassign-partitions": (
         "on one node partitions have nowhere to go, so there is nothing to reassign"
-    ),
-    "kafka-consumer-groups": (
-        "say headrace groups list|describe|members|reset|delete|delete-offsets; "
-        "Kafka's own kafka-consumer-groups works too"
     ),
     "kafka-log-dirs": (
         "headrace has no command for log directories; Kafka's own kafka-log-dirs works with "

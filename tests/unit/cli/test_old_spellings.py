@@ -198,6 +198,51 @@ NEIGHBOURS = [
         "kafka-run-class kafka.tools.DumpLogSegments --deep-iteration --files a.log",
         "dump-log a.log --deep",
     ),
+    (
+        f"kafka-consumer-groups.sh {BS} --describe --group testGroup",
+        "groups describe testGroup -b localhost:9092",
+    ),
+    (f"kafka-consumer-groups.sh --list {BS}", "groups list -b localhost:9092"),
+    ("kafka-consumer-groups --list --state", "groups list"),
+    ("kafka-consumer-groups --describe --group g --members --verbose", "groups members g"),
+    ("kafka-consumer-groups --delete --group g --group h", "groups delete g h"),
+    (
+        "kafka-consumer-groups --delete-offsets --group g --topic t:0,1",
+        "groups delete-offsets g --topic t:0,1",
+    ),
+    (
+        "kafka-consumer-groups --reset-offsets --group g --topic t:0 --to-earliest --execute",
+        "groups reset g --topic t:0 --to earliest --execute",
+    ),
+    (
+        "kafka-consumer-groups --reset-offsets --group g --all-topics --to-offset 4 --dry-run",
+        "groups reset g --to 4",
+    ),
+    (
+        "kafka-consumer-groups --reset-offsets --group g --all-topics --shift-by -10",
+        "groups reset g --shift -10",
+    ),
+    (
+        "kafka-consumer-groups --reset-offsets --group g --by-duration P1DT2H30M",
+        "groups reset g --to 1d2h30m",
+    ),
+    (
+        "kafka-consumer-groups --reset-offsets --group g --from-file plan.csv --execute",
+        "groups reset g --from-file plan.csv --execute",
+    ),
+    (
+        f"kafka-transactions.sh {BS} list --duration-filter 9000",
+        "transactions list --longer-than 9000ms -b localhost:9092",
+    ),
+    ("kafka-transactions describe --transactional-id tx", "transactions describe tx"),
+    (
+        "kafka-transactions find-hanging --topic t --partition 0 --max-transaction-timeout 20",
+        "transactions find-hanging t:0 --older-than 20m",
+    ),
+    (
+        "kafka-transactions abort --topic t --partition 0 --start-offset 7",
+        "transactions abort t:0 --start-offset 7 --yes",
+    ),
     ("kafka-dump-log --verify-index-only --files a.index", "dump-log a.index --verify-index"),
 ]
 
@@ -206,7 +251,14 @@ REFUSED = [
     ("zookeeper-server-stop.sh", "headrace serve"),
     ("zookeeper-shell.sh 127.0.0.1:2181", "headrace serve"),
     ("zkServer.sh status", "headrace serve"),
-    ("kafka-consumer-groups.sh --bootstrap-server h:1 --describe --group g", "headrace groups"),
+    ("kafka-consumer-groups.sh --describe", "--group is missing"),
+    ("kafka-consumer-groups.sh --list --state Stable", "headrace groups list"),
+    ("kafka-consumer-groups.sh --group g --reset-offsets --execute", "headrace groups reset"),
+    ("kafka-consumer-groups.sh --group g --reset-offsets --to-latest --shift-by 1", "one place"),
+    ("kafka-consumer-groups.sh --group g --reset-offsets --by-duration 2h", "ISO 8601"),
+    ("kafka-consumer-groups.sh --group g --group h --delete-offsets --topic t", "at a time"),
+    ("kafka-transactions.sh describe-producers --topic t --partition 0", "find-hanging"),
+    ("kafka-transactions.sh abort --topic t --partition 0", "--start-offset"),
     ("kafka-reassign-partitions.sh --zookeeper z:2181 --execute", "nothing to reassign"),
     ("kafka-preferred-replica-election.sh --zookeeper z:2181", "nothing to elect"),
     (
