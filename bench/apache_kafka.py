@@ -104,6 +104,11 @@ def jars(kafka_version: str = NEWEST) -> Path:
     return folder
 
 
+def tool_command(main_class: str, *arguments: str, kafka_version: str = NEWEST) -> list[str]:
+    """The command line of one of Kafka's programs, for callers that run it in the background."""
+    return ["java", *_TOOL_JVM, "-cp", f"{jars(kafka_version)}/*", main_class, *arguments]
+
+
 def tool(
     main_class: str,
     *arguments: str,
@@ -112,7 +117,7 @@ def tool(
     limit_s: float = 120,
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command line programs to its end, as its script would."""
-    line = ["java", *_TOOL_JVM, "-cp", f"{jars(kafka_version)}/*", main_class, *arguments]
+    line = tool_command(main_class, *arguments, kafka_version=kafka_version)
     return subprocess.run(line, input=stdin or "", capture_output=True, text=True, timeout=limit_s)
 
 

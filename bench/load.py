@@ -1,4 +1,4 @@
-"""The C load generator: built on first use, with the same settings for every broker."""
+"""The C load generators: built on first use, with the same settings for every broker."""
 
 import hashlib
 import json
@@ -53,17 +53,21 @@ def librdkafka() -> Path:
 
 def program() -> Path:
     """The path of the load generator, compiled when source or library have changed."""
-    if shutil.which("gcc") is None:
-        raise LoadFailed("gcc is needed to build the load generator")
     library = librdkafka()
-    sources = [HERE / "load.c", HERE / "rdkafka.h"]
-    state = hashlib.sha256(b"".join(s.read_bytes() for s in sources) + str(library).encode())
-    built = CACHE / f"load-{state.hexdigest()[:12]}"
+    options = [str(library), f"-Wl,-rpath,{library.parent}", "-lpthread"]
+    return compiled("load", [HERE / "load.c", HERE / "rdkafka.h"], options)
+
+
+def compiled(name: str, sources: list[Path], options: list[str]) -> Path:
+    """The first of ``sources`` as a program; the others are what it includes."""
+    if shutil.which("gcc") is None:
+        raise LoadFailed(f"gcc is needed to build {name}")
+    state = hashlib.sha256(b"".join(s.read_bytes() for s in sources) + " ".join(options).encode())
+    built = CACHE / f"{name}-{state.hexdigest()[:12]}"
     if not built.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        command = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(built), str(sources[0])]
-        command += [str(library), f"-Wl,-rpath,{library.parent}", "-lpthread"]
-        subprocess.run(command, check=True)
+        line = ["gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(built), str(sources[0])]
+        subprocess.run([*line, *options], check=True)
     return built
 
 

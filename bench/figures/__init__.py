@@ -2,7 +2,17 @@
 
 from collections.abc import Callable
 
-from bench.figures import growth, latency, limits, memory, spark, start, throughput
+from bench.figures import (
+    groups,
+    growth,
+    latency,
+    limits,
+    memory,
+    spark,
+    start,
+    throughput,
+    transactions,
+)
 from bench.report import Row
 from bench.run import Run
 
@@ -16,6 +26,11 @@ FIGURES: dict[str, Callable[[Run], list[Row]]] = {
     "compaction": latency.compaction,
     "partitions": throughput.partitions,
     "connections": memory.connections,
+    "commits": groups.commits,
+    "heartbeats": groups.heartbeats,
+    "joins": groups.joins,
+    "reload": groups.reload,
+    "transactions": transactions.transactions,
     "growth": growth.growth,
     "limit": limits.raw_limit,
     "sendfile": limits.sendfile,

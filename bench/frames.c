@@ -1,0 +1,282 @@
+/*
+ * frames: prepared requests sent over bare sockets, one under way on each connection.
+ *
+ *   frames HOST:PORT SCRIPT SECONDS [INTERVAL_MS]
+ *
+ * Without an interval each connection sends its next request as soon as the last is answered.
+ * With one, each connection sends a request every so often, the connections spread evenly.
+ * Prints one line of JSON. A broker's share of the machine is what is sought, so this client
+ * decodes nothing: it compares, or looks at one error code.
+ *
+ * SCRIPT, all numbers i32 big-endian unless said otherwise:
+ *
+ *   count of connections, then for each:
+ *     10 bytes identity: i64 producer id, i16 producer epoch (unused without transactions)
+ *     count of steps, done over and over, then for each:
+ *       frame size      with its own length in front
+ *       answer size     0, or the answer must be these bytes, but for the correlation id
+ *       code at         where the answer has an error code, -1: nowhere
+ *       identity at     where the identity goes into the frame, -1: nowhere
+ *       batch at        where a record batch begins, which gets identity and checksum; -1: none
+ *       identity from   where the answer has the next identity, -1: nowhere
+ *       the frame, the answer
+ *
+ * Positions in an answer count from behind its length. CONCURRENT_TRANSACTIONS is no failure: the
+ * step is done again at once.
+ */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    ANSWER_SIZE_MAX = 1 << 16,
+    EVENTS_MAX = 256,
+    IDENTITY_SIZE = 10,
+    CORRELATION_ID_SIZE = 4,
+    CONCURRENT_TRANSACTIONS = 51,
+    BATCH_CRC_AT = 17,
+    BATCH_CRC_FROM = 21,
+    BATCH_IDENTITY_AT = 43,
+    BATCH_SIZE_AT = 8,
+    BATCH_SIZE_FROM = 12,
+};
+static const double STALL_SECONDS = 20;
+
+struct step {
+    int frame_size, answer_size, code_at, identity_at, batch_at, identity_from;
+    uint8_t *frame, *answer;
+};
+
+struct connection {
+    int socket, step_count, next, received, is_waiting;
+    uint8_t identity[IDENTITY_SIZE];
+    struct step *steps;
+    uint8_t *buffer;
+};
+
+static long answered, rounds, retries, late;
+
+static void fail(const char *what) {
+    fprintf(stderr, "frames: %s (%s)\n", what, errno ? strerror(errno) : "protocol");
+    exit(1);
+}
+
+static double now_s(void) {
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    return at.tv_sec + at.tv_nsec / 1e9;
+}
+
+static uint32_t read_u32(const uint8_t *at) {
+    uint32_t value;
+    memcpy(&value, at, 4);
+    return ntohl(value);
+}
+
+static int read_int(FILE *file) {
+    uint8_t raw[4];
+    if (fread(raw, 4, 1, file) != 1)
+        fail("the script ends early");
+    return (int32_t)read_u32(raw);
+}
+
+static void *read_bytes(FILE *file, int size) {
+    uint8_t *bytes = malloc(size ? size : 1);
+    if (bytes == NULL || (size && fread(bytes, size, 1, file) != 1))
+        fail("the script ends early");
+    return bytes;
+}
+
+static uint32_t crc_table[256];
+
+static void fill_crc_table(void) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+        uint32_t crc = byte;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ 0x82F63B78 : crc >> 1;
+        crc_table[byte] = crc;
+    }
+}
+
+static uint32_t crc32c(const uint8_t *data, int size) {
+    uint32_t crc = ~0u;
+    for (int i = 0; i < size; i++)
+        crc = crc >> 8 ^ crc_table[(crc ^ data[i]) & 0xFF];
+    return ~crc;
+}
+
+static void stamp(const struct connection *one, struct step *step) {
+    if (step->identity_at >= 0)
+        memcpy(step->frame + step->identity_at, one->identity, IDENTITY_SIZE);
+    if (step->batch_at >= 0) {
+        uint8_t *batch = step->frame + step->batch_at;
+        memcpy(batch + BATCH_IDENTITY_AT, one->identity, IDENTITY_SIZE);
+        int size = BATCH_SIZE_FROM + (int)read_u32(batch + BATCH_SIZE_AT);
+        uint32_t crc = htonl(crc32c(batch + BATCH_CRC_FROM, size - BATCH_CRC_FROM));
+        memcpy(batch + BATCH_CRC_AT, &crc, 4);
+    }
+}
+
+static void send_next(struct connection *one) {
+    struct step *step = &one->steps[one->next];
+    stamp(one, step);
+    for (int sent = 0; sent < step->frame_size;) {
+        ssize_t count = send(one->socket, step->frame + sent, step->frame_size - sent, MSG_NOSIGNAL);
+        if (count < 0)
+            fail("cannot send");
+        sent += (int)count;
+    }
+    one->is_waiting = 1;
+    one->received = 0;
+}
+
+/* What an answer says: go on with the next step, or do this one again. */
+static void judge(struct connection *one, int size) {
+    struct step *step = &one->steps[one->next];
+    const uint8_t *answer = one->buffer + 4;
+    one->is_waiting = 0;
+    errno = 0;
+    if (step->code_at >= 0) {
+        int code = answer[step->code_at] << 8 | answer[step->code_at + 1];
+        if (code == CONCURRENT_TRANSACTIONS) {
+            retries++;
+            return;
+        }
+        if (code) {
+            fprintf(stderr, "frames: error code %d at step %d\n", code, one->next);
+            exit(1);
+        }
+    }
+    if (step->answer_size &&
+        (size != step->answer_size || memcmp(answer + CORRELATION_ID_SIZE,
+                                             step->answer + CORRELATION_ID_SIZE,
+                                             size - CORRELATION_ID_SIZE) != 0))
+        fail("another answer than before");
+    if (step->identity_from >= 0)
+        memcpy(one->identity, answer + step->identity_from, IDENTITY_SIZE);
+    answered++;
+    one->next = (one->next + 1) % one->step_count;
+    rounds += one->next == 0;
+}
+
+/* Take in what has come; 1 once the answer is whole. */
+static int receive(struct connection *one) {
+    ssize_t count =
+        recv(one->socket, one->buffer + one->received, ANSWER_SIZE_MAX - one->received, MSG_DONTWAIT);
+    if (count < 0 && errno == EAGAIN)
+        return 0;
+    if (count <= 0)
+        fail("the broker closed a connection");
+    one->received += (int)count;
+    if (one->received < 4)
+        return 0;
+    int size = (int)read_u32(one->buffer);
+    if (size > ANSWER_SIZE_MAX - 4)
+        fail("an answer is too large");
+    if (one->received < 4 + size)
+        return 0;
+    judge(one, size);
+    return 1;
+}
+
+static int connect_to(const char *host, const char *port) {
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
+    if (getaddrinfo(host, port, &hints, &found) != 0)
+        fail("cannot resolve the address");
+    int made = socket(found->ai_family, found->ai_socktype, 0), on = 1;
+    if (made < 0 || connect(made, found->ai_addr, found->ai_addrlen) != 0)
+        fail("cannot connect");
+    freeaddrinfo(found);
+    setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return made;
+}
+
+static struct connection *read_script(const char *path, int *count) {
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        fail("cannot open the script");
+    *count = read_int(file);
+    struct connection *all = calloc(*count, sizeof *all);
+    for (struct connection *one = all; one < all + *count; one++) {
+        uint8_t *identity = read_bytes(file, IDENTITY_SIZE);
+        memcpy(one->identity, identity, IDENTITY_SIZE);
+        free(identity);
+        one->step_count = read_int(file);
+        one->steps = calloc(one->step_count, sizeof *one->steps);
+        one->buffer = malloc(ANSWER_SIZE_MAX);
+        for (struct step *step = one->steps; step < one->steps + one->step_count; step++) {
+            step->frame_size = read_int(file);
+            step->answer_size = read_int(file);
+            step->code_at = read_int(file);
+            step->identity_at = read_int(file);
+            step->batch_at = read_int(file);
+            step->identity_from = read_int(file);
+            step->frame = read_bytes(file, step->frame_size);
+            step->answer = read_bytes(file, step->answer_size);
+        }
+    }
+    fclose(file);
+    return all;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 4)
+        fail("usage: frames HOST:PORT SCRIPT SECONDS [INTERVAL_MS]");
+    char *port = strrchr(argv[1], ':');
+    if (port == NULL)
+        fail("the address has no port");
+    *port++ = 0;
+    double seconds = atof(argv[3]), interval = argc > 4 ? atof(argv[4]) / 1000 : 0;
+    int count;
+    struct connection *all = read_script(argv[2], &count);
+    fill_crc_table();
+
+    int poller = epoll_create1(0);
+    for (int i = 0; i < count; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = &all[i]};
+        all[i].socket = connect_to(argv[1], port);
+        epoll_ctl(poller, EPOLL_CTL_ADD, all[i].socket, &event);
+    }
+    double start = now_s(), heard_at = start, now = start;
+    if (interval == 0)
+        for (int i = 0; i < count; i++)
+            send_next(&all[i]);
+    long paced = 0;
+    while (now - start < seconds) {
+        int wait_ms = 100;
+        if (interval > 0) {
+            double due;
+            while ((due = start + paced * interval / count) <= now) {
+                struct connection *one = &all[paced++ % count];
+                if (one->is_waiting)
+                    late++; /* the last one is not answered: this turn is left out */
+                else
+                    send_next(one);
+            }
+            wait_ms = (int)((due - now) * 1000) + 1;
+        }
+        struct epoll_event events[EVENTS_MAX];
+        int ready = epoll_wait(poller, events, EVENTS_MAX, wait_ms);
+        for (int i = 0; i < ready; i++)
+            if (receive(events[i].data.ptr) && interval == 0)
+                send_next(events[i].data.ptr);
+        now = now_s();
+        if (ready > 0)
+            heard_at = now;
+        else if (now - heard_at > STALL_SECONDS)
+            fail("nothing was answered for a long time");
+    }
+    printf("{\"seconds\": %.6f, \"answered\": %ld, \"rounds\": %ld, \"retries\": %ld, \"late\": %ld}\n",
+           now - start, answered, rounds, retries, late);
+    return 0;
+}

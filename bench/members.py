@@ -1,0 +1,285 @@
+"""Members of groups for the figures: joined one by one, or a hundred at once on one event loop.
+
+They speak both protocols just as far as a group needs it: a classic member finds its coordinator
+on the one broker there is, and what it subscribes to is only bytes.
+"""
+
+import asyncio
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from bench.frames import FrameClient, opened
+from bench.run import wait_until
+from headrace.model.errors import ErrorCode
+from headrace.wire import messages as m
+from headrace.wire.api import ApiKey
+from headrace.wire.framing import encode_request
+
+_SESSION_MS = 300_000
+_SUBSCRIPTION = bytes(30)
+_ASSIGNMENT = bytes(30)
+_JOIN_VERSION, _SYNC_VERSION, _HEARTBEAT_VERSION, _LEAVE_VERSION = 9, 5, 4, 5
+_CONSUMER_VERSION = 1
+_JOIN_LIMIT_S = 120
+GROUP, TRANSACTION = 0, 1  # FindCoordinator's key types
+
+
+class Membership(NamedTuple):
+    group_id: str
+    member_id: str
+    generation: int  # or member epoch
+
+
+def wait_for_coordinator(client: FrameClient, key: str, key_type: int = GROUP) -> None:
+    """Until there is one: the internal topic is made by the first who asks."""
+    request = m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
+
+    def is_there() -> bool:
+        (found,) = client.ask(ApiKey.FIND_COORDINATOR, 4, request).coordinators
+        return bool(found.error_code == ErrorCode.NONE)
+
+    wait_until(is_there, 60, f"a coordinator for {key}")
+
+
+def wait_for_groups(address: str) -> None:
+    """Until all partitions of the internal topic are coordinated, whatever the group."""
+    probes = [f"probe-{number}" for number in range(500)]
+    with FrameClient(address) as client:
+        wait_for_coordinator(client, probes[0])
+        wait_for_offsets(client, probes)
+
+
+def wait_for_offsets(client: FrameClient, group_ids: Sequence[str]) -> Any:
+    """All offsets of these groups, once every coordinator is ready to tell."""
+    wanted = m.OffsetFetchRequest.OffsetFetchRequestGroup
+    request = m.OffsetFetchRequest(
+        groups=[wanted(group_id=group_id, topics=None) for group_id in group_ids]
+    )
+    answers: list[Any] = []
+
+    def are_there() -> bool:
+        answers[:] = client.ask(ApiKey.OFFSET_FETCH, 8, request).groups
+        return all(group.error_code == ErrorCode.NONE for group in answers)
+
+    wait_until(are_there, 60, "offsets of all groups")
+    return answers
+
+
+def _join_request(group_id: str, member_id: str) -> m.JoinGroupRequest:
+    return m.JoinGroupRequest(
+        group_id=group_id,
+        session_timeout_ms=_SESSION_MS,
+        rebalance_timeout_ms=_SESSION_MS,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[
+            m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=_SUBSCRIPTION)
+        ],
+    )
+
+
+def _sync_request(group_id: str, joined: m.JoinGroupResponse) -> m.SyncGroupRequest:
+    return m.SyncGroupRequest(
+        group_id=group_id,
+        generation_id=joined.generation_id,
+        member_id=joined.member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[
+            m.SyncGroupRequest.SyncGroupRequestAssignment(
+                member_id=one.member_id, assignment=_ASSIGNMENT
+            )
+            for one in joined.members  # the leader alone is told
+        ],
+    )
+
+
+def heartbeat_request(member: Membership) -> m.HeartbeatRequest:
+    return m.HeartbeatRequest(
+        group_id=member.group_id, generation_id=member.generation, member_id=member.member_id
+    )
+
+
+def consumer_heartbeat_request(member: Membership) -> m.ConsumerGroupHeartbeatRequest:
+    """Nothing new: what a member says most of the time."""
+    return m.ConsumerGroupHeartbeatRequest(
+        group_id=member.group_id, member_id=member.member_id, member_epoch=member.generation
+    )
+
+
+class Asking:
+    """One connection of a member, on the event loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, address: str) -> "Asking":
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return cls(reader, writer)
+
+    async def ask(self, api_key: ApiKey, api_version: int, request: Any) -> Any:
+        self._writer.write(encode_request(api_key, api_version, 1, "bench", request))
+        size = int.from_bytes(await self._reader.readexactly(4), "big")
+        return opened(api_key, api_version, await self._reader.readexactly(size))
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+
+class Gathering:
+    """One group on its way to be stable: what its members know of it."""
+
+    def __init__(self, group_id: str, size: int, interval_ms: int, topic: str) -> None:
+        self.group_id = group_id
+        self.size = size
+        self.interval_s = interval_ms / 1000
+        self.topic = topic
+        self.members: dict[str, int] = {}  # generation or epoch of those that have their share
+        self.size_by_generation: dict[int, int] = {}  # as the leader saw it
+        self.stable = asyncio.Event()
+        self.stable_at = 0.0
+
+    def settled(self, member_id: str, generation: int) -> None:
+        self.members[member_id] = generation
+        if (
+            len(self.members) == self.size
+            and len(set(self.members.values())) == 1
+            and self.size_by_generation.get(generation, self.size) == self.size
+            and not self.stable.is_set()
+        ):
+            self.stable_at = time.perf_counter()
+            self.stable.set()
+
+    def unsettled(self, member_id: str) -> None:
+        self.members.pop(member_id, None)
+
+
+Life = Callable[[Asking, Gathering], Awaitable[None]]
+
+
+async def classic_life(link: Asking, group: Gathering) -> None:
+    """Join, sync, heartbeat; join again when told. Until cancelled."""
+    member_id = ""
+    while True:
+        request = _join_request(group.group_id, member_id)
+        joined = await link.ask(ApiKey.JOIN_GROUP, _JOIN_VERSION, request)
+        member_id = joined.member_id
+        if joined.error_code in (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS):
+            continue
+        _must_be_fine(joined)
+        if joined.members:
+            group.size_by_generation[joined.generation_id] = len(joined.members)
+        synced = await link.ask(
+            ApiKey.SYNC_GROUP, _SYNC_VERSION, _sync_request(group.group_id, joined)
+        )
+        if synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+            continue
+        _must_be_fine(synced)
+        group.settled(member_id, joined.generation_id)
+        beat = heartbeat_request(Membership(group.group_id, member_id, joined.generation_id))
+        while True:
+            await asyncio.sleep(group.interval_s)
+            answer = await link.ask(ApiKey.HEARTBEAT, _HEARTBEAT_VERSION, beat)
+            if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+                break
+            _must_be_fine(answer)
+        group.unsettled(member_id)
+
+
+async def consumer_life(link: Asking, group: Gathering) -> None:
+    """Heartbeat by heartbeat; a change of the assignment is confirmed at once."""
+    member_id, member_epoch = str(uuid.uuid4()), 0
+    beat = m.ConsumerGroupHeartbeatRequest
+    request = beat(
+        group_id=group.group_id,
+        member_id=member_id,
+        rebalance_timeout_ms=_SESSION_MS,
+        subscribed_topic_names=[group.topic],
+        topic_partitions=[],
+    )
+    owned = 0
+    while True:
+        answer = await link.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, _CONSUMER_VERSION, request)
+        _must_be_fine(answer)
+        member_epoch = answer.member_epoch
+        request = beat(group_id=group.group_id, member_id=member_id, member_epoch=member_epoch)
+        if answer.assignment is not None:
+            given = answer.assignment.topic_partitions
+            owned = sum(len(topic.partitions) for topic in given)
+            request.topic_partitions = [
+                beat.TopicPartitions(topic_id=topic.topic_id, partitions=topic.partitions)
+                for topic in given
+            ]
+        # As many partitions as members: a member with one has its last word.
+        if owned == 1:
+            group.settled(member_id, member_epoch)
+        else:
+            group.unsettled(member_id)
+        if answer.assignment is None:
+            await asyncio.sleep(answer.heartbeat_interval_ms / 1000)
+
+
+def _must_be_fine(answer: Any) -> None:
+    if answer.error_code != ErrorCode.NONE:
+        raise ConnectionError(f"{type(answer).__name__}: {ErrorCode(answer.error_code).name}")
+
+
+async def _gather(address: str, group: Gathering, live: Life) -> float:
+    links = [await Asking.open(address) for _ in range(group.size)]
+    started_at = time.perf_counter()
+    lives = [asyncio.ensure_future(live(link, group)) for link in links]
+    waiting = asyncio.ensure_future(group.stable.wait())
+    try:
+        await asyncio.wait(
+            [waiting, *lives], timeout=_JOIN_LIMIT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        for one in lives:
+            if one.done():
+                one.result()  # raises what went wrong
+        if not group.stable.is_set():
+            raise TimeoutError(f"{group.group_id} was not stable after {_JOIN_LIMIT_S} s")
+    finally:
+        for one in (waiting, *lives):
+            one.cancel()
+        await asyncio.gather(waiting, *lives, return_exceptions=True)
+        for link in links:
+            await link.close()
+    return group.stable_at - started_at
+
+
+def seconds_until_stable(
+    address: str, live: Life, *, group_id: str, size: int, interval_ms: int, topic: str
+) -> tuple[float, list[Membership]]:
+    """How long ``size`` members that come at once need until all have their share."""
+    group: list[Gathering] = []
+
+    async def gather() -> float:
+        group.append(Gathering(group_id, size, interval_ms, topic))
+        return await _gather(address, group[0], live)
+
+    seconds = asyncio.run(gather())
+    return seconds, [Membership(group_id, *one) for one in group[0].members.items()]
+
+
+def leave(address: str, members: list[Membership], *, classic: bool) -> None:
+    """All of them, so that no session runs out in a later round."""
+    leaving = m.LeaveGroupRequest.MemberIdentity
+    with FrameClient(address) as client:
+        if classic:
+            request = m.LeaveGroupRequest(
+                group_id=members[0].group_id,
+                members=[leaving(member_id=one.member_id) for one in members],
+            )
+            _must_be_fine(client.ask(ApiKey.LEAVE_GROUP, _LEAVE_VERSION, request))
+            return
+        for one in members:
+            gone = consumer_heartbeat_request(one._replace(generation=-1))
+            client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, _CONSUMER_VERSION, gone)
