@@ -22,11 +22,12 @@ from headrace.broker.handlers import handler
 from headrace.broker.handlers.fetch import Fetching, ParkedFetch
 from headrace.broker.handlers.produce import Produced, Producing, RememberedShape
 from headrace.broker.known_answers import KnownAnswers, Question
+from headrace.broker.refusals import refused
 from headrace.core.parked import Parked
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.net.link import Link, Slot
 from headrace.wire import schema
-from headrace.wire.api import ApiKey, api_name, is_served, request_class, response_class
+from headrace.wire.api import ApiKey, api_name, is_served, request_class
 from headrace.wire.framing import RequestHeader, encode_response, parse_request_header
 from headrace.wire.schema import Message
 
@@ -79,8 +80,10 @@ class Dispatch:
             if self._broker.replicas.staged:
                 self._broker.fail(error)
             else:
-                context = self._context(link, parse_request_header(view, start, end))
-                link.answer([_encode(context, self._bug(link, context, error))])
+                header = parse_request_header(view, start, end)
+                context = self._context(link, header)
+                request = self._decode(header, view, end) if header.api_key == _PRODUCE else None
+                link.answer([_encode(context, self._bug(link, context, request, error))])
 
     def _request(self, link: Link, view: memoryview, start: int, end: int) -> None:
         state = link.state
@@ -178,10 +181,14 @@ class Dispatch:
 
         async def decode_and_answer() -> Message:
             request = await asyncio.to_thread(self._decode, shifted, copy, len(copy))
-            answer = handler(context.api_key)(self._broker, context, request)
-            return await answer if inspect.isawaitable(answer) else answer  # type: ignore[no-any-return]
+            try:
+                answer = handler(context.api_key)(self._broker, context, request)
+                return await answer if inspect.isawaitable(answer) else answer  # type: ignore[no-any-return]
+            except Rejected as refusal:
+                return refused(context, request, refusal)
 
-        self._broker.spawn(self._answer_later(link, link.hold(), context, decode_and_answer()))
+        pending = decode_and_answer()
+        self._broker.spawn(self._answer_later(link, link.hold(), context, None, pending))
 
     def _produce(
         self, link: Link, header: RequestHeader, view: memoryview, start: int, end: int
@@ -210,12 +217,12 @@ class Dispatch:
         try:
             answer = handler(context.api_key)(self._broker, context, request)
         except Rejected as refusal:
-            answer, question = _refused(context, refusal), None
+            answer, question = refused(context, request, refusal), None
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
-            answer, question = self._bug(link, context, error), None
+            answer, question = self._bug(link, context, request, error), None
         if inspect.isawaitable(answer):
             # Something is changed first (a topic is made): the next one to ask gets another answer.
-            self._broker.spawn(self._answer_later(link, link.hold(), context, answer))
+            self._broker.spawn(self._answer_later(link, link.hold(), context, request, answer))
             return
         frame = _encode(context, answer)
         if question is not None:
@@ -223,23 +230,23 @@ class Dispatch:
         link.answer([frame])
 
     async def _answer_later(
-        self, link: Link, slot: Slot, context: Context, pending: Awaitable[Message]
+        self, link: Link, slot: Slot, context: Context, request: Any, pending: Awaitable[Message]
     ) -> None:
         try:
             answer = await pending
         except Rejected as refusal:
-            answer = _refused(context, refusal)
+            answer = refused(context, request, refusal)
         except PeerBroken as broken:
             _log.warning("closing the connection from %s: it sent %s", link, broken)
             link.close()
             return
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
-            answer = self._bug(link, context, error)
+            answer = self._bug(link, context, request, error)
         self.serve_committed()
         if not link.closed:
             slot.answer([_encode(context, answer)])
 
-    def _bug(self, link: Link, context: Context, error: Exception) -> Message:
+    def _bug(self, link: Link, context: Context, request: Any, error: Exception) -> Message:
         _log.error(
             "%s version %d from %s (client id %s) failed; closing its connection",
             api_name(context.api_key),
@@ -250,7 +257,7 @@ class Dispatch:
         )
         self._broker.bugs.append(error)
         link.close_when_sent()
-        return _refused(context, Rejected(ErrorCode.UNKNOWN_SERVER_ERROR))
+        return refused(context, request, Rejected(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     # --- those that wait -----------------------------------------------------
 
@@ -309,13 +316,3 @@ class Dispatch:
 
 def _encode(context: Context, answer: Message) -> bytearray:
     return encode_response(context.api_key, context.api_version, context.correlation_id, answer)
-
-
-def _refused(context: Context, refusal: Rejected) -> Message:
-    """The API's answer with the error at its top, where it has a place for one."""
-    answer: Any = response_class(context.api_key)()
-    if hasattr(answer, "error_code"):
-        answer.error_code = refusal.code
-    if hasattr(answer, "error_message"):
-        answer.error_message = refusal.message
-    return answer  # type: ignore[no-any-return]
