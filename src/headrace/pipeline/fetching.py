@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 # Small, since a narrow range (a filter, a split) should not pay for megabytes behind it; what
 # it brings tells how large the next one should be.
 _FIRST_FETCH_SIZE = 128 << 10
-_BYTES_PER_OFFSET_GUESS = 100
+_BYTES_PER_OFFSET_GUESS = 1_000
 _FETCH_SIZE_MIN = 16 << 10
 _BY_NAME_VERSION_MAX = 12
 _EMPTY_ANSWERS_AT_A_GAP = 2

@@ -12,6 +12,7 @@ from headrace.pipeline.fetching import RangeReader
 from headrace.pipeline.offsets import Range
 from headrace.pipeline.options import SourceOptions
 from headrace.pipeline.rows import RowBuilder
+from headrace.pipeline.workers import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,3 +44,4 @@ def read_partition(
         if letters is not None:
             # Before the task can succeed: a bad record must not vanish with a killed worker.
             letters.send()
+    settle()

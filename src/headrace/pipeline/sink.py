@@ -37,6 +37,7 @@ from headrace.pipeline.failures import BadOption, BadRow, PipelineError, Refused
 from headrace.pipeline.options import SinkOptions, parse_sink
 from headrace.pipeline.partitioning import partitions_by_key
 from headrace.pipeline.producing import BatchSender, Identity, new_identity
+from headrace.pipeline.workers import settle
 
 # Rows are encoded together up to these bounds, so that batches are large although they are
 # spread over many partitions.
@@ -247,8 +248,15 @@ def write_task(options: SinkOptions, rows: Iterable[pa.RecordBatch]) -> TaskMess
     """What a task does with its rows, on an executor."""
     cluster = _sending(options)
     encoder = RowEncoder(options, cluster)
-    if options.exactly_once:
-        return _encode_task(options, cluster, encoder, rows)
+    write = _encode_task if options.exactly_once else _send_task
+    message = write(options, cluster, encoder, rows)
+    settle()
+    return message
+
+
+def _send_task(
+    options: SinkOptions, cluster: Cluster, encoder: RowEncoder, rows: Iterable[pa.RecordBatch]
+) -> TaskMessage:
     identity = new_identity(cluster) if options.idempotent else Identity()
     sender = BatchSender(
         cluster, identity, acks=options.acks, timeout_ms=options.delivery_timeout_ms
