@@ -64,6 +64,16 @@ JUDGES = (
         "transactions, and the records of the internal topics",
         "`make interop`",
     ),
+    (
+        "Spark 4.0.0 with its own Kafka jar",
+        "that the same job gives the same table, and keys the same partition",
+        "`make interop`",
+    ),
+    (
+        "Apicurio's schema registry and Confluent's Avro serializer",
+        "a Java program that keeps its state in topics; values that Spark reads by it",
+        "`make interop`",
+    ),
 )
 
 # Why an API that Kafka announces is not served here.
