@@ -159,10 +159,14 @@ def _exactly(link: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
+def error_name(error_code: int) -> str:
+    try:
+        return ErrorCode(error_code).name
+    except ValueError:
+        return f"error {error_code}"
+
+
 def _check(error_code: int, message: str | None = None) -> None:
     if error_code:
-        try:
-            name = ErrorCode(error_code).name
-        except ValueError:
-            name = f"error {error_code}"
+        name = error_name(error_code)
         raise CommandFailed(f"{name}: {message}" if message else name)

@@ -23,6 +23,7 @@ COMMANDS = {
     "transactions": "transactions",
     "produce": "produce",
     "consume": "consume",
+    "log-dirs": "log_dirs",
     "dump-log": "dump_log",
     "perf": "perf",
     "version": "version",

@@ -584,7 +584,38 @@ def _get_offsets(arguments: Sequence[str]) -> Translation:
     at = _TIMES.get(at, at)
     if at.startswith("-") or at in ("earliest-local", "latest-tiered"):
         raise _Refused(f"kafka-get-offsets: --time {at} asks for tiered storage, which is not here")
-    return _said(["topics", "offsets", *names, "--time", at], given)
+    return _said(["topics", "offsets", *names, "--time", at, "--plain"], given)
+
+
+def _delete_records(arguments: Sequence[str]) -> Translation:
+    given = _options(
+        "kafka-delete-records",
+        arguments,
+        (*_ADDRESS, "--offset-json-file", "--command-config"),
+        ("--help",),
+    )
+    if "--help" in given.flags:
+        return Translation(["topics", "delete-records", "--help"])
+    file = given.last("--offset-json-file")
+    if file is None:
+        raise _Refused("kafka-delete-records: --offset-json-file is missing")
+    return _said(["topics", "delete-records", "--file", file, "--yes"], given)
+
+
+def _log_dirs(arguments: Sequence[str]) -> Translation:
+    given = _options(
+        "kafka-log-dirs",
+        arguments,
+        (*_ADDRESS, "--topic-list", "--broker-list", "--command-config"),
+        ("--describe", "--help"),
+    )
+    if "--help" in given.flags:
+        return Translation(["log-dirs", "--help"])
+    # Here alone --broker-list holds numbers of brokers, not their addresses.
+    numbers = given.values.pop("--broker-list", [])
+    brokers = [w for text in numbers for n in text.split(",") for w in ("--broker", n)]
+    topics = [name for text in given.all("--topic-list") for name in text.split(",")]
+    return _said(["log-dirs", *topics, *brokers, "--format", "json"], given)
 
 
 _GROUP_ACTIONS = ("--list", "--describe", "--reset-offsets", "--delete", "--delete-offsets")
@@ -869,6 +900,8 @@ _CLASSES = {
     "ConsoleProducer": "kafka-console-producer",
     "ConsoleConsumer": "kafka-console-consumer",
     "GetOffsetShell": "kafka-get-offsets",
+    "DeleteRecordsCommand": "kafka-delete-records",
+    "LogDirsCommand": "kafka-log-dirs",
     "ConsumerGroupCommand": "kafka-consumer-groups",
     "TransactionsCommand": "kafka-transactions",
     "DumpLogSegments": "kafka-dump-log",
@@ -883,6 +916,8 @@ _SCRIPTS = {
     "kafka-console-producer": _Script("produce", _console_producer),
     "kafka-console-consumer": _Script("consume", _console_consumer),
     "kafka-get-offsets": _Script("topics", _get_offsets),
+    "kafka-delete-records": _Script("topics", _delete_records),
+    "kafka-log-dirs": _Script("log-dirs", _log_dirs),
     "kafka-consumer-groups": _Script("groups", _consumer_groups),
     "kafka-transactions": _Script("transactions", _transactions),
     "kafka-server-start": _Script("serve", _server_start),
@@ -945,14 +980,12 @@ _GONE = {
         "on one node every leader is the preferred one, so there is nothing to elect"
     ),
     "kafka-leader-election": (
-        "on one node every leader is the preferred one, so there is nothing to elect"
+        "on one node every leader is the preferred one, so there is nothing to elect; a partition "
+        "whose disk is lost begins anew by Kafka's own kafka-leader-election --election-type "
+        "unclean"
     ),
     "kafka-reassign-partitions": (
         "on one node partitions have nowhere to go, so there is nothing to reassign"
-    ),
-    "kafka-log-dirs": (
-        "headrace has no command for log directories; Kafka's own kafka-log-dirs works with "
-        "--bootstrap-server"
     ),
     "kafka-storage": (
         "folders need no formatting: 'headrace serve --data DIR' makes what it needs"

@@ -64,6 +64,11 @@ def document(value: object) -> None:
     line(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def line_of_json(value: object) -> None:
+    """The whole result as JSON in one line, for what others look for by its first character."""
+    line(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+
+
 def write(data: bytes) -> None:
     """Bytes as they are; :func:`flush` sends them on."""
     try:

@@ -1,12 +1,14 @@
-"""``headrace topics``: create, list, describe, alter, delete, and offsets."""
+"""``headrace topics``: create, list, describe, alter, delete, offsets, and delete-records."""
 
+import json
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are undeclared
     AdminClient,
     ConfigResource,
@@ -260,6 +262,10 @@ def offsets(
             "ISO 8601, milliseconds since 1970, or a duration back from now (2h).",
         ),
     ] = None,
+    plain: Annotated[
+        bool,
+        typer.Option("--plain", help="Print TOPIC:PARTITION:OFFSET, one to a line; needs --time."),
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -291,12 +297,108 @@ def offsets(
     if format is Format.JSON:
         output.document(rows)
         return
+    if plain:
+        if at is None:
+            raise values.wrong("--plain needs --time: it prints one offset of each partition")
+        for row in rows:
+            if row["offset"] is not None:
+                output.line(f"{row['topic']}:{row['partition']}:{row['offset']}")
+        return
     for row in rows:
         timestamp = row.get("timestamp")
         if isinstance(timestamp, int):
             row["timestamp"] = values.iso(timestamp)
     columns = list(rows[0]) if rows else ["topic", "partition", "earliest", "latest"]
     output.table([name.upper() for name in columns], [list(row.values()) for row in rows])
+
+
+@app.command(
+    "delete-records",
+    epilog=examples(
+        "headrace topics delete-records orders:0 --before 1000",
+        "headrace topics delete-records orders --before latest --yes    (all of them)",
+        "headrace topics delete-records --file offsets.json",
+    ),
+)
+def delete_records(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TOPIC[:PARTITION]", help="orders, orders:0 or orders:0,2-4."),
+    ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before",
+            metavar="OFFSET",
+            help="Records below this offset go; latest: all that are there.",
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            metavar="FILE",
+            help="Partitions and offsets as kafka-delete-records takes them, in JSON.",
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Delete the oldest records of partitions. On a terminal it asks first."""
+    connection = Connection(bootstrap, settings, client_file)
+    wanted = _deletions(connection, names or [], before, file)
+    if not yes and sys.stdin.isatty():
+        shown = ", ".join(f"{p.topic}:{p.partition}" for p in wanted)
+        if not output.confirmed(f"Delete the oldest records of {shown} at {bootstrap}?"):
+            raise output.CommandFailed("nothing deleted")
+    futures = connection.admin().delete_records(wanted, request_timeout=ANSWER_TIMEOUT_S)
+    rows: list[tuple[str, int, int | None, str | None, str | None]] = []
+    for partition, future in futures.items():
+        doing = f"{partition.topic}:{partition.partition}"
+        try:
+            done = connection.answer(future, doing)
+        except KafkaException as failure:
+            error = failure.args[0]
+            found: tuple[Any, ...] = (None, error_name(error), _detail(error))
+        else:
+            found = (done.low_watermark, None, None)
+        rows.append((partition.topic, partition.partition, *found))
+    columns = ["topic", "partition", "low_watermark", "error", "detail"]
+    rows.sort()
+    if format is Format.JSON:
+        output.document([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        output.table([name.upper() for name in columns], rows)
+    if any(row[3] is not None for row in rows):
+        output.leave(output.FAILED)
+
+
+_ALL_THERE_IS = -1
+
+
+def _deletions(
+    connection: Connection, names: list[str], before: str | None, file: Path | None
+) -> list[TopicPartition]:
+    if file is not None:
+        if names or before is not None:
+            raise values.wrong("--file says which partitions and offsets; give nothing else")
+        try:
+            entries = json.loads(file.read_text())["partitions"]
+            return [TopicPartition(e["topic"], e["partition"], e["offset"]) for e in entries]
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise output.CommandFailed(
+                f'{file}: {problem!r}; expected {{"partitions": [{{"topic": "t", "partition": 0, '
+                '"offset": 5}, …]}'
+            ) from None
+    if not names or before is None:
+        raise values.wrong("name the partitions, and --before with the first offset that stays")
+    if before != "latest" and not before.isdecimal():
+        raise values.wrong(f"--before {before}: expected an offset, or latest")
+    offset = _ALL_THERE_IS if before == "latest" else int(before)
+    return [TopicPartition(name, number, offset) for name, number in _partitions(connection, names)]
 
 
 def _show_outcomes(

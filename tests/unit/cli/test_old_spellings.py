@@ -142,14 +142,26 @@ NEIGHBOURS = [
         "configs set topic t a=1 --unset b --unset c",
     ),
     ("kafka-configs --broker-logger 1 --describe --all", "configs get broker-logger 1"),
-    ("kafka-get-offsets --broker-list h:1 --topic t", "topics offsets t --time latest -b h:1"),
+    ("kafka-log-dirs --describe", "log-dirs --format json"),
+    (
+        "kafka-log-dirs.sh --bootstrap-server h:1 --describe --broker-list 1,2 --topic-list t,u",
+        "log-dirs t u --broker 1 --broker 2 --format json -b h:1",
+    ),
+    (
+        "kafka-delete-records --bootstrap-server h:1 --offset-json-file f.json",
+        "topics delete-records --file f.json --yes -b h:1",
+    ),
+    (
+        "kafka-get-offsets --broker-list h:1 --topic t",
+        "topics offsets t --time latest --plain -b h:1",
+    ),
     (
         "kafka-get-offsets --topic t --partitions 0,2 --time -2",
-        "topics offsets t:0,2 --time earliest",
+        "topics offsets t:0,2 --time earliest --plain",
     ),
     (
         "kafka-run-class.sh kafka.tools.GetOffsetShell --topic t --time -1",
-        "topics offsets t --time latest",
+        "topics offsets t --time latest --plain",
     ),
     (
         "kafka-console-producer --topic t --property parse.key=true --property key.separator=:",

@@ -1,0 +1,127 @@
+"""Folders and what is deleted from them, through the command line and in Kafka's spellings."""
+
+import json
+import time
+
+import pytest
+
+from headrace.testing import Broker
+
+
+@pytest.fixture
+def filled(headrace, topic):
+    """A topic of two partitions with three records in the first."""
+    headrace("topics", "create", topic, "-p", "2")
+    headrace("produce", topic, "--partition", "0", stdin=b"a\nb\nc\n")
+    return topic
+
+
+def test_log_dirs_shows_where_partitions_lie_and_how_large_they_are(headrace, filled, broker):
+    ran = headrace("log-dirs", filled)
+    head, first, second = (line.split() for line in ran.lines)
+    assert head == ["BROKER", "DIRECTORY", "FREE", "TOPIC", "PARTITION", "SIZE"]
+    assert first[:2] == ["1", str(broker.data)] and first[3:5] == [filled, "0"]
+    assert int(first[5]) > 0 == int(second[5])
+
+
+def test_kafka_log_dirs_gets_kafkas_document_in_one_line(headrace, filled, broker):
+    ran = headrace("kafka-log-dirs.sh", "--describe", "--topic-list", filled, "--broker-list", "1")
+    (line,) = ran.lines
+    (described,) = json.loads(line)["brokers"]
+    (folder,) = described["logDirs"]
+    assert (described["broker"], folder["logDir"], folder["error"]) == (1, str(broker.data), None)
+    partition = folder["partitions"][0]
+    assert partition["partition"] == f"{filled}-0"
+    assert (partition["size"] > 0, partition["offsetLag"], partition["isFuture"]) == (
+        True,
+        0,
+        False,
+    )
+
+
+def test_log_dirs_of_a_broker_that_is_not_there(headrace):
+    ran = headrace("log-dirs", "--broker", "7", status=1)
+    assert "there is no broker 7; the cluster has 1" in ran.err
+
+
+def test_log_dirs_says_which_folder_is_offline(headrace, tmp_path, monkeypatch):
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.mkdir()
+    bad.write_bytes(b"")
+    with Broker(config={"log.dirs": f"{good},{bad}"}, data=good) as broken:
+        monkeypatch.setenv("HEADRACE_BOOTSTRAP", broken.bootstrap_servers)
+        ran = headrace("log-dirs", status=1)
+    assert any(str(bad) in line and "KAFKA_STORAGE_ERROR" in line for line in ran.lines)
+
+
+def test_records_are_deleted_below_an_offset(headrace, filled):
+    ran = headrace("topics", "delete-records", f"{filled}:0", "--before", "2", "--format", "json")
+    assert ran.document == [
+        {"topic": filled, "partition": 0, "low_watermark": 2, "error": None, "detail": None}
+    ]
+    ran = headrace("consume", filled, "--from-beginning", "--max", "1")
+    assert ran.lines == ["c"]
+    headrace("topics", "delete-records", filled, "--before", "latest")
+    ran = headrace("topics", "offsets", filled, "--time", "earliest", "--plain")
+    assert ran.lines == [f"{filled}:0:3", f"{filled}:1:0"]
+
+
+def test_records_cannot_be_deleted_beyond_the_end(headrace, filled):
+    ran = headrace("topics", "delete-records", f"{filled}:0", "--before", "9", status=1)
+    assert "OFFSET_OUT_OF_RANGE" in ran.out
+
+
+def test_kafka_delete_records_reads_its_file(headrace, filled, tmp_path):
+    file = tmp_path / "offsets.json"
+    file.write_text(
+        json.dumps({"partitions": [{"topic": filled, "partition": 0, "offset": 1}], "version": 1})
+    )
+    headrace("kafka-delete-records.sh", "--offset-json-file", str(file))
+    ran = headrace("kafka-get-offsets.sh", "--topic", filled, "--time", "-2")
+    assert ran.lines == [f"{filled}:0:1", f"{filled}:1:0"]
+    file.write_text("no JSON")
+    ran = headrace("topics", "delete-records", "--file", str(file), status=1)
+    assert '"partitions"' in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["t"], "--before"),
+        (["t", "--before", "soon"], "expected an offset, or latest"),
+        (["t", "--file", "f"], "give nothing else"),
+    ],
+)
+def test_a_deletion_that_is_not_clear_is_refused(headrace, arguments, said):
+    ran = headrace("topics", "delete-records", *arguments, status=2)
+    assert said in ran.err
+
+
+def test_offsets_in_plain_lines_are_kafkas(headrace, filled):
+    ran = headrace("kafka-get-offsets.sh", "--topic", filled)
+    assert ran.lines == [f"{filled}:0:3", f"{filled}:1:0"]
+    ran = headrace("kafka-get-offsets.sh", "--topic", filled, "--time", "-3")
+    assert ran.lines == [f"{filled}:0:0"], "an empty partition has no latest time"
+    headrace("topics", "offsets", filled, "--plain", status=2)
+
+
+def test_serve_says_at_its_start_what_has_no_effect_and_what_is_an_old_name(start, tmp_path):
+    process = start(
+        "serve",
+        *("--data", "d", "--listen", "127.0.0.1:0", "--ready-file", "ready"),
+        *(
+            "-X",
+            "num.io.threads=9",
+            "-X",
+            "log.retention.bogus=1",
+            "-X",
+            "log.cleanup.interval.mins=5",
+        ),
+    )
+    while not (tmp_path / "ready").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.terminate()
+    said = process.communicate(timeout=30)[1].decode()
+    assert "num.io.threads has no effect: one event loop serves all connections" in said
+    assert "log.retention.bogus is not a broker setting" in said
+    assert "log.cleanup.interval.mins is an old name: taken as" in said
