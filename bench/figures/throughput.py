@@ -3,11 +3,13 @@
 import contextlib
 
 from bench import load, topics
+from bench.node import Node
 from bench.raw_client import RawClient
 from bench.report import Row, ratio_at_least, ratio_at_most
 from bench.run import Run, Samples, cpu_of, warm_memory
 
 _SIZES = {"1 KiB": 1024, "100 B": 100}
+_CONSUMED_PER_ROUND = 3
 
 
 def throughput(run: Run) -> list[Row]:
@@ -16,32 +18,19 @@ def throughput(run: Run) -> list[Row]:
     counts = {"1 KiB": run.sized(1_000_000, 50_000), "100 B": run.sized(3_000_000, 150_000)}
     with run.nodes() as nodes:
         for round_number in range(run.rounds + 1):
-            for side, node in nodes.items():
-                for label, size in _SIZES.items():
-                    topic = f"size-{size}-{round_number}"
-                    gigabytes = counts[label] * size / 1e9
+            # The first round compiles, on a JVM.
+            kept = samples if round_number else Samples("warm-up")
+            for label, size in _SIZES.items():
+                topic = f"size-{size}-{round_number}"
+                for side, node in nodes.items():
                     topics.create(node.address, topic)
-                    warm_memory(int(gigabytes * 2.2e9) + (256 << 20))
-                    cpu: list[float] = []
-                    with cpu_of(node, cpu):
-                        produced = load.produce(node.address, topic, counts[label], size)
-                    with cpu_of(node, cpu):
-                        consumed = load.consume(node.address, topic, counts[label])
-                    with contextlib.closing(RawClient(node.address)) as client:
-                        finished = client.produce_finished(topic, counts[label], size)
+                    _produce(run, kept, side, node, topic, label, counts[label])
+                for _ in range(_CONSUMED_PER_ROUND):
+                    for side, node in nodes.items():
+                        _consume(run, kept, side, node, topic, label, counts[label])
+                for side, node in nodes.items():
+                    _produce_finished(run, kept, side, node, topic, label, counts[label])
                     topics.delete(node.address, topic)
-                    run.say(
-                        f"throughput {side} {label}: "
-                        f"in {produced['mb_per_s']:.0f} MB/s, {cpu[0] / gigabytes:.2f} CPU-s/GB; "
-                        f"out {consumed['mb_per_s']:.0f} MB/s, {cpu[1] / gigabytes:.2f} CPU-s/GB; "
-                        f"finished batches in {gigabytes * 1e3 / finished:.0f} MB/s"
-                    )
-                    if round_number:  # the first round compiles, on a JVM
-                        samples.add(side, f"produce {label}, finished", counts[label] / finished)
-                        samples.add(side, f"produce {label}", produced["records_per_s"])
-                        samples.add(side, f"produce {label}, CPU", cpu[0] / gigabytes)
-                        samples.add(side, f"consume {label}", consumed["records_per_s"])
-                        samples.add(side, f"consume {label}, CPU", cpu[1] / gigabytes)
     rows = []
     for label in _SIZES:
         rows += [
@@ -57,6 +46,51 @@ def throughput(run: Run) -> list[Row]:
             samples.row(f"consume {label}, CPU", "s/GB", ratio_at_most(0.95)),
         ]
     return rows
+
+
+def _produce(
+    run: Run, samples: Samples, side: str, node: Node, topic: str, label: str, count: int
+) -> None:
+    gigabytes = count * _SIZES[label] / 1e9
+    warm_memory(int(gigabytes * 1.2e9) + (256 << 20))
+    cpu: list[float] = []
+    with cpu_of(node, cpu):
+        produced = load.produce(node.address, topic, count, _SIZES[label])
+    per_gigabyte = cpu[0] / gigabytes
+    run.say(
+        f"throughput {side} {label}: in {produced['mb_per_s']:.0f} MB/s, "
+        f"{per_gigabyte:.2f} CPU-s/GB"
+    )
+    samples.add(side, f"produce {label}", produced["records_per_s"])
+    samples.add(side, f"produce {label}, CPU", per_gigabyte)
+
+
+def _consume(
+    run: Run, samples: Samples, side: str, node: Node, topic: str, label: str, count: int
+) -> None:
+    cpu: list[float] = []
+    with cpu_of(node, cpu):
+        consumed = load.consume(node.address, topic, count)
+    per_gigabyte = cpu[0] / (count * _SIZES[label] / 1e9)
+    run.say(
+        f"throughput {side} {label}: out {consumed['mb_per_s']:.0f} MB/s, "
+        f"{per_gigabyte:.2f} CPU-s/GB"
+    )
+    samples.add(side, f"consume {label}", consumed["records_per_s"])
+    samples.add(side, f"consume {label}, CPU", per_gigabyte)
+
+
+def _produce_finished(
+    run: Run, samples: Samples, side: str, node: Node, topic: str, label: str, count: int
+) -> None:
+    size = _SIZES[label]
+    warm_memory(int(count * size * 1.2) + (256 << 20))
+    with contextlib.closing(RawClient(node.address)) as client:
+        seconds = client.produce_finished(topic, count, size)
+    run.say(
+        f"throughput {side} {label}: finished batches in {count * size / seconds / 1e6:.0f} MB/s"
+    )
+    samples.add(side, f"produce {label}, finished", count / seconds)
 
 
 def partitions(run: Run) -> list[Row]:
