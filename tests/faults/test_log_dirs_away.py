@@ -1,5 +1,7 @@
 """One of several log.dirs is missing, empty, unusable or new at a start: nothing begins anew."""
 
+import time
+
 import pytest
 
 from headrace.model.errors import ConfigError, ErrorCode
@@ -204,6 +206,32 @@ def test_an_unfinished_copy_is_not_taken_for_the_log_that_is_away(stopped, folde
     stopped.stop()
     bring_back(folders[1])
     stopped.start()
+    assert high_watermarks(stopped) == [1, 1, 1, 1]
+
+
+def test_a_disk_that_fails_under_a_running_broker_is_told_and_forgotten_once_it_works(
+    stopped, folders
+):
+    stopped.start()
+    there = lying_in(folders[1])
+    node = stopped._runner._node
+    # From another thread, as an fsync that fails would.
+    node.logs.directories[1].take_offline("fsync failed")
+    with RawClient(stopped.bootstrap_servers) as client:
+
+        def leaders():
+            partitions = client.metadata("orders").topics[0].partitions
+            return {p.partition_index: (p.leader_id, p.offline_replicas) for p in partitions}
+
+        expected = {n: (-1, [1]) if n in there else (1, []) for n in range(4)}
+        give_up_at = time.monotonic() + 10
+        while leaders() != expected and time.monotonic() < give_up_at:
+            time.sleep(0.01)
+        assert leaders() == expected
+        for partition in there:
+            answer = client.produce("orders", A_RECORD, partition=partition)
+            assert answer.error_code == STORAGE_ERROR
+    stopped.restart()
     assert high_watermarks(stopped) == [1, 1, 1, 1]
 
 

@@ -30,11 +30,11 @@ from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.cluster import Endpoint, Picture
 from headrace.model.config import BrokerConfig, topic_config
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import BrokerId, TopicId
+from headrace.model.ids import BrokerId, TopicId, TopicPartition
 from headrace.net.buffers import BufferPool
 from headrace.net.listener import ConnectionLimits, CreationRate, Listener
 from headrace.storage.checkpoint import META_PROPERTIES, read_properties
-from headrace.storage.directory import Logs
+from headrace.storage.directory import LogDirectory, Logs
 
 _log = logging.getLogger(__name__)
 
@@ -189,8 +189,18 @@ class Broker:
             for log in self.logs
         )
         self.logs.adopt_cluster(self.picture.cluster_id)
+        self.logs.on_offline = self._directory_failed
         self.groups.refresh()
         self.transactions.refresh()
+
+    def _directory_failed(self, directory: LogDirectory) -> None:
+        """Also called by threads that write to it."""
+        lost = [log.topic_partition for log in self.logs if log.directory is directory]
+        self.loop.call_soon_threadsafe(self._tell_control, lost)
+
+    def _tell_control(self, lost: list[TopicPartition]) -> None:
+        if not self._stopping:
+            self.spawn(self.control.replicas_failed(lost))
 
     def _endpoints(self) -> dict[str, Endpoint]:
         """What clients are told: each listener its own address, with the port really taken."""

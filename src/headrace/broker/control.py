@@ -562,6 +562,17 @@ class Control:
         )
         return self._homes.decide_placed(topics, placed)
 
+    async def replicas_failed(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        """The disk under these failed while running: everybody may know that nobody leads them."""
+        node_id = self._broker.node_id
+        async with self._changing:
+            self._controller.replicas_failed(topic_partitions, node_id)
+            try:
+                await self._commit(self._controller.decide_failures(topic_partitions, node_id))
+            except Rejected as refusal:
+                log.error("the tree does not know of the failed disk: %s", refusal)
+            self._publish()
+
     async def moved(self, topic_partition: TopicPartition, directory_id: str) -> None:
         """Remember that a partition of this broker lies in another directory now."""
         async with self._changing:

@@ -6,6 +6,8 @@ has a shard (``core.outcome.Shard``), a pure machine; here is everything it does
     find       the partition of a group or transactional id decides who coordinates it
     load       the partition's log is replayed in the background, a piece at a time
     ask        decide -> append one batch -> replay -> reply once the high watermark has passed it
+    ask apart  the same with deciding and replaying in a thread, if it is called large; who asks
+               this shard meanwhile waits, in order, and all others are served
     wake       one timer on the earliest deadline of all shards
     let go     leadership lost, or unclear what was written: the shard is dropped with all it knew
 
@@ -23,7 +25,7 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -66,6 +68,7 @@ _log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
 Decide = Callable[[S, Ticket, Millis], Outcome]
+IsLarge = Callable[[S], bool]
 
 # Replaying so much keeps the loop for a few milliseconds; then others have their turn.
 _LOAD_CHUNK_SIZE = 256 << 10
@@ -103,9 +106,11 @@ class _Led(Generic[S]):
     __slots__ = (
         "appended_end",
         "is_loaded",
+        "is_taken",
         "leadership",
         "partition",
         "problem",
+        "queue",
         "replica",
         "shard",
         "to_be_told",
@@ -121,6 +126,8 @@ class _Led(Generic[S]):
         self.leadership = leadership  # not another's: a new reign needs a new shard
         self.shard = shard
         self.is_loaded = False
+        self.is_taken = False  # by a thread, or by those that came meanwhile: nobody else may ask
+        self.queue: deque[Callable[[], Awaitable[None] | None]] = deque()  # for when it is free
         self.problem: str | None = None  # why it could not be loaded
         self.appended_end = Offset(0)  # exclusive, of what the shard has replayed
         self.to_be_told: list[Callable[[S, Millis], Outcome]] = []  # came while it was loading
@@ -181,25 +188,94 @@ class Coordinator(Generic[S]):
 
     # -- asking ---------------------------------------------------------------------------
 
-    def ask(self, key: str, decide: Decide[S]) -> Any:
-        """The response, or a future of it. Raises Rejected, or the future does."""
-        return self.ask_partition(self.partition_of(key), decide)
+    def ask(self, key: str, decide: Decide[S], is_large: IsLarge[S] | None = None) -> Any:
+        """The response, or a future of it. Raises Rejected, or the future does.
 
-    def ask_partition(self, partition: int, decide: Decide[S]) -> Any:
+        ``is_large`` says whether deciding would hold up everybody else.
+        """
+        return self.ask_partition(self.partition_of(key), decide, is_large)
+
+    def ask_partition(
+        self, partition: int, decide: Decide[S], is_large: IsLarge[S] | None = None
+    ) -> Any:
         led = self._find(partition)
-        now = self._clock.now()
         self._last_ticket += 1
         ticket = Ticket(self._last_ticket)
+        if led.is_taken or (is_large is not None and is_large(led.shard)):
+            future = led.waiting[ticket] = self._broker.loop.create_future()
+            self._enqueue(led, lambda: self._ask_queued(led, decide, ticket, is_large))
+            return future
+        now = self._clock.now()
         return self._carry_out(led, decide(led.shard, ticket, now), ticket, now)
 
     def tell_all(self, decide: Callable[[S, Millis], Outcome]) -> None:
         """An event without a request, for every shard; those being loaded hear of it then."""
         for led in list(self._led.values()):
-            if self._is_current(led):
-                now = self._clock.now()
-                self._run(led, decide(led.shard, now), now)
+            if self._is_current(led) and led.is_taken:
+                self._enqueue(led, lambda led=led: self._tell_one(led, decide))  # type: ignore[misc]
+            elif self._is_current(led):
+                self._tell_one(led, decide)
             elif not led.is_loaded:
                 led.to_be_told.append(decide)
+
+    def _tell_one(self, led: _Led[S], decide: Callable[[S, Millis], Outcome]) -> None:
+        now = self._clock.now()
+        self._run(led, decide(led.shard, now), now)
+
+    # -- asking apart ---------------------------------------------------------------------
+
+    def _enqueue(self, led: _Led[S], work: Callable[[], Awaitable[None] | None]) -> None:
+        led.queue.append(work)
+        if not led.is_taken:
+            led.is_taken = True
+            self._broker.spawn(self._work_off(led))
+
+    async def _work_off(self, led: _Led[S]) -> None:
+        """Do what waits for a shard, one after the other, until nothing does."""
+        try:
+            while led.queue and self._is_current(led):
+                pending = led.queue.popleft()()
+                if pending is not None:
+                    await pending
+        except Exception as error:
+            # A bug, and the shard may be half changed.
+            self._broker.fail(error)
+            raise
+        led.is_taken = False
+        self._broker.dispatch.serve_committed()
+        # Its deadlines were not looked at meanwhile.
+        if self._is_current(led) and (deadline := led.shard.next_deadline()) is not None:
+            now = self._clock.now()
+            if deadline < self._timer_at:
+                self._arm(deadline, now)
+
+    async def _ask_queued(
+        self, led: _Led[S], decide: Decide[S], ticket: Ticket, is_large: IsLarge[S] | None
+    ) -> None:
+        now = self._clock.now()
+        is_apart = is_large is not None and is_large(led.shard)
+        try:
+            if is_apart:
+                outcome = await asyncio.to_thread(decide, led.shard, ticket, now)
+            else:
+                outcome = decide(led.shard, ticket, now)
+        except Exception as error:  # noqa: BLE001 - a bug, before anything was appended
+            future = led.waiting.pop(ticket, None)
+            if future is not None and not future.done():
+                future.set_exception(error)
+            return
+        if not self._is_current(led):
+            return  # dropped meanwhile; whoever waits was told
+        if not is_apart or not outcome.records:
+            self._run(led, outcome, now)
+            return
+        try:
+            for base_offset, chunk in self._appended(led, outcome, now):
+                await asyncio.to_thread(self._replay, led, chunk, base_offset, outcome.producer)
+        except Rejected as refusal:
+            self._refuse(led, outcome.replies, refusal)
+        else:
+            self._run(led, outcome._replace(records=()), now)
 
     def _find(self, partition: int) -> _Led[S]:
         led = self._led.get(partition)
@@ -224,10 +300,10 @@ class Coordinator(Generic[S]):
 
     def _carry_out(self, led: _Led[S], outcome: Outcome, own: Ticket, now: Millis) -> Any:
         """Append, replay, and let the replies go; returns what ``own`` is to be answered."""
-        records, replies, effects, producer, splittable = outcome
-        if records:
+        replies, effects = outcome.replies, outcome.effects
+        if outcome.records:
             try:
-                self._write(led, records, producer, splittable, now)
+                self._write(led, outcome, now)
             except Rejected as refusal:
                 answered = self._refuse(led, replies, refusal, own)
                 if answered or not led.is_loaded:
@@ -254,10 +330,10 @@ class Coordinator(Generic[S]):
 
     def _run(self, led: _Led[S], outcome: Outcome, now: Millis) -> None:
         """Carry out what nobody in particular waits for."""
-        records, replies, effects, producer, splittable = outcome
-        if records:
+        replies, effects = outcome.replies, outcome.effects
+        if outcome.records:
             try:
-                self._write(led, records, producer, splittable, now)
+                self._write(led, outcome, now)
             except Rejected as refusal:
                 self._refuse(led, replies, refusal)
                 return
@@ -287,29 +363,38 @@ class Coordinator(Generic[S]):
 
     # -- writing --------------------------------------------------------------------------
 
-    def _write(
-        self,
-        led: _Led[S],
-        records: Sequence[NewRecord],
-        producer: ProducerStamp | None,
-        splittable: bool,
-        now: Millis,
-    ) -> None:
-        for chunk in self._chunks(led, records) if splittable else (records,):
-            batch = self._encode(chunk, producer, now)
-            base_offset = self._append(led, batch, now)
-            producer_id, producer_epoch = producer or (-1, -1)
+    def _write(self, led: _Led[S], outcome: Outcome, now: Millis) -> None:
+        for base_offset, chunk in self._appended(led, outcome, now):
             try:
-                replay = led.shard.replay
-                offset: int = base_offset
-                for key, value in chunk:
-                    replay(key, value, offset, producer_id, producer_epoch)
-                    offset += 1
+                self._replay(led, chunk, base_offset, outcome.producer)
             except Exception as error:
                 # The log has what the shard does not: nothing it says can be trusted.
                 self._broker.fail(error)
                 raise
-            led.appended_end = Offset(offset)
+
+    def _appended(
+        self, led: _Led[S], outcome: Outcome, now: Millis
+    ) -> Iterator[tuple[Offset, Sequence[NewRecord]]]:
+        """Append the records, batch by batch; each is to be replayed before the next."""
+        records = outcome.records
+        for chunk in self._chunks(led, records) if outcome.splittable else (records,):
+            batch = self._encode(chunk, outcome.producer, now)
+            yield self._append(led, batch, now), chunk
+
+    @staticmethod
+    def _replay(
+        led: _Led[S],
+        records: Sequence[NewRecord],
+        base_offset: Offset,
+        producer: ProducerStamp | None,
+    ) -> None:
+        producer_id, producer_epoch = producer or (-1, -1)
+        replay = led.shard.replay
+        offset: int = base_offset
+        for key, value in records:
+            replay(key, value, offset, producer_id, producer_epoch)
+            offset += 1
+        led.appended_end = Offset(offset)
 
     def _chunks(self, led: _Led[S], records: Sequence[NewRecord]) -> Iterator[Sequence[NewRecord]]:
         config = led.replica.log.config
@@ -384,17 +469,40 @@ class Coordinator(Generic[S]):
             coordinator_epoch=coordinator_epoch,
             timestamp=now,
         )
-        offset = self._append(led, bytearray(marker), now, transaction_version)
-        led.shard.replay_marker(producer_id, producer_epoch, committed, offset)
-        led.appended_end = Offset(offset + 1)
+
+        def write() -> None:
+            offset = self._append(led, bytearray(marker), now, transaction_version)
+            led.shard.replay_marker(producer_id, producer_epoch, committed, offset)
+            led.appended_end = Offset(offset + 1)
+
+        if led.is_taken:
+            future, reply = self._awaited(led)
+            self._enqueue(led, lambda: self._write_queued(led, write, reply, now))
+            return future
+        write()
         if led.appended_end <= led.leadership.high_watermark:
             return None
+        future, reply = self._awaited(led)
+        self._hold_back(led, (reply,), (), now)
+        return future
+
+    def _awaited(self, led: _Led[S]) -> tuple["asyncio.Future[None]", Reply]:
+        """A future, and the reply that will settle it."""
         self._last_ticket += 1
         ticket = Ticket(self._last_ticket)
         future: asyncio.Future[None] = self._broker.loop.create_future()
         led.waiting[ticket] = future
-        self._hold_back(led, (Reply(ticket, _MARKER_WRITTEN),), (), now)
-        return future
+        return future, Reply(ticket, _MARKER_WRITTEN)
+
+    def _write_queued(
+        self, led: _Led[S], write: Callable[[], None], reply: Reply, now: Millis
+    ) -> None:
+        try:
+            write()
+        except Rejected as refusal:
+            self._refuse(led, (reply,), refusal)
+        else:
+            self._run(led, Outcome(replies=(reply,)), now)
 
     def _hold_back(
         self,
@@ -479,6 +587,7 @@ class Coordinator(Generic[S]):
             del self._led[led.partition]
         led.is_loaded = False
         led.uncommitted.clear()
+        led.queue.clear()
         waiting, led.waiting = led.waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -582,6 +691,8 @@ class Coordinator(Generic[S]):
             for led in list(self._led.values()):
                 if not self._is_current(led):
                     continue
+                if led.is_taken:
+                    continue  # looked at when it is free
                 if led.uncommitted:
                     next_at = min(next_at, self._give_up_overdue(led, now))
                 while (deadline := led.shard.next_deadline()) is not None:

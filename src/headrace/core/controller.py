@@ -168,6 +168,17 @@ class Controller:
             state for each, _ in replicas if (state := self.picture.partition(*each)) is not None
         )
 
+    def decide_failures(
+        self, topic_partitions: Iterable[TopicPartition], broker: BrokerId
+    ) -> list[Change]:
+        """Who leads instead of ``broker`` where its replicas have failed; nobody, if need be."""
+        changes: list[Change] = []
+        for topic_partition in topic_partitions:
+            state = self.picture.partition(*topic_partition)
+            if state is not None and state.leader == broker:
+                changes += self._elect(state, self.picture.brokers, unclean_allowed=False)
+        return changes
+
     def _mark_offline(self, states: Iterable[PartitionState]) -> None:
         live = self.picture.brokers
         stale = [

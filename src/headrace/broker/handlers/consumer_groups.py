@@ -53,6 +53,7 @@ def consumer_group_heartbeat(
         request.group_id,
         lambda shard, ticket, now: consumer.heartbeat(shard, ticket, asker, request, drawn_id, now),
         refuse,
+        is_large=lambda shard: consumer.is_large(shard, asker, request),
     )
 
 

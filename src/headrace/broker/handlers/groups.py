@@ -344,10 +344,11 @@ def ask_shard(
     decide: Decide,
     refuse: Callable[[Rejected], Message],
     shaped: Callable[[Message], Message] | None = None,
+    is_large: Callable[[GroupShard], bool] | None = None,
 ) -> Answer:
     """Ask the group's shard; ``refuse`` puts a failure into words, ``shaped`` trims an answer."""
     try:
-        answer = broker.groups.ask(group_id, decide)
+        answer = broker.groups.ask(group_id, decide, is_large)
     except Rejected as refusal:
         return refuse(refusal)
     if isinstance(answer, asyncio.Future):

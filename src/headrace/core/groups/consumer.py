@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
 _FIRST_HEARTBEAT_WITH_OWN_ID = 1  # from here on the client draws its member id (KIP-1082)
 _FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
+LARGE_TOPIC_COUNT = 500
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1  # as ConsumerGroupDescribe numbers them
 
 
@@ -300,17 +301,8 @@ def _beat(
     reported = reported_of(request.topic_partitions)
     member = _present(state, request, member_id, reported)
     picture = shard.cluster.picture
-    if (
-        member is not None
-        and not is_joining
-        and isinstance(state, ConsumerGroup)
-        and state.seen_picture is picture
-        and state.group_epoch == state.assignment_epoch
-        and member.is_reconciled_to(state.assignment_epoch)
-        and (updated := _updated(member, context, request)) == member
-    ):
-        # Nearly every heartbeat: nothing is new on either side.
-        return _answer(shard, ticket, request, member, updated, [], now)
+    if member is not None and _is_steady(shard, state, member, context, request):
+        return _answer(shard, ticket, request, member, member, [], now)
     change = Change(shard, state, records, now)
     if member is None:
         member = ConsumerMember(member_id)
@@ -330,6 +322,46 @@ def _beat(
         # Only now: records may fail to be written, and then the next heartbeat has to try again.
         state.seen_picture = picture
     return outcome + _answer(shard, ticket, request, member, updated, change.records, now)
+
+
+def _is_steady(
+    shard: "GroupShard",
+    state: ConsumerState,
+    member: ConsumerMember,
+    context: RequestContext,
+    request: m.ConsumerGroupHeartbeatRequest,
+) -> bool:
+    """Nearly every heartbeat: nothing is new on either side."""
+    return (
+        request.member_epoch != JOIN_EPOCH
+        and isinstance(state, ConsumerGroup)
+        and state.seen_picture is shard.cluster.picture
+        and state.group_epoch == state.assignment_epoch
+        and member.is_reconciled_to(state.assignment_epoch)
+        and _updated(member, context, request) == member
+    )
+
+
+def is_large(
+    shard: "GroupShard", context: RequestContext, request: m.ConsumerGroupHeartbeatRequest
+) -> bool:
+    """Whether this heartbeat is about so many topics that others should not wait for it.
+
+    Each topic costs some 20 µs: to match, to assign, to write, to replay.
+    """
+    topic_count = len(shard.cluster.picture.topics)
+    if topic_count < LARGE_TOPIC_COUNT:
+        return False
+    group = shard.groups.get(request.group_id)
+    if isinstance(group, ConsumerGroup):
+        member = group.members.get(request.member_id)
+        if member is not None and _is_steady(shard, group, member, context, request):
+            return False
+        if len(group.subscribed_topics) >= LARGE_TOPIC_COUNT:
+            return True
+    if request.subscribed_topic_regex:
+        return True
+    return len(request.subscribed_topic_names or ()) >= LARGE_TOPIC_COUNT
 
 
 def _group_for(
