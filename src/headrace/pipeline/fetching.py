@@ -140,9 +140,10 @@ class RangeReader:
 
     def _begin(self) -> None:
         picture = self._cluster.topic(self._place.topic)
-        if self._topic_id != NO_TOPIC_ID and picture.topic_id != self._topic_id:
-            self._lost_topic("was deleted and made anew")
-            return
+        if picture.topic_id not in (self._topic_id, NO_TOPIC_ID) and self._topic_id != NO_TOPIC_ID:
+            # Whose picture is older, ours or the plan's? A worker remembers topics from earlier
+            # tasks, so it is asked for again before anything is called lost.
+            raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, f"fetching {self._place}")
         self._leader = self._cluster.leader(*self._place)
         self._send()
 
@@ -196,8 +197,7 @@ class RangeReader:
         return min(size_max, max(guess, _FETCH_SIZE_MIN))
 
     def _next_sections(self) -> list[Section]:
-        if self._leader is None:
-            return []
+        assert self._leader is not None
         connection = self._cluster.connection(self._leader)
         wait_s = connection.timeout_s + self._settings.wait_ms_max / 1000
         answer = connection.receive(m.FetchResponse, timeout_s=wait_s)
@@ -289,10 +289,13 @@ class RangeReader:
         except Disconnected:
             return
         if picture is None or picture.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            if self._loss_is_confirmed():
-                self._lost_topic("does not exist any more")
+            how = "does not exist any more"
         elif picture.topic_id not in (self._topic_id, NO_TOPIC_ID):
-            self._lost_topic("was deleted and made anew")
+            how = "was deleted and made anew"
+        else:
+            return
+        if self._loss_is_confirmed():
+            self._lost_topic(how)
 
     def _loss_is_confirmed(self) -> bool:
         now = time.monotonic()

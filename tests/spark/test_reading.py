@@ -1,0 +1,58 @@
+"""Reading a range where what a worker remembers of a topic is older than what it shall read."""
+
+import pytest
+
+from headrace.model.ids import TopicPartition
+from headrace.pipeline.cluster import ClientSettings, Cluster
+from headrace.pipeline.failures import DataLost
+from headrace.pipeline.fetching import RangeReader
+from headrace.pipeline.offsets import Range
+from headrace.pipeline.options import FetchSettings
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture
+def cluster(bootstrap):
+    client = Cluster(ClientSettings(bootstrap))
+    yield client
+    client.close()
+
+
+def make_anew(topics, topic, values):
+    topics.delete(topic)
+    topics.create(name=topic)
+    topics.send(topic, values)
+
+
+def read(cluster, topic, offset_end, topic_id):
+    range_ = Range(TopicPartition(topic, 0), 0, offset_end)
+    found = []
+    for records in RangeReader(cluster, range_, topic_id, FetchSettings()):
+        found += records.values().to_pylist()
+    return found
+
+
+def test_a_topic_made_anew_is_read_by_a_worker_that_remembers_the_old_one(
+    topics, cluster, bootstrap
+):
+    topic = topics.create()
+    topics.send(topic, ["old"])
+    old_id = cluster.topic(topic).topic_id
+    make_anew(topics, topic, ["new", "newer"])
+    planner = Cluster(ClientSettings(bootstrap))
+    new_id = planner.topic(topic).topic_id
+    planner.close()
+
+    assert new_id != old_id
+    assert read(cluster, topic, 2, new_id) == [b"new", b"newer"]
+
+
+def test_a_topic_made_anew_behind_the_plan_is_loss(topics, cluster):
+    topic = topics.create()
+    topics.send(topic, ["old"])
+    old_id = cluster.topic(topic).topic_id
+    make_anew(topics, topic, ["new"])
+
+    with pytest.raises(DataLost, match="was deleted and made anew"):
+        read(cluster, topic, 1, old_id)
