@@ -13,12 +13,13 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 JOBS = Path(__file__).parent / "jobs"
 
 
-def run_job(name, *arguments, seconds=600):
+def run_job(folder, name, *arguments, seconds=600):
     done = subprocess.run(
         [sys.executable, str(JOBS / name), *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=seconds,
+        cwd=folder,  # where Spark leaves what it leaves
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
@@ -40,9 +41,11 @@ def assert_copied(topics, source):
         assert sorted(m.value() for m in topics.read(f"{source}-{target}")) == rows
 
 
-def test_partitions_are_read_on_executors_of_a_cluster(topics, filled, standalone, bootstrap):
+def test_partitions_are_read_on_executors_of_a_cluster(
+    topics, filled, standalone, bootstrap, tmp_path
+):
     told = json.loads(
-        run_job("where_read.py", standalone.address, bootstrap, filled).splitlines()[-1]
+        run_job(tmp_path, "where_read.py", standalone.address, bootstrap, filled).splitlines()[-1]
     )
 
     assert told["rows"] == 1000
@@ -52,8 +55,10 @@ def test_partitions_are_read_on_executors_of_a_cluster(topics, filled, standalon
     assert_copied(topics, filled)
 
 
-def test_it_works_through_spark_connect(topics, filled, bootstrap):
-    told = json.loads(run_job("where_read.py", "connect", bootstrap, filled).splitlines()[-1])
+def test_it_works_through_spark_connect(topics, filled, bootstrap, tmp_path):
+    told = json.loads(
+        run_job(tmp_path, "where_read.py", "connect", bootstrap, filled).splitlines()[-1]
+    )
 
     assert told["rows"] == 1000
     assert_copied(topics, filled)

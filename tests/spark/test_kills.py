@@ -23,7 +23,15 @@ JOB = Path(__file__).parent / "jobs" / "copy_once.py"
 ROWS = 50_000  # twenty rounds make a million
 # A killed driver ends a run, and so may a killed Python worker; the rest is luck.
 RUNS_MAX = 8
-VICTIMS = ("driver", "executor", "python", "broker")
+# Two kills a round, in any order; the first two rounds kill one of each kind.
+VICTIMS = (
+    ("driver", "broker"),
+    ("executor", "python"),
+    ("driver", "executor"),
+    ("python", "broker"),
+    ("driver", "python"),
+    ("executor", "broker"),
+)
 
 
 def descendants(pid):
@@ -62,6 +70,7 @@ class Run:
             [sys.executable, str(JOB), standalone.address, *map(str, arguments)],
             stdout=log,
             stderr=log,
+            cwd=Path(log.name).parent,  # where Spark leaves what it leaves
         )
 
     def alive(self):
@@ -110,9 +119,12 @@ def test_every_row_is_copied_once_whatever_is_killed(node, standalone, torture_r
             rows = range(partition, ROWS, 3)
             topics.send(source, [(str(n), f"row {n}") for n in rows], partition)
         log_path = tmp_path / f"round{round_}.log"
+        victims = [v for v in VICTIMS[round_ % len(VICTIMS)] if broker is not None or v != "broker"]
+        dice.shuffle(victims)
         kills = _run_until_copied(
-            standalone, broker, dice, log_path, bootstrap, source, target, tmp_path / f"c{round_}"
-        )
+            standalone, broker, dice, victims, log_path, bootstrap, source, target,
+            tmp_path / f"c{round_}",
+        )  # fmt: skip
 
         keys = sorted(int(message.key()) for message in topics.read(target))
         assert keys == list(range(ROWS)), (
@@ -123,10 +135,11 @@ def test_every_row_is_copied_once_whatever_is_killed(node, standalone, torture_r
         print(f"round {round_}: killed {', '.join(kills)}; {copied:,} rows copied once in all")
 
 
-def _run_until_copied(standalone, broker, dice, log_path, bootstrap, source, target, checkpoint):
-    """One of each kind is killed, in any order; then the copy is left to end."""
-    waiting = [victim for victim in VICTIMS if broker is not None or victim != "broker"]
-    dice.shuffle(waiting)
+def _run_until_copied(
+    standalone, broker, dice, victims, log_path, bootstrap, source, target, checkpoint
+):
+    """The victims are killed at random moments; then the copy is left to end."""
+    waiting = list(victims)
     kills = []
     for _ in range(RUNS_MAX):
         with log_path.open("a") as log:

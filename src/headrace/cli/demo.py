@@ -37,7 +37,7 @@ def demo(
         typer.Option(
             "--data",
             metavar="DIR",
-            help="Where the log lies.",
+            help="Where the log lies; the Spark job's table goes beside it, to DIR-tables.",
             show_default="a temporary folder, removed at the end",
         ),
     ] = None,

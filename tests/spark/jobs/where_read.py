@@ -57,6 +57,8 @@ def main(master: str, bootstrap: str, topic: str) -> None:
         spark = (
             builder.master(master)
             .config("spark.ui.enabled", "false")
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+            .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.cores.max", "2")
