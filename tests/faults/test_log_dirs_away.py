@@ -163,23 +163,27 @@ def test_a_topic_deleted_while_its_disk_is_away_does_not_come_back_with_it(stopp
     assert lying_in(folders[1]) <= {0}
 
 
+def elect_uncleanly(client, partition):
+    request = m.ElectLeadersRequest
+    answer = client.ask(
+        ApiKey.ELECT_LEADERS,
+        2,
+        request(
+            election_type=1,
+            topic_partitions=[request.TopicPartitions(topic="orders", partitions=[partition])],
+            timeout_ms=5000,
+        ),
+    )
+    (result,) = answer.replica_election_results[0].partition_result
+    return result.error_code
+
+
 def test_an_unclean_election_lets_a_lost_partition_begin_anew(stopped, folders):
     (gone, *_) = lying_in(folders[1])
     take_away(folders[1])
     stopped.start()
     with RawClient(stopped.bootstrap_servers) as client:
-        request = m.ElectLeadersRequest
-        answer = client.ask(
-            ApiKey.ELECT_LEADERS,
-            2,
-            request(
-                election_type=1,
-                topic_partitions=[request.TopicPartitions(topic="orders", partitions=[gone])],
-                timeout_ms=5000,
-            ),
-        )
-        (result,) = answer.replica_election_results[0].partition_result
-        assert result.error_code == 0
+        assert elect_uncleanly(client, gone) == 0
         assert client.produce("orders", A_RECORD, partition=gone).base_offset == 0
     stopped.restart()
     assert high_watermarks(stopped)[gone] == 1
@@ -260,6 +264,8 @@ def test_a_partition_that_cannot_be_opened_is_offline_alone(stopped, harm):
     stopped.start()
     assert high_watermarks(stopped) == [-STORAGE_ERROR, 1, 1, 1]
     with RawClient(stopped.bootstrap_servers) as client:
+        # Its records may still be saved: an election must not cost them.
+        assert elect_uncleanly(client, 0) == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         assert client.produce("orders", A_RECORD).error_code == STORAGE_ERROR
         for partition in (1, 2, 3):
             assert client.produce("orders", A_RECORD, partition=partition).error_code == 0

@@ -161,6 +161,7 @@ class Control:
         self._endpoints = endpoints
         self._found: list[FoundPartition] = []
         self._homes: PartitionHomes
+        self._away: set[TopicPartition] = set()  # their directory is not online
         self._deleted_ids: dict[TopicId, set[str]] = {}
         self._known_cluster_id = cluster_id
         # One change at a time: a decision holds until it is replayed.
@@ -253,7 +254,9 @@ class Control:
         logs = self._broker.logs
         topics = self.picture.topics.values()
         failed = ", ".join(str(each.path) for each in logs.directories if each.offline is not None)
-        logs.failed.update(self._homes.find_away(topics, self._homeless(), failed))
+        away = self._homes.find_away(topics, self._homeless(), failed)
+        self._away |= away.keys()
+        logs.failed.update(away)
         return logs.failed.keys()
 
     def _homeless(self) -> list[PartitionState]:
@@ -284,12 +287,15 @@ class Control:
 
     async def _host_all(self) -> None:
         failed = self._broker.logs.failed
+        known = set(failed)
         await self._host(
             state
             for topic in self.picture.topics.values()
             for state in topic.partitions
-            if state.topic_partition not in failed
+            if state.topic_partition not in known
         )
+        if len(failed) > len(known):
+            await self.replicas_failed([each for each in failed if each not in known])
         self._found.clear()
 
     async def _host(self, states: Iterable[PartitionState]) -> Rejected | None:
@@ -534,7 +540,7 @@ class Control:
         """Raises Rejected, with ELECTION_NOT_NEEDED when the right one leads already."""
         async with self._changing:
             homes = None
-            if unclean and topic_partition in self._broker.logs.failed:
+            if unclean and topic_partition in self._away:
                 homes = self._give_up(topic_partition)
             change = self._controller.decide_election(topic_partition, unclean=unclean)
             await self._commit([change], homes)
@@ -547,6 +553,7 @@ class Control:
         if topic is None:
             return None
         log.warning("%s begins anew, empty: an unclean election asked for it", topic_partition)
+        self._away.discard(topic_partition)
         self._broker.logs.delete(topic_partition)
         self._controller.replicas_failed([topic_partition], self._broker.node_id, failed=False)
         placed = self._broker.logs.place([topic_partition])

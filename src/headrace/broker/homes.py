@@ -119,7 +119,8 @@ class PartitionHomes:
             log.error(
                 "%s is away, and with it %d partitions (%s%s). They answer KAFKA_STORAGE_ERROR, "
                 "the others are served. Mount the disk or put its folder back into log.dirs, and "
-                "restart the broker. If it is lost for good, delete these topics",
+                "restart the broker. If it is lost for good, delete these topics, or let the "
+                "partitions begin anew with an unclean leader election",
                 place,
                 len(partitions),
                 ", ".join(map(str, partitions[:_NAMED_MAX])),
