@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, Pro
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 
+from headrace.core.groups import consumer
 from headrace.model.errors import ErrorCode
 from headrace.testing import Broker
 from headrace.wire import messages as m
@@ -134,7 +135,12 @@ def test_members_share_and_take_over_without_losing_or_doubling(
     assert sorted(got) == sorted(produced + more)
 
 
-def test_a_pattern_follows_topics_that_come(headrace_broker, readers, request):
+@pytest.mark.parametrize("large_from", [500, 0], ids=["small", "large"])
+def test_a_pattern_follows_topics_that_come(
+    headrace_broker, readers, request, monkeypatch, large_from
+):
+    # With so many topics the group is looked after in a thread.
+    monkeypatch.setattr(consumer, "LARGE_TOPIC_COUNT", large_from)
     first = a_topic(headrace_broker, request, 2)
     reader = readers(first, [f"^{first}.*"])
     poll_until(lambda: reader.partitions == partitions_of(first, 2), reader)

@@ -1,6 +1,7 @@
 """The runtime of shards: loaded, asked, written for and let go, on real logs."""
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -193,6 +194,94 @@ async def test_a_request_may_wait_for_another_event(tmp_path):
         waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
         coordinator.tell_all(lambda shard, now: Outcome(replies=tuple(shard.unpark("at last"))))
         assert (await waiting).error_message == "at last"
+
+
+class Slowly:
+    """A decision in a thread, which goes on when the test says so."""
+
+    def __init__(self, *records):
+        self.records = records
+        self.has_begun = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def __call__(self, shard, ticket, now):
+        self.has_begun.set()
+        assert self.may_go_on.wait(20)
+        return shard.write(ticket, *self.records)
+
+    def ask(self, coordinator, partition=0):
+        return coordinator.ask_partition(partition, self, lambda shard: True)
+
+
+@in_loop
+async def test_a_large_decision_holds_up_its_own_shard_and_nobody_else(tmp_path):
+    async with coordinated(tmp_path, partition_count=2) as (_, coordinator):
+        slowly = Slowly((b"k", b"large"))
+        large = slowly.ask(coordinator)
+        await until(slowly.has_begun.is_set)
+        assert write(coordinator, (b"k", b"v"), partition=1).error_message == "written"
+        assert read(coordinator, b"k", partition=1) == "v"
+
+        def ask_to_read():
+            return coordinator.ask_partition(0, lambda shard, ticket, now: shard.read(ticket, b"k"))
+
+        before, changed, after = (ask_to_read(), write(coordinator, (b"k", b"next")), ask_to_read())
+        assert not any(one.done() for one in (large, before, changed, after))
+        slowly.may_go_on.set()
+        said = [(await one).error_message for one in (large, before, changed, after)]
+        assert said == ["written", "large", "written", "next"]
+        assert read(coordinator, b"k") == "next"  # at once again: nothing waits any more
+
+
+@in_loop
+async def test_time_events_and_markers_wait_while_a_shard_is_taken(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        write(coordinator, (b"held", b"1"), producer=ProducerStamp(7, 0))
+        slowly = Slowly((b"k", b"large"))
+        large = slowly.ask(coordinator)
+        await until(slowly.has_begun.is_set)
+        shard = shard_of(coordinator)
+        told = []
+        coordinator.tell_all(lambda shard, now: told.append(dict(shard.texts)) or NOTHING)
+        marked = coordinator.write_marker(
+            0, producer_id=7, producer_epoch=0, coordinator_epoch=0, committed=True
+        )
+        shard.rings_at = coordinator.now()
+        coordinator._wake()
+        assert (told, shard.rung, marked.done()) == ([], [], False)
+        slowly.may_go_on.set()
+        assert (await large).error_message == "written"
+        await marked
+        assert told == [{b"k": b"large"}]
+        await until(lambda: shard.rung)
+        assert shard.texts == {b"k": b"large", b"held": b"1", b"rung": b"yes"}
+
+
+@in_loop
+async def test_who_waits_for_a_taken_shard_that_is_lost_is_told(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        slowly = Slowly((b"k", b"large"))
+        waiting = [slowly.ask(coordinator), write(coordinator, (b"k", b"next"))]
+        await until(slowly.has_begun.is_set)
+        coordinator.close()
+        for one in waiting:
+            with pytest.raises(Rejected) as refused:
+                await one
+            assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        slowly.may_go_on.set()
+        await asyncio.sleep(0.05)
+        assert broker.replica(TOPIC, 0).log.log_end == 0, "what was decided is not written"
+
+
+@in_loop
+async def test_a_bug_in_a_large_decision_is_told_and_the_shard_goes_on(tmp_path):
+    def stumble(shard, ticket, now):
+        raise ZeroDivisionError
+
+    async with coordinated(tmp_path) as (_, coordinator):
+        with pytest.raises(ZeroDivisionError):
+            await coordinator.ask_partition(0, stumble, lambda shard: True)
+        assert write(coordinator, (b"k", b"v")).error_message == "written"
 
 
 @in_loop

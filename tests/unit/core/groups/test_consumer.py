@@ -2,15 +2,17 @@
 
 import pytest
 
+from headrace.core.groups import consumer
 from headrace.core.groups.members import MemberState
 from headrace.model.errors import ErrorCode
+from headrace.wire import messages as m
 from tests.fakes.consumers import (
     CONSUMER_SESSION_MS,
     REBALANCE_TIMEOUT_MS,
     Client,
     Consumers,
 )
-from tests.fakes.groups import a_topic
+from tests.fakes.groups import a_context, a_topic
 
 ALL = {"orders": {0, 1, 2, 3}}
 
@@ -522,6 +524,33 @@ def test_a_pattern_that_re2_does_not_take_is_refused_and_changes_nothing():
         assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
         assert pattern in answer.error_message
     assert groups.log == []
+
+
+def test_only_what_is_new_about_many_topics_is_large():
+    groups = Consumers()
+
+    def is_large(epoch, *, group="g", pattern=None, topics=None):
+        request = m.ConsumerGroupHeartbeatRequest(
+            group_id=group,
+            member_id="a",
+            member_epoch=epoch,
+            subscribed_topic_regex=pattern,
+            subscribed_topic_names=topics,
+        )
+        return consumer.is_large(groups.shard, a_context(1), request)
+
+    assert not is_large(0, pattern="o.*"), "there are two topics"
+    many = [f"o{number}" for number in range(consumer.LARGE_TOPIC_COUNT)]
+    groups.make_topics(**dict.fromkeys(many, 1))
+    assert is_large(0, pattern="o.*")
+    assert is_large(0, topics=many)
+    assert not is_large(0, topics=["orders"])
+    client = Client(groups, "a", None, pattern="o.*").join()
+    client.beat_and_obey()
+    assert not is_large(client.member_epoch), "nothing is new"
+    groups.make_topics(offers=1)
+    assert is_large(client.member_epoch)
+    assert not is_large(1, group="of others", topics=["orders"])
 
 
 def test_names_and_a_pattern_add_up():
