@@ -1,5 +1,7 @@
 """Records are checked in a child process, a few of them on the spot, with the same result."""
 
+import asyncio
+
 import pytest
 
 from headrace.model.errors import Rejected
@@ -43,5 +45,16 @@ async def test_a_child_that_dies_costs_one_batch():
     await checking._child.wait()
     with pytest.raises(Rejected):
         await checking.check(KEYED, compacted=True)
+    assert await checking.check(KEYED, compacted=True) == []
+    await checking.close()
+
+
+@in_loop
+async def test_a_child_that_nobody_asks_any_more_ends_by_itself():
+    checking = Checking()
+    await checking.check(KEYED, compacted=True)
+    idle = checking._child
+    checking._let_go()
+    assert await asyncio.wait_for(idle.wait(), 20) == 0
     assert await checking.check(KEYED, compacted=True) == []
     await checking.close()
