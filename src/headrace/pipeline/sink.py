@@ -37,7 +37,7 @@ from headrace.pipeline.failures import BadOption, BadRow, PipelineError, Refused
 from headrace.pipeline.options import SinkOptions, parse_sink
 from headrace.pipeline.partitioning import partitions_by_key
 from headrace.pipeline.producing import BatchSender, Identity, new_identity
-from headrace.pipeline.workers import settle
+from headrace.pipeline.workers import hasten, settle
 
 # Rows are encoded together up to these bounds, so that batches are large although they are
 # spread over many partitions.
@@ -343,6 +343,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        hasten()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
         return write_task(self._options, iterator)

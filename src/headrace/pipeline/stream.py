@@ -57,6 +57,7 @@ from headrace.pipeline.offsets import (
 from headrace.pipeline.options import SourceOptions
 from headrace.pipeline.reading import RangePartition, read_partition
 from headrace.pipeline.subscription import places_of
+from headrace.pipeline.workers import hasten
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,6 +120,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._committed: Offsets | None = None
         self._commit_again_at = 0.0
         self._warned: set[str] = set()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        hasten()
 
     @property
     def _cluster(self) -> Cluster:

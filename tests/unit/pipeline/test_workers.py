@@ -1,6 +1,9 @@
-"""What a Python worker of Spark does at the end of its first task."""
+"""What Python workers of Spark do at the beginning and at the end of a task."""
 
 import gc
+import socket
+import struct
+import sys
 
 import pytest
 from pyspark import TaskContext
@@ -35,3 +38,36 @@ def test_outside_of_a_task_nothing_changes():
     workers.settle()
 
     assert gc.get_freeze_count() == before
+
+
+def unacknowledged(link):
+    """How many segments the other end has not acknowledged yet, as the kernel tells."""
+    (count,) = struct.unpack_from(
+        "=I", link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 24
+    )
+    return count
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is done")
+def test_what_a_worker_has_received_is_acknowledged_at_once():
+    TaskContext._setTaskContext(TaskContext())
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as spark,
+        listener.accept()[0] as worker,
+    ):
+        for _ in range(1000):
+            spark.sendall(b"task")
+            worker.recv(4)
+            if unacknowledged(spark):
+                break  # the kernel expects an answer to carry the acknowledgement
+            worker.sendall(b"done")
+            spark.recv(4)
+        else:
+            pytest.fail("every piece was acknowledged at once anyway")
+
+        workers.hasten()
+
+        assert unacknowledged(spark) == 0
+        worker.sendall(b"done")  # the socket is as it was
+        assert spark.recv(4) == b"done"
