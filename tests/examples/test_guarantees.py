@@ -1,9 +1,11 @@
 """The examples of the guarantees keep what their first lines promise when they are killed."""
 
+import inspect
 import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from contextlib import contextmanager
@@ -12,7 +14,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
+from headrace.broker import dispatch, handlers
+from headrace.model.errors import ErrorCode, Rejected
 from headrace.testing import Broker
+from headrace.wire.api import ApiKey
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RECORD_COUNT = 600
@@ -162,6 +167,104 @@ def test_exactly_once_loses_none_and_doubles_none(broker, watched):
         broker=broker, group="exactly-once", done_count=written_count,
     )  # fmt: skip
     looker.close()
+    assert Counter(read_committed(broker, "shouted")) == Counter(one.upper() for one in ALL)
+
+
+class Trap:
+    """Kills the example at the broker's end of one request: just before, or just after its effect.
+
+    These are the moments that tell the orders of work and commit apart. A kill by the clock would
+    find them once in a thousand times.
+    """
+
+    def __init__(self, api_key, monkeypatch):
+        self._api_key = api_key
+        self._victim = None
+        self._left = 0
+        self._is_before = False
+        self.has_struck = threading.Event()
+        monkeypatch.setattr(dispatch, "handler", self._handler)
+
+    def set(self, victim, *, left, is_before):
+        """The request after ``left`` others is the last of the victim."""
+        self.has_struck.clear()
+        self._left, self._is_before, self._victim = left, is_before, victim
+
+    def _handler(self, api_key):
+        handle = handlers.handler(api_key)
+        return self._spring(handle) if api_key == self._api_key and self._victim else handle
+
+    def _spring(self, handle):
+        def handle_and_kill(broker, context, request):
+            self._left -= 1
+            if self._left >= 0:
+                return handle(broker, context, request)
+            if self._is_before:
+                self._strike()
+                raise Rejected(ErrorCode.UNKNOWN_SERVER_ERROR)  # to nobody
+            answer = handle(broker, context, request)
+            if inspect.isawaitable(answer):
+                return self._strike_after(answer)
+            self._strike()
+            return answer
+
+        return handle_and_kill
+
+    async def _strike_after(self, pending):
+        answer = await pending
+        self._strike()
+        return answer
+
+    def _strike(self):
+        if self._victim is not None:
+            self._victim.kill()
+            self._victim = None
+            self.has_struck.set()
+
+
+def run_with_traps(name, *arguments, broker, group, trap, left):
+    """Two deaths just before the request, two just after it, then an undisturbed run."""
+    for is_before in (True, False, True, False):
+        with running(name, *arguments, broker=broker) as process:
+            trap.set(process, left=left, is_before=is_before)
+            assert trap.has_struck.wait(LIMIT_S), "the example never asked for that"
+        bury(broker, group)
+    with running(name, *arguments, broker=broker) as process:
+        all_done = {("orders", number): 0 for number in range(3)}
+        wait_until(lambda: broker.group(group).lag_by_partition() == all_done, process)
+        time.sleep(0.2)  # what follows the last commit
+
+
+def test_at_most_once_loses_one_for_each_death_after_its_commit(broker, tmp_path, monkeypatch):
+    output = tmp_path / "output.txt"
+    run_with_traps(
+        "at_most_once.py", "--output", str(output),
+        broker=broker, group="at-most-once", left=40,
+        trap=Trap(ApiKey.OFFSET_COMMIT, monkeypatch),
+    )  # fmt: skip
+    counts = Counter(lines(output))
+    assert max(counts.values()) == 1
+    assert len(ALL - counts.keys()) == 2
+
+
+def test_at_least_once_doubles_one_for_each_death_before_its_commit(broker, tmp_path, monkeypatch):
+    output = tmp_path / "output.txt"
+    run_with_traps(
+        "at_least_once.py", "--output", str(output),
+        broker=broker, group="at-least-once", left=40,
+        trap=Trap(ApiKey.OFFSET_COMMIT, monkeypatch),
+    )  # fmt: skip
+    counts = Counter(lines(output))
+    assert counts.keys() == ALL
+    assert sum(counts.values()) - RECORD_COUNT == 2
+
+
+def test_exactly_once_holds_on_both_sides_of_the_end_of_a_transaction(broker, monkeypatch):
+    run_with_traps(
+        "exactly_once.py",
+        broker=broker, group="exactly-once", left=0,
+        trap=Trap(ApiKey.END_TXN, monkeypatch),
+    )  # fmt: skip
     assert Counter(read_committed(broker, "shouted")) == Counter(one.upper() for one in ALL)
 
 
