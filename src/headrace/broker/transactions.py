@@ -63,12 +63,12 @@ class Transactions(Coordinator["TransactionShard"]):
         return TransactionShard(replica.lead().leader_epoch, self._settings)
 
     def _settings(self) -> "Settings":
-        from headrace.core.transactions.shard import Settings
-
         config, levels = self._broker.config, self._broker.control.feature_levels
         known = self._known_settings
         if known is not None and known[0] is config and known[1] is levels:
             return known[2]
+        from headrace.core.transactions.shard import Settings
+
         settings = Settings(
             transaction_version=levels.get(features.TRANSACTION_VERSION, 0),
             timeout_ms_max=config.int("transaction.max.timeout.ms"),

@@ -44,7 +44,11 @@ from headrace.records.compression import DECOMPRESSED_SIZE_MAX, compress, decomp
 
 _i32 = Struct(">i")
 _MARKER_KEY = Struct(">hh")  # version, type
-_MARKER_VALUE = Struct(">hi")  # version, coordinator epoch
+# The whole record of a marker: what stands before its key, the key; before its value, the value
+# (version, coordinator epoch); no headers.
+_MARKER_RECORD = Struct(">5shhshib")
+_MARKER_RECORD_HEAD = b"\x20\0\0\0\x08"  # 16 bytes follow, attributes, deltas; a key of 4
+_MARKER_VALUE_HEAD = b"\x0c"  # a value of 6
 ABORT, COMMIT = 0, 1  # types of transaction markers
 
 
@@ -284,21 +288,22 @@ def build_marker(
     leader_epoch: int = -1,
 ) -> bytes:
     """The control batch that ends a transaction."""
-    record = Record(
-        base_offset,
-        timestamp,
-        _MARKER_KEY.pack(0, COMMIT if commit else ABORT),
-        _MARKER_VALUE.pack(0, coordinator_epoch),
+    attributes = TRANSACTIONAL | CONTROL
+    batch = bytearray(RECORDS_AT + _MARKER_RECORD.size)
+    HEADER.pack_into(
+        batch,
+        0,
+        *(base_offset, len(batch) - LOG_OVERHEAD, leader_epoch, 2, 0, attributes, 0),
+        *(timestamp, timestamp, producer_id, producer_epoch, -1, 1),
     )
-    return build_batch(
-        [record],
-        base_offset=base_offset,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-        control=True,
-        leader_epoch=leader_epoch,
+    _MARKER_RECORD.pack_into(
+        batch,
+        RECORDS_AT,
+        *(_MARKER_RECORD_HEAD, 0, COMMIT if commit else ABORT),
+        *(_MARKER_VALUE_HEAD, 0, coordinator_epoch, 0),
     )
+    seal(batch)
+    return bytes(batch)
 
 
 def marker_type(key: bytes | None) -> int:

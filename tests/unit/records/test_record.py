@@ -144,6 +144,9 @@ def test_markers_say_commit_or_abort() -> None:
         (record,) = iter_records(batch)
         assert marker_type(record.key) == kind
         assert record.value == struct.pack(">hi", 0, 4)
+        assert batch == build_batch(
+            [record], producer_id=9, producer_epoch=1, transactional=True, control=True
+        )
     with pytest.raises(BadBatch):
         marker_type(None)
 

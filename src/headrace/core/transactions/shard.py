@@ -102,6 +102,8 @@ class TransactionShard:
         self._unmarked: dict[str, set[TopicPartition]] = {}
         self._handed_out: dict[str, _HandedOut] = {}
         self._spare_producer_ids: list[ProducerId] = []
+        # The value of the last record made here, and what it says: replay need not read it.
+        self._just_written: tuple[bytes | None, Transaction] | None = None
         self._running = False
 
     # --- InitProducerId --------------------------------------------------------
@@ -544,7 +546,11 @@ class TransactionShard:
             self._timers.cancel((transactional_id, _TIMEOUT))
             self._timers.cancel((transactional_id, _MARKERS))
             return
-        transaction = read_value(transactional_id, record_value)
+        written = self._just_written
+        if written is not None and record_value is written[0]:
+            transaction = written[1]
+        else:
+            transaction = read_value(transactional_id, record_value)
         self.transactions[transactional_id] = transaction
         if transaction.state in PREPARED:
             self._unmarked[transactional_id] = set(transaction.partitions)
@@ -579,7 +585,11 @@ class TransactionShard:
         return self._spare_producer_ids.pop()
 
     def _record(self, transaction: Transaction) -> NewRecord:
-        return record_of(transaction, self._settings().transaction_version)
+        version = self._settings().transaction_version
+        record = record_of(transaction, version)
+        if version >= FLEXIBLE_RECORDS:  # older ones have no place for every field
+            self._just_written = record.value, transaction
+        return record
 
     def _remember_last_epoch(self, changed: Transaction, last_epoch: ProducerEpoch) -> None:
         self._handed_out[changed.transactional_id] = _HandedOut(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 from headrace.core.outcome import NewRecord
@@ -137,10 +138,13 @@ def record_of(transaction: Transaction, transaction_version: int) -> NewRecord:
     return NewRecord(key_of(transaction.transactional_id), encode_versioned(value, value_version))
 
 
+# Each transaction writes three records of the same key.
+@lru_cache(maxsize=4096)
 def key_of(transactional_id: str) -> bytes:
     return encode_record_key(m.TransactionLogKey(transactional_id=transactional_id))
 
 
+@lru_cache(maxsize=4096)
 def read_key(record_key: bytes) -> str | None:
     """The transactional id, or None for a key of a kind that is not known here."""
     key = decode_record_key((m.TransactionLogKey,), record_key)
