@@ -31,7 +31,15 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from headrace.broker.clock import Clock
 from headrace.broker.settings import GROUP
-from headrace.core.outcome import NewRecord, Outcome, ProducerStamp, Reply, Shard, Ticket
+from headrace.core.outcome import (
+    NewRecord,
+    Outcome,
+    PackedRecords,
+    ProducerStamp,
+    Reply,
+    Shard,
+    Ticket,
+)
 from headrace.core.partition import Leadership
 from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.cluster import Picture
@@ -374,20 +382,31 @@ class Coordinator(Generic[S]):
 
     def _appended(
         self, led: _Led[S], outcome: Outcome, now: Millis
-    ) -> Iterator[tuple[Offset, Sequence[NewRecord]]]:
+    ) -> Iterator[tuple[Offset, Sequence[NewRecord] | PackedRecords]]:
         """Append the records, batch by batch; each is to be replayed before the next."""
         records = outcome.records
+        codec = NO_CODEC
+        if self._codec_setting is not None:
+            codec = self._broker.config.int(self._codec_setting)
+        if isinstance(records, PackedRecords):
+            batch = around_section(records.section, records.count, None, now, codec)
+            yield self._append(led, batch, now), records
+            return
         for chunk in self._chunks(led, records) if outcome.splittable else (records,):
-            batch = self._encode(chunk, outcome.producer, now)
+            batch = encode_batch(chunk, outcome.producer, now, codec)
             yield self._append(led, batch, now), chunk
 
     @staticmethod
     def _replay(
         led: _Led[S],
-        records: Sequence[NewRecord],
+        records: Sequence[NewRecord] | PackedRecords,
         base_offset: Offset,
         producer: ProducerStamp | None,
     ) -> None:
+        if isinstance(records, PackedRecords):
+            records.replay(led.shard, base_offset)
+            led.appended_end = Offset(base_offset + records.count)
+            return
         producer_id, producer_epoch = producer or (-1, -1)
         replay = led.shard.replay
         offset: int = base_offset
@@ -407,14 +426,6 @@ class Coordinator(Generic[S]):
                 start, size = index, 0
             size += record_size
         yield records[start:]
-
-    def _encode(
-        self, records: Sequence[NewRecord], producer: ProducerStamp | None, now: Millis
-    ) -> bytearray:
-        codec = NO_CODEC
-        if self._codec_setting is not None:
-            codec = self._broker.config.int(self._codec_setting)
-        return encode_batch(records, producer, now, codec)
 
     def _append(
         self, led: _Led[S], batch: bytearray, now: Millis, transaction_version: int = 0
@@ -894,7 +905,13 @@ def encode_batch(
             _record_heads(*shape, delta + 1)
         parts += (heads[delta], key, value_head, value or b"")
     parts.append(b"\0")
-    section: bytes = b"".join(parts)
+    return around_section(b"".join(parts), count, producer, now, codec)
+
+
+def around_section(
+    section: bytes, count: int, producer: ProducerStamp | None, now: Millis, codec: int = NO_CODEC
+) -> bytearray:
+    """The batch of a section of so many records."""
     if codec != NO_CODEC:
         section = compress(codec, section)
     producer_id, producer_epoch = producer or (-1, -1)

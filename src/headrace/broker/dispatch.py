@@ -26,7 +26,7 @@ from headrace.broker.refusals import refused
 from headrace.core.parked import Parked
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.net.link import Link, Slot
-from headrace.wire import schema
+from headrace.wire import commit, schema
 from headrace.wire.api import ApiKey, api_name, is_served, request_class
 from headrace.wire.framing import RequestHeader, encode_response, parse_request_header
 from headrace.wire.schema import Message
@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 _PRODUCE = int(ApiKey.PRODUCE)
 _FETCH = int(ApiKey.FETCH)
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
+_OFFSET_COMMIT = int(ApiKey.OFFSET_COMMIT)
 _FIRST_SERVED_PRODUCE = 3
 # Decoding makes up to 74 bytes of objects per byte of a hostile frame, at about 1 µs each.
 _FRAME_SIZE_ON_LOOP_MAX = 1 << 18
@@ -166,6 +167,8 @@ class Dispatch:
 
     @staticmethod
     def _decode(header: RequestHeader, view: memoryview, end: int) -> Any:
+        if header.api_key == _OFFSET_COMMIT and header.api_version in commit.VERSIONS:
+            return commit.decode(view, header.body_position, end, header.api_version)
         decode = schema.decoder(request_class(header.api_key), header.api_version)
         # Kafka reads no further than the last field, and librdkafka's Metadata 13 relies on it:
         # it sends three bytes more.

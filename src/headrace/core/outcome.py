@@ -23,6 +23,8 @@ Rules between a shard and its runtime:
   Kafka: clients reconnect, and for the rest there are sessions.
 """
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import NamedTuple, NewType, Protocol
 
 from headrace.model.ids import Millis
@@ -46,6 +48,27 @@ class NewRecord(NamedTuple):
     value: bytes | None
 
 
+class PackedRecords(ABC):
+    """Many records of one kind, made in one piece, outside of transactions.
+
+    ``section`` is what a batch holds behind its header, with offset deltas from 0.
+    """
+
+    __slots__ = ("count", "section")
+
+    def __init__(self, section: bytes, count: int) -> None:
+        self.section = section
+        self.count = count
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[NewRecord]:
+        """The same, one by one."""
+
+    @abstractmethod
+    def replay(self, shard: "Shard", base_offset: int) -> None:
+        """The same as the shard's ``replay`` for each of them."""
+
+
 class Reply(NamedTuple):
     ticket: Ticket
     response: Message
@@ -61,7 +84,7 @@ class ProducerStamp(NamedTuple):
 class Outcome(NamedTuple):
     """``first + second`` is both, in this order; two transactions cannot be added."""
 
-    records: tuple[NewRecord, ...] = ()
+    records: tuple[NewRecord, ...] | PackedRecords = ()
     replies: tuple[Reply, ...] = ()
     # Of the machine's own kind (a transaction's WriteMarkers); carried out once the records of
     # this outcome are committed.
@@ -80,7 +103,7 @@ class Outcome(NamedTuple):
             return self
         assert self.producer == other.producer or not (self.records and other.records)
         return Outcome(
-            self.records + other.records,
+            (*self.records, *other.records),
             self.replies + other.replies,
             self.effects + other.effects,
             self.producer or other.producer,

@@ -13,7 +13,8 @@
                  departure.py        how members go
                  classic_members.py  members that still speak the classic protocol
                  conversion.py       groups that change their protocol
-    offsets.py   committed and pending offsets, of groups of any kind
+    offsets.py   committed and pending offsets, of groups of any kind; with
+                 packed.py           commits of many partitions, made in one piece
     timers.py    deadlines that move
 
 How a kind of group plugs in:

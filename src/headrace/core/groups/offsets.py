@@ -37,8 +37,8 @@ _unpack_partition = _PARTITION.unpack_from
 # field, with number 0 and 16 bytes. Most commits are like this.
 _PLAIN_VALUE = Struct(">hqiBqBBB16s")
 _PLAIN_HEAD = Struct(">hqiB")
-_PLAIN_TAIL = Struct(">qBBB16s")
-_PLAIN_SIZE = _PLAIN_VALUE.size
+PLAIN_TAIL = Struct(">qBBB16s")
+PLAIN_SIZE = _PLAIN_VALUE.size
 _KEY_TYPE = 1
 _new = tuple.__new__
 
@@ -65,7 +65,7 @@ def encode_value(committed: CommittedOffset) -> bytes:
 
 
 def decode_value(value: bytes) -> CommittedOffset:
-    if len(value) == _PLAIN_SIZE:
+    if len(value) == PLAIN_SIZE:
         head, offset, leader_epoch, size, timestamp, *tags, topic_id = _PLAIN_VALUE.unpack(value)
         if head == 4 and size == 1 and tags == [1, 0, 16]:
             return _new(CommittedOffset, (offset, leader_epoch, "", timestamp, -1, topic_id))
@@ -139,6 +139,16 @@ class Offsets:
         if found is None or self._pending_counts or value[1] > _LAST_VALUE_VERSION:
             return False
         found.values[_unpack_partition(record_key, len(record_key) - 4)[0]] = value
+        return True
+
+    def replay_known_topic(
+        self, prefix: bytes, partitions: Iterable[int], values: Iterable[bytes]
+    ) -> bool:
+        """The same for many partitions of one topic, all in a version that is known."""
+        found = self._by_prefix.get(prefix)
+        if found is None or self._pending_counts:
+            return False
+        found.values.update(zip(partitions, values, strict=True))
         return True
 
     def _replay_pending(self, record_key: bytes, value: bytes | None, producer_id: int) -> None:
@@ -346,7 +356,7 @@ def _take_topic(
     partition_count, topic_id = len(state.partitions), state.topic_id
     metadata_length_max, expire_at, now = commit[-3:]
     is_plain = expire_at < 0
-    tail = _PLAIN_TAIL.pack(now, 1, 0, 16, topic_id)
+    tail = PLAIN_TAIL.pack(now, 1, 0, 16, topic_id)
     make, pack_partition, pack_head = object.__new__, _PARTITION.pack, _PLAIN_HEAD.pack
     for wanted in partitions:
         answer = make(answer_class)

@@ -19,6 +19,7 @@ from headrace.core.groups.offsets import (
     decode_value,
     take_commits,
 )
+from headrace.core.groups.packed import take_packed
 from headrace.core.groups.patterns import TopicPatterns
 from headrace.core.groups.timers import Timers
 from headrace.core.outcome import (
@@ -203,20 +204,19 @@ class GroupShard:
         if request.retention_time_ms >= 0:
             expire_at = now + request.retention_time_ms
         response = m.OffsetCommitResponse()
-        records = take_commits(
-            Commit(
-                request.group_id,
-                self.cluster.picture,
-                context.api_version >= FIRST_COMMIT_WITH_TOPIC_IDS,
-                code,
-                self.cluster.config.int("offset.metadata.max.bytes"),
-                expire_at,
-                now,
-            ),
-            request,
-            response,
-            self.offsets,
+        commit = Commit(
+            request.group_id,
+            self.cluster.picture,
+            context.api_version >= FIRST_COMMIT_WITH_TOPIC_IDS,
+            code,
+            self.cluster.config.int("offset.metadata.max.bytes"),
+            expire_at,
+            now,
         )
+        packed = take_packed(commit, request, response, self.offsets)
+        if packed is not None:
+            return Outcome(packed, (Reply(ticket, response),))
+        records = take_commits(commit, request, response, self.offsets)
         return Outcome(tuple(records), (Reply(ticket, response),))
 
     def txn_commit(

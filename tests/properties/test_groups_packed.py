@@ -1,0 +1,158 @@
+"""The short way of a commit against the long one: same requests, same records, same answers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.broker.coordinator import around_section, encode_batch
+from headrace.core.groups.packed import CommitRecords
+from headrace.model.errors import PeerBroken
+from headrace.wire import commit, schema
+from headrace.wire import messages as m
+from headrace.wire.commit import PackedPartitions
+from tests.fakes.groups import Groups, a_context, a_topic
+
+Request = m.OffsetCommitRequest
+NAMES = ("orders", "other", "no-such-topic")
+VERSIONS = st.sampled_from(commit.VERSIONS)
+
+partitions = st.builds(
+    lambda index, offset, leader_epoch, metadata: Request.OffsetCommitRequestPartition(
+        partition_index=index,
+        committed_offset=offset,
+        committed_leader_epoch=leader_epoch,
+        committed_metadata=metadata,
+    ),
+    st.integers(0, 3) | st.integers(-1, 2_000),
+    st.integers(-1, 2**63 - 1),
+    st.integers(-1, 2**31 - 1),
+    st.sampled_from(["", "", None, "", "note"]),
+)
+topics = st.builds(
+    lambda name, given: Request.OffsetCommitRequestTopic(
+        name=name, topic_id=a_topic(name, 1).topic_id, partitions=given
+    ),
+    st.sampled_from(NAMES),
+    st.lists(partitions, max_size=6),
+)
+requests = st.builds(
+    lambda group_id, member_id, instance_id, generation, given: Request(
+        group_id=group_id,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        generation_id_or_member_epoch=generation,
+        topics=given,
+    ),
+    st.sampled_from(["g", "a group of a longer name " * 7, "ü"]),
+    st.sampled_from(["", "", "member"]),
+    st.sampled_from([None, None, "instance"]),
+    st.sampled_from([-1, -1, 3]),
+    st.lists(topics, max_size=3),
+)
+
+
+def encoded(request, version):
+    out = bytearray()
+    schema.encoder(Request, version)(request, out)
+    return bytes(out)
+
+
+def unpacked(request):
+    """The request with all partitions as a list."""
+    for topic in request.topics:
+        topic.partitions = list(topic.partitions)
+    return request
+
+
+@given(requests, VERSIONS)
+def test_the_hand_written_decoder_reads_what_the_compiled_one_reads(request, version):
+    data = encoded(request, version)
+    expected, _ = schema.decoder(Request, version)(data, 0, len(data))
+    assert unpacked(commit.decode(b"??" + data + b"??", 2, 2 + len(data), version)) == expected
+
+
+@given(requests, VERSIONS, st.data())
+def test_broken_bytes_are_refused_or_read_as_the_compiled_decoder_does(request, version, data):
+    raw = bytearray(encoded(request, version))
+    if data.draw(st.booleans()):
+        del raw[data.draw(st.integers(0, len(raw))) :]
+    else:
+        for _ in range(data.draw(st.integers(1, 3))):
+            raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        expected, _ = schema.decoder(Request, version)(raw, 0, len(raw))
+    except PeerBroken:
+        with pytest.raises(PeerBroken):
+            commit.decode(raw, 0, len(raw), version)
+    else:
+        assert unpacked(commit.decode(raw, 0, len(raw), version)) == expected
+
+
+@given(st.lists(requests, min_size=1, max_size=4), VERSIONS, st.booleans())
+def test_commits_the_short_way_do_what_they_do_the_long_way(given_requests, version, has_pending):
+    short, long = Groups(), Groups()
+    for groups in (short, long):
+        if has_pending:
+            groups.txn_commit({0: 1, 1: 1})
+    for request in given_requests:
+        data = encoded(request, version)
+        packed = commit.decode(data, 0, len(data), version)
+        plain = unpacked(commit.decode(data, 0, len(data), version))
+        answers = [
+            run(groups, asked, version) for groups, asked in ((short, packed), (long, plain))
+        ]
+        assert answers[0] == answers[1]
+        assert short.log == long.log
+    if has_pending:
+        for groups in (short, long):
+            groups.end_transaction(7, committed=True)
+    for group_id in ("g", "ü"):
+        for topic in NAMES:
+            assert short.offsets(group_id, topic) == long.offsets(group_id, topic)
+
+
+def run(groups, request, version):
+    """As the runtime does: what is packed is replayed in one go."""
+    outcome = groups.shard.commit(1, a_context(version), request, groups.now)
+    if isinstance(outcome.records, CommitRecords):
+        groups.log += [(*record, -1) for record in outcome.records]
+        outcome.records.replay(groups.shard, 0)
+    else:
+        groups.run(outcome._replace(replies=()))
+    return outcome.replies[0].response
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 127, 128, 1000, 8192])
+@pytest.mark.parametrize("topic_count", [1, 3])
+def test_a_packed_section_is_the_one_that_its_records_make(count, topic_count):
+    groups = Groups()
+    wide = [a_topic(f"wide-{number}", 8192) for number in range(topic_count)]
+    groups.cluster.picture = groups.cluster.picture.with_topics(wide)
+    share = -(-count // topic_count)
+    request = Request(
+        group_id="g",
+        topics=[
+            Request.OffsetCommitRequestTopic(
+                name=topic.name,
+                partitions=[
+                    Request.OffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=index * 7, committed_metadata=""
+                    )
+                    for index in range(share)
+                ],
+            )
+            for topic in wide
+        ],
+    )
+    data = encoded(request, 9)
+    packed = commit.decode(data, 0, len(data), 9)
+    assert all(type(topic.partitions) is PackedPartitions for topic in packed.topics)
+    outcome = groups.shard.commit(1, a_context(9), packed, groups.now)
+    if share * topic_count > 8192:
+        assert type(outcome.records) is tuple, "too many for the short way"
+        return
+    records = outcome.records
+    assert type(records) is CommitRecords and records.count == share * topic_count
+    assert around_section(records.section, records.count, None, groups.now) == encode_batch(
+        list(records), None, groups.now
+    )
