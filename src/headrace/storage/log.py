@@ -641,15 +641,24 @@ class Log:
         from headrace.storage.renewal import Renewal  # what is hardly ever needed
 
         renewal = self._renewals.get(segment.base_offset)
+        if renewal is not None and renewal.segment is not segment:
+            renewal.give_up()  # compaction has put another in the place of that one
+            renewal = None
         if renewal is None:
             log.warning("%s; a process makes the indexes of that segment anew", problem)
-            renewal = self._renewals[segment.base_offset] = Renewal(segment)
+            try:
+                renewal = self._renewals[segment.base_offset] = Renewal(segment)
+            except OSError as error:  # too many processes: no fault of this disk
+                raise Rejected(
+                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    f"no process to make the indexes of {segment.path('log')} anew: {error}",
+                ) from error
         if renewal.is_running:
             raise Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the indexes of {segment.path('log')} are being made anew; ask again",
             )
-        if not renewal.take_over(segment):
+        if not renewal.take_over():
             raise problem
 
     def offset_for_time(self, timestamp: Millis) -> Search:

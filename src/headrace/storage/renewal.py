@@ -9,7 +9,6 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 from headrace.model.errors import Corrupt
@@ -25,32 +24,27 @@ _RENEWED = ".renewed.tmp"
 
 
 class Renewal:
-    """One child and its outcome. All but the waiting happens on the loop's thread."""
+    """One child and its outcome; the child is looked at when somebody asks, never waited for."""
 
     def __init__(self, segment: Segment) -> None:
-        self._segment = segment
+        self.segment = segment
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, segment.path("log"), str(segment.size)],
             stdin=subprocess.DEVNULL,
             env=child_environment(),
         )
-        self._status: int | None = None
         self._taken = False
-        self._thread = threading.Thread(target=self._wait, name="headrace-renewal", daemon=True)
-        self._thread.start()
-
-    def _wait(self) -> None:
-        self._status = self._child.wait()
 
     @property
     def is_running(self) -> bool:
-        return self._status is None
+        return self._child.poll() is None
 
-    def take_over(self, segment: Segment) -> bool:
+    def take_over(self) -> bool:
         """Put the new indexes in their place; False if there is nothing new in them."""
-        if self._status != 0 or self._taken or segment is not self._segment:
+        if self._child.poll() != 0 or self._taken:
             return False
         self._taken = True
+        segment = self.segment
         for kind in _KINDS:
             path = segment.path(kind)
             os.replace(f"{path}{_RENEWED}", path)  # noqa: PTH105
@@ -61,7 +55,7 @@ class Renewal:
     def give_up(self) -> None:
         if self.is_running:
             self._child.kill()
-            self._thread.join()
+            self._child.wait()
 
 
 def main(log_path: str, size: int) -> int:

@@ -4,7 +4,9 @@ A step of the loop comes where a test wants it: between the preparation of a sea
 """
 
 import asyncio
+import errno
 import os
+import subprocess
 import threading
 from collections.abc import Iterator
 
@@ -192,3 +194,32 @@ def test_new_indexes_do_not_help_a_damaged_log(damaged):
     wait_for_the_child(damaged)
     with pytest.raises(Corrupt):
         damaged.read(80, 1 << 20, damaged.log_end)
+
+
+def test_a_process_that_cannot_be_started_is_no_fault_of_the_disk(damaged, monkeypatch):
+    def no_process(*arguments, **keywords):
+        raise BlockingIOError(errno.EAGAIN, "too many processes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", no_process)
+        with pytest.raises(Rejected) as refused:
+            damaged.read(20, 1 << 20, damaged.log_end)
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(Rejected):
+        damaged.read(20, 1 << 20, damaged.log_end)
+    wait_for_the_child(damaged)
+    assert damaged.read(20, 1 << 20, damaged.log_end)
+
+
+def test_a_segment_that_compaction_put_there_is_renewed_as_the_one_before_was(disk):
+    log = disk.log()
+    fill(log, keys=390)
+    log = disk.restarted()
+    disk.logs._resources.indexes.renewable_size_max = 1_000
+    for _ in range(2):
+        (log.folder / f"{0:020d}.index").write_bytes(b"no index")
+        with pytest.raises(Rejected):
+            log.read(20, 1 << 20, log.log_end)
+        wait_for_the_child(log)
+        assert log.read(20, 1 << 20, log.log_end)
+        asyncio.run(compact(log))
