@@ -43,7 +43,6 @@ class DeadLetters:
             return
         records, self._records = self._records, []
         count = self._cluster.persistently(self._partition_count, f"finding {self._topic!r}")
-        sender = BatchSender(self._cluster, Identity())
         batches: list[EncodedBatch] = []
         group: list[Record] = []
         size = 0
@@ -55,12 +54,9 @@ class DeadLetters:
                 group, size = [], 0
         if group:
             batches.append(self._batch(group, len(batches) % count))
-        try:
+        with BatchSender(self._cluster, Identity()) as sender:
             sender.send(batches)
             sender.flush()
-        except BaseException:
-            sender.abandon()
-            raise
 
     def _partition_count(self) -> int:
         self._cluster.topics([self._topic], create=True)

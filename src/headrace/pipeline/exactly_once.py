@@ -306,15 +306,11 @@ def stage(
     )
     count = len(cluster.topic(options.staging_topic).leaders)
     staged_at = TopicPartition(options.staging_topic, task % count)
-    sender = BatchSender(
-        cluster,
-        Identity(),
-        acks=-1,
-        timeout_ms=options.delivery_timeout_ms,
-        keep_places=True,
-    )
-    sender.send(batch._replace(place=staged_at) for batch in batches)
-    sender.flush()
+    with BatchSender(
+        cluster, Identity(), timeout_ms=options.delivery_timeout_ms, keep_places=True
+    ) as sender:
+        sender.send(batch._replace(place=staged_at) for batch in batches)
+        sender.flush()
     staged = []
     stored = iter(sender.stored)
     for batch in batches:

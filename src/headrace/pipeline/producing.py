@@ -9,7 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
@@ -105,6 +105,13 @@ class BatchSender:
         self._last_problem = ""
         self._keep_places = keep_places
         self.stored: list[Stored] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.abandon()
 
     def send(self, batches: Iterable[EncodedBatch]) -> None:
         """Takes batches over; blocks while too much is waiting."""
@@ -210,7 +217,7 @@ class BatchSender:
         entries = self._under_way.pop(leader)
         try:
             answer = self._cluster.connection(leader).receive(m.ProduceResponse)
-        except Disconnected as failed:
+        except (Disconnected, Refused) as failed:  # refused: the cluster knows no such broker now
             self._cluster.drop(leader)
             self._failed(entries[0][0], failed)
             return
@@ -230,7 +237,9 @@ class BatchSender:
         elif code == ErrorCode.MESSAGE_TOO_LARGE:
             self._split(place)
         elif code in _NEW_PRODUCER_HELPS and self._identity.transactional_id is None:
-            self._change_producer(code)
+            # One answer may say so of many partitions; the first of them has changed it for all.
+            if self._queues[place][0].data is not None:
+                self._change_producer(code)
         else:
             reasons = [said.error_message] if said.error_message else []
             reasons += [

@@ -258,16 +258,12 @@ def _send_task(
     options: SinkOptions, cluster: Cluster, encoder: RowEncoder, rows: Iterable[pa.RecordBatch]
 ) -> TaskMessage:
     identity = new_identity(cluster) if options.idempotent else Identity()
-    sender = BatchSender(
+    with BatchSender(
         cluster, identity, acks=options.acks, timeout_ms=options.delivery_timeout_ms
-    )
-    try:
+    ) as sender:
         for batches in encoder.encoded(rows):
             sender.send(batches)
         sender.flush()
-    except BaseException:
-        sender.abandon()
-        raise
     return TaskMessage(encoder.row_count)
 
 
