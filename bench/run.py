@@ -5,7 +5,7 @@ import mmap
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,9 +110,8 @@ def warm_memory(size: int) -> None:
             memory[position] = 1
 
 
-def wait_until(condition: object, limit_s: float, what: str) -> float:
-    """Wait for a callable to become true. Returns the seconds that it took."""
-    assert callable(condition)
+def wait_until(condition: Callable[[], object], limit_s: float, what: str) -> float:
+    """Wait for a condition to become true. Returns the seconds that it took."""
     start = time.monotonic()
     while not condition():
         if time.monotonic() - start > limit_s:

@@ -12,7 +12,7 @@ another one we would have to guess, and a guess may delete the wrong topic.
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 
@@ -91,10 +91,8 @@ _RENAMED_PROPERTIES = {
     "request.required.acks": "acks",
     "compression.codec": "compression.type",
     "message.send.max.retries": "retries",
-    "topic.metadata.refresh.interval.ms": "topic.metadata.refresh.interval.ms",
     "auto.commit.enable": "enable.auto.commit",
     "consumer.id": "client.id",
-    "fetch.message.max.bytes": "fetch.message.max.bytes",
 }
 
 
@@ -164,15 +162,23 @@ def _client_settings(given: _Given, *names: str) -> tuple[list[str], dict[str, s
     return spoken, special, remarks
 
 
-def _said(
-    command: Sequence[str], given: _Given, extra: Sequence[str] = (), *property_options: str
+def _said(command: Sequence[str], given: _Given) -> Translation:
+    """``command`` with the client's settings and the broker's address behind it."""
+    settings, _, _ = _client_settings(given)
+    return _addressed([*command, *settings], given)
+
+
+def _addressed(
+    command: Sequence[str],
+    given: _Given,
+    special: Mapping[str, str] | None = None,
+    remarks: Sequence[str] = (),
 ) -> Translation:
-    """``command`` with the broker's address and the client's settings behind it."""
-    settings, special, remarks = _client_settings(given, *property_options)
-    if "bootstrap.servers" in special:
+    """``command`` with the broker's address behind it, which a client setting may have named."""
+    if special and "bootstrap.servers" in special:
         given.values.setdefault("--bootstrap-server", [special["bootstrap.servers"]])
     address, address_remarks = _address(given, command)
-    return Translation([*command, *extra, *settings, *address], (*address_remarks, *remarks))
+    return Translation([*command, *address], (*address_remarks, *remarks))
 
 
 def _spoken(command: Sequence[str]) -> str:
@@ -334,11 +340,7 @@ def _console_producer(arguments: Sequence[str]) -> Translation:
         extra += [word for value in given.all(old) for word in ("-X", f"{new}={value}")]
     if "--sync" in given.flags:
         extra += ["-X", "batch.num.messages=1"]
-    if "bootstrap.servers" in special:
-        given.values.setdefault("--bootstrap-server", [special["bootstrap.servers"]])
-    command = ["produce", topic, *extra, *settings]
-    address, address_remarks = _address(given, command)
-    return Translation([*command, *address], (*address_remarks, *remarks))
+    return _addressed(["produce", topic, *extra, *settings], given, special, remarks)
 
 
 def _reader(given: _Given) -> list[str]:
@@ -435,11 +437,7 @@ def _console_consumer(arguments: Sequence[str]) -> Translation:
     if (isolation := given.last("--isolation-level")) is not None:
         extra += ["-X", f"isolation.level={isolation}"]
     extra += _formatter(given)
-    if "bootstrap.servers" in special:
-        given.values.setdefault("--bootstrap-server", [special["bootstrap.servers"]])
-    command = ["consume", topic, *extra, *settings]
-    address, address_remarks = _address(given, command)
-    return Translation([*command, *address], (*address_remarks, *remarks))
+    return _addressed(["consume", topic, *extra, *settings], given, special, remarks)
 
 
 def _formatter(given: _Given) -> list[str]:
@@ -824,10 +822,7 @@ def _producer_perf(arguments: Sequence[str]) -> Translation:
         command += ["--acks", "all" if special["acks"] == "-1" else special["acks"]]
     if "compression.type" in special:
         command += ["--compression", special["compression.type"]]
-    if "bootstrap.servers" in special:
-        given.values.setdefault("--bootstrap-server", [special["bootstrap.servers"]])
-    address, address_remarks = _address(given, command)
-    return Translation([*command, *settings, *address], (*address_remarks, *remarks))
+    return _addressed([*command, *settings], given, special, remarks)
 
 
 def _consumer_perf(arguments: Sequence[str]) -> Translation:

@@ -16,19 +16,14 @@ class Percentiles:
     def __init__(self) -> None:
         self.count = 0
         self.largest_s = 0.0
-        self._sum_s = 0.0
         self._buckets: dict[int, int] = {}
 
     def add(self, seconds: float) -> None:
         bucket = math.ceil(math.log(max(seconds, _SMALLEST_S) / _SMALLEST_S) / _LOG_GROWTH)
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
         self.count += 1
-        self._sum_s += seconds
         if seconds > self.largest_s:
             self.largest_s = seconds
-
-    def mean_s(self) -> float:
-        return self._sum_s / self.count if self.count else 0.0
 
     def at(self, percent: float) -> float:
         """The duration that ``percent`` of all stay at or below."""

@@ -56,9 +56,6 @@ class Parked(Generic[R]):
                     del self._by_key[key]
         return True
 
-    def waits_on(self, key: Hashable) -> bool:
-        return key in self._by_key
-
     def woken(self, key: Hashable) -> list[R]:
         """Those that wait on ``key``, longest first. They stay parked until removed."""
         waiting = self._by_key.get(key)

@@ -387,16 +387,6 @@ def validate_records(
     return faults
 
 
-def find_record_for_time(
-    batch: Buffer, timestamp: int, limit: int = DECOMPRESSED_SIZE_MAX
-) -> tuple[int, int] | None:
-    """Offset and timestamp of the first record at or after ``timestamp``."""
-    for record in iter_records(batch, limit):
-        if record.timestamp >= timestamp:
-            return record.offset, record.timestamp
-    return None
-
-
 def _records(header: BatchHeader, data: bytes) -> Iterator[Record]:
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.log_append_time else None

@@ -38,7 +38,7 @@ class Checking:
         async with self._asking:
             try:
                 answer = json.loads(await self._ask(batch, compacted))
-            except (ConnectionError, asyncio.IncompleteReadError, OSError) as error:
+            except (asyncio.IncompleteReadError, OSError) as error:
                 _log.error(
                     "the process that checks records died: %r. The next gets a new one", error
                 )

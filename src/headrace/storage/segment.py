@@ -49,7 +49,6 @@ log = logging.getLogger(__name__)
 
 SCAN_SIZE = 1 << 20
 _LENGTH_MIN = 14  # of the smallest message of magic 0, behind its length field
-_NO_OFFSET = Offset(-1)
 
 
 # What the indexes need to know of a batch: base offset, last offset, size, largest timestamp.

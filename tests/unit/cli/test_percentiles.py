@@ -26,7 +26,6 @@ def test_the_largest_is_exact_and_nothing_is_above_it():
         percentiles.add(value)
     assert percentiles.named_ms()["max"] == 250.0
     assert percentiles.named_ms()["p99.9"] == 250.0
-    assert percentiles.mean_s() == pytest.approx(0.1255)
 
 
 def test_no_durations_have_no_percentiles():

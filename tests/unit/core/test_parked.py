@@ -13,7 +13,6 @@ def test_a_request_is_woken_by_any_of_its_keys_until_it_is_removed():
     assert not parked.remove("a")
     assert parked.woken("p0") == []
     assert parked.woken("p1") == ["b"]
-    assert not parked.waits_on("p0")
 
 
 def test_a_request_is_over_at_its_deadline_and_not_before():

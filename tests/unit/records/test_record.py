@@ -22,7 +22,6 @@ from headrace.records.record import (
     Record,
     build_batch,
     build_marker,
-    find_record_for_time,
     iter_records,
     marker_type,
     open_records,
@@ -149,14 +148,6 @@ def test_markers_say_commit_or_abort() -> None:
         )
     with pytest.raises(BadBatch):
         marker_type(None)
-
-
-def test_the_first_record_at_or_after_a_time_is_found() -> None:
-    batch = build_batch([Record(i, T0 + t, b"k", b"v") for i, t in enumerate((0, 10, 5, 20))])
-    assert find_record_for_time(batch, T0) == (0, T0)
-    assert find_record_for_time(batch, T0 + 6) == (1, T0 + 10)
-    assert find_record_for_time(batch, T0 + 11) == (3, T0 + 20)
-    assert find_record_for_time(batch, T0 + 21) is None
 
 
 def test_records_without_a_key_are_named_on_a_compacted_topic_only() -> None:
