@@ -105,6 +105,25 @@ async def test_members_share_the_partitions_and_take_over(headrace_broker, topic
 
 
 @in_loop
+async def test_a_static_member_comes_back_without_disturbing_the_others(
+    headrace_broker, topic, group
+):
+    bootstrap = headrace_broker.bootstrap_servers
+    first = await Member(bootstrap, group, topic, group_instance_id="one").start()
+    second = await Member(bootstrap, group, topic, group_instance_id="two").start()
+    await until(lambda: parted(first, second))
+    its_share, others_share = second.assigned, first.assigned
+    generation = first.consumer._coordinator.generation
+    await second.close()  # aiokafka takes no leave of a group that it is a static member of
+    again = await Member(bootstrap, group, topic, group_instance_id="two").start()
+    await until(lambda: again.assigned)
+    assert (again.assigned, first.assigned) == (its_share, others_share)
+    assert first.consumer._coordinator.generation == generation, "there was no rebalance"
+    await again.close()
+    await first.close()
+
+
+@in_loop
 async def test_offsets_are_committed_and_read(headrace_broker, topic, group):
     bootstrap = headrace_broker.bootstrap_servers
     partition = TopicPartition(topic, 3)

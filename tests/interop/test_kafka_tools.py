@@ -178,6 +178,29 @@ def test_kafka_features_describes_what_is_finalized(tool: Tool) -> None:
     assert re.search(r"Feature: metadata.version\s+SupportedMinVersion: \S+", shown), shown
 
 
+def test_kafka_features_lowers_and_raises_the_level_of_transactions(headrace_node: Node) -> None:
+    def ask(*arguments: str) -> str:
+        done = apache_kafka.tool(
+            "org.apache.kafka.tools.FeatureCommand",
+            *("--bootstrap-server", headrace_node.address),
+            *arguments,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def level() -> str:
+        (found,) = re.findall(
+            r"Feature: transaction.version.*FinalizedVersionLevel: (\S+)", ask("describe")
+        )
+        return str(found)
+
+    assert level() == "2"
+    ask("downgrade", "--feature", "transaction.version=1")
+    assert level() == "1"
+    ask("upgrade", "--feature", "transaction.version=2")
+    assert level() == "2"
+
+
 @pytest.mark.parametrize("kafka_version", VERSIONS)
 def test_kafka_cluster_tells_the_cluster_id(headrace_node: Node, kafka_version: str) -> None:
     shown = apache_kafka.tool(

@@ -198,6 +198,7 @@ class Control:
             self._endpoints,
             broker.config.optional_str("broker.rack"),
             broker_epoch=-1,
+            features=features.SUPPORTED,
         )
         entry = await registry.register(entry, broker.clock.now())
         controller_epoch = await registry.take_controllership(broker.node_id, broker.clock.now())
@@ -661,7 +662,9 @@ class Control:
     ) -> None:
         """All of them or, with Rejected, none."""
         async with self._changing:
-            levels = features.decide_levels(self.feature_levels, updates)
+            levels = features.decide_levels(
+                self.feature_levels, updates, self._controller.picture.brokers.values()
+            )
             if not validate_only and levels != self.feature_levels:
                 self.features_epoch = await self._registry.store_features(
                     levels, self.features_epoch

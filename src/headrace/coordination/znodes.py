@@ -36,7 +36,14 @@ from headrace.core.controller import (
     DeleteTopic,
     DoomTopic,
 )
-from headrace.model.cluster import BrokerEntry, Endpoint, Homes, PartitionState, TopicState
+from headrace.model.cluster import (
+    BrokerEntry,
+    Endpoint,
+    Homes,
+    LevelRange,
+    PartitionState,
+    TopicState,
+)
 from headrace.model.errors import Corrupt
 from headrace.model.ids import (
     BrokerId,
@@ -125,7 +132,10 @@ def delete_topic_path(topic: str) -> str:
 def broker_value(entry: BrokerEntry, now: int) -> bytes:
     first = next(iter(entry.endpoints.values()))
     value: dict[str, Any] = {
-        "features": {},
+        "features": {
+            name: {"min_version": levels.lowest, "max_version": levels.highest}
+            for name, levels in entry.features.items()
+        },
         "listener_security_protocol_map": {
             name: endpoint.security_protocol for name, endpoint in entry.endpoints.items()
         },
@@ -149,9 +159,13 @@ def read_broker(broker_id: BrokerId, value: bytes, created_zxid: int) -> BrokerE
             name, _, address = text.partition("://")
             host, _, port = address.rpartition(":")
             endpoints[name] = Endpoint(host.strip("[]"), int(port), protocols[name])
+        features = {
+            str(name): LevelRange(int(levels["min_version"]), int(levels["max_version"]))
+            for name, levels in found.get("features", {}).items()
+        }
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise _unreadable(broker_path(broker_id), error) from error
-    return BrokerEntry(broker_id, endpoints, found.get("rack"), created_zxid)
+    return BrokerEntry(broker_id, endpoints, found.get("rack"), created_zxid, features)
 
 
 def topic_value(topic: TopicState) -> bytes:

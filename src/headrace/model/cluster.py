@@ -5,6 +5,7 @@ change, so a handler may keep one across an ``await`` and sees no half-made chan
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from headrace.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
@@ -18,6 +19,13 @@ class Endpoint(NamedTuple):
     security_protocol: str = "PLAINTEXT"
 
 
+class LevelRange(NamedTuple):
+    """Which levels of a feature a broker can live with; both ends are in it."""
+
+    lowest: int
+    highest: int
+
+
 class BrokerEntry(NamedTuple):
     """One live broker. Its epoch tells it from an earlier one with the same id."""
 
@@ -25,6 +33,7 @@ class BrokerEntry(NamedTuple):
     endpoints: Mapping[str, Endpoint]  # by listener name, in the order given
     rack: str | None
     broker_epoch: int
+    features: Mapping[str, LevelRange] = MappingProxyType({})  # by name; Kafka 3.9 names none
 
 
 class PartitionState(NamedTuple):

@@ -8,6 +8,7 @@ from headrace.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from headrace.core import features
 from headrace.core.features import METADATA_VERSION
 from headrace.core.topics import NewTopic
+from headrace.model.cluster import LevelRange
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey
@@ -50,7 +51,7 @@ async def test_every_version_announces_what_is_served(tmp_path, api_version):
 
 @in_loop
 async def test_old_clients_are_not_told_of_features_that_begin_at_level_0(tmp_path, monkeypatch):
-    supported = {**features.SUPPORTED, "group.version": features.Range(0, 1)}
+    supported = {**features.SUPPORTED, "group.version": LevelRange(0, 1)}
     monkeypatch.setattr(features, "SUPPORTED", supported)
     async with running(tmp_path) as broker:
         for api_version, names in [(3, {METADATA_VERSION}), (4, set(supported))]:

@@ -14,7 +14,7 @@ from headrace.core.controller import (
     DeleteTopic,
     DoomTopic,
 )
-from headrace.model.cluster import BrokerEntry, Endpoint, PartitionState, TopicState
+from headrace.model.cluster import BrokerEntry, Endpoint, LevelRange, PartitionState, TopicState
 from headrace.model.errors import Corrupt
 from headrace.model.ids import (
     BrokerId,
@@ -98,6 +98,7 @@ def test_a_broker_is_read_back_with_every_listener_and_its_rack():
         {"INSIDE": Endpoint("::1", 9092), "OUTSIDE": Endpoint("example.org", 443, "SSL")},
         "here",
         broker_epoch=77,
+        features={"transaction.version": LevelRange(0, 2)},
     )
     value = znodes.broker_value(entry, 0)
     assert json.loads(value)["endpoints"] == ["INSIDE://[::1]:9092", "OUTSIDE://example.org:443"]
