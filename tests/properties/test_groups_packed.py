@@ -115,6 +115,7 @@ def run(groups, request, version):
     """As the runtime does: what is packed is replayed in one go."""
     outcome = groups.shard.commit(1, a_context(version), request, groups.now)
     if isinstance(outcome.records, CommitRecords):
+        assert outcome.records.count, "the log could not be read beyond a batch of no records"
         groups.log += [(*record, -1) for record in outcome.records]
         outcome.records.replay(groups.shard, 0)
     else:

@@ -912,6 +912,7 @@ def around_section(
     section: bytes, count: int, producer: ProducerStamp | None, now: Millis, codec: int = NO_CODEC
 ) -> bytearray:
     """The batch of a section of so many records."""
+    assert count > 0, "recovery would cut the log at a batch of no records"
     if codec != NO_CODEC:
         section = compress(codec, section)
     producer_id, producer_epoch = producer or (-1, -1)

@@ -91,7 +91,7 @@ def take_packed(
     offsets: Offsets,
 ) -> CommitRecords | None:
     """Fill in ``response`` and return the records; None if this is not a case for here."""
-    if commit.refusal or commit.expire_at >= 0:
+    if commit.refusal or commit.expire_at >= 0 or not request.topics:
         return None
     topics: list[_Topic] = []
     sections: list[bytes] = []
