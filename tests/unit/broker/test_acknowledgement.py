@@ -1,0 +1,96 @@
+"""acks=all: answered when every in-sync replica has the batch, and taken only if they are enough.
+
+On one node nothing waits by itself, so a partition is given a follower that has nothing yet.
+"""
+
+import asyncio
+import select
+
+import pytest
+
+from headrace.model.errors import ErrorCode
+from headrace.records.record import Record, build_batch
+from headrace.testing import Broker
+from headrace.wire import messages as m
+from headrace.wire.api import ApiKey
+from tests.fakes.raw_client import RawClient
+
+BATCH = build_batch([Record(0, -1, b"key", b"value")])
+
+
+class Partition:
+    """Partition t-0 of a running broker, touched on the broker's own loop only."""
+
+    def __init__(self, broker):
+        runner = broker._running()
+        self._node, self._loop = runner._node, runner._loop
+
+    def _do(self, action):
+        async def body():
+            action(self._node.replicas.get("t", 0))
+            self._node.dispatch.serve_committed()
+
+        asyncio.run_coroutine_threadsafe(body(), self._loop).result(20)
+
+    def in_sync(self, *broker_ids, of=(1, 2), needed=1):
+        def action(replica):
+            leadership = replica.leadership
+            leadership.replicas, leadership.isr = frozenset(of), frozenset(broker_ids)
+            leadership.min_insync_replicas = needed
+            self._node.replicas.run(replica, leadership.appended(replica.log.log_end))
+
+        self._do(action)
+
+
+@pytest.fixture
+def node():
+    with Broker(topics=["t"]) as broker, RawClient(broker.bootstrap_servers) as client:
+        yield Partition(broker), client
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["decoded", "of a known shape"])
+def test_an_answer_waits_until_every_replica_in_sync_has_the_batch(node, is_first):
+    partition, client = node
+    if not is_first:
+        client.produce("t", BATCH)
+    before = client.fetch("t", 0).high_watermark
+    partition.in_sync(1, 2)
+    client.produce("t", BATCH, answer=False)
+    assert select.select([client.sock], [], [], 0.1)[0] == []
+    partition.in_sync(1)
+    (topic,) = client.answer(ApiKey.PRODUCE, 9).responses
+    (answer,) = topic.partition_responses
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, before)
+    assert client.fetch("t", 0).high_watermark == before + 1
+
+
+def test_one_that_waits_too_long_is_told_and_the_batch_stays(node):
+    partition, client = node
+    partition.in_sync(1, 2)
+    request = m.ProduceRequest
+    data = request.PartitionProduceData(index=0, records=BATCH)
+    topics = [request.TopicProduceData(name="t", partition_data=[data])]
+    asked = request(acks=-1, timeout_ms=20, topic_data=topics)
+    (topic,) = client.ask(ApiKey.PRODUCE, 9, asked).responses
+    assert topic.partition_responses[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert client.fetch("t", 0).high_watermark == 0
+    partition.in_sync(1)
+    assert client.fetch("t", 0).high_watermark == 1
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["decoded", "of a known shape"])
+def test_with_too_few_replicas_acks_all_is_refused_and_acks_1_is_not_seen(node, is_first):
+    partition, client = node
+    if not is_first:
+        client.produce("t", BATCH)
+    before = client.fetch("t", 0).high_watermark
+    partition.in_sync(1, needed=2)
+    assert client.produce("t", BATCH).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert client.produce("t", BATCH, acks=1).base_offset == before
+    assert client.fetch("t", 0).high_watermark == before
+
+
+def test_a_minimum_above_the_number_of_replicas_asks_for_all_of_them(node):
+    partition, client = node
+    partition.in_sync(1, of=(1,), needed=3)
+    assert client.produce("t", BATCH).error_code == ErrorCode.NONE
