@@ -138,7 +138,7 @@ def _fill(kind: type, answer: Any, request: Any, level: Level, refusal: Rejected
             setattr(element, name, getattr(asked, asked_name) if asked_name else asked)
         for same in element.__slots__:
             value = getattr(asked, same, None)
-            if value is not None and not isinstance(value, list):
+            if isinstance(value, (str, bytes, int)):  # no list, nor what reads like one
                 setattr(element, same, value)
         _set_error(element, refusal)
         if level.inner is not None:

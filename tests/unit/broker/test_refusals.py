@@ -7,7 +7,7 @@ from headrace.broker.context import Context
 from headrace.broker.refusals import refused
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.testing import Broker
-from headrace.wire import schema
+from headrace.wire import commit, schema
 from headrace.wire.api import SERVED, ApiKey, request_class, response_class
 from tests.fakes.raw_client import RawClient
 
@@ -85,6 +85,23 @@ def test_what_was_asked_about_is_named_beside_its_error():
     context = Context(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, 1, "test", "PLAINTEXT", "127.0.0.1")
     (moved,) = refused(context, filled(ApiKey.ALTER_REPLICA_LOG_DIRS, 2), REFUSAL).results
     assert (moved.topic_name, moved.partitions[0].partition_index) == ("x", 7)
+
+
+def test_commits_that_arrive_in_one_piece_are_told_apart():
+    out = bytearray()
+    kind = request_class(ApiKey.OFFSET_COMMIT)
+    partitions = [kind.OffsetCommitRequestPartition(partition_index=n) for n in range(3)]
+    request = kind(topics=[kind.OffsetCommitRequestTopic(name="x", partitions=partitions)])
+    schema.encoder(kind, 9)(request, out)
+    packed = commit.decode(out, 0, len(out), 9)
+    assert not isinstance(packed.topics[0].partitions, list)
+    context = Context(ApiKey.OFFSET_COMMIT, 9, 1, "test", "PLAINTEXT", "127.0.0.1")
+    (topic,) = carried(refused(context, packed, REFUSAL), 9).topics
+    assert [(p.partition_index, p.error_code) for p in topic.partitions] == [
+        (0, 44),
+        (1, 44),
+        (2, 44),
+    ]
 
 
 @pytest.mark.parametrize("fault", [REFUSAL, ZeroDivisionError("a bug")], ids=["refusal", "bug"])
