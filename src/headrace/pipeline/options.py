@@ -134,7 +134,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     if "group.id" in settings and "groupidprefix" in plain:
         log.warning("groupIdPrefix has no effect: kafka.group.id names the whole group")
     return SourceOptions(
-        client=_client(settings, api_timeout=settings.get("default.api.timeout.ms")),
+        client=_client(settings, api_timeout="kafka.default.api.timeout.ms"),
         subscription=parse_subscription(plain),
         starting=starting,
         ending=ending,
@@ -174,7 +174,7 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
         raise BadOption(f"kafka.compression.type is {codec_name!r}; it may be {', '.join(_CODECS)}")
     delivery_timeout_ms = _number(settings, "kafka.delivery.timeout.ms", 120_000)
     return SinkOptions(
-        client=_client(settings, api_timeout=settings.get("max.block.ms")),
+        client=_client(settings, api_timeout="kafka.max.block.ms"),
         topic=plain.get("topic", "").strip(),
         exactly_once=exactly_once,
         delivery_id=plain.get("delivery.id", ""),
@@ -244,16 +244,16 @@ def _unknown(name: str, purpose: str) -> BadOption:
     return BadOption(f"there is no option {name!r} for {doing}; docs/spark.md lists all")
 
 
-def _client(settings: Mapping[str, str], *, api_timeout: str | None) -> ClientSettings:
+def _client(settings: Mapping[str, str], *, api_timeout: str) -> ClientSettings:
+    """``api_timeout`` names the setting that bounds how long requests are repeated."""
     default = ClientSettings(bootstrap_servers=settings["bootstrap.servers"])
-    with_timeout = {"api": api_timeout} if api_timeout is not None else {}
     return default._replace(
         security=parse_security(settings),
         client_id=settings.get("client.id") or default.client_id,
         request_timeout_ms=_number(
             settings, "kafka.request.timeout.ms", default.request_timeout_ms
         ),
-        api_timeout_ms=_number(with_timeout, "kafka.api", default.api_timeout_ms),
+        api_timeout_ms=_number(settings, api_timeout, default.api_timeout_ms),
         retry_backoff_ms=_number(settings, "kafka.retry.backoff.ms", default.retry_backoff_ms),
         retry_backoff_ms_max=_number(
             settings, "kafka.retry.backoff.max.ms", default.retry_backoff_ms_max

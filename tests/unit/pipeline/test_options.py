@@ -39,6 +39,7 @@ def test_names_are_case_insensitive_as_everywhere_in_spark():
         ({"kafka__isolation__level": "strict"}, "read_uncommitted or read_committed"),
         ({"kafka__bootstrap__servers": "nowhere"}, "'nowhere' is no host:port"),
         ({"assign": '{"t":[0]}'}, "exactly one of subscribe, subscribePattern and assign"),
+        ({"kafka__default__api__timeout__ms": "1m"}, "kafka.default.api.timeout.ms must be"),
         ({"minPartitions": "0"}, "minPartitions must be a positive whole number"),
         ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
@@ -124,6 +125,7 @@ def test_exactly_once_needs_all_acknowledgements():
     ("options", "reason"),
     [
         ({"kafka__acks": "2"}, "all, 1 or 0"),
+        ({"kafka__max__block__ms": "1m"}, "kafka.max.block.ms must be a whole number"),
         ({"kafka__compression__type": "brotli"}, "none, gzip, snappy, lz4, zstd"),
         ({"kafka__partitioner__class": "x"}, "in a column `partition`"),
         ({"kafka__transactional__id": "x"}, "use delivery=exactly-once"),
