@@ -1,5 +1,6 @@
 """What a process and its children have used: processor time and resident memory, from /proc."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -27,11 +28,14 @@ def members(root_pid: int) -> list[int]:
 
 
 def cpu_seconds(root_pid: int) -> float:
-    """User and system time so far. The kernel counts in ticks of 10 ms."""
+    """User and system time so far, of children that have ended too.
+
+    The kernel counts in ticks of 10 ms. What an ended child used is added to its parent's.
+    """
     ticks = 0
     for pid in members(root_pid):
-        user, system = _stat_fields(pid)[11:13]
-        ticks += int(user) + int(system)
+        with contextlib.suppress(OSError):  # a child ended meanwhile
+            ticks += sum(int(field) for field in _stat_fields(pid)[11:15])
     return ticks / _TICKS_PER_SECOND
 
 
@@ -39,7 +43,8 @@ def resident_mb(root_pid: int) -> float:
     """Resident memory in MB of 1,000,000 bytes, mapped files included."""
     kib = 0
     for pid in members(root_pid):
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                kib += int(line.split()[1])
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith("VmRSS:"):
+                    kib += int(line.split()[1])
     return kib * 1024 / 1e6
