@@ -1,11 +1,13 @@
 """A log that is damaged while the broker runs costs the damaged records and nothing else."""
 
+import errno
 import time
 
 import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from headrace.broker.handlers import fetch
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
@@ -57,6 +59,24 @@ def test_a_fetch_of_damaged_records_is_told_so_and_all_others_are_served():
             )
             assert client.fetch("orders", 59).error_code == ErrorCode.NONE
             assert client.produce("orders", one_record()).base_offset == 60
+
+
+def unreadable_sector(*_):
+    raise OSError(errno.EIO, "input/output error")
+
+
+@pytest.mark.parametrize("where", ["warm", "pread"])
+def test_a_sector_that_cannot_be_read_costs_its_disk_and_not_the_broker(where, monkeypatch):
+    with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
+        client.produce("orders", one_record())
+        if where == "warm":
+            monkeypatch.setattr(fetch, "is_resident", lambda file_slice: False)
+            monkeypatch.setattr(fetch, "warm", unreadable_sector)
+        else:
+            monkeypatch.setattr(fetch.os, "pread", unreadable_sector)
+        for _ in range(2):
+            assert client.fetch("orders", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert client.metadata("orders").brokers
 
 
 def test_a_time_that_leads_to_damaged_records_is_answered_with_the_damage():

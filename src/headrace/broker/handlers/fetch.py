@@ -196,8 +196,8 @@ class Fetching:
 
     def _answer(self, waiting: ParkedFetch, entries: list[FetchedPartition]) -> None:
         cold = [
-            entry.records
-            for entry in entries
+            (place, entry.records)
+            for place, entry in enumerate(entries)
             if entry.records is not None and not is_resident(entry.records)
         ]
         if cold:
@@ -208,17 +208,40 @@ class Fetching:
             self._send(waiting, entries)
 
     async def _warm_and_answer(
-        self, waiting: ParkedFetch, entries: list[FetchedPartition], cold: list[FileSlice]
+        self,
+        waiting: ParkedFetch,
+        entries: list[FetchedPartition],
+        cold: list[tuple[int, FileSlice]],
     ) -> None:
-        for file_slice in cold:
-            await asyncio.to_thread(warm, file_slice)
+        for place, file_slice in cold:
+            try:
+                await asyncio.to_thread(warm, file_slice)
+            except OSError as problem:
+                entries[place] = self._unreadable(waiting.fetch.wants[place], problem)
         self._send(waiting, entries)
+
+    def _unreadable(self, want: Want, problem: OSError) -> FetchedPartition:
+        """The answer where the disk does not yield what the log holds."""
+        replica = self._replica(want)
+        if replica is None:
+            refusal = self._broker.unhosted(want.topic, want.partition)
+        else:
+            refusal = replica.unreadable(problem)
+        return FetchedPartition(want.partition, refusal.code)
 
     def _send(self, waiting: ParkedFetch, entries: list[FetchedPartition]) -> None:
         fetch = waiting.fetch
         session = fetch.session
         topics: list[tuple[str | bytes, list[FetchedPartition]]] = []
         for want, entry in zip(fetch.wants, entries, strict=True):
+            records = entry.records
+            if records is not None and records.size < _SENDFILE_SIZE_MIN:
+                # A log cut meanwhile would give fewer bytes than the answer's head promises.
+                try:
+                    data = os.pread(records.file.fd, records.size, records.position)
+                    entry = entry._replace(records=data, records_size=len(data))
+                except OSError as problem:
+                    entry = self._unreadable(want, problem)
             if session is not None:
                 changed = session.answered(
                     want,
@@ -229,11 +252,6 @@ class Fetching:
                 )
                 if fetch.incremental and not changed:
                     continue
-            records = entry.records
-            if records is not None and records.size < _SENDFILE_SIZE_MIN:
-                # A log cut meanwhile would give fewer bytes than the answer's head promises.
-                data = os.pread(records.file.fd, records.size, records.position)
-                entry = entry._replace(records=data, records_size=len(data))
             if topics and topics[-1][0] == want.topic:
                 topics[-1][1].append(entry)
             else:
