@@ -138,7 +138,11 @@ class Transactions(Coordinator["TransactionShard"]):
             pending.add_done_callback(asyncio.Future.exception)  # nobody else looks at it
 
     async def _draw_producer_id(self, partition: int) -> None:
-        producer_id = await self._broker.control.next_producer_id()
+        try:
+            producer_id = await self._broker.control.next_producer_id()
+        except Rejected as refusal:
+            _log.warning("%s-%d: no producer id for now: %s", self.topic, partition, refusal)
+            return  # the shard asks again
 
         def give(shard: "TransactionShard", now: Millis) -> Outcome:
             shard.producer_id_drawn(producer_id)

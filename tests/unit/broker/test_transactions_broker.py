@@ -9,7 +9,8 @@ import threading
 
 import pytest
 
-from headrace.model.errors import ErrorCode
+from headrace.core.transactions.shard import DrawProducerId
+from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
 from headrace.testing import Broker
 from tests.fakes.transactional_client import TransactionalClient, records_in
@@ -298,3 +299,18 @@ def test_a_partition_without_enough_replicas_gets_its_marker_later(start):
     inside.do(lambda: starve(1))
     wait_until(lambda: client.state("tx") == "CompleteAbort")
     assert client.last_stable_offset("t") == 2
+
+
+def test_a_producer_id_that_cannot_be_drawn_costs_a_wait_and_not_the_broker(start):
+    inside, client = start()
+    producer_id, _ = client.start("tx")
+
+    async def refuse():
+        raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+
+    def draw_in_vain():
+        inside.node.control.next_producer_id = refuse
+        inside.node.transactions._carry_out_effect(0, DrawProducerId())
+
+    inside.do(draw_in_vain)
+    assert client.start("tx") == (producer_id, 1)
