@@ -89,6 +89,20 @@ def test_a_time_that_leads_to_damaged_records_is_answered_with_the_damage():
             assert list_offset(client, -1).offset == 60
 
 
+def test_a_client_of_0_8_learns_where_segments_begin_whatever_is_in_them():
+    with Broker() as broker:
+        damaged_offset = make_damaged_topic(broker)
+        broker.restart()
+        request = m.ListOffsetsRequest
+        asked = request.ListOffsetsPartition(partition_index=0, timestamp=-1, max_num_offsets=99)
+        topic = request.ListOffsetsTopic(name="orders", partitions=[asked])
+        with RawClient(broker.bootstrap_servers) as client:
+            answer = client.ask(ApiKey.LIST_OFFSETS, 0, request(replica_id=-1, topics=[topic]))
+        offsets = answer.topics[0].partitions[0].old_style_offsets
+        assert offsets == sorted(offsets, reverse=True)
+        assert (offsets[0], offsets[-2:]) == (60, [damaged_offset, 0])
+
+
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_retention_and_compaction_leave_a_damaged_log_alone_and_the_broker_lives(policy):
     config = {"log.retention.check.interval.ms": 20, "log.cleaner.backoff.ms": 20}

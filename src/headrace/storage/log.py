@@ -328,6 +328,10 @@ class Log:
         return self._segments.bases[0]
 
     @property
+    def segment_bases(self) -> Sequence[Offset]:
+        return self._segments.bases
+
+    @property
     def is_settled(self) -> bool:
         """Whether closing has nothing to write: all is flushed, the producers are saved."""
         return (

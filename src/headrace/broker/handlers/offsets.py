@@ -106,13 +106,9 @@ def _old_style(
     if asked.max_num_offsets <= 0:
         return []
     if asked.timestamp == LATEST:
-        bases = [base for base in _segment_bases(replica) if base < offset]
+        bases = [base for base in replica.log.segment_bases if base < offset]
         return [offset, *reversed(bases)][: asked.max_num_offsets]
     return [offset] if offset >= 0 else []
-
-
-def _segment_bases(replica: Replica) -> list[int]:
-    return [segment.base_offset for segment in replica.log.segment_facts()]
 
 
 def offset_for_leader_epoch(
