@@ -272,6 +272,10 @@ class Segment:
         self.drop_indexes()
         self._max_timestamp = None
 
+    def may_reach(self, timestamp: Millis) -> bool:
+        """Whether a record may be that young, as far as is known without reading anything."""
+        return self._max_timestamp is None or self._max_timestamp >= timestamp
+
     def take_times(self, other: "Segment") -> None:
         """Know of the largest time what ``other`` knows, which has the same files."""
         self._max_timestamp = other._max_timestamp

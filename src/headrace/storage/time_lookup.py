@@ -30,7 +30,7 @@ Search = Callable[[], TimedOffset | None]
 def first_at(segments: Sequence[Segment], log_start: Offset, timestamp: Millis) -> Search:
     """The first record at or after ``timestamp``, not below ``log_start``."""
     active = segments[-1]
-    closed = [_copy(segment) for segment in segments[:-1]]
+    closed = [_copy(segment) for segment in segments[:-1] if segment.may_reach(timestamp)]
     tail = None
     if active.max_timestamp >= timestamp:
         start = max(log_start - active.base_offset, active.time_index.floor(timestamp))
