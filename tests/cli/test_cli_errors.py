@@ -28,6 +28,11 @@ def test_a_name_that_does_not_resolve_is_said(headrace):
     assert "no-such-host.invalid:9092" in line
 
 
+def test_a_wrong_choice_is_named_with_those_there_are(headrace):
+    err = headrace("configs", "get", "kind", "x", status=2).err
+    assert "Invalid value for 'KIND': 'kind' is not one of 'topic', 'broker'" in err
+
+
 @pytest.mark.parametrize("address", ["9092:", "host:port", ":9092"])
 def test_an_address_that_is_none_is_wrong_usage(headrace, address):
     assert "HOST:PORT" in headrace("topics", "list", "-b", address, status=2).err

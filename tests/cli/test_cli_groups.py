@@ -105,11 +105,18 @@ def test_a_reset_from_a_file_and_of_some_partitions(broker, headrace, filled, tm
     assert offsets_of(headrace, group) == {0: 1, 1: 5}
 
 
+def test_a_reset_of_a_group_that_committed_nothing_asks_for_topics(headrace, filled):
+    for more in ((), ("--execute",)):
+        ran = headrace("groups", "reset", f"new-of-{filled}", "--to", "latest", *more)
+        assert "committed nothing" in ran.err and "--topic" in ran.err
+        assert "--execute" not in ran.err
+
+
 def test_a_group_with_members_is_neither_reset_nor_deleted(broker, headrace, filled):
     group = f"busy-of-{filled}"
     consumer = read_some(broker, filled, group, 20, close=False)
     refused = headrace("groups", "reset", group, "--to", "earliest", "--execute", status=1)
-    assert "stop them first" in refused.err
+    assert "stop its consumers first" in refused.err
     assert "NON_EMPTY_GROUP" in headrace("groups", "delete", group, status=1).err.upper()
     consumer.close()
     assert headrace("groups", "delete", group).lines == [f"deleted {group}"]

@@ -29,7 +29,7 @@ def test_transactions_are_listed_by_state_producer_and_pattern(headrace, client,
     client.add(name, producer, topic, 0)
     row = {
         "transactional_id": name,
-        "coordinator": "1",
+        "coordinator": 1,
         "producer_id": producer[0],
         "state": "Ongoing",
     }
@@ -43,7 +43,7 @@ def test_transactions_are_listed_by_state_producer_and_pattern(headrace, client,
     assert listed("--state", "Empty", "--pattern", name) == []
     assert listed("--longer-than", "1h", "--pattern", name) == []
     heading, *rows = headrace("transactions", "list", "--pattern", name).lines
-    assert heading.split("  ")[0] == "TRANSACTIONAL ID"
+    assert heading.split("  ")[0] == "TRANSACTIONAL-ID"
     assert rows[0].split() == [name, "1", str(producer[0]), "Ongoing"]
     client.end(name, producer, False)
 
@@ -63,7 +63,7 @@ def test_a_transaction_is_described_with_its_partitions(headrace, client, topic,
     assert f"{topic}:0,{topic}:1" in headrace("transactions", "describe", name).out
     client.end(name, producer, False)
     missing = headrace("transactions", "describe", name, name + "-not", status=1)
-    assert f"{name}-not: TRANSACTIONAL_ID_NOT_FOUND" in missing.err
+    assert f"{name}-not: there is no such transactional id" in missing.err
     assert name in missing.out
 
 

@@ -82,7 +82,9 @@ class Connection:
             if self._admin is not None:
                 self._admin.poll(0)  # hands us what went wrong on the way
             why = self._last_error.str() if self._last_error is not None else error.str()
-            return self._unreached(f"{doing}: no answer within {ANSWER_TIMEOUT_S:.0f} s ({why})")
+            return self._unreached(
+                f"{doing}: no answer from {self.bootstrap} within {ANSWER_TIMEOUT_S:.0f} s ({why})"
+            )
         return CommandFailed(f"{doing}: {explained(error)}")
 
     def answer(self, future: "Future[Answer]", doing: str) -> Answer:
@@ -90,7 +92,7 @@ class Connection:
         try:
             return future.result(ANSWER_TIMEOUT_S + 2)
         except TimeoutError:
-            raise self._unreached(f"{doing}: no answer") from None
+            raise self._unreached(f"{doing}: no answer from {self.bootstrap}") from None
         except KafkaException as failure:
             if failure.args[0].code() < 0:
                 raise self.failed(failure, doing) from None
@@ -149,7 +151,7 @@ class Connection:
     def _unreached(self, what: str) -> CommandFailed:
         return CommandFailed(
             f"{what}. Start one with 'headrace serve', or name another with -b HOST:PORT "
-            f"or HEADRACE_BOOTSTRAP; asked was {self.bootstrap}"
+            "or HEADRACE_BOOTSTRAP"
         )
 
 

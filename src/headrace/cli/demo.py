@@ -102,7 +102,7 @@ class Node:
         try:
             self.address = self._ready.result(_LIMIT_S)
         except (OSError, ConfigError) as failure:
-            raise output.CommandFailed(f"cannot serve: {failure}") from None
+            raise output.CommandFailed(f"cannot serve: {output.reason(failure)}") from None
 
     def stop(self) -> None:
         if self._loop is not None and self._broker is not None and self._thread.is_alive():

@@ -39,7 +39,13 @@ def dump_log(
     ] = False,
     row_count_max: Annotated[
         int | None,
-        typer.Option("-n", "--max", metavar="N", min=1, help="So many entries of each file."),
+        typer.Option(
+            "-n",
+            "--max",
+            metavar="N",
+            min=1,
+            help="So many entries of each file, batches of a log.",
+        ),
     ] = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:

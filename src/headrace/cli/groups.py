@@ -34,8 +34,8 @@ app = noun(
     "headrace groups reset billing --topic orders --to earliest --execute",
 )
 
-Groups = Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False)]
-Group = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
+Groups = Annotated[list[str], typer.Argument(metavar="GROUP", hidden=True)]
+Group = Annotated[str, typer.Argument(metavar="GROUP", hidden=True)]
 Topics = Annotated[
     list[str] | None,
     typer.Option("--topic", metavar="TOPIC[:N,N]", help="Only these partitions; may be repeated."),
@@ -211,7 +211,7 @@ def reset(
     if described.members:
         raise output.CommandFailed(
             f"group {group} has {values.counted(len(described.members), 'member')}; "
-            "stop them first, they would commit their own offsets again"
+            "stop its consumers first, they would commit their own offsets again"
         )
     committed = _committed(connection, group)
     if file is not None:
@@ -228,7 +228,9 @@ def reset(
         )
     else:
         output.table(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows)
-    if not execute:
+    if not plan and file is None and not topics:
+        output.note(f"Group '{group}' has committed nothing: say which topics with --topic.")
+    elif not execute:
         output.note("Nothing was changed: add --execute to do it.")
 
 

@@ -59,6 +59,15 @@ def error(text: str) -> None:
     print(f"headrace: {text}", file=sys.stderr, flush=True)
 
 
+def reason(failure: Exception) -> str:
+    """What went wrong, without the system's number for it."""
+    if not isinstance(failure, OSError) or failure.strerror is None:
+        return str(failure)
+    if failure.filename is None:
+        return failure.strerror
+    return f"{failure.filename}: {failure.strerror}"
+
+
 def document(value: object) -> None:
     """The whole result as one JSON document."""
     line(json.dumps(value, indent=2, ensure_ascii=False))

@@ -2,7 +2,7 @@
 
 import os
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -21,9 +21,10 @@ def run_typer(arguments: list[str]) -> int:
     """Run the command that ``arguments`` name; its status."""
     first = arguments[0] if arguments else ""
     everything = first not in COMMANDS or _COMPLETION_VARIABLE in os.environ
-    app = built(list(COMMANDS) if everything else [first])
+    command = typer.main.get_command(built(list(COMMANDS) if everything else [first]))
+    _hide_types(command)
     try:
-        app(arguments or ["--help"], prog_name=_PROGRAM)
+        command(arguments or ["--help"], prog_name=_PROGRAM)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else output.DONE
     return output.DONE
@@ -54,6 +55,23 @@ class _InOurOrder(TyperGroup):
 
     def list_commands(self, ctx: object) -> list[str]:
         return [name for name in COMMANDS if name in self.commands]
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as wrong:
+            # pydantic's words, which newer typers pass on.
+            wrong.message = wrong.message.removeprefix("Value error, ")
+            raise
+
+
+def _hide_types(command: Any) -> None:
+    """Newer typers write ``<list[str]>`` behind an argument's name, which says nothing here."""
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            parameter.display_type_rich = lambda ctx: None
+    for verb in getattr(command, "commands", {}).values():
+        _hide_types(verb)
 
 
 def _show_version(wanted: bool) -> None:

@@ -243,7 +243,7 @@ async def _serve(
     try:
         await broker.start()
     except (OSError, Corrupt, Rejected, ConfigError) as failure:
-        raise output.CommandFailed(f"cannot serve: {failure}") from failure
+        raise output.CommandFailed(f"cannot serve: {output.reason(failure)}") from failure
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(pid_file.PidFile(pid_path))

@@ -371,7 +371,7 @@ def delete_records(
     if format is Format.JSON:
         output.document([dict(zip(columns, row, strict=True)) for row in rows])
     else:
-        output.table([name.upper() for name in columns], rows)
+        output.table([name.upper().replace("_", "-") for name in columns], rows)
     if any(row[3] is not None for row in rows):
         output.leave(output.FAILED)
 

@@ -21,14 +21,14 @@ Partition = tuple[str, int]
 
 class Listed(NamedTuple):
     transactional_id: str
-    coordinator: str  # the broker's number
+    coordinator: int  # the broker's number
     producer_id: int
     state: str
 
 
 class Described(NamedTuple):
     transactional_id: str
-    coordinator: str
+    coordinator: int
     producer_id: int
     producer_epoch: int
     state: str
@@ -89,7 +89,7 @@ def list_all(
             unknown = ", ".join(answer.unknown_state_filters)
             raise CommandFailed(f"broker {broker} knows no state {unknown}")
         found += [
-            Listed(one.transactional_id, broker, one.producer_id, one.transaction_state)
+            Listed(one.transactional_id, int(broker), one.producer_id, one.transaction_state)
             for one in answer.transaction_states
         ]
     return sorted(found)
@@ -106,11 +106,13 @@ def describe(connection: Connection, transactional_id: str) -> Described:
         m.DescribeTransactionsResponse,
     )
     (found,) = answer.transaction_states
+    if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
+        raise CommandFailed(f"{transactional_id}: there is no such transactional id")
     if found.error_code:
         raise CommandFailed(f"{transactional_id}: {name_of(found.error_code)}")
     return Described(
         transactional_id,
-        coordinator,
+        int(coordinator),
         found.producer_id,
         found.producer_epoch,
         found.transaction_state,

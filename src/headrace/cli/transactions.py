@@ -90,12 +90,12 @@ def list_transactions(
     if format is Format.JSON:
         output.document([one._asdict() for one in found])
     else:
-        output.table(["TRANSACTIONAL ID", "COORDINATOR", "PRODUCER ID", "STATE"], found)
+        output.table(["TRANSACTIONAL-ID", "COORDINATOR", "PRODUCER-ID", "STATE"], found)
 
 
 @app.command(no_args_is_help=True, epilog=examples("headrace transactions describe orders-1"))
 def describe(
-    names: Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL-ID...", show_default=False)],
+    names: Annotated[list[str], typer.Argument(metavar="TRANSACTIONAL-ID", hidden=True)],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -116,14 +116,14 @@ def describe(
         now = _now()
         output.table(
             [
-                "TRANSACTIONAL ID",
+                "TRANSACTIONAL-ID",
                 "COORDINATOR",
-                "PRODUCER ID",
+                "PRODUCER-ID",
                 "EPOCH",
                 "STATE",
-                "TIMEOUT MS",
+                "TIMEOUT-MS",
                 "STARTED",
-                "OPEN FOR MS",
+                "OPEN-FOR-MS",
                 "PARTITIONS",
             ],
             [_row(one, now) for one in described],
@@ -164,7 +164,7 @@ def find_hanging(
     """Find transactions that are open in a partition, but not for their coordinator.
 
     Nobody will ever end them: they hold back readers of committed records and compaction until
-    ``abort`` does.
+    'headrace transactions abort' does.
     """
     connection = _connection(bootstrap, settings, client_file)
     silent_since = _now() - _duration_ms(older_than)
@@ -179,7 +179,7 @@ def find_hanging(
         output.document([one._asdict() for one in found])
         return
     output.table(
-        ["TOPIC", "PARTITION", "PRODUCER ID", "EPOCH", "START OFFSET", "LAST WRITTEN"],
+        ["TOPIC", "PARTITION", "PRODUCER-ID", "EPOCH", "START-OFFSET", "LAST-WRITTEN"],
         [
             (
                 one.topic,
@@ -203,7 +203,7 @@ def find_hanging(
     epilog=examples("headrace transactions abort orders:0 --start-offset 4711"),
 )
 def abort(
-    place: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", show_default=False)],
+    place: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", hidden=True)],
     start_offset: Annotated[
         int,
         typer.Option("--start-offset", metavar="N", help="Where the transaction begins.", min=0),
@@ -257,7 +257,7 @@ def abort(
     if format is Format.JSON:
         output.document([row])
     else:
-        output.table(["TOPIC", "PARTITION", "PRODUCER ID", "STATUS"], [list(row.values())])
+        output.table(["TOPIC", "PARTITION", "PRODUCER-ID", "STATUS"], [list(row.values())])
 
 
 def _connection(bootstrap: str, settings: list[str] | None, client_file: Path | None) -> Connection:

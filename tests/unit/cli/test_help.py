@@ -41,3 +41,9 @@ def test_every_help_ends_with_an_example(script):
         text = script.help_of(*words)
         example = text.rpartition("Example:\n")[2]
         assert "headrace" in example and "Options:" not in example, words
+
+
+def test_no_help_shows_types_of_python_or_markup(script):
+    for words in script.commands():
+        text = script.help_of(*words)
+        assert not any(sign in text for sign in ("<str>", "<list", "<Path", "``", "......")), words

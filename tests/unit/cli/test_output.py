@@ -38,6 +38,19 @@ def test_remarks_and_failures_leave_stdout_alone(capsys):
     assert said.err == "remark\nheadrace: failure\n"
 
 
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (OSError(98, "the port is taken"), "the port is taken"),
+        (PermissionError(13, "Permission denied", "/data"), "/data: Permission denied"),
+        (OSError("no number"), "no number"),
+        (ValueError("wrong"), "wrong"),
+    ],
+)
+def test_a_reason_has_no_number_of_the_system(failure, text):
+    assert output.reason(failure) == text
+
+
 def test_a_document_is_json(capsys):
     output.document({"name": "ä", "n": None})
     assert json.loads(capsys.readouterr().out) == {"name": "ä", "n": None}
