@@ -1,8 +1,10 @@
 """``headrace demo``: a broker, a stock client, a Spark job, and where to go from there."""
 
 import asyncio
+import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -217,10 +219,20 @@ def _count_page_views(address: str, tables: Path, *, kept: bool) -> None:
 def _invite(address: str) -> None:
     option = "" if address == DEFAULT_BOOTSTRAP else f" -b {address}"
     output.heading("\nIt serves until Ctrl-C. In another terminal:")
-    output.line(f"   headrace consume {_TOPIC} --from-beginning --keys{option}")
-    output.line(f"   echo 'ann:see you' | headrace produce {_TOPIC} -k :{option}")
-    output.line(f"   headrace topics describe{option}")
-    output.line(f"   headrace groups list{option}")
+    headrace = _program()
+    output.line(f"   {headrace} consume {_TOPIC} --from-beginning --keys{option}")
+    output.line(f"   echo 'ann:see you' | {headrace} produce {_TOPIC} -k :{option}")
+    output.line(f"   {headrace} topics describe{option}")
+    output.line(f"   {headrace} groups list{option}")
+
+
+def _program() -> str:
+    """How to type it from here: after ``make run`` it lies in .venv, which is not on the path."""
+    beside = Path(sys.executable).with_name("headrace")
+    if shutil.which("headrace") is not None or not beside.exists():
+        return "headrace"
+    here = Path.cwd()
+    return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
 
 
 def _wait_for_interrupt() -> None:
