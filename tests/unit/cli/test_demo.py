@@ -15,7 +15,9 @@ def test_a_program_that_is_not_on_the_path_is_named_by_its_place(monkeypatch, tm
 
     (programs / "headrace").touch(mode=0o755)
     assert demo._program() == ".venv/bin/headrace"
-    monkeypatch.chdir("/")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
     assert demo._program() == str(programs / "headrace")
     monkeypatch.setenv("PATH", str(programs))
     assert demo._program() == "headrace"
