@@ -814,30 +814,32 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-# Beginnings of records, by delta; one list for each pair of key and value size. A commit has
-# many records of one shape, and the next commit has them again.
-_heads: dict[tuple[int, int], list[bytes]] = {}
+# Beginnings of records by delta, for each pair of key and value size. A commit has many records
+# of one shape, and the next commit has them again.
+_heads: dict[tuple[int, int], dict[int, bytes]] = {}
 _HEADS_KEPT = 256  # shapes
+_HEADS_DELTA_END = 1024
 
 
-def _record_heads(key_size: int, value_size: int, count: int) -> list[bytes]:
-    """All that stands before the key, for the deltas 0 up to ``count``, exclusive.
-
-    The zero that ends a record (it has no headers) stands at the beginning of the next one.
-    """
-    heads = _heads.get((key_size, value_size))
+def _heads_of(shape: tuple[int, int]) -> dict[int, bytes]:
+    heads = _heads.get(shape)
     if heads is None:
         if len(_heads) >= _HEADS_KEPT:
             _heads.clear()
-        heads = _heads[key_size, value_size] = []
-    value_head_size = len(_varint(value_size)) if value_size >= 0 else 1
-    key_head = _varint(key_size)
-    for delta in range(len(heads), count):
-        # Attributes and the timestamp delta are zero.
-        rest = b"\0\0" + _varint(delta) + key_head
-        size = len(rest) + key_size + value_head_size + max(value_size, 0) + 1
-        heads.append((b"\0" if delta else b"") + _varint(size) + rest)
+        heads = _heads[shape] = {}
     return heads
+
+
+def _record_head(key_size: int, value_size: int, delta: int) -> bytes:
+    """All that stands before the key.
+
+    The zero that ends a record (it has no headers) stands at the beginning of the next one.
+    """
+    value_head_size = len(_varint(value_size)) if value_size >= 0 else 1
+    # Attributes and the timestamp delta are zero.
+    rest = b"\0\0" + _varint(delta) + _varint(key_size)
+    size = len(rest) + key_size + value_head_size + max(value_size, 0) + 1
+    return (b"\0" if delta else b"") + _varint(size) + rest
 
 
 def replay_section(shard: Shard, data: bytes, header: BatchHeader, producer_id: int) -> None:
@@ -893,17 +895,20 @@ def encode_batch(
     parts: list[bytes] = []
     count = len(records)
     last_shape = (-1, -1)
-    heads: list[bytes] = []
+    heads: dict[int, bytes] = {}
     value_head = b""
     for delta, (key, value) in enumerate(records):
         shape = (len(key), -1 if value is None else len(value))
         if shape != last_shape:
-            heads = _record_heads(*shape, count if count < 1024 else delta + 1)
+            heads = _heads_of(shape)
             value_head = _NULL if value is None else _varint(shape[1])
             last_shape = shape
-        if delta >= len(heads):
-            _record_heads(*shape, delta + 1)
-        parts += (heads[delta], key, value_head, value or b"")
+        head = heads.get(delta)
+        if head is None:
+            head = _record_head(*shape, delta)
+            if delta < _HEADS_DELTA_END:
+                heads[delta] = head
+        parts += (head, key, value_head, value or b"")
     parts.append(b"\0")
     return around_section(b"".join(parts), count, producer, now, codec)
 
