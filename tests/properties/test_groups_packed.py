@@ -9,7 +9,9 @@ from headrace.core.groups.packed import CommitRecords
 from headrace.model.errors import PeerBroken
 from headrace.wire import commit, schema
 from headrace.wire import messages as m
+from headrace.wire.api import ApiKey
 from headrace.wire.commit import PackedPartitions
+from headrace.wire.framing import encode_response
 from tests.fakes.groups import Groups, a_context, a_topic
 
 Request = m.OffsetCommitRequest
@@ -120,7 +122,7 @@ def run(groups, request, version):
         outcome.records.replay(groups.shard, 0)
     else:
         groups.run(outcome._replace(replies=()))
-    return outcome.replies[0].response
+    return encode_response(ApiKey.OFFSET_COMMIT, version, 1, outcome.replies[0].response)
 
 
 @pytest.mark.parametrize("count", [1, 63, 64, 65, 127, 128, 1000, 8192])
@@ -157,3 +159,31 @@ def test_a_packed_section_is_the_one_that_its_records_make(count, topic_count):
     assert around_section(records.section, records.count, None, groups.now) == encode_batch(
         list(records), None, groups.now
     )
+
+
+def test_offsets_are_seen_whatever_partitions_were_committed_before():
+    """Values stay in one piece until somebody looks, or until other partitions come."""
+    groups = Groups()
+    expected = {}
+    for turn, indexes in enumerate([(0, 1), (0, 1), (1, 2), (3,), (0, 1, 2, 3), (2,), (2,)]):
+        offsets = {index: turn * 10 + index for index in indexes}
+        request = Request(
+            group_id="g",
+            topics=[
+                Request.OffsetCommitRequestTopic(
+                    name="orders",
+                    partitions=[
+                        Request.OffsetCommitRequestPartition(
+                            partition_index=index, committed_offset=offset, committed_metadata=""
+                        )
+                        for index, offset in offsets.items()
+                    ],
+                )
+            ],
+        )
+        data = encoded(request, 9)
+        run(groups, commit.decode(data, 0, len(data), 9), 9)
+        expected |= offsets
+        if turn % 2:
+            found = groups.offsets("g", "orders")
+            assert {index: found[index] for index in expected} == expected

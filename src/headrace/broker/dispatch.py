@@ -223,7 +223,7 @@ class Dispatch:
             answer, question = refused(context, request, refusal), None
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
             answer, question = self._bug(link, context, request, error), None
-        if inspect.isawaitable(answer):
+        if not isinstance(answer, Message):
             # Something is changed first (a topic is made): the next one to ask gets another answer.
             self._broker.spawn(self._answer_later(link, link.hold(), context, request, answer))
             return

@@ -22,7 +22,7 @@ from headrace.wire import schema
 from headrace.wire.schema import Buffer
 
 WIDTH = 18
-PARTITION_AT, OFFSET_AT, LEADER_EPOCH_AT, _METADATA_AT, _TAGS_AT = 0, 4, 12, 16, 17
+PARTITION_AT, OFFSET_AT, _METADATA_AT, _TAGS_AT = 0, 4, 16, 17
 
 VERSIONS = (8, 9, 10)
 _FIRST_WITH_TOPIC_IDS = 10

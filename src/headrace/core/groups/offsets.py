@@ -17,7 +17,7 @@ of a key must win whatever compaction has removed before it.
 
 from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from headrace.core.groups.group import TEXT_SIZE_MAX, Expiry
 from headrace.core.outcome import NewRecord
@@ -97,16 +97,40 @@ def open_prefix(prefix: bytes) -> tuple[str, str]:
     return prefix[4:topic_at].decode(), prefix[topic_at + 2 :].decode()
 
 
+class Uncut(Protocol):
+    """Values of many partitions in one piece, cut when somebody looks at one."""
+
+    @property
+    def partitions(self) -> tuple[int, ...]: ...
+    def values(self) -> Iterable[bytes]: ...
+
+
 class TopicOffsets:
     """The offsets of one group in one topic: values of records, by partition."""
 
-    __slots__ = ("group_id", "prefix", "topic", "values")
+    __slots__ = ("_uncut", "_values", "group_id", "prefix", "topic")
 
     def __init__(self, group_id: str, topic: str, prefix: bytes) -> None:
         self.group_id = group_id
         self.topic = topic
         self.prefix = prefix
-        self.values: dict[int, bytes] = {}
+        self._values: dict[int, bytes] = {}
+        self._uncut: Uncut | None = None  # newer than what ``_values`` has of its partitions
+
+    @property
+    def values(self) -> dict[int, bytes]:
+        uncut = self._uncut
+        if uncut is not None:
+            self._uncut = None
+            self._values.update(zip(uncut.partitions, uncut.values(), strict=True))
+        return self._values
+
+    def put(self, uncut: Uncut) -> None:
+        """A consumer commits the same partitions every time, and nobody looks in between."""
+        before = self._uncut
+        if before is not None and before.partitions is not uncut.partitions:
+            self._values.update(zip(before.partitions, before.values(), strict=True))
+        self._uncut = uncut
 
 
 class Offsets:
@@ -141,14 +165,12 @@ class Offsets:
         found.values[_unpack_partition(record_key, len(record_key) - 4)[0]] = value
         return True
 
-    def replay_known_topic(
-        self, prefix: bytes, partitions: Iterable[int], values: Iterable[bytes]
-    ) -> bool:
+    def replay_known_topic(self, prefix: bytes, uncut: Uncut) -> bool:
         """The same for many partitions of one topic, all in a version that is known."""
         found = self._by_prefix.get(prefix)
         if found is None or self._pending_counts:
             return False
-        found.values.update(zip(partitions, values, strict=True))
+        found.put(uncut)
         return True
 
     def _replay_pending(self, record_key: bytes, value: bytes | None, producer_id: int) -> None:

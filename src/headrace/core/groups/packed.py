@@ -12,21 +12,22 @@ A record, with what differs from its neighbour in capitals (see ``records.record
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
 
 from headrace.core.groups.offsets import PLAIN_SIZE, PLAIN_TAIL, Commit, Offsets
 from headrace.core.outcome import NewRecord, PackedRecords, Shard
-from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicId
 from headrace.wire import messages as m
-from headrace.wire.commit import LEADER_EPOCH_AT, OFFSET_AT, PARTITION_AT, WIDTH, PackedPartitions
+from headrace.wire.commit import OFFSET_AT, PARTITION_AT, WIDTH, PackedPartitions
+from headrace.wire.framing import Encoded
+from headrace.wire.schema import Message, encoder
 
 _PARTITION = Struct(">i")
 _VALUE_HEAD = b"\0\4"  # version 4
 _NO_METADATA = b"\1"
-_FIELDS_SIZE = 8 + 4  # offset and leader epoch
+_FIELDS_SIZE = 8 + 4  # offset and leader epoch, side by side in request and value
+_RESPONSE_HEAD = bytes(4)  # the throttle time
 
 # Deltas are zigzag varints: one byte up to 63, two up to here; no commit has more partitions.
 _DELTA_COUNT = 8192
@@ -38,24 +39,43 @@ _deltas_low = bytes(
 _deltas_high = bytes(delta >> 6 for delta in range(_DELTA_COUNT))
 
 
-class _Seen(NamedTuple):
+class _Seen:
     """What follows from the partitions that a consumer names, which are the same each time."""
 
-    partitions: tuple[int, ...]
-    lowest: int
-    highest: int
-    answers: list[m.OffsetCommitResponse.OffsetCommitResponsePartition]  # all fine
+    __slots__ = ("bodies", "highest", "lowest", "partitions")
+
+    def __init__(self, indexes: bytes) -> None:
+        self.partitions = tuple(index for (index,) in _PARTITION.iter_unpack(indexes))
+        self.lowest = min(self.partitions)
+        self.highest = max(self.partitions)
+        self.bodies: dict[tuple[int, str, bytes], bytes] = {}  # answers, by version and topic
 
 
 _seen: dict[bytes, _Seen] = {}
-_SEEN_SIZE_MAX = 1 << 18  # of the keys together: 65,536 partitions
+_SEEN_SIZE_MAX = 1 << 20  # bytes in keys and bodies together
 _seen_size = 0
 
 
+class _Run(NamedTuple):
+    """Records of one width, back to back, and where each has its value."""
+
+    section: bytes
+    value_at: int
+    width: int
+
+
 class _Topic(NamedTuple):
+    """Satisfies ``offsets.Uncut``."""
+
     prefix: bytes
     partitions: tuple[int, ...]
-    values: list[bytes]
+    runs: list[_Run]
+
+    def values(self) -> list[bytes]:
+        found: list[bytes] = []
+        for section, value_at, width in self.runs:
+            found += [section[at : at + PLAIN_SIZE] for at in range(value_at, len(section), width)]
+        return found
 
 
 class CommitRecords(PackedRecords):
@@ -63,40 +83,39 @@ class CommitRecords(PackedRecords):
 
     __slots__ = ("offsets", "topics")
 
-    def __init__(self, section: bytes, count: int, topics: list[_Topic], offsets: Offsets) -> None:
+    def __init__(self, count: int, topics: list[_Topic], offsets: Offsets) -> None:
         """``offsets`` are those of the shard that will replay them."""
+        section = b"".join(run.section for topic in topics for run in topic.runs)
         super().__init__(section, count)
         self.topics = topics
         self.offsets = offsets
 
     def replay(self, shard: Shard, base_offset: int) -> None:
         offset = base_offset
-        for prefix, partitions, values in self.topics:
-            if not self.offsets.replay_known_topic(prefix, partitions, values):
-                for index, (partition, value) in enumerate(zip(partitions, values, strict=True)):
-                    key = prefix + _PARTITION.pack(partition)
+        for topic in self.topics:
+            if not self.offsets.replay_known_topic(topic.prefix, topic):
+                for index, (partition, value) in enumerate(
+                    zip(topic.partitions, topic.values(), strict=True)
+                ):
+                    key = topic.prefix + _PARTITION.pack(partition)
                     shard.replay(key, value, offset + index, -1, -1)
-            offset += len(values)
+            offset += len(topic.partitions)
 
     def __iter__(self) -> Iterator[NewRecord]:
-        for prefix, partitions, values in self.topics:
-            for partition, value in zip(partitions, values, strict=True):
-                yield NewRecord(prefix + _PARTITION.pack(partition), value)
+        for topic in self.topics:
+            for partition, value in zip(topic.partitions, topic.values(), strict=True):
+                yield NewRecord(topic.prefix + _PARTITION.pack(partition), value)
 
 
 def take_packed(
-    commit: Commit,
-    request: m.OffsetCommitRequest,
-    response: m.OffsetCommitResponse,
-    offsets: Offsets,
-) -> CommitRecords | None:
-    """Fill in ``response`` and return the records; None if this is not a case for here."""
+    commit: Commit, request: m.OffsetCommitRequest, api_version: int, offsets: Offsets
+) -> tuple[CommitRecords, Message] | None:
+    """The records and the answer; None if this is not a case for here."""
     if commit.refusal or commit.expire_at >= 0 or not request.topics:
         return None
     topics: list[_Topic] = []
-    sections: list[bytes] = []
-    answers: list[m.OffsetCommitResponse.OffsetCommitResponseTopic] = []
-    delta = 0
+    bodies: list[bytes] = []
+    count = 0
     topic: Any  # partitions are packed, or a list
     for topic in request.topics:
         packed = topic.partitions
@@ -111,52 +130,60 @@ def take_packed(
             state is None
             or seen.lowest < 0
             or seen.highest >= len(state.partitions)
-            or delta + len(seen.partitions) > _DELTA_COUNT
+            or count + len(seen.partitions) > _DELTA_COUNT
         ):
             return None
         prefix = offsets.prefix(commit.group_id, state.name)
         tail = PLAIN_TAIL.pack(commit.now, 1, 0, 16, state.topic_id)
-        values: list[bytes] = []
-        _write_records(sections, values, packed.block, delta, prefix, tail)
-        topics.append(_Topic(prefix, seen.partitions, values))
-        delta += len(values)
-        answers.append(
-            response.OffsetCommitResponseTopic(
-                name=topic.name, topic_id=topic.topic_id, partitions=seen.answers
-            )
-        )
-    response.topics = answers
-    return CommitRecords(b"".join(sections), delta, topics, offsets)
+        topics.append(_Topic(prefix, seen.partitions, _records(packed.block, count, prefix, tail)))
+        count += len(seen.partitions)
+        bodies.append(_body(seen, api_version, topic.name, topic.topic_id))
+    head = _RESPONSE_HEAD + bytes((len(bodies) + 1,))
+    return (
+        CommitRecords(count, topics, offsets),
+        Encoded(b"".join((head, *bodies, b"\0"))),
+    )
 
 
 def _look(packed: PackedPartitions) -> _Seen:
-    global _seen_size
     seen = _seen.get(packed.indexes)
     if seen is None:
-        _seen_size += len(packed.indexes)
-        if _seen_size > _SEEN_SIZE_MAX:
-            _seen.clear()
-            _seen_size = len(packed.indexes)
-        partitions = tuple(index for (index,) in _PARTITION.iter_unpack(packed.indexes))
-        answer = m.OffsetCommitResponse.OffsetCommitResponsePartition
-        seen = _seen[packed.indexes] = _Seen(
-            partitions,
-            min(partitions),
-            max(partitions),
-            [answer(partition_index=index, error_code=ErrorCode.NONE) for index in partitions],
-        )
+        _make_room(len(packed.indexes))
+        seen = _seen[packed.indexes] = _Seen(packed.indexes)
     return seen
 
 
-def _write_records(
-    sections: list[bytes],
-    values: list[bytes],
-    block: bytes,
-    first_delta: int,
-    prefix: bytes,
-    tail: bytes,
-) -> None:
-    """Append the records of one topic to ``sections`` and their values to ``values``."""
+def _body(seen: _Seen, api_version: int, name: str, topic_id: bytes) -> bytes:
+    """What the answer says of one topic, all of whose partitions were taken."""
+    body = seen.bodies.get((api_version, name, topic_id))
+    if body is None:
+        response = m.OffsetCommitResponse
+        answer = response.OffsetCommitResponsePartition
+        given = response.OffsetCommitResponseTopic(
+            name=name,
+            topic_id=topic_id,
+            partitions=[answer(partition_index=index) for index in seen.partitions],
+        )
+        out = bytearray()
+        encoder(response, api_version)(response(topics=[given]), out)
+        # Before it stands the head with the count of topics, behind it no tagged field.
+        body = bytes(out[len(_RESPONSE_HEAD) + 1 : -1])
+        _make_room(len(body))
+        seen.bodies[api_version, name, topic_id] = body
+    return body
+
+
+def _make_room(size: int) -> None:
+    global _seen_size
+    _seen_size += size
+    if _seen_size > _SEEN_SIZE_MAX:
+        _seen.clear()
+        _seen_size = size
+
+
+def _records(block: bytes, first_delta: int, prefix: bytes, tail: bytes) -> list[_Run]:
+    """The records of one topic."""
+    runs = []
     delta_end = first_delta + len(block) // WIDTH
     delta = first_delta
     while delta < delta_end:
@@ -184,19 +211,11 @@ def _write_records(
             records[delta_at + 1 :: width] = _deltas_high[delta:run_end]
         for place in range(4):
             records[partition_at + place :: width] = rows[PARTITION_AT + place :: WIDTH]
-            records[offset_at + 8 + place :: width] = rows[LEADER_EPOCH_AT + place :: WIDTH]
-        for place in range(8):
+        for place in range(_FIELDS_SIZE):
             records[offset_at + place :: width] = rows[OFFSET_AT + place :: WIDTH]
-        section = bytes(records)
-        sections.append(section)
-        values += _values_in(value_at, width, run_end - delta).unpack(section)
+        runs.append(_Run(bytes(records), value_at, width))
         delta = run_end
-
-
-@lru_cache(maxsize=256)
-def _values_in(value_at: int, width: int, count: int) -> Struct:
-    """Cuts the values out of so many records, in one go."""
-    return Struct(f"{value_at}x{PLAIN_SIZE}s{width - value_at - PLAIN_SIZE}x" * count)
+    return runs
 
 
 def _varint(value: int) -> bytes:

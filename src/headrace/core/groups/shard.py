@@ -203,7 +203,6 @@ class GroupShard:
         expire_at = -1
         if request.retention_time_ms >= 0:
             expire_at = now + request.retention_time_ms
-        response = m.OffsetCommitResponse()
         commit = Commit(
             request.group_id,
             self.cluster.picture,
@@ -213,9 +212,10 @@ class GroupShard:
             expire_at,
             now,
         )
-        packed = take_packed(commit, request, response, self.offsets)
+        packed = take_packed(commit, request, context.api_version, self.offsets)
         if packed is not None:
-            return Outcome(packed, (Reply(ticket, response),))
+            return Outcome(packed[0], (Reply(ticket, packed[1]),))
+        response = m.OffsetCommitResponse()
         records = take_commits(commit, request, response, self.offsets)
         return Outcome(tuple(records), (Reply(ticket, response),))
 
