@@ -91,19 +91,17 @@ class Dispatch:
         if state is None:
             state = link.state = ClientState()
         remembered = state.remembered
+        is_known = False
         if remembered is not None:
             records = remembered.shape.match(view, start, end)
-            if (
-                records is not None
-                and remembered.generation == self._broker.replicas.generation
-                and self.producing.shaped(
-                    link, remembered, bytes(view[start + 4 : start + 8]), records
-                )
-            ):
-                return
+            if records is not None and remembered.generation == self._broker.replicas.generation:
+                is_known = True
+                correlation_id = bytes(view[start + 4 : start + 8])
+                if self.producing.shaped(link, remembered, correlation_id, records):
+                    return
         header = parse_request_header(view, start, end)
         if header.api_key == _PRODUCE:
-            self._produce(link, header, view, start, end)
+            self._produce(link, header, view, start, end, is_known=is_known)
             return
         if self.producing.turn_open:
             # Requests take effect in their order: what was produced before is there.
@@ -194,7 +192,14 @@ class Dispatch:
         self._broker.spawn(self._answer_later(link, link.hold(), context, None, pending))
 
     def _produce(
-        self, link: Link, header: RequestHeader, view: memoryview, start: int, end: int
+        self,
+        link: Link,
+        header: RequestHeader,
+        view: memoryview,
+        start: int,
+        end: int,
+        *,
+        is_known: bool,
     ) -> None:
         if header.api_version < _FIRST_SERVED_PRODUCE or not is_served(
             _PRODUCE, header.api_version
@@ -202,7 +207,7 @@ class Dispatch:
             raise PeerBroken(f"Produce version {header.api_version}; versions 3 to 13 are served")
         context = self._context(link, header)
         request = self._decode(header, view, end)
-        self.producing.full(link, context, request, view[start:end])
+        self.producing.full(link, context, request, view[start:end], is_known=is_known)
 
     def _unserved(self, link: Link, context: Context) -> None:
         if context.api_key != _API_VERSIONS:

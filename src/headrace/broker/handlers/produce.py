@@ -208,8 +208,10 @@ class Producing:
         self._turn.append(produced)
         return True
 
-    def full(self, link: Link, context: Context, request: Any, frame: memoryview) -> None:
-        """Any request, decoded."""
+    def full(
+        self, link: Link, context: Context, request: Any, frame: memoryview, *, is_known: bool
+    ) -> None:
+        """Any request, decoded; ``is_known`` if its shape is remembered already."""
         produced = _FullProduced(link, context, request)
         staged: list[tuple[_Outcome, Replica, memoryview]] = []
         opening: list[tuple[_Outcome, Replica, bytearray]] = []
@@ -243,7 +245,7 @@ class Producing:
             else:
                 self._stage_or_refuse(replica, records, produced.acks, outcome, context.api_version)
         self._turn.append(produced)
-        if len(produced.outcomes) == 1 and staged:
+        if len(produced.outcomes) == 1 and staged and not is_known:
             self._remember(link, context, request, frame, staged[0][1])
 
     def _find(self, context: Context, request: Any, topic: Any, data: Any) -> Replica:
