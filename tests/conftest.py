@@ -5,6 +5,7 @@ test leaks in somebody's service.
 """
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,11 @@ settings.register_profile(
     "headrace", deadline=None, print_blob=True, derandomize="CI" in os.environ
 )
 settings.load_profile("headrace")
+
+
+# A run in the background of a shell has SIGINT ignored, and so would every program that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
