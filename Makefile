@@ -18,21 +18,21 @@ setup: .venv/ready  ## make .venv with everything a developer needs
 	$(PIP) --upgrade pip
 	$(PIP) --build-constraint constraints.txt -e '.[pipeline]' --group dev
 	@touch $@
-run: setup ## a node, a stock client that produces and consumes, and then yours to use
+run: setup ## a node, a stock client, a Spark job if Java is there, and then yours to use
 	$(PY) -m headrace demo
 # A file stays on one worker, so that what its tests share is made once; the slow files come first.
 test: setup ## everything that needs PyPI alone, two rounds of each torture
 	$(PY) -m pytest -m 'not interop and not spark' -n 2 \
 		--dist loadfile --no-loadscope-reorder --torture-rounds=$(ROUNDS)
 spark: setup ## the Spark source and sink on a real Spark (needs Java 17 or newer)
-	$(PY) -m pytest -m 'spark and not interop' --torture-rounds=$(ROUNDS)
+	$(PY) -m pytest -rs -m 'spark and not interop' --torture-rounds=$(ROUNDS)
 check: setup ## the gate, under a minute: style, types, layers, units, properties
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m pytest -m 'not interop and not spark and not slow and not torture' -n 2
 torture: setup ## kills, restarts and floods, all rounds
-	$(PY) -m pytest -m 'torture and not spark' --torture-rounds=20 -v
+	$(PY) -m pytest -m torture --torture-rounds=20 -v
 fmt: setup ## rewrite the code into shape
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
