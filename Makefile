@@ -25,7 +25,8 @@ test: setup ## everything that needs PyPI alone, two rounds of each torture
 	$(PY) -m pytest -m 'not interop and not spark' -n 2 \
 		--dist loadfile --no-loadscope-reorder --torture-rounds=$(ROUNDS)
 spark: setup ## the Spark source and sink on a real Spark (needs Java 17 or newer)
-	$(PY) -m pytest -rs -m 'spark and not interop' --torture-rounds=$(ROUNDS)
+	$(PY) -m pytest -rs -m 'spark and not interop' -n 2 \
+		--dist loadfile --no-loadscope-reorder --torture-rounds=$(ROUNDS) tests/spark
 check: setup ## the gate, under a minute: style, types, layers, units, properties
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
