@@ -331,8 +331,17 @@ def test_a_bug_in_a_handler_costs_one_connection_and_fails_the_test(monkeypatch)
         assert producer.flush(10) == 0
 
 
-@pytest.mark.parametrize(("api_key", "version"), [(ApiKey.FETCH, 11), (ApiKey.PRODUCE, 9)])
-def test_a_bug_before_anything_is_staged_costs_one_connection(monkeypatch, api_key, version):
+@pytest.mark.parametrize(
+    ("api_key", "version", "request_message", "is_answered"),
+    [
+        (ApiKey.FETCH, 11, m.FetchRequest(), True),
+        (ApiKey.PRODUCE, 9, m.ProduceRequest(acks=-1), True),
+        (ApiKey.PRODUCE, 9, m.ProduceRequest(acks=0), False),
+    ],
+)
+def test_a_bug_before_anything_is_staged_costs_one_connection(
+    monkeypatch, api_key, version, request_message, is_answered
+):
     from headrace.broker.handlers.fetch import Fetching
     from headrace.broker.handlers.produce import Producing
     from headrace.testing import BrokerFailed
@@ -344,17 +353,42 @@ def test_a_bug_before_anything_is_staged_costs_one_connection(monkeypatch, api_k
     monkeypatch.setattr(Producing, "full", broken)
     with pytest.raises(BrokerFailed, match="a bug"), Broker() as broker:
         with RawClient(broker.bootstrap_servers) as raw:
-            raw.ask(api_key, version, request_class(api_key)())
+            raw.post(api_key, version, request_message)
+            if is_answered:
+                raw.answer(api_key, version)
             assert raw.is_closed_by_broker()
         with RawClient(broker.bootstrap_servers) as other:
             assert other.metadata().brokers
 
 
-def test_a_bug_while_writing_stops_the_broker_and_not_the_process(monkeypatch, tmp_path):
+@pytest.mark.parametrize("acks", [-1, 0])
+def test_a_bug_while_a_batch_is_opened_costs_one_connection(monkeypatch, acks):
+    from headrace.storage import checking
+    from headrace.testing import BrokerFailed
+
+    def broken(*_, **__):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(checking, "validate_records", broken)
+    config = {"headrace.validate.records": "true"}
+    with pytest.raises(BrokerFailed, match="a bug"), Broker(config=config, topics=["t"]) as broker:
+        with RawClient(broker.bootstrap_servers) as raw:
+            answer = raw.produce("t", a_batch(), acks=acks, answer=acks != 0)
+            assert acks == 0 or answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+            assert raw.is_closed_by_broker()
+        with RawClient(broker.bootstrap_servers) as other:
+            assert other.fetch("t", 0).high_watermark == 0, "nothing was appended"
+
+
+@pytest.mark.parametrize("opened", ["true", "false"])
+def test_a_bug_while_writing_stops_the_broker_and_not_the_process(monkeypatch, tmp_path, opened):
     from headrace.storage.log import Log
     from headrace.testing import BrokerFailed
 
-    with Broker(data=tmp_path, topics=["t"]) as broker, RawClient(broker.bootstrap_servers) as raw:
+    with (
+        Broker(data=tmp_path, config={"headrace.validate.records": opened}, topics=["t"]) as broker,
+        RawClient(broker.bootstrap_servers) as raw,
+    ):
         assert raw.produce("t", a_batch(3)).base_offset == 0
         with monkeypatch.context() as patch:
             patch.setattr(Log, "write_staged", lambda self: 1 / 0)

@@ -1,6 +1,7 @@
 """A log that is damaged while the broker runs costs the damaged records and nothing else."""
 
 import errno
+import os
 import time
 
 import pytest
@@ -77,6 +78,33 @@ def test_a_sector_that_cannot_be_read_costs_its_disk_and_not_the_broker(where, m
         for _ in range(2):
             assert client.fetch("orders", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert client.metadata("orders").brokers
+
+
+def test_a_sector_that_cannot_be_sent_costs_its_disk_alone(tmp_path, monkeypatch):
+    large = build_batch([Record(0, -1, None, bytes(300_000))])  # goes by sendfile
+    folders = tmp_path / "a", tmp_path / "b"
+    config = {"log.dirs": ",".join(map(str, folders))}
+    with Broker(config=config, data=folders[0], topics={"orders": 2}) as broker:
+        with RawClient(broker.bootstrap_servers) as client:
+            for partition in (0, 1):
+                assert client.produce("orders", large, partition=partition).error_code == 0
+        bad_folder = next(folder for folder in folders if (folder / "orders-0").exists())
+        send = os.sendfile
+
+        def sendfile(out, source, *rest):
+            if os.readlink(f"/proc/self/fd/{source}").startswith(str(bad_folder)):
+                unreadable_sector()
+            return send(out, source, *rest)
+
+        monkeypatch.setattr(os, "sendfile", sendfile)
+        with RawClient(broker.bootstrap_servers) as client, pytest.raises(EOFError):
+            client.fetch("orders", 0)
+        with RawClient(broker.bootstrap_servers) as client:
+            answer = client.fetch("orders", 0)
+            assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            answer = client.produce("orders", one_record())
+            assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert len(client.fetch("orders", 0, partition=1).records) == len(large)
 
 
 def test_a_time_that_leads_to_damaged_records_is_answered_with_the_damage():

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.context import Context
 from headrace.broker.handlers import handler
 from headrace.broker.handlers.fetch import Fetching, ParkedFetch
-from headrace.broker.handlers.produce import Produced, Producing, RememberedShape
+from headrace.broker.handlers.produce import ACKS_NONE, Produced, Producing, RememberedShape
 from headrace.broker.known_answers import KnownAnswers, Question
 from headrace.broker.refusals import refused
 from headrace.core.parked import Parked
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
-from headrace.net.link import Link, Slot
+from headrace.net.link import FileRange, Link, Slot
 from headrace.wire import commit, schema
 from headrace.wire.api import ApiKey, api_name, is_served, request_class
 from headrace.wire.framing import RequestHeader, encode_response, parse_request_header
@@ -84,7 +84,9 @@ class Dispatch:
                 header = parse_request_header(view, start, end)
                 context = self._context(link, header)
                 request = self._decode(header, view, end) if header.api_key == _PRODUCE else None
-                link.answer([_encode(context, self._bug(link, context, request, error))])
+                answer = self.bug(link, context, request, error)
+                if request is None or request.acks != ACKS_NONE:
+                    link.answer([_encode(context, answer)])
 
     def _request(self, link: Link, view: memoryview, start: int, end: int) -> None:
         state = link.state
@@ -142,6 +144,9 @@ class Dispatch:
                 self.serve_committed()
         except Exception as error:  # noqa: BLE001 - a bug while applying: the broker stops
             self._broker.fail(error)
+
+    def unreadable(self, file_range: FileRange, error: OSError) -> None:
+        self._broker.logs.unreadable(file_range.file.path, error)
 
     def link_closed(self, link: Link) -> None:
         self._broker.limits.closed(link)
@@ -227,7 +232,7 @@ class Dispatch:
         except Rejected as refusal:
             answer, question = refused(context, request, refusal), None
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
-            answer, question = self._bug(link, context, request, error), None
+            answer, question = self.bug(link, context, request, error), None
         if not isinstance(answer, Message):
             # Something is changed first (a topic is made): the next one to ask gets another answer.
             self._broker.spawn(self._answer_later(link, link.hold(), context, request, answer))
@@ -249,12 +254,13 @@ class Dispatch:
             link.close()
             return
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
-            answer = self._bug(link, context, request, error)
+            answer = self.bug(link, context, request, error)
         self.serve_committed()
         if not link.closed:
             slot.answer([_encode(context, answer)])
 
-    def _bug(self, link: Link, context: Context, request: Any, error: Exception) -> Message:
+    def bug(self, link: Link, context: Context, request: Any, error: Exception) -> Message:
+        """The answer to a request that met a bug before anything was appended; then it closes."""
         _log.error(
             "%s version %d from %s (client id %s) failed; closing its connection",
             api_name(context.api_key),

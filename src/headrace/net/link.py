@@ -10,6 +10,8 @@ The caller's duties, and what it gets in return:
    prefix; answers leave in the order of their requests whatever the order they are given in.
 4. ``Service.turn_ended(link)`` is called once per readable event after the last frame; what the
    event staged is written there, and only then are answers sent.
+5. ``Service.unreadable(file_range, error)`` is called when a file does not yield what an answer
+   promised; the connection is closed right after.
 
 Back-pressure: nothing further is parsed while a held request is unanswered, while ``later``
 slots reach ``IN_FLIGHT_MAX``, or while the client does not read what it was sent; and a
@@ -18,6 +20,7 @@ buffer and nobody else's.
 """
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -37,11 +40,20 @@ IN_FLIGHT_MAX = 128
 _PARTS_PER_SEND = 512
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _HAS_SENDFILE = hasattr(os, "sendfile")
+# What ``sendfile`` says of the file. Everything else is taken for the socket's: a client that
+# goes away in an odd manner must not cost a disk.
+_FILE_ERRNOS = frozenset(
+    getattr(errno, name)
+    for name in ("EIO", "EUCLEAN", "EBADMSG", "ESTALE", "ENXIO")
+    if hasattr(errno, name)
+)
 
 
 class FileHandle(Protocol):
     @property
     def fd(self) -> int: ...
+    @property
+    def path(self) -> str: ...
 
 
 class FileRange(Protocol):
@@ -63,6 +75,7 @@ class Service(Protocol):
 
     def request(self, link: "Link", view: memoryview, start: int, end: int) -> None: ...
     def turn_ended(self, link: "Link") -> None: ...
+    def unreadable(self, file_range: FileRange, error: OSError) -> None: ...
     def link_closed(self, link: "Link") -> None: ...
 
 
@@ -401,10 +414,16 @@ class Link:
 
     def _send_range(self, out: list[Any], rest: FileRange) -> bool:
         """Send from a file; False when the socket is full for now."""
-        if _HAS_SENDFILE:
-            sent = os.sendfile(self._fd, rest.file.fd, rest.position, rest.size)
-        else:
-            sent = self.sock.send(os.pread(rest.file.fd, min(rest.size, 1 << 18), rest.position))
+        try:
+            if _HAS_SENDFILE:
+                sent = os.sendfile(self._fd, rest.file.fd, rest.position, rest.size)
+            else:
+                piece = os.pread(rest.file.fd, min(rest.size, 1 << 18), rest.position)
+                sent = self.sock.send(piece)
+        except OSError as error:
+            if error.errno in _FILE_ERRNOS:
+                self._service.unreadable(rest, error)
+            raise
         if sent == rest.size:
             del out[0]
             return True

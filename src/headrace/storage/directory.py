@@ -401,6 +401,12 @@ class Logs:
         """Take a folder out of service with all its partitions."""
         directory.take_offline(reason)
 
+    def unreadable(self, path: str, error: OSError) -> None:
+        """Judge an error met in a partition's file by somebody who knows no more than its path."""
+        for directory in self.directories:
+            if directory.path == Path(path).parent.parent:
+                directory.partition_failed(error)
+
     def _went_offline(self, directory: LogDirectory) -> None:
         self.on_offline(directory)
 

@@ -31,9 +31,10 @@ ONE_FILE_ERRNOS = frozenset(
 class OpenFile:
     """Owns one descriptor and closes it when the last reference goes."""
 
-    __slots__ = ("__weakref__", "fd")
+    __slots__ = ("__weakref__", "fd", "path")
 
     def __init__(self, path: str, flags: int = os.O_RDWR | os.O_CLOEXEC) -> None:
+        self.path = path  # when it was opened: a deleted log's files get other names
         self.fd = -1  # so that __del__ is safe if open fails
         self.fd = os.open(path, flags, 0o644)
 

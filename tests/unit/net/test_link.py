@@ -1,6 +1,7 @@
 """One connection: frames, order of answers, back-pressure, file ranges, hostile bytes."""
 
 import asyncio
+import errno
 import os
 import socket
 import struct
@@ -22,6 +23,7 @@ class Service:
         self.requests = []
         self.turns = 0
         self.closed = []
+        self.unreadable_files = []
         self.act = lambda link, body: link.answer([frame(body)])
 
     def request(self, link, view, start, end):
@@ -31,6 +33,9 @@ class Service:
 
     def turn_ended(self, link):
         self.turns += 1
+
+    def unreadable(self, file_range, error):
+        self.unreadable_files.append((file_range.file, error.errno))
 
     def link_closed(self, link):
         self.closed.append(link)
@@ -242,6 +247,33 @@ def test_a_range_of_a_file_that_was_cut_closes_the_connection(tmp_path):
 
     run(test)
     os.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_of_the_file"),
+    [
+        (errno.EIO, True),
+        (errno.EPIPE, False),
+        (errno.ETIMEDOUT, False),
+        (errno.EHOSTUNREACH, False),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told_and_a_lost_client_is_not_taken_for_one(
+    monkeypatch, code, is_of_the_file
+):
+    def broken(*_):
+        raise OSError(code, "broken")
+
+    monkeypatch.setattr(os, "sendfile", broken)
+    file = File(-1)
+
+    async def test(service, peer):
+        service.act = lambda link, body: link.answer([b"head", Range(file, 0, 1000)])
+        await peer.send(frame(b"go"))
+        await until(lambda: service.closed)
+        assert service.unreadable_files == ([(file, code)] if is_of_the_file else [])
+
+    run(test)
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), FRAME_SIZE_MAX + 1, 2**31 - 1])

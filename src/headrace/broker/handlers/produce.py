@@ -323,23 +323,11 @@ class Producing:
         # The receive buffer is reused as soon as this coroutine first waits.
         copies = [(outcome, replica, bytearray(records)) for outcome, replica, records in staged]
         ready = [(outcome, replica, memoryview(records)) for outcome, replica, records in copies]
-        for outcome, replica, records in opening:
-            try:
-                check_produced(memoryview(records), context.api_version)
-                opened, errors = await self._open_batch(replica, records)
-            except Rejected as refusal:
-                outcome.refuse(refusal)
-                continue
-            except BadBatch as bad:
-                outcome.refuse(Rejected(bad.code, f"{replica.topic_partition}: {bad.reason}"))
-                continue
-            if errors:
-                outcome.refuse(
-                    Rejected(errors[0].code, f"{len(errors)} records of the batch are invalid")
-                )
-                outcome.record_errors = [(fault.record_index, fault.message) for fault in errors]
-            else:
-                ready.append((outcome, replica, memoryview(opened)))
+        try:
+            ready += await self._open_all(opening, context.api_version)
+        except Exception as error:  # noqa: BLE001 - a bug, and nothing has been appended yet
+            self._answer_bug(produced, error)
+            return
         if opening:
             codes = enlisting.ask()
         if isinstance(codes, Awaitable):
@@ -355,6 +343,30 @@ class Producing:
         produced.written(await replicas.flush(replicas.take_unflushed()))
         self._answer_or_park(produced)
         self._broker.dispatch.serve_committed()
+
+    async def _open_all(
+        self, opening: list[tuple[_Outcome, Replica, bytearray]], api_version: int
+    ) -> list[tuple[_Outcome, Replica, memoryview]]:
+        """Those that may be appended; the others' outcomes say why not."""
+        opened = []
+        for outcome, replica, records in opening:
+            try:
+                check_produced(memoryview(records), api_version)
+                content, faults = await self._open_batch(replica, records)
+            except Rejected as refusal:
+                outcome.refuse(refusal)
+                continue
+            except BadBatch as bad:
+                outcome.refuse(Rejected(bad.code, f"{replica.topic_partition}: {bad.reason}"))
+                continue
+            if faults:
+                outcome.refuse(
+                    Rejected(faults[0].code, f"{len(faults)} records of the batch are invalid")
+                )
+                outcome.record_errors = [(fault.record_index, fault.message) for fault in faults]
+            else:
+                opened.append((outcome, replica, memoryview(content)))
+        return opened
 
     async def _open_batch(
         self, replica: Replica, records: bytearray
@@ -423,6 +435,15 @@ class Producing:
             if produced.slot is None:
                 produced.slot = link.later()
             self._broker.park_produce(produced)
+
+    def _answer_bug(self, produced: _FullProduced, error: Exception) -> None:
+        context = produced.context
+        answer = self._broker.dispatch.bug(produced.link, context, produced.request, error)
+        frame = encode_response(
+            context.api_key, context.api_version, context.correlation_id, answer
+        )
+        assert produced.slot is not None
+        produced.slot.answer([frame] if produced.acks != ACKS_NONE else ())
 
     def _end_unacknowledged(self, produced: Produced) -> None:
         """acks=0 has no answer; the only way to tell of a failure is to close."""
