@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.broker.coordinator import around_section, encode_batch
 from headrace.core.groups.packed import CommitRecords
 from headrace.model.errors import PeerBroken
+from headrace.records.plain import batch_around, plain_batch
 from headrace.wire import commit, schema
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
@@ -156,7 +156,7 @@ def test_a_packed_section_is_the_one_that_its_records_make(count, topic_count):
         return
     records = outcome.records
     assert type(records) is CommitRecords and records.count == share * topic_count
-    assert around_section(records.section, records.count, None, groups.now) == encode_batch(
+    assert batch_around(records.section, records.count, None, groups.now) == plain_batch(
         list(records), None, groups.now
     )
 

@@ -17,8 +17,8 @@ from typing import Any
 from headrace.broker.chores import Chores
 from headrace.broker.clock import Clock
 from headrace.broker.control import Control, FoundPartition
-from headrace.broker.coordinator import group_coordinator
 from headrace.broker.dispatch import Dispatch
+from headrace.broker.groups import group_coordinator
 from headrace.broker.handlers.fetch import ParkedFetch
 from headrace.broker.handlers.produce import Produced
 from headrace.broker.replicas import Replica, Replicas

@@ -25,12 +25,10 @@ import asyncio
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from headrace.broker.clock import Clock
-from headrace.broker.settings import GROUP
+from headrace.broker.clock import SteadyClock
 from headrace.core.outcome import (
     NewRecord,
     Outcome,
@@ -41,9 +39,7 @@ from headrace.core.outcome import (
     Ticket,
 )
 from headrace.core.partition import Leadership
-from headrace.core.topics import OFFSETS_TOPIC
-from headrace.model.cluster import Picture
-from headrace.model.config import BrokerConfig
+from headrace.core.topics import java_hash
 from headrace.model.errors import Corrupt, ErrorCode, PeerBroken, Rejected
 from headrace.model.ids import LeaderEpoch, Millis, Offset
 from headrace.records.batch import (
@@ -52,25 +48,16 @@ from headrace.records.batch import (
     RECORDS_AT,
     TRANSACTIONAL,
     BadBatch,
-    BatchHeader,
     headers,
 )
-from headrace.records.compression import compress
-from headrace.records.record import (
-    COMMIT,
-    assemble,
-    build_marker,
-    iter_records,
-    marker_type,
-    open_records,
-)
+from headrace.records.plain import batch_around, keys_and_values, plain_batch
+from headrace.records.record import COMMIT, build_marker, iter_records, marker_type, open_records
 from headrace.storage.log import COORDINATOR
 from headrace.wire.schema import Message
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
     from headrace.broker.replicas import Replica
-    from headrace.core.groups.shard import GroupShard
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +81,7 @@ _PASSED_ON = frozenset(
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     }
 )
+_MARKER_WRITTEN = Message()
 
 
 class _Uncommitted(NamedTuple):
@@ -389,11 +377,11 @@ class Coordinator(Generic[S]):
         if self._codec_setting is not None:
             codec = self._broker.config.int(self._codec_setting)
         if isinstance(records, PackedRecords):
-            batch = around_section(records.section, records.count, None, now, codec)
+            batch = batch_around(records.section, records.count, None, now, codec)
             yield self._append(led, batch, now), records
             return
         for chunk in self._chunks(led, records) if outcome.splittable else (records,):
-            batch = encode_batch(chunk, outcome.producer, now, codec)
+            batch = plain_batch(chunk, outcome.producer, now, codec)
             yield self._append(led, batch, now), chunk
 
     @staticmethod
@@ -666,7 +654,10 @@ class Coordinator(Generic[S]):
                     )
             else:
                 section = open_records(batch, header)
-                replay_section(shard, section, header, producer_id)
+                for delta, key, value in keys_and_values(section, header.record_count):
+                    if key is not None:
+                        offset = header.base_offset + delta
+                        shard.replay(key, value, offset, producer_id, header.producer_epoch)
             end = header.next_offset
             count += header.record_count
         return Offset(end), count
@@ -719,221 +710,3 @@ class Coordinator(Generic[S]):
             return
         if next_at < self._timer_at:
             self._arm(next_at, now)
-
-
-class _Surroundings:
-    """What groups may know of the cluster: ``core.groups.group.Cluster``."""
-
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-
-    @property
-    def config(self) -> BrokerConfig:
-        return self._broker.config
-
-    @property
-    def picture(self) -> Picture:
-        return self._broker.picture
-
-    def group_settings(self, group_id: str) -> Mapping[str, str]:
-        return self._broker.control.overrides(GROUP, group_id)
-
-
-def group_coordinator(broker: "Broker") -> "Coordinator[GroupShard]":
-    surroundings = _Surroundings(broker)
-
-    def make_shard(partition: int) -> "GroupShard":
-        # Imported with the first shard: a broker without groups starts without them.
-        from headrace.core.groups.shard import GroupShard
-
-        return GroupShard(surroundings)
-
-    return Coordinator(
-        broker,
-        OFFSETS_TOPIC,
-        "offsets.topic.num.partitions",
-        make_shard,
-        codec_setting="offsets.topic.compression.codec",
-    )
-
-
-class SteadyClock:
-    """Wall time that does not jump.
-
-    Machines set deadlines on the clock that they record. If somebody sets the wall clock an hour
-    ahead, no session may end by it. So a difference is made up for slowly, in either direction;
-    one of more than a day means that the time was not known before, and is taken at once.
-    """
-
-    __slots__ = ("_ahead_ms", "_clock", "_read_at")
-
-    STEP_MS = 86_400_000.0
-    SLEW = 1 / 16
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._read_at = clock.monotonic_ms()
-        self._ahead_ms = clock.now() - self._read_at  # of the monotonic clock
-
-    def now(self) -> Millis:
-        monotonic_ms = self._clock.monotonic_ms()
-        difference = self._clock.now() - monotonic_ms - self._ahead_ms
-        if abs(difference) > self.STEP_MS:
-            self._ahead_ms += difference
-        else:
-            slewed_max = (monotonic_ms - self._read_at) * self.SLEW
-            self._ahead_ms += max(-slewed_max, min(slewed_max, difference))
-        self._read_at = monotonic_ms
-        return Millis(int(monotonic_ms + self._ahead_ms))
-
-
-_MARKER_WRITTEN = Message()
-_NULL = b"\x01"  # the length -1
-
-
-@lru_cache(maxsize=1 << 16)
-def java_hash(text: str) -> int:
-    """``String.hashCode`` of Java, made positive as Kafka does it; over UTF-16 code units."""
-    raw = text.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for index in range(0, len(raw), 2):
-        value = (31 * value + (raw[index] << 8 | raw[index + 1])) & 0xFFFFFFFF
-    if value & 0x80000000:
-        value = 0x100000000 - value
-    return 0 if value == 0x80000000 else value
-
-
-def _varint(value: int) -> bytes:
-    """A zigzag varint of a number that is not negative."""
-    value <<= 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-# Beginnings of records by delta, for each pair of key and value size. A commit has many records
-# of one shape, and the next commit has them again.
-_heads: dict[tuple[int, int], dict[int, bytes]] = {}
-_HEADS_KEPT = 256  # shapes
-_HEADS_DELTA_END = 1024
-
-
-def _heads_of(shape: tuple[int, int]) -> dict[int, bytes]:
-    heads = _heads.get(shape)
-    if heads is None:
-        if len(_heads) >= _HEADS_KEPT:
-            _heads.clear()
-        heads = _heads[shape] = {}
-    return heads
-
-
-def _record_head(key_size: int, value_size: int, delta: int) -> bytes:
-    """All that stands before the key.
-
-    The zero that ends a record (it has no headers) stands at the beginning of the next one.
-    """
-    value_head_size = len(_varint(value_size)) if value_size >= 0 else 1
-    # Attributes and the timestamp delta are zero.
-    rest = b"\0\0" + _varint(delta) + _varint(key_size)
-    size = len(rest) + key_size + value_head_size + max(value_size, 0) + 1
-    return (b"\0" if delta else b"") + _varint(size) + rest
-
-
-def replay_section(shard: Shard, data: bytes, header: BatchHeader, producer_id: int) -> None:
-    """Hand the records of an opened batch to the shard.
-
-    Keys and values are all it wants, and a reload has a hundred thousand of them: so they are cut
-    out here, without an object for each record.
-    """
-    replay, base_offset, producer_epoch = shard.replay, header.base_offset, header.producer_epoch
-    position = 0
-    for _ in range(header.record_count):
-        size, position = _read_varint(data, position)
-        record_end = position + size
-        position += 1  # attributes
-        while data[position] > 0x7F:  # the timestamp delta
-            position += 1
-        delta, position = _read_varint(data, position + 1)
-        size, position = _read_varint(data, position)
-        key_end = position + size
-        key = data[position:key_end]
-        value_size, value_at = _read_varint(data, max(key_end, position))
-        value = data[value_at : value_at + value_size] if value_size >= 0 else None
-        if value_at + value_size >= record_end or record_end > len(data):
-            raise ValueError("a record is longer than its length says")
-        if size >= 0:
-            replay(key, value, base_offset + delta, producer_id, producer_epoch)
-        position = record_end
-
-
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag varint and the position behind it."""
-    byte = data[position]
-    position += 1
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position
-    value, shift = byte & 0x7F, 7
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position
-        shift += 7
-
-
-def encode_batch(
-    records: Sequence[NewRecord], producer: ProducerStamp | None, now: Millis, codec: int = NO_CODEC
-) -> bytearray:
-    """One batch to append, all records of the time ``now``.
-
-    By hand, because a commit of a hundred partitions would spend most of its time here.
-    """
-    parts: list[bytes] = []
-    count = len(records)
-    last_shape = (-1, -1)
-    heads: dict[int, bytes] = {}
-    value_head = b""
-    for delta, (key, value) in enumerate(records):
-        shape = (len(key), -1 if value is None else len(value))
-        if shape != last_shape:
-            heads = _heads_of(shape)
-            value_head = _NULL if value is None else _varint(shape[1])
-            last_shape = shape
-        head = heads.get(delta)
-        if head is None:
-            head = _record_head(*shape, delta)
-            if delta < _HEADS_DELTA_END:
-                heads[delta] = head
-        parts += (head, key, value_head, value or b"")
-    parts.append(b"\0")
-    return around_section(b"".join(parts), count, producer, now, codec)
-
-
-def around_section(
-    section: bytes, count: int, producer: ProducerStamp | None, now: Millis, codec: int = NO_CODEC
-) -> bytearray:
-    """The batch of a section of so many records."""
-    assert count > 0, "recovery would cut the log at a batch of no records"
-    if codec != NO_CODEC:
-        section = compress(codec, section)
-    producer_id, producer_epoch = producer or (-1, -1)
-    header = BatchHeader(
-        base_offset=0,
-        size=0,
-        leader_epoch=-1,
-        magic=2,
-        crc=0,
-        attributes=codec | (TRANSACTIONAL if producer is not None else 0),
-        last_offset_delta=count - 1,
-        base_timestamp=now,
-        max_timestamp=now,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=-1,
-        record_count=count,
-    )
-    return bytearray(assemble(header, section))

@@ -1,10 +1,13 @@
 """What may be a topic: the rules for names, for partitions wanted, for replicas given by hand.
 
+Also how a key finds its partition of an internal topic (``java_hash``).
+
 Pure. Refusals are ``Rejected`` with Kafka's code; settings are checked by ``model.config``.
 """
 
 import re
 from collections.abc import Container, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from headrace.model.errors import ErrorCode, Rejected
@@ -58,6 +61,18 @@ def collision_key(name: str) -> str:
 
 def is_internal(name: str) -> bool:
     return name in INTERNAL_TOPICS
+
+
+@lru_cache(maxsize=1 << 16)
+def java_hash(text: str) -> int:
+    """``String.hashCode`` of Java, made positive as Kafka does it; over UTF-16 code units."""
+    raw = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for index in range(0, len(raw), 2):
+        value = (31 * value + (raw[index] << 8 | raw[index + 1])) & 0xFFFFFFFF
+    if value & 0x80000000:
+        value = 0x100000000 - value
+    return 0 if value == 0x80000000 else value
 
 
 class NewTopic(NamedTuple):

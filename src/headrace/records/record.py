@@ -41,6 +41,7 @@ from headrace.records.batch import (
     seal,
 )
 from headrace.records.compression import DECOMPRESSED_SIZE_MAX, compress, decompress
+from headrace.records.varint import long_varint, put_varint, read_varint
 
 _i32 = Struct(">i")
 _MARKER_KEY = Struct(">hh")  # version, type
@@ -113,7 +114,7 @@ def spans(data: bytes, record_count: int) -> list[Span]:
             n = data[position]
             position += 1
             if n > 0x7F:
-                n, position = _long_varint(data, position, n)
+                n, position = long_varint(data, position, n)
             end = position + (n >> 1)
             if n & 1 or end > section_end:
                 raise _bad("a record reaches beyond its batch")
@@ -121,17 +122,17 @@ def spans(data: bytes, record_count: int) -> list[Span]:
             n = data[position]
             position += 1
             if n > 0x7F:
-                n, position = _long_varint(data, position, n)
+                n, position = long_varint(data, position, n)
             timestamp_delta = (n >> 1) ^ -(n & 1)
             n = data[position]
             position += 1
             if n > 0x7F:
-                n, position = _long_varint(data, position, n)
+                n, position = long_varint(data, position, n)
             offset_delta = (n >> 1) ^ -(n & 1)
             n = data[position]
             position += 1
             if n > 0x7F:
-                n, position = _long_varint(data, position, n)
+                n, position = long_varint(data, position, n)
             key: bytes | None
             if n & 1:
                 key = None
@@ -161,10 +162,10 @@ def with_timestamp_delta(data: bytes, span: Span, timestamp_delta: int) -> bytes
     while data[rest_at] > 0x7F:
         rest_at += 1
     body = bytearray((data[body_at - 1],))
-    _put_varint(body, timestamp_delta)
+    put_varint(body, timestamp_delta)
     body += data[rest_at + 1 : span.end]
     record = bytearray()
-    _put_varint(record, len(body))
+    put_varint(record, len(body))
     return bytes(record + body)
 
 
@@ -395,12 +396,12 @@ def _records(header: BatchHeader, data: bytes) -> Iterator[Record]:
         raise _bad(f"the batch claims {header.record_count} records")
     for _ in range(header.record_count):
         try:
-            length, position = _varint(data, position)
+            length, position = read_varint(data, position)
             end = position + length
             if length < 0 or end > len(data):
                 raise _bad("a record reaches beyond its batch")
-            timestamp_delta, position = _varint(data, position + 1)
-            offset_delta, position = _varint(data, position)
+            timestamp_delta, position = read_varint(data, position + 1)
+            offset_delta, position = read_varint(data, position)
             key, position = _nullable(data, position, end)
             value, position = _nullable(data, position, end)
             record_headers, position = _headers(data, position, end)
@@ -422,7 +423,7 @@ def _records(header: BatchHeader, data: bytes) -> Iterator[Record]:
 def _headers(
     data: bytes, position: int, end: int
 ) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    count, position = _varint(data, position)
+    count, position = read_varint(data, position)
     if count == 0:
         return (), position
     if not 0 < count <= end - position:  # each takes two bytes at least
@@ -441,7 +442,7 @@ def _headers(
 
 
 def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
-    length, position = _varint(data, position)
+    length, position = read_varint(data, position)
     if length < 0:
         if length != -1:
             raise _bad(f"a field has the length {length}")
@@ -452,48 +453,17 @@ def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     return data[position:field_end], field_end
 
 
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    n = data[position]
-    position += 1
-    if n > 0x7F:
-        n, position = _long_varint(data, position, n)
-    return (n >> 1) ^ -(n & 1), position
-
-
-def _long_varint(data: bytes, position: int, first: int) -> tuple[int, int]:
-    """The rest of a varint whose first byte says that more follow; zigzag is left to the caller."""
-    n = first & 0x7F
-    shift = 7
-    while True:
-        byte = data[position]
-        position += 1
-        n |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return n & 0xFFFF_FFFF_FFFF_FFFF, position
-        shift += 7
-        if shift > 63:
-            raise _bad("a number has more than ten bytes")
-
-
-def _put_varint(out: bytearray, value: int) -> None:
-    n = ((value << 1) ^ (value >> 63)) & 0xFFFF_FFFF_FFFF_FFFF
-    while n > 0x7F:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    out.append(n)
-
-
 def _put_record(out: bytearray, record: Record, base_offset: int, base_timestamp: int) -> None:
     body = bytearray(1)  # attributes
-    _put_varint(body, record.timestamp - base_timestamp)
-    _put_varint(body, record.offset - base_offset)
+    put_varint(body, record.timestamp - base_timestamp)
+    put_varint(body, record.offset - base_offset)
     _put_nullable(body, record.key)
     _put_nullable(body, record.value)
-    _put_varint(body, len(record.headers))
+    put_varint(body, len(record.headers))
     for key, value in record.headers:
         _put_nullable(body, key.encode())
         _put_nullable(body, value)
-    _put_varint(out, len(body))
+    put_varint(out, len(body))
     out += body
 
 
@@ -501,7 +471,7 @@ def _put_nullable(out: bytearray, field: bytes | None) -> None:
     if field is None:
         out.append(1)  # -1 in zigzag
     else:
-        _put_varint(out, len(field))
+        put_varint(out, len(field))
         out += field
 
 

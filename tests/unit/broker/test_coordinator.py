@@ -5,24 +5,15 @@ import threading
 from contextlib import asynccontextmanager
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headrace.broker.app import Broker
-from headrace.broker.coordinator import (
-    Coordinator,
-    SteadyClock,
-    encode_batch,
-    java_hash,
-    replay_section,
-)
+from headrace.broker.coordinator import Coordinator
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, ProducerStamp, Reply
 from headrace.core.topics import NewTopic
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis
-from headrace.records.batch import GZIP, read_header
-from headrace.records.record import Record, build_batch, iter_records, open_records
+from headrace.records.record import Record, build_batch
 from headrace.wire import messages as m
 from tests.fakes.standin import in_loop
 
@@ -303,6 +294,18 @@ async def test_an_event_that_comes_while_loading_is_told_afterwards(tmp_path):
 
 
 @in_loop
+async def test_records_that_nobody_here_wrote_are_loaded_by_their_keys(tmp_path):
+    async with coordinated(tmp_path) as (broker, _):
+        foreign = build_batch([Record(0, 5, None, b"no key"), Record(1, 9, b"k", b"v")])
+        log = broker.replica(TOPIC, 0).log
+        log.append_as_leader(memoryview(bytearray(foreign)), 0, Millis(1), origin=1)
+        broker.replica(TOPIC, 0).write_staged()
+    async with coordinated(tmp_path) as (_, coordinator):
+        await until(lambda: not coordinator.is_loading())
+        assert shard_of(coordinator).texts == {b"k": b"v"}
+
+
+@in_loop
 async def test_a_log_that_cannot_be_read_is_not_coordinated(tmp_path, caplog):
     async with coordinated(tmp_path) as (broker, coordinator):
         write(coordinator, (b"a", b"1"))
@@ -480,125 +483,3 @@ async def test_a_shard_is_woken_when_its_time_has_come(tmp_path):
         shard = shard_of(coordinator)
         assert len(shard.rung) == 1 and shard.texts == {b"rung": b"yes"}
         assert shard_of(coordinator, 1).rung == []
-
-
-class HandMovedClock:
-    def __init__(self):
-        self.wall, self.monotonic = 1_700_000_000_000, 5_000.0
-
-    def now(self):
-        return Millis(self.wall)
-
-    def monotonic_ms(self):
-        return self.monotonic
-
-    def pass_time(self, ms):
-        self.wall += ms
-        self.monotonic += ms
-
-
-def test_a_steady_clock_tells_the_wall_time_as_it_passes():
-    clock = HandMovedClock()
-    steady = SteadyClock(clock)
-    for _ in range(3):
-        clock.pass_time(1000)
-        assert steady.now() == clock.wall
-
-
-@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
-def test_a_wall_clock_that_jumps_is_caught_up_with_slowly(jump_ms):
-    clock = HandMovedClock()
-    steady = SteadyClock(clock)
-    before = steady.now()
-    clock.wall += jump_ms
-    assert steady.now() == before
-    clock.pass_time(16_000)
-    assert abs(steady.now() - before - 16_000) == 1_000
-    last = steady.now()
-    for _ in range(100):
-        clock.pass_time(1_000_000)
-        assert steady.now() > last
-        last = steady.now()
-    assert last == clock.wall
-
-
-def test_a_wall_clock_that_was_not_set_before_is_believed_at_once():
-    clock = HandMovedClock()
-    steady = SteadyClock(clock)
-    clock.wall += 10 * 86_400_000
-    assert steady.now() == clock.wall
-
-
-# Bytes.
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("", 0),
-        ("a", 97),
-        ("my-group", 1_906_497_762),
-        ("consumer group ü", 1_034_215_055),
-        ("polygenelubricants", 0),  # the hash is the one number without a positive twin
-        ("\U0001f600", 1_772_899),
-    ],
-)
-def test_the_hash_is_javas(text, value):
-    assert java_hash(text) == value
-
-
-records = st.lists(
-    st.tuples(st.binary(min_size=1, max_size=200), st.none() | st.binary(max_size=300)),
-    min_size=1,
-    max_size=80,
-)
-
-
-@given(records, st.sampled_from([0, GZIP]), st.booleans())
-def test_a_batch_reads_back_as_its_records(given_records, codec, transactional):
-    producer = ProducerStamp(9, 3) if transactional else None
-    batch = encode_batch(
-        [NewRecord(*record) for record in given_records], producer, Millis(77), codec
-    )
-    header = read_header(batch)
-    assert header.is_transactional == transactional
-    assert (header.producer_id, header.producer_epoch) == (producer or (-1, -1))
-    assert header.record_count == len(given_records) == header.last_offset_delta + 1
-    found = list(iter_records(batch))
-    assert [(record.key, record.value) for record in found] == given_records
-    assert [record.offset for record in found] == list(range(len(given_records)))
-    assert {record.timestamp for record in found} == {77}
-
-    shard = Notes(0)
-    heard = []
-    shard.replay = lambda *told: heard.append(told)  # type: ignore[method-assign]
-    replay_section(shard, open_records(batch, header), header, -1)
-    assert heard == [
-        (key, value, offset, -1, header.producer_epoch)
-        for offset, (key, value) in enumerate(given_records)
-    ]
-
-
-def test_a_batch_of_thousands_of_records_reads_back():
-    many = [NewRecord(b"key-%d" % number, b"v" * (number % 300)) for number in range(9_000)]
-    found = list(iter_records(encode_batch(many, None, Millis(1))))
-    assert [(record.key, record.value) for record in found] == many
-
-
-def test_records_that_other_brokers_wrote_are_replayed_by_what_they_hold():
-    """With headers, timestamps, gaps from compaction and without a key."""
-    batch = build_batch(
-        [
-            Record(1_005, 10**12, b"a", b"1", (("h", b"x"),)),
-            Record(1_300, 10**12 + 10**6, None, b"no key"),
-            Record(90_000, 10**12 + 5, b"b", None),
-        ],
-        base_offset=1_000,
-        last_offset_delta=100_000,
-    )
-    header = read_header(batch)
-    shard = Notes(0)
-    heard = []
-    shard.replay = lambda *told: heard.append(told[:3])  # type: ignore[method-assign]
-    replay_section(shard, open_records(batch, header), header, -1)
-    assert heard == [(b"a", b"1", 1_005), (b"b", None, 90_000)]

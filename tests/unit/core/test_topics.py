@@ -83,3 +83,18 @@ def test_the_number_wanted_is_known_before_any_work():
     assert topics.partition_count_of(NewTopic("x", 7), default=4) == 7
     assert topics.partition_count_of(NewTopic("x", -5), default=4) == 0
     assert topics.partition_count_of(NewTopic("x", assignments=[(0, [1])] * 3), default=4) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("my-group", 1_906_497_762),
+        ("consumer group ü", 1_034_215_055),
+        ("polygenelubricants", 0),  # the hash is the one number without a positive twin
+        ("\U0001f600", 1_772_899),
+    ],
+)
+def test_the_hash_is_javas(text, value):
+    assert topics.java_hash(text) == value

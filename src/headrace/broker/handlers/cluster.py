@@ -5,10 +5,14 @@ import re
 from typing import TYPE_CHECKING
 
 from headrace.broker.context import Context
-from headrace.broker.coordinator import java_hash
 from headrace.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from headrace.core import features
-from headrace.core.topics import OFFSETS_TOPIC, SHARE_STATE_TOPIC, TRANSACTIONS_TOPIC
+from headrace.core.topics import (
+    OFFSETS_TOPIC,
+    SHARE_STATE_TOPIC,
+    TRANSACTIONS_TOPIC,
+    java_hash,
+)
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from headrace.core.groups.offsets import PLAIN_SIZE, PLAIN_TAIL, Commit, Offsets
 from headrace.core.outcome import NewRecord, PackedRecords, Shard
 from headrace.model.ids import TopicId
+from headrace.records.varint import varint
 from headrace.wire import messages as m
 from headrace.wire.commit import OFFSET_AT, PARTITION_AT, WIDTH, PackedPartitions
 from headrace.wire.framing import Encoded
@@ -192,10 +193,10 @@ def _records(block: bytes, first_delta: int, prefix: bytes, tail: bytes) -> list
         run_end = min(delta_end, _ONE_BYTE_COUNT) if is_short else delta_end
         rows = block[(delta - first_delta) * WIDTH : (run_end - first_delta) * WIDTH]
         delta_size = 1 if is_short else 2
-        key_head = b"\0\0" + bytes(delta_size) + _varint(len(prefix) + 4)
-        value_head = _varint(PLAIN_SIZE) + _VALUE_HEAD
+        key_head = b"\0\0" + bytes(delta_size) + varint(len(prefix) + 4)
+        value_head = varint(PLAIN_SIZE) + _VALUE_HEAD
         rest_size = len(key_head) + len(prefix) + 4 + len(value_head) - 2 + PLAIN_SIZE + 1
-        length = _varint(rest_size)
+        length = varint(rest_size)
         template = b"".join(
             (length, key_head, prefix, bytes(4), value_head, bytes(_FIELDS_SIZE))
             + (_NO_METADATA, tail, b"\0")
@@ -216,13 +217,3 @@ def _records(block: bytes, first_delta: int, prefix: bytes, tail: bytes) -> list
         runs.append(_Run(bytes(records), value_at, width))
         delta = run_end
     return runs
-
-
-def _varint(value: int) -> bytes:
-    """A zigzag varint of a number below 2**20 that is not negative."""
-    value <<= 1
-    if value < 0x80:
-        return bytes((value,))
-    if value < 0x4000:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))

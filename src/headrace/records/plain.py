@@ -1,0 +1,129 @@
+"""Batches of plain records: keys and values of one time, without headers. Coordinators write these.
+
+By hand, beside ``record``, because nothing but keys and values is wanted, of a hundred records
+with each commit and of a hundred thousand with each reload.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from headrace.model.errors import ErrorCode
+from headrace.records.batch import NO_CODEC, TRANSACTIONAL, BadBatch, BatchHeader
+from headrace.records.compression import compress
+from headrace.records.record import assemble
+from headrace.records.varint import read_varint, varint
+
+_NULL = varint(-1)
+
+# Beginnings of records by delta, for each pair of key and value size. A commit has many records
+# of one shape, and the next commit has them again.
+_heads: dict[tuple[int, int], dict[int, bytes]] = {}
+_HEADS_KEPT = 256  # shapes
+_HEADS_DELTA_END = 1024
+
+
+def plain_batch(
+    records: Sequence[tuple[bytes, bytes | None]],
+    producer: tuple[int, int] | None,
+    now: int,
+    codec: int = NO_CODEC,
+) -> bytearray:
+    """One batch to append; ``producer`` is the id and epoch whose transaction it belongs to."""
+    parts: list[bytes] = []
+    last_shape = (-1, -1)
+    heads: dict[int, bytes] = {}
+    value_head = b""
+    for delta, (key, value) in enumerate(records):
+        shape = (len(key), -1 if value is None else len(value))
+        if shape != last_shape:
+            heads = _heads_of(shape)
+            value_head = _NULL if value is None else varint(shape[1])
+            last_shape = shape
+        head = heads.get(delta)
+        if head is None:
+            head = _record_head(*shape, delta)
+            if delta < _HEADS_DELTA_END:
+                heads[delta] = head
+        parts += (head, key, value_head, value or b"")
+    parts.append(b"\0")
+    return batch_around(b"".join(parts), len(records), producer, now, codec)
+
+
+def batch_around(
+    section: bytes,
+    count: int,
+    producer: tuple[int, int] | None,
+    now: int,
+    codec: int = NO_CODEC,
+) -> bytearray:
+    """The batch of a section of so many records."""
+    assert count > 0, "recovery would cut the log at a batch of no records"
+    if codec != NO_CODEC:
+        section = compress(codec, section)
+    producer_id, producer_epoch = producer or (-1, -1)
+    header = BatchHeader(
+        base_offset=0,
+        size=0,
+        leader_epoch=-1,
+        magic=2,
+        crc=0,
+        attributes=codec | (TRANSACTIONAL if producer is not None else 0),
+        last_offset_delta=count - 1,
+        base_timestamp=now,
+        max_timestamp=now,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=-1,
+        record_count=count,
+    )
+    return bytearray(assemble(header, section))
+
+
+def keys_and_values(
+    section: bytes, record_count: int
+) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+    """Offset delta, key and value of each record of an opened section, whoever wrote it."""
+    position = 0
+    try:
+        for _ in range(record_count):
+            size, position = read_varint(section, position)
+            record_end = position + size
+            position += 1  # attributes
+            while section[position] > 0x7F:  # the timestamp delta
+                position += 1
+            delta, position = read_varint(section, position + 1)
+            size, position = read_varint(section, position)
+            key_end = max(position, position + size)
+            key = section[position:key_end] if size >= 0 else None
+            size, position = read_varint(section, key_end)
+            value = section[position : position + size] if size >= 0 else None
+            if position + size >= record_end or record_end > len(section):
+                raise _bad("a record is longer than its length says")
+            yield delta, key, value
+            position = record_end
+    except IndexError:
+        raise _bad("the last record is cut") from None
+
+
+def _heads_of(shape: tuple[int, int]) -> dict[int, bytes]:
+    heads = _heads.get(shape)
+    if heads is None:
+        if len(_heads) >= _HEADS_KEPT:
+            _heads.clear()
+        heads = _heads[shape] = {}
+    return heads
+
+
+def _record_head(key_size: int, value_size: int, delta: int) -> bytes:
+    """All that stands before the key.
+
+    The zero that ends a record (it has no headers) stands at the beginning of the next one.
+    """
+    value_head_size = len(varint(value_size))
+    # Attributes and the timestamp delta are zero.
+    rest = b"\0\0" + varint(delta) + varint(key_size)
+    size = len(rest) + key_size + value_head_size + max(value_size, 0) + 1
+    return (b"\0" if delta else b"") + varint(size) + rest
+
+
+def _bad(reason: str) -> BadBatch:
+    return BadBatch(ErrorCode.INVALID_RECORD, reason)
