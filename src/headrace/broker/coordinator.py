@@ -268,6 +268,8 @@ class Coordinator(Generic[S]):
         try:
             for base_offset, chunk in self._appended(led, outcome, now):
                 await asyncio.to_thread(self._replay, led, chunk, base_offset, outcome.producer)
+                if not self._is_current(led):
+                    return  # what is left of it would follow on what the next shard has loaded
         except Rejected as refusal:
             self._refuse(led, outcome.replies, refusal)
         else:
@@ -693,10 +695,10 @@ class Coordinator(Generic[S]):
             for led in list(self._led.values()):
                 if not self._is_current(led):
                     continue
-                if led.is_taken:
-                    continue  # looked at when it is free
                 if led.uncommitted:
                     next_at = min(next_at, self._give_up_overdue(led, now))
+                if led.is_taken:
+                    continue  # the shard itself is looked at when it is free
                 while (deadline := led.shard.next_deadline()) is not None:
                     if deadline > now or loop.time() > give_way_at:
                         next_at = min(next_at, deadline)

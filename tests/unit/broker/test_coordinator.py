@@ -265,6 +265,36 @@ async def test_who_waits_for_a_taken_shard_that_is_lost_is_told(tmp_path):
 
 
 @in_loop
+async def test_a_shard_that_is_lost_between_two_batches_writes_no_more_of_them(tmp_path):
+    async with coordinated(tmp_path, message_max_bytes=2000) as (broker, coordinator):
+        records = [(b"%d" % number, b"x" * 100) for number in range(100)]
+        shard = shard_of(coordinator)
+        has_begun, may_go_on = threading.Event(), threading.Event()
+
+        def replay_slowly(*record):
+            has_begun.set()
+            assert may_go_on.wait(20)
+
+        shard.replay = replay_slowly
+        waiting = coordinator.ask_partition(
+            0,
+            lambda shard, ticket, now: shard.write(
+                ticket, *records, splittable=True, effects=("of a shard that is gone",)
+            ),
+            lambda shard: True,
+        )
+        await until(has_begun.is_set)
+        first_end = broker.replica(TOPIC, 0).log.log_end
+        assert 0 < first_end < len(records)
+        coordinator.close()
+        with pytest.raises(Rejected):
+            await waiting
+        may_go_on.set()
+        await asyncio.sleep(0.05)
+        assert broker.replica(TOPIC, 0).log.log_end == first_end
+
+
+@in_loop
 async def test_a_bug_in_a_large_decision_is_told_and_the_shard_goes_on(tmp_path):
     def stumble(shard, ticket, now):
         raise ZeroDivisionError
@@ -367,6 +397,24 @@ async def test_a_commit_that_takes_too_long_is_told_and_its_effects_still_come(t
         behind(broker, False)
         coordinator.committed(broker.replica(TOPIC, 0))
         assert effects == [(0, "late")]
+
+
+@in_loop
+async def test_a_commit_that_takes_too_long_is_told_while_a_thread_has_the_shard(tmp_path):
+    async with coordinated(tmp_path, offsets_commit_timeout_ms=1) as (broker, coordinator):
+        behind(broker, True)
+        written = write(coordinator, (b"k", b"v"))
+        slowly = Slowly((b"k", b"large"))
+        large = slowly.ask(coordinator)
+        await until(slowly.has_begun.is_set)
+        try:
+            await until(written.done)
+            assert written.exception().code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert not large.done()
+            behind(broker, False)
+        finally:
+            slowly.may_go_on.set()
+        assert (await large).error_message == "written"
 
 
 @in_loop
