@@ -241,8 +241,14 @@ class Cluster:
             raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
         return leader
 
-    def create_topic(self, name: str, partition_count: int, configs: Mapping[str, str]) -> None:
-        """Makes the topic unless it is there, with the cluster's own replication factor."""
+    def create_topic(
+        self, name: str, partition_count: int, configs: Mapping[str, str], *, option: str = ""
+    ) -> None:
+        """Makes the topic unless it is there, with the cluster's own replication factor.
+
+        ``option`` is the one that names the topic, for whoever is told that it cannot be made.
+        """
+        what = f"finding or making topic {name!r}" + (f" (option {option})" if option else "")
         config_of = m.CreateTopicsRequest.CreatableTopicConfig
         request = m.CreateTopicsRequest(
             topics=[
@@ -260,13 +266,15 @@ class Cluster:
             known = self.topics([name])[name]
             if not known.error and known.leaders and min(known.leaders.values()) >= 0:
                 return
+            if known.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                refuse(known.error, what)  # made or not, we could never see it
             answer = self.ask(self._controller, request, m.CreateTopicsResponse)
             told = answer.topics[0]
             if told.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
-                refuse(told.error_code, f"making topic {name!r} ({told.error_message})")
+                refuse(told.error_code, f"{what}: {told.error_message or 'refused'}")
             refuse(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} is being made")
 
-        self.persistently(attempt, f"making topic {name!r}")
+        self.persistently(attempt, what)
 
     def topic_setting(self, names: Sequence[str], setting: str) -> dict[str, str]:
         """One setting of these topics; those that we may not ask about are left out."""

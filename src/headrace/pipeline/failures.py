@@ -9,6 +9,9 @@
 All are plain exceptions with one text, since Spark pickles them and shows only the text.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 from headrace.model.errors import ErrorCode
 
 # The codes after which the same request, sent again or to another broker, may succeed.
@@ -43,6 +46,20 @@ RETRIABLE = frozenset(
     }
 )
 
+# What helps after a refusal for lack of permission. The refusal itself names the topic, group or
+# id; which permission is missing no broker tells.
+_PERMISSIONS = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant the query's user DESCRIBE on this topic, and READ "
+    "for reading, WRITE for writing, CREATE for making it; or change the option that names it "
+    "(subscribe, assign, topic), or the user in kafka.sasl.jaas.config",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant the query's user READ on this group, or change "
+    "kafka.group.id or groupIdPrefix",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "grant the query's user WRITE and DESCRIBE on "
+    "the transactional ids headrace-*, or change the user in kafka.sasl.jaas.config",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "grant the query's user IDEMPOTENT_WRITE on the "
+    "cluster, or set kafka.enable.idempotence to false where at least once is enough",
+}
+
 
 class PipelineError(Exception):
     """The common root, so that a caller can tell our refusals from bugs."""
@@ -60,7 +77,8 @@ class Refused(PipelineError):
     """A broker answered with an error code."""
 
     def __init__(self, code: ErrorCode, what: str) -> None:
-        super().__init__(f"{what}: {code.name}")
+        advice = _PERMISSIONS.get(code)
+        super().__init__(f"{what}: {code.name}" + (f" ({advice})" if advice else ""))
         self.code = code
         self.what = what
 
@@ -78,6 +96,14 @@ class DataLost(PipelineError):
 
 class BadRow(PipelineError):
     """A row cannot be written as it is."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant, as the end of a refusal; empty if none is near."""
+    # Names have no case in Spark, but are told as the documents spell them.
+    spelled = {other.lower(): other for other in known}
+    near = get_close_matches(name.lower()[:100], list(spelled), n=1, cutoff=0.75)
+    return f" (did you mean {spelled[near[0]]}?)" if near else ""
 
 
 def error_code(number: int) -> ErrorCode:

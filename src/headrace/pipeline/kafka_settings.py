@@ -6,7 +6,7 @@ that Kafka does not know is refused as well. docs/spark.md is checked against th
 
 from collections.abc import Mapping
 
-from headrace.pipeline.failures import BadOption
+from headrace.pipeline.failures import BadOption, did_you_mean
 
 READ, WRITE = "read", "write"
 
@@ -220,6 +220,7 @@ def translate(
             raise BadOption(
                 f"librdkafka.{name}: Headrace {purpose}s with a client of its own; of librdkafka's "
                 "settings it takes those that Kafka's Java client has too, listed in docs/spark.md"
+                + did_you_mean(name, LIBRDKAFKA)
             )
         used[java_name] = value
         if name in _PEM_STORES:
@@ -236,6 +237,7 @@ def translate(
             raise BadOption(
                 f"kafka.{name} is unknown: Kafka's Java "
                 f"{'consumer' if purpose == READ else 'producer'} has no setting {name!r}"
+                + did_you_mean(name, [*USED[purpose], *WITHOUT_EFFECT[purpose], *REFUSED[purpose]])
             )
         warnings.append(f"kafka.{name} has no effect: {reason}")
     return used, warnings

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from headrace.pipeline import kafka_settings
 from headrace.pipeline.cluster import ClientSettings
-from headrace.pipeline.failures import BadOption
+from headrace.pipeline.failures import BadOption, did_you_mean
 from headrace.pipeline.kafka_settings import READ, WRITE
 from headrace.pipeline.offsets import Limit, check_limits, parse_ending, parse_starting
 from headrace.pipeline.security import parse_security
@@ -240,8 +240,12 @@ def _unknown(name: str, purpose: str) -> BadOption:
         return BadOption(f"{name} is an option for {'writing' if purpose == READ else 'reading'}")
     if any(name.lower() in table for table in (*kafka_settings.USED.values(),)):
         return BadOption(f"{name} is a setting of Kafka's client: write kafka.{name}")
-    doing = "reading" if purpose == READ else "writing"
-    return BadOption(f"there is no option {name!r} for {doing}; docs/spark.md lists all")
+    doing, known = ("reading", READ_OPTIONS) if purpose == READ else ("writing", WRITE_OPTIONS)
+    settings = (f"kafka.{setting}" for setting in kafka_settings.USED[purpose])
+    return BadOption(
+        f"there is no option {name!r} for {doing}{did_you_mean(name, [*known, *settings])}; "
+        "docs/spark.md lists all"
+    )
 
 
 def _client(settings: Mapping[str, str], *, api_timeout: str) -> ClientSettings:

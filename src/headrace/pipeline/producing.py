@@ -43,16 +43,12 @@ _NEW_PRODUCER_HELPS = (
 )
 _STORED = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 _ADVICE = {
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "the query's user lacks the permission WRITE on it; "
-    "grant it, or change kafka.sasl.jaas.config or the option topic",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition; make it, or "
     "change the option topic, the column topic or the column partition",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "no topic can be named so; change the option topic or the "
     "column topic",
     ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for",
     ErrorCode.INVALID_RECORD: "the topic takes no such record (a compacted one needs keys)",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "the query's user may not use this "
-    "transactional id; grant WRITE on the transactional ids headrace-*",
 }
 
 
@@ -290,8 +286,11 @@ class BatchSender:
         waiting = queue.popleft()
         self._waiting_size -= len(waiting.batch.data)
         if waiting.batch.record_count == 1:
+            key = next(iter_records(waiting.batch.data)).key
             raise BadRow(
-                f"a row of {len(waiting.batch.data)} bytes is too large for {place}: raise the "
+                "a row "
+                + ("without a key" if key is None else f"with the key {key[:40]!r}")
+                + f", {len(waiting.batch.data)} bytes as sent, is too large for {place}: raise the "
                 "topic's max.message.bytes, or make the row smaller"
             )
         if waiting.base_sequence >= 0:

@@ -62,6 +62,32 @@ def test_a_wrong_option_is_refused_by_name(options, reason):
 
 
 @pytest.mark.parametrize(
+    ("options", "meant"),
+    [
+        ({"startingOffset": "earliest"}, "startingOffsets"),
+        ({"MAXOFFSETPERTRIGGER": "5"}, "maxOffsetsPerTrigger"),
+        ({"bootstrap__server": "x"}, "kafka.bootstrap.servers"),
+        ({"kafka__isolation_level": "x"}, "isolation.level"),
+        ({"kafka__auto__offset__resets": "x"}, "auto.offset.reset"),
+        ({"librdkafka__fetch__wait__ms__max": "5"}, "fetch.wait.max.ms"),
+    ],
+)
+def test_a_mistyped_name_is_refused_with_the_one_that_was_meant(options, meant):
+    with pytest.raises(BadOption) as refused:
+        source(**options)
+
+    assert f"(did you mean {meant}?)" in str(refused.value)
+
+
+def test_a_mistyped_name_of_the_sink_is_not_taken_for_one_of_the_source():
+    with pytest.raises(BadOption, match=r"\(did you mean delivery.batch\?\)"):
+        sink(delivery__bach="1")
+    with pytest.raises(BadOption) as refused:
+        sink(startingOffset="earliest")
+    assert "did you mean" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("options", "reason"),
     [
         ({"subscribe": ""}, "names no topic"),

@@ -8,7 +8,7 @@ import pytest
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.encoding import EncodedBatch
-from headrace.pipeline.failures import PipelineError, Refused
+from headrace.pipeline.failures import BadRow, PipelineError, Refused
 from headrace.pipeline.producing import BatchSender, Identity
 from headrace.records.batch import read_header
 from headrace.records.record import Record, build_batch
@@ -105,3 +105,20 @@ def test_a_sender_that_fails_leaves_no_answer_to_the_next_user_of_a_connection()
         sender.send(batches(0, 1))
         sender.flush()
     assert brokers.dropped == [1]
+
+
+def test_a_refused_write_names_the_partition_and_what_to_change():
+    sender = BatchSender(Brokers(ErrorCode.TOPIC_AUTHORIZATION_FAILED), Identity(5, 0))
+    with pytest.raises(PipelineError, match=r"t-0 cannot be written .*WRITE for writing"):
+        sender.send(batches(0))
+        sender.flush()
+
+
+@pytest.mark.parametrize(("key", "told"), [(b"k", "with the key b'k'"), (None, "without a key")])
+def test_a_row_that_the_topic_finds_too_large_is_named_by_its_key(key, told):
+    sender = BatchSender(Brokers(ErrorCode.MESSAGE_TOO_LARGE), Identity(5, 0))
+    with pytest.raises(BadRow, match=rf"a row {told}, .*too large for t-0: raise the topic's max"):
+        sender.send(
+            [EncodedBatch(TopicPartition("t", 0), 1, build_batch([Record(0, 1, key, b"v")]))]
+        )
+        sender.flush()
