@@ -117,6 +117,26 @@ def test_a_batch_that_the_topic_finds_too_large_is_split(spark, topics, write):
     assert len(topics.read(topic)) == 1_000
 
 
+def test_later_tasks_of_a_batch_stage_what_earlier_ones_may_hand_to_the_driver(
+    spark, topics, write
+):
+    topic, staging = topics.create(), topics.name("staging")
+    frame = spark.range(0, 800, 1, 8).select(F.col("id").cast("string").alias("value"))
+
+    # A task's hundred rows take about 1,200 bytes: within the limit for the first five.
+    write(
+        frame,
+        topic=topic,
+        delivery="exactly-once",
+        delivery__messageBytesMax=2_000,
+        delivery__stagingTopic=staging,
+        kafka__compression__type="none",
+    )
+
+    assert sorted(int(m.value()) for m in topics.read(staging)) == list(range(500, 800))
+    assert sorted(int(m.value()) for m in topics.read(topic)) == list(range(800))
+
+
 REFUSED = {
     "a row larger than the producer allows": (
         "SELECT repeat('x', 5000) AS value", {"kafka__max__request__size": 3000},

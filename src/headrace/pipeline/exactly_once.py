@@ -54,6 +54,7 @@ _STAGING_PARTITIONS = 8
 _MARKERS_READ_FIRST = 1_000
 _MARKERS_READ_GROWTH = 8
 _DAY_MS = 86_400_000
+_FULL_MESSAGES = 4
 
 _FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
@@ -241,6 +242,7 @@ class Markers:
                 "segment.ms": str(_DAY_MS // 24),
                 "min.cleanable.dirty.ratio": "0.1",
             },
+            option="delivery.markerTopic",
         )
         count = len(cluster.topic(topic).leaders)
         partition = int(partitions_by_key(pa.array([self._key], pa.binary()), count)[0])
@@ -289,6 +291,17 @@ class Markers:
 # --- staging ------------------------------------------------------------------------------------
 
 
+def message_size_max(options: SinkOptions, task: int) -> int:
+    """How many bytes of rows this task may hand to the driver; above, it stages them.
+
+    Spark tells a Python task its number and not how many there are, and all messages of a batch
+    meet in the driver's memory. So the first few tasks may fill a message and later ones get
+    less and less of one: however many there are, they add up to less than eight full messages.
+    """
+    nth = task + 1
+    return options.message_size_max * min(_FULL_MESSAGES**2, nth**2) // nth**2
+
+
 def stage(
     cluster: Cluster, options: SinkOptions, batches: Sequence[EncodedBatch], task: int
 ) -> list[StagedBatch]:
@@ -303,6 +316,7 @@ def stage(
             "message.timestamp.type": "CreateTime",
             "compression.type": "producer",
         },
+        option="delivery.stagingTopic",
     )
     count = len(cluster.topic(options.staging_topic).leaders)
     staged_at = TopicPartition(options.staging_topic, task % count)

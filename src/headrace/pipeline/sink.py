@@ -32,7 +32,13 @@ from headrace.model.errors import ErrorCode
 from headrace.pipeline.cluster import Cluster, shared_cluster
 from headrace.pipeline.columns import HEADERS_TYPE, Ints
 from headrace.pipeline.encoding import EncodedBatch, Outgoing, encode
-from headrace.pipeline.exactly_once import StagedBatch, commit_batch, stage, unstaged
+from headrace.pipeline.exactly_once import (
+    StagedBatch,
+    commit_batch,
+    message_size_max,
+    stage,
+    unstaged,
+)
 from headrace.pipeline.failures import BadOption, BadRow, PipelineError, Refused, refuse
 from headrace.pipeline.options import SinkOptions, parse_sink
 from headrace.pipeline.partitioning import partitions_by_key
@@ -275,10 +281,11 @@ def _encode_task(
     size = 0
     context = TaskContext.get()
     task = context.partitionId() if context is not None else 0
+    size_max = message_size_max(options, task)
     for batches in encoder.encoded(rows):
         kept += batches
         size += sum(len(batch.data) for batch in batches)
-        if size > options.message_size_max:
+        if size > size_max:
             staged += stage(cluster, options, kept, task)
             kept, size = [], 0
     if staged and kept:

@@ -20,6 +20,7 @@ OPTIONS_OF_THE_JAR = (
     "spark.kafka.consumer.cache", "spark.kafka.consumer.fetchedData.cache",
     "spark.kafka.producer.cache", "spark.kafka.clusters",
     "spark.sql.streaming.kafka.useDeprecatedOffsetFetching",
+    "spark.security.credentials.kafka.enabled",
 )  # fmt: skip
 
 # The names that ConsumerConfig and ProducerConfig of kafka-clients 4.3.1 define, but for the
