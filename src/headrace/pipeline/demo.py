@@ -69,7 +69,10 @@ def why_not() -> str | None:
         import deltalake  # noqa: F401
         import pyspark  # noqa: F401
     except ImportError as missing:
-        return f"{missing.name} is not installed: pip install 'headrace[pipeline]'"
+        return (
+            f"{missing.name} is not installed; it comes with the extra `pipeline`: `make setup` in "
+            "a clone, else pip install 'headrace[pipeline]'"
+        )
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     advice = (

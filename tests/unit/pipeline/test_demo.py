@@ -1,5 +1,7 @@
 """What the demo says of a missing or old Java, and that a batch lands in its table once."""
 
+import sys
+
 import pytest
 
 from headrace.pipeline.demo import append_once, busiest_pages, read_counts, why_not
@@ -33,6 +35,15 @@ def test_java_must_be_new_enough(tmp_path, monkeypatch, said, fits):
 
     assert (missing is None) == fits, missing
     assert fits or "Java 17 or newer" in missing
+
+
+def test_a_missing_package_is_named_with_how_to_get_it_in_a_clone_and_elsewhere(monkeypatch):
+    monkeypatch.setitem(sys.modules, "deltalake", None)  # as if it were not installed
+
+    missing = why_not()
+
+    assert missing.startswith("deltalake is not installed")
+    assert "make setup" in missing and "pip install 'headrace[pipeline]'" in missing
 
 
 def test_java_is_looked_for_on_the_path(tmp_path, monkeypatch):
