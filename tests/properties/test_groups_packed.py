@@ -90,6 +90,62 @@ def test_broken_bytes_are_refused_or_read_as_the_compiled_decoder_does(request, 
         assert unpacked(commit.decode(raw, 0, len(raw), version)) == expected
 
 
+def a_commit(group_id, member_id, name, offsets):
+    return Request(
+        group_id=group_id,
+        member_id=member_id,
+        topics=[
+            Request.OffsetCommitRequestTopic(
+                name=name,
+                partitions=[
+                    Request.OffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=offset, committed_metadata=""
+                    )
+                    for index, offset in enumerate(offsets)
+                ],
+            )
+        ],
+    )
+
+
+def named_by(data):
+    return commit.decode(data, 0, len(data), 9).topics[0].partitions.named
+
+
+def test_a_commit_of_a_known_form_is_looked_at_no_more():
+    first, second, other = (
+        encoded(a_commit("g", member_id, "orders", offsets), 9)
+        for member_id, offsets in (("m", [1, 2]), ("m", [2**40, 7]), ("n", [1, 2]))
+    )
+    assert named_by(first) is named_by(second)
+    assert named_by(first) is not named_by(other)
+
+
+@given(st.lists(st.integers(1, 9), min_size=2, max_size=6), st.data())
+def test_requests_of_one_size_and_other_layouts_are_told_apart(member_sizes, data):
+    for size in member_sizes:
+        offsets = data.draw(st.lists(st.integers(0, 2**62), min_size=2, max_size=2))
+        request = a_commit("g", "m" * size, "t" * (10 - size), offsets)
+        raw = encoded(request, 9)
+        assert unpacked(commit.decode(raw, 0, len(raw), 9)) == request
+
+
+def test_forms_are_forgotten_before_they_take_much_memory(monkeypatch):
+    monkeypatch.setattr(commit, "_SIZE_KEPT", 5_000)
+    monkeypatch.setattr(commit, "_FORM_SIZE_MAX", 1_000)
+    kept = encoded(a_commit("g", "kept", "orders", [1]), 9)
+    before = named_by(kept)
+    for number in range(50):
+        raw = encoded(a_commit("g", f"{number:04d}", "orders", [number]), 9)
+        assert (
+            list(commit.decode(raw, 0, len(raw), 9).topics[0].partitions)[0].committed_offset
+            == number
+        )
+    assert named_by(kept) is not before
+    long = encoded(a_commit("g", "m", "orders", range(100)), 9)
+    assert named_by(long) is not named_by(long), "more than may be kept of one"
+
+
 @given(st.lists(requests, min_size=1, max_size=4), VERSIONS, st.booleans())
 def test_commits_the_short_way_do_what_they_do_the_long_way(given_requests, version, has_pending):
     short, long = Groups(), Groups()

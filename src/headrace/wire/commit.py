@@ -1,18 +1,21 @@
-"""OffsetCommit by hand: partitions stay together as bytes until somebody looks at one.
+"""OffsetCommit by hand: what a consumer says again with each commit is looked at once.
 
 A consumer commits all its partitions at once, a hundred of them in a second's rhythm, and nearly
 always without metadata. In the flexible versions such partitions have one width:
 
     i32 partition · i64 offset · i32 leader epoch · u8 size of the metadata + 1 · u8 tagged fields
+                    └──────── place ───────┘
 
-``decode`` keeps a run of them as ``PackedPartitions``, which can be taken apart column by column.
-Anything else (metadata, tags, an older version) goes to the compiled codec.
+From one commit to the next only the places differ. All the rest, the request's *form*, is known
+by its bytes: a request is cut into form and places with one ``struct``, and if the form was met
+before, nothing is decoded. Anything unusual (metadata, tags, an older version) goes to the
+compiled codec.
 """
 
 # Every broker loads this, and annotations would build message classes that it may never need.
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -21,38 +24,46 @@ from headrace.wire import messages as m
 from headrace.wire import schema
 from headrace.wire.schema import Buffer
 
-WIDTH = 18
-PARTITION_AT, OFFSET_AT, _METADATA_AT, _TAGS_AT = 0, 4, 16, 17
-
 VERSIONS = (8, 9, 10)
 _FIRST_WITH_TOPIC_IDS = 10
 _TOPIC_ID_SIZE = 16
-_ROW = Struct(">iqiBB")
+_WIDTH = 18
+_PLACE_AT, _PLACE_END, _METADATA_AT, _TAGS_AT = 4, 16, 16, 17
+_PLACE_SIZE = _PLACE_END - _PLACE_AT
+_PARTITION = Struct(">i14x")
+_unpack_place = Struct(">qi").unpack
 _unpack_generation = Struct(">i").unpack_from
+
+
+class NamedPartitions:
+    """The partitions that a form names in one topic."""
+
+    __slots__ = ("derived", "highest", "indexes", "lowest", "sizes")
+
+    def __init__(self, block: bytes) -> None:
+        self.indexes = tuple(index for (index,) in _PARTITION.iter_unpack(block))
+        self.lowest = min(self.indexes, default=0)
+        self.highest = max(self.indexes, default=0)
+        self.sizes = block[_METADATA_AT::_WIDTH]  # of the metadata + 1; 0 for null
+        self.derived: Any = None  # whoever serves commits may keep here what follows from these
 
 
 class PackedPartitions:
     """Reads like a list of partitions, each made when it is asked for; all without metadata."""
 
-    __slots__ = ("block", "indexes")
+    __slots__ = ("named", "places")
 
-    def __init__(self, block: bytes) -> None:
-        self.block = block
-        self.indexes = bytes(self.column(PARTITION_AT, 4))  # i32 each, one after the other
-
-    def column(self, at: int, size: int) -> bytearray:
-        """One field of all partitions, back to back."""
-        block = self.block
-        column = bytearray(len(block) // WIDTH * size)
-        for place in range(size):
-            column[place::size] = block[at + place :: WIDTH]
-        return column
+    def __init__(self, named: NamedPartitions, places: Sequence[bytes]) -> None:
+        self.named = named
+        self.places = places
 
     def __len__(self) -> int:
-        return len(self.block) // WIDTH
+        return len(self.places)
 
     def __iter__(self) -> Iterator[m.OffsetCommitRequest.OffsetCommitRequestPartition]:
-        for partition, offset, leader_epoch, size, _ in _ROW.iter_unpack(self.block):
+        named = self.named
+        for partition, size, place in zip(named.indexes, named.sizes, self.places, strict=True):
+            offset, leader_epoch = _unpack_place(place)
             yield m.OffsetCommitRequest.OffsetCommitRequestPartition(
                 partition_index=partition,
                 committed_offset=offset,
@@ -61,17 +72,115 @@ class PackedPartitions:
             )
 
 
+class _Form:
+    """A request without its places."""
+
+    __slots__ = ("generation", "group_id", "instance_id", "member_id", "topics")
+
+    def __init__(
+        self, group_id: str, generation: int, member_id: str, instance_id: str | None
+    ) -> None:
+        self.group_id = group_id
+        self.generation = generation
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.topics: list[tuple[str, bytes, NamedPartitions]] = []
+
+    @property
+    def size(self) -> int:
+        """About how much memory it takes, with what is derived: a record key for each partition."""
+        return sum(
+            len(named.indexes) * (len(self.group_id) + len(name) + 150)
+            for name, _, named in self.topics
+        )
+
+    def filled(self, places: Sequence[bytes]) -> m.OffsetCommitRequest:
+        topics = []
+        start = 0
+        for name, topic_id, named in self.topics:
+            end = start + len(named.indexes)
+            packed: Any = PackedPartitions(named, places[start:end])
+            topics.append(
+                m.OffsetCommitRequest.OffsetCommitRequestTopic(
+                    name=name, topic_id=topic_id, partitions=packed
+                )
+            )
+            start = end
+        return m.OffsetCommitRequest(
+            group_id=self.group_id,
+            generation_id_or_member_epoch=self.generation,
+            member_id=self.member_id,
+            group_instance_id=self.instance_id,
+            topics=topics,
+        )
+
+
+class _Cut:
+    """How requests of one layout are cut into forms and places, and the forms that were met."""
+
+    __slots__ = ("_pieces", "forms", "places_at")
+
+    def __init__(self, size: int, places_at: list[int]) -> None:
+        codes = []
+        position = 0
+        for at in places_at:
+            codes.append(f"{at - position}s{_PLACE_SIZE}s")
+            position = at + _PLACE_SIZE
+        self._pieces = Struct("".join((*codes, f"{size - position}s"))).unpack_from
+        self.places_at = places_at
+        self.forms: dict[bytes, _Form] = {}
+
+    def apply(self, buffer: Buffer, position: int) -> tuple[bytes, Sequence[bytes]]:
+        pieces = self._pieces(buffer, position)
+        return b"".join(pieces[::2]), pieces[1::2]
+
+
+# By version, size and the first byte, which is the size of the group's name. Forgotten all at
+# once when they have grown large: who commits often is soon known again.
+_cuts: dict[tuple[int, int, int], _Cut] = {}
+_SIZE_KEPT = 16 << 20
+_kept_size = 0
+_FORM_SIZE_MAX = 1 << 18  # about 1500 partitions; a longer request is not worth being known
+
+
 def decode(buffer: Buffer, position: int, end: int, api_version: int) -> m.OffsetCommitRequest:
     """Raises PeerBroken and nothing else, as all decoders."""
+    size = end - position
+    layout = (api_version, size, buffer[position] if size else 0)
+    cut = _cuts.get(layout)
+    if cut is not None:
+        said, places = cut.apply(buffer, position)
+        form = cut.forms.get(said)
+        if form is not None:
+            return form.filled(places)
     data = bytes(memoryview(buffer)[position:end])
-    request = _decode_packed(data, api_version)
-    if request is None:
-        request, _ = schema.decoder(m.OffsetCommitRequest, api_version)(data, 0, len(data))
-    return request
+    found = _look(data, api_version)
+    if found is None:
+        request, _ = schema.decoder(m.OffsetCommitRequest, api_version)(data, 0, size)
+        return request
+    form, places_at = found
+    _keep(data, layout, form, places_at)
+    return form.filled([data[at : at + _PLACE_SIZE] for at in places_at])
 
 
-def _decode_packed(data: bytes, api_version: int) -> m.OffsetCommitRequest | None:
-    """None for what is not of the plain shape, be it broken or only unusual."""
+def _keep(data: bytes, layout: tuple[int, int, int], form: _Form, places_at: list[int]) -> None:
+    global _kept_size
+    size = form.size + len(data)
+    if size > _FORM_SIZE_MAX:
+        return
+    _kept_size += size
+    if _kept_size > _SIZE_KEPT:
+        _cuts.clear()
+        _kept_size = size
+    cut = _cuts.get(layout)
+    if cut is None or cut.places_at != places_at:
+        cut = _cuts[layout] = _Cut(len(data), places_at)
+    cut.forms[cut.apply(data, 0)[0]] = form
+
+
+def _look(data: bytes, api_version: int) -> tuple[_Form, list[int]] | None:
+    """The form and where places are; None for what is unusual, be it broken or not."""
+    places_at: list[int] = []
     try:
         group_id, at = _text(data, 0)
         (generation,) = _unpack_generation(data, at)
@@ -79,40 +188,34 @@ def _decode_packed(data: bytes, api_version: int) -> m.OffsetCommitRequest | Non
         instance_id, at = _text(data, at) if data[at] else (None, at + 1)
         topic_count = data[at] - 1
         at += 1
-        topics = []
         if not 0 <= topic_count < 0x7F:
             return None
+        form = _Form(group_id, generation, member_id, instance_id)
         for _ in range(topic_count):
-            topic: Any = m.OffsetCommitRequest.OffsetCommitRequestTopic()
+            name, topic_id = "", bytes(_TOPIC_ID_SIZE)
             if api_version >= _FIRST_WITH_TOPIC_IDS:
-                topic.topic_id = data[at : at + _TOPIC_ID_SIZE]
+                topic_id = data[at : at + _TOPIC_ID_SIZE]
                 at += _TOPIC_ID_SIZE
             else:
-                topic.name, at = _text(data, at)
+                name, at = _text(data, at)
             count, at = _length(data, at)
-            block = data[at : at + count * WIDTH]
-            at += len(block)
+            block = data[at : at + count * _WIDTH]
+            block_end = at + len(block)
             if (
-                len(block) != count * WIDTH
-                or block[_METADATA_AT::WIDTH].strip(b"\0\1")  # no metadata, or an empty one
-                or block[_TAGS_AT::WIDTH].strip(b"\0")
-                or data[at]
+                len(block) != count * _WIDTH
+                or block[_METADATA_AT::_WIDTH].strip(b"\0\1")  # no metadata, or an empty one
+                or block[_TAGS_AT::_WIDTH].strip(b"\0")
+                or data[block_end]
             ):
                 return None
-            at += 1
-            topic.partitions = PackedPartitions(block)
-            topics.append(topic)
+            form.topics.append((name, topic_id, NamedPartitions(block)))
+            places_at += range(at + _PLACE_AT, block_end, _WIDTH)
+            at = block_end + 1
         if data[at]:
             return None
     except (IndexError, StructError, UnicodeDecodeError, ValueError):
         return None
-    return m.OffsetCommitRequest(
-        group_id=group_id,
-        generation_id_or_member_epoch=generation,
-        member_id=member_id,
-        group_instance_id=instance_id,
-        topics=topics,
-    )
+    return form, places_at
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
