@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.handlers import load_all
 from headrace.broker.replicas import READ_COMMITTED, Replica
 from headrace.model.errors import Corrupt, Rejected
+from headrace.storage.log import DELETED_AT_ONCE_MAX
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_PARTITIONS_PER_STEP = 50
+_SEGMENTS_PER_STEP = 100  # of all the partitions looked at without a pause
 _NEVER_MS = 2**62
 _LOAD_HANDLERS_AFTER_S = 0.5  # the first requests come first
 _LONGEST_WAIT_MS = 3_600_000  # then the setting is looked at again
@@ -72,8 +73,11 @@ class Chores:
 
     async def _leading(self) -> AsyncIterator[Replica]:
         """The partitions led now, with a pause now and then for whoever has a request."""
-        for number, replica in enumerate(self._broker.leading(), 1):
-            if number % _PARTITIONS_PER_STEP == 0:
+        segment_count = 0
+        for replica in self._broker.leading():
+            segment_count += replica.log.segment_count
+            if segment_count >= _SEGMENTS_PER_STEP:
+                segment_count = 0
                 await asyncio.sleep(0)
             if not replica.log.closed and replica.leadership is not None:
                 yield replica
@@ -83,7 +87,13 @@ class Chores:
     async def _retain(self) -> None:
         async for replica in self._leading():
             try:
-                replica.log.apply_retention(replica.high_watermark, self._broker.clock.now())
+                await replica.log.learn_times()
+                while not replica.log.closed:
+                    now = self._broker.clock.now()
+                    expiry = replica.log.apply_retention(replica.high_watermark, now)
+                    if expiry.segment_count <= DELETED_AT_ONCE_MAX:
+                        break
+                    await asyncio.sleep(0)
             except Rejected as later:
                 _log.info("%s: no retention in this round: %s", replica.topic_partition, later)
             except (Corrupt, OSError) as problem:

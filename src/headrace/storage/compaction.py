@@ -103,6 +103,8 @@ class Compaction:
             if number % _LOGS_PER_STEP == 0:
                 await asyncio.sleep(0)
             if self._may_clean(log):
+                await log.learn_times()
+            if self._may_clean(log):
                 try:
                     dirt = measure(summarize(log, stable_end), now)
                 except Rejected as later:

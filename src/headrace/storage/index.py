@@ -179,9 +179,9 @@ class TimeIndex:
 
 
 def last_time(time_index: bytes) -> tuple[Millis, Offset]:
-    """The largest time of a segment and the relative offset with it, from the whole file.
+    """The largest time of a segment and the relative offset with it, from its last entries.
 
-    -1 if there is no entry. Much cheaper than decoding all of them.
+    -1 if there is no entry.
     """
     data = _without_preallocation(time_index, TIME_ENTRY_SIZE)
     if not data:

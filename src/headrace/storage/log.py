@@ -18,6 +18,7 @@ import asyncio
 import logging
 import os
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -68,7 +69,7 @@ from headrace.storage.files import (
     write_all,
 )
 from headrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
-from headrace.storage.segment import IndexDamaged, Segment, StagedBatch
+from headrace.storage.segment import IndexDamaged, Segment, SegmentDamaged, StagedBatch
 from headrace.storage.segments import Segments
 from headrace.storage.swap import swap_in
 from headrace.storage.time_lookup import Search, TimedOffset
@@ -84,8 +85,12 @@ CLIENT, COORDINATOR, INTERNAL = Origin.CLIENT, Origin.COORDINATOR, Origin.INTERN
 _new = tuple.__new__
 _TIGHT_COUNT = 4096  # more batches than are staged between two writes
 _NEVER = Millis(2**63 - 1)
+_NO_EPOCH = LeaderEpoch(-2)  # not -1, which batches of an unknown reign carry
 _FOLDER_NAME_MAX = 255
 _LOOK_UPS_MAX = 5
+_TIMES_PER_STEP = 500  # small files that a thread reads before the loop takes note of them
+# Segments that one round of retention deletes: each costs some renames, on the loop.
+DELETED_AT_ONCE_MAX = 50
 _base_offset = attrgetter("base_offset")
 _SEGMENT_SUFFIXES = ("log", "index", "timeindex", "txnindex")
 
@@ -106,6 +111,7 @@ class Log:
         "_before_max_ms",
         "_clean_at",
         "_cut_count",
+        "_epoch_saved",
         "_failure",
         "_flush_is_due",
         "_flush_lock",
@@ -172,7 +178,8 @@ class Log:
         self.log_start = max(log_start, self.first_base_offset)
         self.log_end = self.staged_end = loaded.log_end
         self.recovery_point = min(recovery_point, loaded.log_end)
-        self._history_saved: tuple[Reign, ...] | None = None
+        self._history_saved: tuple[Reign, ...] | None = None  # None: the file was not written yet
+        self._epoch_saved = _NO_EPOCH  # the latest in the file; a batch of another is noted first
         self._views: list[memoryview] = []
         self._staged: list[StagedBatch] = []
         self._staged_epochs: list[Reign] = []
@@ -411,7 +418,7 @@ class Log:
         if append_time >= 0:
             stamp_append_time(records, append_time)
         stamp(records, base_offset, leader_epoch)
-        if leader_epoch != self.history.latest:
+        if leader_epoch != self._epoch_saved:
             self._staged_epochs.append(Reign(leader_epoch, base_offset))
         if end == size:
             self._age_from(timestamp)
@@ -465,7 +472,7 @@ class Log:
         if header.producer_id >= 0:
             marker = recovery.read_marker(batch) if header.attributes & CONTROL else None
             self.producers.append(header, base_offset, timestamp, Origin.REPLICATION, marker)
-        if header.leader_epoch > self.history.latest:
+        if header.leader_epoch > self._epoch_saved:
             self._staged_epochs.append(Reign(LeaderEpoch(header.leader_epoch), base_offset))
         if self._staged_position == 0:
             self._age_from(timestamp)
@@ -550,6 +557,8 @@ class Log:
             return
         active = self._segments.active
         try:
+            if self._staged_epochs:
+                self._note_reigns()
             write_all(active.open().fd, views, active.size, self._staged_position - active.size)
             if self.producers.aborted:
                 active.add_aborted(self.producers.aborted)
@@ -565,11 +574,23 @@ class Log:
         if self._staged_epochs:
             for leader_epoch, start_offset in self._staged_epochs:
                 self.history.assign(leader_epoch, start_offset)
+            self._epoch_saved = self.history.latest
             self._staged_epochs.clear()
         views.clear()
         self._staged.clear()
         if len(active.index) > self._tight_from:
             self._is_tight = True
+
+    def _note_reigns(self) -> None:
+        """Write down which reigns begin with what is staged, before their first batch is written.
+
+        After a crash only batches above the recovery point are read again, and it moves without
+        regard to reigns: one that is not in the file by then would be forgotten.
+        """
+        history = EpochHistory(self.history.reigns)
+        for leader_epoch, start_offset in self._staged_epochs:
+            history.assign(leader_epoch, start_offset)
+        self._write_history(tuple(history.reigns), sync=False)
 
     def _undo_staged(self) -> None:
         self._views.clear()
@@ -616,11 +637,9 @@ class Log:
         segments = self._segments
         try:
             return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
-        except Corrupt as problem:
+        except SegmentDamaged as problem:
             # An index may be wrong about where a batch begins; the log never is.
-            for segment in segments.around(fetch_offset):
-                if getattr(problem, "base_offset", segment.base_offset) == segment.base_offset:
-                    self._renew_indexes(segment, problem)
+            self._renew_indexes(segments.at(problem.base_offset), problem)
             segments.forget_recent()
             return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
 
@@ -638,32 +657,43 @@ class Log:
 
         Raises Rejected while the child is at it, and ``problem`` if new ones do not help.
         """
-        if segment.active or segment.size <= segment.renewable_size_max:
+        if segment.size <= segment.renewable_size_max:
             log.warning("%s; the indexes of that segment are made anew", problem)
             segment.rebuild_indexes()
             return
+        if segment.active:
+            self._close_active(segment)
         from headrace.storage.renewal import Renewal  # what is hardly ever needed
 
         renewal = self._renewals.get(segment.base_offset)
-        if renewal is not None and renewal.segment is not segment:
-            renewal.give_up()  # compaction has put another in the place of that one
-            renewal = None
-        if renewal is None:
+        if renewal is None or renewal.segment is not segment:
+            if renewal is not None:
+                renewal.give_up()  # compaction has put another in the place of that one
             log.warning("%s; a process makes the indexes of that segment anew", problem)
-            try:
-                renewal = self._renewals[segment.base_offset] = Renewal(segment)
-            except OSError as error:  # too many processes: no fault of this disk
-                raise Rejected(
-                    ErrorCode.KAFKA_STORAGE_ERROR,
-                    f"no process to make the indexes of {segment.path('log')} anew: {error}",
-                ) from error
-        if renewal.is_running:
+            renewal = self._renewals[segment.base_offset] = Renewal(segment)
+        try:
+            under_way = renewal.is_under_way()
+        except OSError as error:  # too many processes: no fault of this disk
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"no process to make the indexes of {segment.path('log')} anew: {error}",
+            ) from error
+        if under_way:
             raise Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"the indexes of {segment.path('log')} are being made anew; ask again",
             )
         if not renewal.take_over():
             raise problem
+
+    def _close_active(self, segment: Segment) -> None:
+        """Begin a new segment, so that a child reads one that does not grow."""
+        if self._views:
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the indexes of {segment.path('log')} cannot be made anew just now; ask again",
+            )
+        self.roll(Millis(time.time_ns() // 1_000_000))
 
     def offset_for_time(self, timestamp: Millis) -> Search:
         """How to find the first record at or after ``timestamp``; for ``look_up``."""
@@ -680,8 +710,7 @@ class Log:
             try:
                 found = await asyncio.to_thread(prepare())
             except IndexDamaged as damaged:
-                for segment in self._segments.around(damaged.base_offset)[:1]:
-                    self._renew_indexes(segment, damaged)
+                self._renew_indexes(self._segments.at(damaged.base_offset), damaged)
             except (Corrupt, FileNotFoundError):
                 if self._layout_count == layout_count:
                     raise
@@ -764,19 +793,36 @@ class Log:
             str(self.folder), self._snapshot_offsets, self.producers, self.log_end, sync=sync
         )
 
+    def closed_sizes(self) -> dict[Offset, int]:
+        """The closed segments, by base offset, and how long they are."""
+        return {segment.base_offset: segment.size for segment in self._segments.items[:-1]}
+
+    async def learn_times(self) -> None:
+        """Have a thread read what ``segment_facts`` would read of files on the loop."""
+        unknown = self._segments.without_times()
+        for start in range(0, len(unknown), _TIMES_PER_STEP):
+            piece = unknown[start : start + _TIMES_PER_STEP]
+            times = await asyncio.to_thread(time_lookup.last_times, piece)
+            for segment, found in zip(piece, times, strict=True):
+                if found is not None and not segment.knows_time:
+                    segment.learn_time(found)
+
     def segment_facts(self) -> list[SegmentFacts]:
-        """What retention goes by; reads the time index of segments not looked at before.
+        """What retention goes by; ``learn_times`` first, else many files are read here.
 
         Raises Rejected while an index of one is being made anew.
         """
         try:
             return self._segments.facts(self.log_end)
         except IndexDamaged as damaged:
-            self._renew_indexes(self._segments.around(damaged.base_offset)[0], damaged)
+            self._renew_indexes(self._segments.at(damaged.base_offset), damaged)
             return self._segments.facts(self.log_end)
 
     def apply_retention(self, high_watermark: Offset, now: Millis) -> Expiry:
-        """Delete the segments that ``core.retention`` says may go."""
+        """Delete the oldest segments of those that ``core.retention`` says may go.
+
+        At most ``DELETED_AT_ONCE_MAX``: if more may go, call it again.
+        """
         config = self.config
         expiry = expired(
             self.segment_facts(),
@@ -787,15 +833,18 @@ class Log:
             high_watermark=high_watermark,
             now=now,
         )
-        if expiry.segment_count:
-            if expiry.segment_count == len(self._segments):
+        count = min(expiry.segment_count, DELETED_AT_ONCE_MAX)
+        if count:
+            if count == len(self._segments):
                 self.roll(now)  # a log always has an active segment
             log.info(
-                "%s: deleting %d segments (%d below the log start, %d by size, %d by time)",
+                "%s: deleting %d of %d segments that may go (%d below the log start, %d by size, "
+                "%d by time)",
                 self.topic_partition,
+                count,
                 *expiry,
             )
-            doomed = self._segments.take_first(expiry.segment_count)
+            doomed = self._segments.take_first(count)
             self._raise_log_start(max(self.log_start, self.first_base_offset))
             self._delete_segments(doomed, config.file_delete_delay_ms)
             self._delete_snapshots_below(self.first_base_offset)
@@ -1019,7 +1068,10 @@ class Log:
                 self.recovery_point = end_offset
 
     def _save_history(self, *, sync: bool) -> None:
-        reigns = tuple(self.history.reigns)
+        self._write_history(tuple(self.history.reigns), sync=sync)
+        self._epoch_saved = self.history.latest
+
+    def _write_history(self, reigns: tuple[Reign, ...], *, sync: bool) -> None:
         if reigns != self._history_saved:
             checkpoint.write_history(f"{self.folder}/{checkpoint.LEADER_EPOCHS}", reigns, sync=sync)
             self._history_saved = reigns

@@ -60,7 +60,7 @@ async def _copy_until_still(log: Log, future: Path, now: Callable[[], Millis]) -
     await asyncio.to_thread(future.mkdir, parents=True, exist_ok=True)
     while not log.closed:
         log.roll(now())
-        closed = {f.base_offset: f.size for f in log.segment_facts()[:-1]}
+        closed = log.closed_sizes()
         if log.cut_count != cut_count or any(closed.get(b) != s for b, s in copied.items()):
             return False
         missing = [base for base in closed if base not in copied]

@@ -31,6 +31,7 @@ from headrace.storage.files import (
     OpenFile,
     OpenFiles,
     preallocate,
+    read_exactly,
     read_file,
     read_into,
     write_all,
@@ -60,12 +61,16 @@ _walk = Struct(">qi4xb6xi")
 _WALK_SIZE = _walk.size
 
 
-class IndexDamaged(Corrupt):
-    """The indexes of a closed segment must be made anew, which takes too long to do it here."""
+class SegmentDamaged(Corrupt):
+    """Something in the files of this segment is not as it should be."""
 
     def __init__(self, base_offset: Offset, problem: str) -> None:
         super().__init__(problem)
         self.base_offset = base_offset
+
+
+class IndexDamaged(SegmentDamaged):
+    """The indexes of a closed segment must be made anew, which takes too long to do it here."""
 
 
 class IndexCache:
@@ -298,13 +303,19 @@ class Segment:
         return indexes
 
     def read_indexes_from_log(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both, from the batches; if those are damaged everything stays as it was."""
+        size = self.size
+        before = self._index, self._time_index, self.unindexed_size
+        times_before = self.max_timestamp_offset, self._max_timestamp
         self.start_indexes()
-        size, self.size = self.size, 0
+        self.size = 0
         scan = Scan(self.open(), Position(0), Position(size), self.base_offset, check_crc=False)
         for _, header in scan:
             self.extend((as_staged(header),), INDEX_INTERVAL_SIZE)
         if scan.problem is not None:
             self.size = size
+            self._index, self._time_index, self.unindexed_size = before
+            self.max_timestamp_offset, self._max_timestamp = times_before
             raise Corrupt(f"{self.path('log')}: {scan.problem} at byte {scan.valid_end}")
         if not self.active:
             self.close_time_index()
@@ -413,17 +424,40 @@ class Segment:
         """The largest time of a record, -1 if none carries one."""
         if self._max_timestamp is None:
             try:
-                self._max_timestamp, relative = last_time(self._read_beside("timeindex"))
-                self.max_timestamp_offset = Offset(self.base_offset + relative)
+                self.learn_time(self.read_last_time())
             except (BadIndex, FileNotFoundError) as problem:
                 self._renew_indexes(problem)
         assert self._max_timestamp is not None
         return self._max_timestamp
 
     @property
+    def knows_time(self) -> bool:
+        """Whether ``max_timestamp`` is at hand without reading a file."""
+        return self._max_timestamp is not None
+
+    def read_last_time(self) -> tuple[Millis, Offset]:
+        """The largest time and its offset, as the file of a closed segment has it.
+
+        Changes nothing, so it may run in another thread. Raises BadIndex, or OSError.
+        """
+        file = OpenFile(self.path("timeindex"), os.O_RDONLY | os.O_CLOEXEC)
+        size = os.fstat(file.fd).st_size
+        entry = os.pread(file.fd, TIME_ENTRY_SIZE, max(size - TIME_ENTRY_SIZE, 0))
+        if size % TIME_ENTRY_SIZE or not any(entry):
+            entry = read_exactly(file.fd, size, 0)  # preallocated or damaged: all of it tells
+        timestamp, relative = last_time(entry)
+        return timestamp, Offset(self.base_offset + relative)
+
+    def learn_time(self, found: tuple[Millis, Offset]) -> None:
+        # The time last: whoever sees it, in whatever thread, sees the offset too.
+        self.max_timestamp_offset = found[1]
+        self._max_timestamp = found[0]
+
+    @property
     def largest_timestamp(self) -> Millis:
         """What retention by time goes by."""
-        return self.max_timestamp if self.max_timestamp >= 0 else self.modified_at
+        newest = self.max_timestamp
+        return newest if newest >= 0 else self.modified_at
 
     @property
     def first_timestamp(self) -> Millis:
@@ -436,11 +470,14 @@ class Segment:
 
     # -- finding --------------------------------------------------------------------------
 
+    def _damaged(self, suffix: str, problem: str) -> SegmentDamaged:
+        return SegmentDamaged(self.base_offset, f"{self.path(suffix)}: {problem}")
+
     def header_at(self, position: Position) -> BatchHeader:
         try:
             return read_header(os.pread(self.open().fd, HEADER_SIZE, position))
         except BadBatch as bad:
-            raise Corrupt(f"{self.path('log')}: {bad.reason} at byte {position}") from None
+            raise self._damaged("log", f"{bad.reason} at byte {position}") from None
 
     def position_of(self, offset: Offset) -> Position:
         """Where the first batch begins whose last offset is ``offset`` or more; else the end."""
@@ -462,12 +499,12 @@ class Segment:
             while at <= readable:
                 base_offset, length, magic, last_offset_delta = unpack(window, at)
                 if length < _LENGTH_MIN or magic > 2 or not 0 <= base_offset - base <= limit:
-                    raise Corrupt(f"{self.path('log')}: no batch at byte {position + at}")
+                    raise self._damaged("log", f"no batch at byte {position + at}")
                 if base_offset + (last_offset_delta if magic == 2 else 0) >= offset:
                     return Position(position + at)
                 at += length + LOG_OVERHEAD
             if at == 0:
-                raise Corrupt(f"{self.path('log')}: no batch at byte {position}")
+                raise self._damaged("log", f"no batch at byte {position}")
             position += at
         return Position(size)
 
@@ -478,7 +515,7 @@ class Segment:
             if last_offset is not None:
                 found = self.header_at(Position(cut)).last_offset - self.base_offset
                 if found != last_offset:
-                    raise Corrupt(f"{self.path('index')}: no batch begins at byte {cut}")
+                    raise self._damaged("index", f"no batch begins at byte {cut}")
             return Position(cut)
         # No entry in between: walk. That is at most one index interval and a batch.
         position: int = start

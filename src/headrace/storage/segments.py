@@ -38,12 +38,16 @@ class Segments:
         return sum(segment.size for segment in self.items)
 
     def facts(self, log_end: Offset) -> list[SegmentFacts]:
-        """What retention goes by; reads the time index of segments not looked at before."""
+        """What retention goes by; reads the time index of those ``without_times``."""
         ends = [*self.bases[1:], log_end]
         return [
             SegmentFacts(segment.base_offset, end, segment.size, segment.largest_timestamp)
             for segment, end in zip(self.items, ends, strict=True)
         ]
+
+    def without_times(self) -> list[Segment]:
+        """Those whose largest time is known to their files alone."""
+        return [segment for segment in self.items if not segment.knows_time]
 
     def slot_of(self, offset: Offset) -> int:
         """The segment in whose range ``offset`` lies; the first one for what lies below."""
@@ -139,10 +143,9 @@ class Segments:
             return FileSlice(segment.open(), start, end - start)
         return None
 
-    def around(self, offset: Offset) -> list[Segment]:
-        """The one that holds ``offset``, and the next: a read may have gone on in it."""
-        slot = self.slot_of(offset)
-        return self.items[slot : slot + 2]
+    def at(self, offset: Offset) -> Segment:
+        """The one in whose range ``offset`` lies."""
+        return self.items[self.slot_of(offset)]
 
     def bytes_between(self, start: Offset, end_offset: Offset, log_end: Offset) -> int:
         """About how many bytes [start, end_offset) has, which is not empty."""

@@ -1,4 +1,4 @@
-"""Finding a record by its time, in a thread, with files of its own.
+"""Finding a record by its time, and the times of segments, in a thread with files of its own.
 
 The segments that the loop works with (their descriptors, indexes and caches) are not made for
 two threads. So the functions here are called on the loop, note what there is as of now, and
@@ -15,6 +15,7 @@ from headrace.model.ids import LeaderEpoch, Millis, Offset, Position
 from headrace.records.batch import BatchHeader
 from headrace.records.record import Record, iter_records
 from headrace.storage.files import OpenFile, OpenFiles
+from headrace.storage.index import BadIndex
 from headrace.storage.segment import IndexCache, IndexDamaged, Resources, Scan, Segment
 
 
@@ -30,14 +31,14 @@ Search = Callable[[], TimedOffset | None]
 def first_at(segments: Sequence[Segment], log_start: Offset, timestamp: Millis) -> Search:
     """The first record at or after ``timestamp``, not below ``log_start``."""
     active = segments[-1]
-    closed = [_copy(segment) for segment in segments[:-1] if segment.may_reach(timestamp)]
+    closed = [segment for segment in segments[:-1] if segment.may_reach(timestamp)]
     tail = None
     if active.max_timestamp >= timestamp:
         start = max(log_start - active.base_offset, active.time_index.floor(timestamp))
         tail = _Range(active, Position(active.index.floor(max(start, 0))[0]))
 
     def search() -> TimedOffset | None:
-        for segment in closed:
+        for segment in map(_copy, closed):
             if segment.max_timestamp >= timestamp:
                 relative = segment.time_index.floor(timestamp)
                 start = Offset(max(log_start, segment.base_offset + relative))
@@ -52,13 +53,14 @@ def first_at(segments: Sequence[Segment], log_start: Offset, timestamp: Millis) 
 def largest(segments: Sequence[Segment]) -> Search:
     """The first record with the largest timestamp (KIP-734)."""
     active = segments[-1]
-    closed = [_copy(segment) for segment in segments[:-1] if segment.size > 0]
+    closed = [segment for segment in segments[:-1] if segment.size > 0]
     relative = active.max_timestamp_offset - active.base_offset
     tail = _Range(active, Position(active.index.floor(max(relative, 0))[0]))
     tail_max = active.max_timestamp if active.size > 0 else Millis(-1)
 
     def search() -> TimedOffset | None:
-        newest = max(closed, key=lambda segment: segment.max_timestamp, default=None)
+        copies = map(_copy, closed)
+        newest = max(copies, key=lambda segment: segment.max_timestamp, default=None)
         if newest is None or newest.max_timestamp < tail_max:
             return _first(tail, tail_max, Offset(0)) if tail_max >= 0 else None
         if newest.max_timestamp < 0:
@@ -67,6 +69,17 @@ def largest(segments: Sequence[Segment]) -> Search:
         return _first(_Range(newest, start), newest.max_timestamp, Offset(0))
 
     return search
+
+
+def last_times(segments: Sequence[Segment]) -> list[tuple[Millis, Offset] | None]:
+    """The largest time of each closed segment; None where its file does not say. For a thread."""
+    found: list[tuple[Millis, Offset] | None] = []
+    for segment in segments:
+        try:
+            found.append(segment.read_last_time())
+        except (BadIndex, OSError):
+            found.append(None)  # whoever needs it meets the same, and knows what to do
+    return found
 
 
 class _Range:

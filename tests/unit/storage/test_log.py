@@ -13,6 +13,7 @@ from headrace.model.ids import TopicPartition
 from headrace.records.batch import crc_holds, headers, read_header
 from headrace.records.record import iter_records
 from headrace.storage import files, segment
+from headrace.storage import log as log_module
 from headrace.storage.log import INTERNAL
 from headrace.storage.segment import Segment
 from tests.fakes.logs import (
@@ -450,6 +451,19 @@ def test_when_everything_is_old_a_fresh_segment_stays(log):
     assert segment_names(log) == [1]
     assert (log.log_start, log.log_end) == (1, 1)
     assert append(log, batch(b"b")).base_offset == 1
+
+
+def test_of_very_many_segments_some_go_at_a_time(log, monkeypatch):
+    for _ in range(5):
+        append(log, batch(b"a"))
+        log.roll(NOW)
+    monkeypatch.setattr(log_module, "DELETED_AT_ONCE_MAX", 2)
+    log.update_config(settings(retention_ms=0))
+    may_go = []
+    while not may_go or may_go[-1] > 2:
+        may_go.append(log.apply_retention(log.log_end, NOW + DAY_MS).segment_count)
+    assert may_go == [5, 3, 1]
+    assert (log.log_start, segment_names(log)) == (5, [5])
 
 
 def test_size_counts_per_partition(log):

@@ -1,13 +1,16 @@
 """Opening a folder after a clean stop, a crash, a torn write or a flipped bit."""
 
 import asyncio
+import errno
 import logging
 import os
 
 import pytest
 
+from headrace.model.errors import ErrorCode, Rejected
 from headrace.records.batch import read_header
 from headrace.records.record import Record, build_batch
+from headrace.storage import checkpoint
 from headrace.storage import segment as segment_module
 from headrace.storage.checkpoint import CLEAN_SHUTDOWN, LEADER_EPOCHS
 from tests.fakes.logs import (
@@ -288,6 +291,51 @@ def test_leader_epochs_lost_in_a_crash_are_found_in_the_batches(disk):
     (log.folder / LEADER_EPOCHS).write_text("0\n0\n")
     disk.start()
     assert disk.log().history.reigns == reigns
+
+
+def test_a_reign_is_written_down_with_its_first_batch_and_then_no_more(disk, monkeypatch):
+    written = []
+    write = checkpoint.write_history
+
+    def write_history(path, reigns, *, sync):
+        written.append(list(reigns))
+        write(path, reigns, sync=sync)
+
+    log = disk.log()
+    monkeypatch.setattr(checkpoint, "write_history", write_history)
+    log.history.assign(2, 0)  # as whoever begins to lead does
+    for leader_epoch in (2, 2, 5, 5, 5):
+        append(log, batch(b"a"), batch(b"b"), leader_epoch=leader_epoch)
+    assert written == [[(2, 0)], [(2, 0), (5, 4)]]
+    assert checkpoint.read_history(f"{log.folder}/{LEADER_EPOCHS}").reigns == log.history.reigns
+
+
+def test_a_reign_below_the_recovery_point_outlives_a_crash(disk):
+    log = disk.log()
+    for leader_epoch in (0, 3):
+        append(log, batch(b"a"), leader_epoch=leader_epoch)
+    log.roll(NOW)
+    append(log, batch(b"b"), leader_epoch=3)
+    disk.worker.run()  # the first segment is durable: nobody reads it again
+    disk.logs.checkpoint(wait=True)
+    assert disk.restarted(clean=False).history.reigns == [(0, 0), (3, 1)]
+
+
+def test_a_reign_that_cannot_be_written_down_does_not_begin(disk, monkeypatch):
+    log = disk.log()
+    append(log, batch(b"a"))
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_history", full)
+        with pytest.raises(Rejected) as refused:
+            append(log, batch(b"b"), leader_epoch=1)
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (log.log_end, log.history.reigns) == (1, [(0, 0)])
+    append(log, batch(b"b"), leader_epoch=1)
+    assert disk.restarted(clean=False).history.reigns == [(0, 0), (1, 1)]
 
 
 @pytest.mark.parametrize("content", ["", "garbage", "0\n7\n0 0\n", "0\n1\nx y\n"])

@@ -15,9 +15,11 @@ import pytest
 from headrace.core.cleaning import measure
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.records.record import Record, build_batch
-from headrace.storage import time_lookup
+from headrace.storage import log as log_module
+from headrace.storage import renewal, time_lookup
 from headrace.storage.compaction import CleanerSettings, clean, summarize
-from tests.fakes.logs import NOW, Disk, append, batch, read_all, settings
+from headrace.storage.segment import Segment
+from tests.fakes.logs import NOW, Disk, append, batch, read_all, read_bytes, settings
 from tests.fakes.standin import in_loop
 
 
@@ -137,6 +139,43 @@ async def test_a_file_that_always_changes_is_given_up_in_words(disk):
     assert refused.value.code == ErrorCode.LEADER_NOT_AVAILABLE
 
 
+# --- the times of many segments
+
+
+@in_loop
+async def test_times_are_read_in_a_thread_and_once(disk, monkeypatch):
+    log = disk.log()
+    fill(log)
+    before = log.segment_facts()
+    log = disk.restarted()
+    threads = []
+    read = Segment.read_last_time
+
+    def read_last_time(segment):
+        threads.append(threading.current_thread())
+        return read(segment)
+
+    monkeypatch.setattr(Segment, "read_last_time", read_last_time)
+    monkeypatch.setattr(log_module, "_TIMES_PER_STEP", 2)
+    for _ in range(2):
+        await log.learn_times()
+        assert log.segment_facts() == before
+    assert len(threads) == log.segment_count - 1 > 2
+    assert threading.current_thread() not in threads
+
+
+@in_loop
+async def test_a_time_that_cannot_be_read_is_left_to_whoever_needs_it(disk):
+    log = disk.log()
+    fill(log)
+    before = log.segment_facts()
+    log = disk.restarted()
+    (log.folder / f"{0:020d}.timeindex").write_bytes(b"no index")
+    await log.learn_times()
+    assert [segment.base_offset for segment in log._segments.without_times()] == [0]
+    assert log.segment_facts() == before, "small: made anew on the spot"
+
+
 # --- damaged indexes of segments that are too large to be read on the loop
 
 
@@ -223,3 +262,73 @@ def test_a_segment_that_compaction_put_there_is_renewed_as_the_one_before_was(di
         wait_for_the_child(log)
         assert log.read(20, 1 << 20, log.log_end)
         asyncio.run(compact(log))
+
+
+def test_a_child_that_was_killed_gets_a_successor_after_a_pause(damaged, monkeypatch):
+    def ask():
+        with pytest.raises(Rejected) as refused:
+            damaged.read(20, 1 << 20, damaged.log_end)
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+    monkeypatch.setattr(renewal, "_FIRST_PAUSE_S", 3600)
+    ask()
+    (underway,) = damaged._renewals.values()
+    underway._child.kill()
+    underway._child.wait()
+    for _ in range(2):
+        ask()
+        assert not underway.is_running
+    underway._retry_at = 0  # the pause is over
+    ask()
+    assert underway.is_running
+    wait_for_the_child(damaged)
+    assert damaged.read(20, 1 << 20, damaged.log_end)
+
+
+# --- and of the one that is being written to
+
+
+@pytest.fixture
+def damaged_active(tmp_path, monkeypatch):
+    """A log with one large segment, whose index is wrong in its middle, where no start looks."""
+    disk = Disk(tmp_path / "data", config=settings(index_interval_bytes=500))
+    log = disk.log()
+    fill(log)
+    disk.stop()
+    path = log.folder / f"{0:020d}.index"
+    entries = bytearray(path.read_bytes())
+    for at in range(len(entries) // 4 // 8 * 8, len(entries) // 2, 8):
+        entries[at + 7] ^= 1
+    path.write_bytes(entries)
+    disk.start()
+    disk.logs._resources.indexes.renewable_size_max = 1_000
+
+    def read_here(segment):
+        raise AssertionError("the whole segment is read on the loop")
+
+    monkeypatch.setattr(Segment, "read_indexes_from_log", read_here)
+    yield disk.log()
+    disk.crash()
+
+
+def test_a_child_makes_the_indexes_of_the_active_segment_anew_too(damaged_active):
+    log = damaged_active
+    for n in range(2):
+        with pytest.raises(Rejected) as refused:
+            log.read(150, 1 << 20, log.log_end)
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        append(log, batch(b"written meanwhile", timestamp=NOW + 400 + n))
+    wait_for_the_child(log)
+    assert log.read(150, 1 << 20, log.log_end)
+    assert [offset for offset, _ in read_all(log, max_bytes=2_000)] == list(range(402))
+    assert log.segment_bases == [0, 400]
+
+
+def test_what_is_staged_is_not_torn_from_its_segment(damaged_active):
+    log = damaged_active
+    log.append_as_leader(batch(b"staged"), 0, NOW)
+    with pytest.raises(Rejected):
+        log.read(150, 1 << 20, log.log_end)
+    log.write_staged()
+    assert log.segment_bases == [0]
+    assert read_bytes(log, 400)

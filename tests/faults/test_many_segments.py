@@ -1,0 +1,82 @@
+"""Chores over logs of very many segments: files are read away from the loop, all of them go."""
+
+import threading
+import time
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from headrace.records.record import Record, build_batch
+from headrace.storage import log as log_module
+from headrace.storage.segment import Segment
+from headrace.testing import Broker
+from tests.fakes.raw_client import RawClient
+
+OFTEN = {"log.retention.check.interval.ms": 20, "log.cleaner.backoff.ms": 20}
+SEGMENT_COUNT = 12
+
+
+def make_topic(broker, **settings):
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    topic = NewTopic("orders", 1, config={"internal.segment.bytes": "200", **settings})
+    admin.create_topics([topic])["orders"].result()
+    with RawClient(broker.bootstrap_servers) as client:
+        for _ in range(SEGMENT_COUNT):
+            record = Record(0, int(time.time() * 1000), b"key", b"x" * 100)
+            assert client.produce("orders", build_batch([record])).error_code == 0
+
+
+def wait_until(condition):
+    give_up_at = time.monotonic() + 20
+    while not condition() and time.monotonic() < give_up_at:
+        time.sleep(0.01)
+    assert condition()
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact"])
+def test_the_times_of_segments_are_not_read_on_the_loop(policy, monkeypatch):
+    threads = {}
+    read = Segment.read_last_time
+
+    def read_last_time(segment):
+        if "orders" in segment.folder:
+            threads[segment.base_offset] = threading.current_thread().name
+        return read(segment)
+
+    with Broker(config=OFTEN) as broker:
+        make_topic(broker, **{"cleanup.policy": policy, "min.cleanable.dirty.ratio": "1"})
+        monkeypatch.setattr(Segment, "read_last_time", read_last_time)
+        broker.restart()
+        wait_until(lambda: len(threads) == SEGMENT_COUNT - 1)
+    assert "headrace-broker" not in threads.values()
+
+
+def test_one_round_of_retention_deletes_all_that_may_go_however_many(monkeypatch):
+    monkeypatch.setattr(log_module, "DELETED_AT_ONCE_MAX", 5)
+    monkeypatch.setattr("headrace.broker.chores.DELETED_AT_ONCE_MAX", 5)
+    with Broker(config=OFTEN | {"log.retention.check.interval.ms": 500}) as broker:
+        make_topic(broker)
+        rounds = []
+        apply = log_module.Log.apply_retention
+
+        def apply_retention(log, *arguments):
+            expiry = apply(log, *arguments)
+            if expiry.segment_count:
+                rounds.append(expiry.segment_count)
+            return expiry
+
+        monkeypatch.setattr(log_module.Log, "apply_retention", apply_retention)
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        with RawClient(broker.bootstrap_servers) as client:
+            delete_records(admin)
+            wait_until(lambda: len(list((broker.data / "orders-0").glob("*.log"))) == 1)
+            assert client.fetch("orders", SEGMENT_COUNT - 1).log_start_offset == SEGMENT_COUNT - 1
+    assert rounds == [11, 6, 1]
+
+
+def delete_records(admin):
+    from confluent_kafka import TopicPartition
+
+    (future,) = admin.delete_records([TopicPartition("orders", 0, SEGMENT_COUNT - 1)]).values()
+    future.result()
