@@ -36,10 +36,10 @@ class SteadyClock:
     def now(self) -> Millis:
         monotonic_ms = self._clock.monotonic_ms()
         difference = self._clock.now() - monotonic_ms - self._ahead_ms
-        if abs(difference) > self.STEP_MS:
+        slewed_max = (monotonic_ms - self._read_at) * self.SLEW
+        if -slewed_max <= difference <= slewed_max or abs(difference) > self.STEP_MS:
             self._ahead_ms += difference
         else:
-            slewed_max = (monotonic_ms - self._read_at) * self.SLEW
-            self._ahead_ms += max(-slewed_max, min(slewed_max, difference))
+            self._ahead_ms += slewed_max if difference > 0 else -slewed_max
         self._read_at = monotonic_ms
         return Millis(int(monotonic_ms + self._ahead_ms))

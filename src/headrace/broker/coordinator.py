@@ -64,6 +64,7 @@ _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Shard)
 Decide = Callable[[S, Ticket, Millis], Outcome]
 IsLarge = Callable[[S], bool]
+Chunk = Sequence[NewRecord] | PackedRecords
 
 # Replaying so much keeps the loop for a few milliseconds; then others have their turn.
 _LOAD_CHUNK_SIZE = 256 << 10
@@ -266,7 +267,8 @@ class Coordinator(Generic[S]):
             self._run(led, outcome, now)
             return
         try:
-            for base_offset, chunk in self._appended(led, outcome, now):
+            for chunk in self._chunks(led, outcome):
+                base_offset = self._append(led, self._batch(chunk, outcome.producer, now), now)
                 await asyncio.to_thread(self._replay, led, chunk, base_offset, outcome.producer)
                 if not self._is_current(led):
                     return  # what is left of it would follow on what the next shard has loaded
@@ -362,36 +364,27 @@ class Coordinator(Generic[S]):
     # -- writing --------------------------------------------------------------------------
 
     def _write(self, led: _Led[S], outcome: Outcome, now: Millis) -> None:
-        for base_offset, chunk in self._appended(led, outcome, now):
+        producer = outcome.producer
+        for chunk in self._chunks(led, outcome):
+            base_offset = self._append(led, self._batch(chunk, producer, now), now)
             try:
-                self._replay(led, chunk, base_offset, outcome.producer)
+                self._replay(led, chunk, base_offset, producer)
             except Exception as error:
                 # The log has what the shard does not: nothing it says can be trusted.
                 self._broker.fail(error)
                 raise
 
-    def _appended(
-        self, led: _Led[S], outcome: Outcome, now: Millis
-    ) -> Iterator[tuple[Offset, Sequence[NewRecord] | PackedRecords]]:
-        """Append the records, batch by batch; each is to be replayed before the next."""
-        records = outcome.records
+    def _batch(self, chunk: Chunk, producer: ProducerStamp | None, now: Millis) -> bytearray:
         codec = NO_CODEC
         if self._codec_setting is not None:
             codec = self._broker.config.int(self._codec_setting)
-        if isinstance(records, PackedRecords):
-            batch = batch_around(records.section, records.count, None, now, codec)
-            yield self._append(led, batch, now), records
-            return
-        for chunk in self._chunks(led, records) if outcome.splittable else (records,):
-            batch = plain_batch(chunk, outcome.producer, now, codec)
-            yield self._append(led, batch, now), chunk
+        if isinstance(chunk, PackedRecords):
+            return batch_around(chunk.section, chunk.count, None, now, codec)
+        return plain_batch(chunk, producer, now, codec)
 
     @staticmethod
     def _replay(
-        led: _Led[S],
-        records: Sequence[NewRecord] | PackedRecords,
-        base_offset: Offset,
-        producer: ProducerStamp | None,
+        led: _Led[S], records: Chunk, base_offset: Offset, producer: ProducerStamp | None
     ) -> None:
         if isinstance(records, PackedRecords):
             records.replay(led.shard, base_offset)
@@ -405,7 +398,14 @@ class Coordinator(Generic[S]):
             offset += 1
         led.appended_end = Offset(offset)
 
-    def _chunks(self, led: _Led[S], records: Sequence[NewRecord]) -> Iterator[Sequence[NewRecord]]:
+    def _chunks(self, led: _Led[S], outcome: Outcome) -> Iterable[Chunk]:
+        """What goes into one batch each; every one is to be replayed before the next is written."""
+        records = outcome.records
+        if isinstance(records, PackedRecords) or not outcome.splittable:
+            return (records,)
+        return self._split(led, records)
+
+    def _split(self, led: _Led[S], records: Sequence[NewRecord]) -> Iterator[Chunk]:
         config = led.replica.log.config
         size_max = min(config.max_message_bytes, config.segment_bytes) - RECORDS_AT
         start, size = 0, 0

@@ -7,9 +7,16 @@ with each commit and of a hundred thousand with each reload.
 from collections.abc import Iterator, Sequence
 
 from headrace.model.errors import ErrorCode
-from headrace.records.batch import NO_CODEC, TRANSACTIONAL, BadBatch, BatchHeader
+from headrace.records.batch import (
+    HEADER,
+    LOG_OVERHEAD,
+    NO_CODEC,
+    RECORDS_AT,
+    TRANSACTIONAL,
+    BadBatch,
+    seal,
+)
 from headrace.records.compression import compress
-from headrace.records.record import assemble
 from headrace.records.varint import read_varint, varint
 
 _NULL = varint(-1)
@@ -60,22 +67,17 @@ def batch_around(
     if codec != NO_CODEC:
         section = compress(codec, section)
     producer_id, producer_epoch = producer or (-1, -1)
-    header = BatchHeader(
-        base_offset=0,
-        size=0,
-        leader_epoch=-1,
-        magic=2,
-        crc=0,
-        attributes=codec | (TRANSACTIONAL if producer is not None else 0),
-        last_offset_delta=count - 1,
-        base_timestamp=now,
-        max_timestamp=now,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=-1,
-        record_count=count,
+    attributes = codec | (TRANSACTIONAL if producer is not None else 0)
+    batch = bytearray(RECORDS_AT)
+    batch += section
+    HEADER.pack_into(
+        batch,
+        0,
+        *(0, len(batch) - LOG_OVERHEAD, -1, 2, 0, attributes, count - 1),
+        *(now, now, producer_id, producer_epoch, -1, count),
     )
-    return bytearray(assemble(header, section))
+    seal(batch)
+    return batch
 
 
 def keys_and_values(

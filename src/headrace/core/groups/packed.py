@@ -14,9 +14,10 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
-from headrace.core.groups.offsets import PLAIN_SIZE, PLAIN_TAIL, Commit, Offsets
+from headrace.core.groups.offsets import PLAIN_SIZE, PLAIN_TAIL, Offsets
 from headrace.core.outcome import NewRecord, PackedRecords, Shard
-from headrace.model.ids import TopicId
+from headrace.model.cluster import Picture
+from headrace.model.ids import Millis, TopicId
 from headrace.records.varint import varint
 from headrace.wire import messages as m
 from headrace.wire.commit import NamedPartitions, PackedPartitions
@@ -96,10 +97,15 @@ class CommitRecords(PackedRecords):
 
 
 def take_packed(
-    commit: Commit, request: m.OffsetCommitRequest, api_version: int, offsets: Offsets
+    request: m.OffsetCommitRequest,
+    api_version: int,
+    picture: Picture,
+    by_topic_id: bool,
+    offsets: Offsets,
+    now: Millis,
 ) -> tuple[CommitRecords, Message] | None:
-    """The records and the answer; None if this is not a case for here."""
-    if commit.refusal or commit.expire_at >= 0 or not request.topics:
+    """The records and the answer of a commit that is allowed; None if it is no case for here."""
+    if not request.topics:
         return None
     topics: list[_Topic] = []
     pieces: list[bytes] = []
@@ -110,10 +116,10 @@ def take_packed(
         packed = topic.partitions
         if type(packed) is not PackedPartitions or not packed.places:
             return None
-        if commit.by_topic_id:
-            state = commit.picture.topic_by_id(TopicId(topic.topic_id))
+        if by_topic_id:
+            state = picture.topic_by_id(TopicId(topic.topic_id))
         else:
-            state = commit.picture.topics.get(topic.name)
+            state = picture.topics.get(topic.name)
         named = packed.named
         first_delta = count
         count += len(named.indexes)
@@ -124,11 +130,9 @@ def take_packed(
             or count > _COUNT_MAX
         ):
             return None
-        prefix = offsets.prefix(commit.group_id, state.name)
+        prefix = offsets.prefix(request.group_id, state.name)
         known = _known(named, prefix, first_delta, api_version, topic)
-        tail = b"".join(
-            (_NO_METADATA, PLAIN_TAIL.pack(commit.now, 1, 0, 16, state.topic_id), _NO_HEADERS)
-        )
+        tail = b"".join((_NO_METADATA, PLAIN_TAIL.pack(now, 1, 0, 16, state.topic_id), _NO_HEADERS))
         topics.append(_Topic(prefix, named.indexes, packed.places, tail))
         pieces += _laid_out(known.heads, packed.places, tail)
         bodies.append(known.body)

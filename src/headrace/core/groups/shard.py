@@ -200,21 +200,21 @@ class GroupShard:
             self._check_commit(request, member, context.api_version, transactional=False, now=now)
         except Rejected as refusal:
             code = refusal.code
+        picture = self.cluster.picture
+        by_topic_id = context.api_version >= FIRST_COMMIT_WITH_TOPIC_IDS
         expire_at = -1
         if request.retention_time_ms >= 0:
             expire_at = now + request.retention_time_ms
+        elif not code:
+            packed = take_packed(
+                request, context.api_version, picture, by_topic_id, self.offsets, now
+            )
+            if packed is not None:
+                return Outcome(packed[0], (Reply(ticket, packed[1]),))
+        metadata_length_max = self.cluster.config.int("offset.metadata.max.bytes")
         commit = Commit(
-            request.group_id,
-            self.cluster.picture,
-            context.api_version >= FIRST_COMMIT_WITH_TOPIC_IDS,
-            code,
-            self.cluster.config.int("offset.metadata.max.bytes"),
-            expire_at,
-            now,
+            request.group_id, picture, by_topic_id, code, metadata_length_max, expire_at, now
         )
-        packed = take_packed(commit, request, context.api_version, self.offsets)
-        if packed is not None:
-            return Outcome(packed[0], (Reply(ticket, packed[1]),))
         response = m.OffsetCommitResponse()
         records = take_commits(commit, request, response, self.offsets)
         return Outcome(tuple(records), (Reply(ticket, response),))
