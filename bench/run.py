@@ -91,6 +91,15 @@ class Samples:
         )
 
 
+def turns(nodes: Mapping[str, Node], round_number: int) -> list[tuple[str, Node]]:
+    """Who measures when in a round; the first one changes.
+
+    What one leaves behind, dirty pages above all, the next one pays for.
+    """
+    in_order = list(nodes.items())
+    return in_order if round_number % 2 else in_order[::-1]
+
+
 @contextlib.contextmanager
 def cpu_of(node: Node, into: list[float]) -> Iterator[None]:
     """Append the processor seconds that a broker used meanwhile."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from bench import load, topics
 from bench.node import Node
 from bench.report import Row, ratio_at_most, value_at_most
-from bench.run import Run, Samples, wait_until
+from bench.run import Run, Samples, turns, wait_until
 
 
 def latency(run: Run) -> list[Row]:
@@ -15,7 +15,7 @@ def latency(run: Run) -> list[Row]:
     samples = Samples("latency")
     with run.nodes() as nodes:
         for round_number in range(run.rounds + 1):
-            for side, node in nodes.items():
+            for side, node in turns(nodes, round_number):
                 for mode, label in (("ack", "acknowledged"), ("e2e", "end to end")):
                     if round_number == 0:
                         load.produce(node.address, mode, run.sized(200_000, 1000), 100)
@@ -38,7 +38,7 @@ def compaction(run: Run) -> list[Row]:
     samples = Samples("compaction")
     with run.nodes({"log.cleaner.backoff.ms": "100"}) as nodes:
         for round_number in range(run.rounds):
-            for side, node in nodes.items():
+            for side, node in turns(nodes, round_number):
                 before, during, seconds = _compact_once(run, node, f"keyed-{round_number}")
                 ratio = load.percentile(during, 0.99) / load.percentile(before, 0.99)
                 run.say(

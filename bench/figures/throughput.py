@@ -6,7 +6,7 @@ from bench import load, topics
 from bench.node import Node
 from bench.raw_client import RawClient
 from bench.report import Row, ratio_at_least, ratio_at_most
-from bench.run import Run, Samples, cpu_of, warm_memory
+from bench.run import Run, Samples, cpu_of, turns, warm_memory
 
 _SIZES = {"1 KiB": 1024, "100 B": 100}
 _CONSUMED_PER_ROUND = 3
@@ -22,13 +22,17 @@ def throughput(run: Run) -> list[Row]:
             kept = samples if round_number else Samples("warm-up")
             for label, size in _SIZES.items():
                 topic = f"size-{size}-{round_number}"
-                for side, node in nodes.items():
+                for side, node in turns(nodes, round_number):
                     topics.create(node.address, topic)
                     _produce(run, kept, side, node, topic, label, counts[label])
                 for _ in range(_CONSUMED_PER_ROUND):
-                    for side, node in nodes.items():
+                    for side, node in turns(nodes, round_number):
                         _consume(run, kept, side, node, topic, label, counts[label])
-                for side, node in nodes.items():
+                for node in nodes.values():
+                    topics.delete(node.address, topic)
+                topic += "-finished"
+                for side, node in turns(nodes, round_number):
+                    topics.create(node.address, topic)
                     _produce_finished(run, kept, side, node, topic, label, counts[label])
                     topics.delete(node.address, topic)
     rows = []
@@ -104,7 +108,7 @@ def partitions(run: Run) -> list[Row]:
                 topics.create(node.address, f"many-{size}", partition_count)
                 run.say(f"partitions {side}: many-{size} made")
         for round_number in range(run.rounds + 1):
-            for side, node in nodes.items():
+            for side, node in turns(nodes, round_number):
                 for label, size in _SIZES.items():
                     cpu: list[float] = []
                     with cpu_of(node, cpu):
