@@ -443,6 +443,17 @@ def test_the_levels_of_our_loggers_can_be_seen_set_and_given_back(a_logger):
     assert a_logger.getEffectiveLevel() == root_level
 
 
+@pytest.mark.parametrize("parent", ["headrace", "headrace.made", "headrace.made.for"])
+def test_a_level_can_be_set_above_loggers_where_nobody_logs(a_logger, parent):
+    broker = a_broker()
+    before = a_logger.getEffectiveLevel()
+    assert entry(broker, BROKER_LOGGER, "1", parent).config_source == 6
+    incremental(broker, BROKER_LOGGER, "1", (parent, SET, "ERROR"))
+    assert a_logger.getEffectiveLevel() == logging.ERROR
+    incremental(broker, BROKER_LOGGER, "1", (parent, DELETE, None))
+    assert a_logger.getEffectiveLevel() == before
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [

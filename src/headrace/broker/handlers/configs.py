@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from headrace.broker.context import Context
@@ -93,6 +93,7 @@ _RESOURCES_PER_TURN = 10
 _Result = m.DescribeConfigsResponse.DescribeConfigsResult
 _Entry = m.DescribeConfigsResponse.DescribeConfigsResourceResult
 _Synonym = m.DescribeConfigsResponse.DescribeConfigsSynonym
+_Answer = TypeVar("_Answer")
 
 
 class _Source(NamedTuple):
@@ -350,12 +351,9 @@ def _describe_loggers(broker: "Broker", name: str) -> list[_Found]:
 
 
 def _logger_names() -> list[str]:
+    """Ours, with the names above them that nobody logs to: a level there counts for all below."""
     known = logging.root.manager.loggerDict
-    ours = [
-        name
-        for name, logger in known.items()
-        if isinstance(logger, logging.Logger) and name.startswith(_OUR_LOGGERS + ".")
-    ]
+    ours = [name for name in known if f"{name}.".startswith(f"{_OUR_LOGGERS}.")]
     return [_ROOT_LOGGER, *sorted(ours)]
 
 
@@ -415,84 +413,102 @@ def _turn(broker: "Broker") -> asyncio.Lock:
     return _changing.setdefault(broker.control, asyncio.Lock())
 
 
+class _Change(NamedTuple):
+    name: str
+    operation: int
+    text: str | None
+
+
+class _Asked(NamedTuple):
+    """What a request wants of one resource."""
+
+    resource_type: int
+    name: str
+    changes: list[_Change]
+    keeps_others: bool  # whether settings that are not named stay
+
+
 async def alter_configs(
     broker: "Broker", context: Context, request: m.AlterConfigsRequest
 ) -> m.AlterConfigsResponse:
     """Replace all settings of each resource: what is not named falls back."""
-    repeated = _repeated((r.resource_type, r.resource_name) for r in request.resources)
-    response = m.AlterConfigsResponse()
-    for resource in request.resources:
-        answer = m.AlterConfigsResponse.AlterConfigsResourceResponse(
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-            error_message=None,
+    wanted = [
+        _Asked(
+            resource.resource_type,
+            resource.resource_name,
+            [_Change(config.name, SET, config.value) for config in resource.configs],
+            keeps_others=False,
         )
-        response.responses.append(answer)
-        try:
-            _refuse_repeated_resource(resource.resource_type, resource.resource_name, repeated)
-            if resource.resource_type == BROKER_LOGGER:
-                raise Rejected(
-                    ErrorCode.INVALID_REQUEST,
-                    "Log levels can be changed with IncrementalAlterConfigs alone",
-                )
-            _refuse_repeated_names(config.name for config in resource.configs)
-            _check_resource(broker, resource.resource_type, resource.resource_name)
-            async with _turn(broker):
-                await _replace(
-                    broker,
-                    context,
-                    resource.resource_type,
-                    resource.resource_name,
-                    {each.name: _value_of(each.name, each.value) for each in resource.configs},
-                    request.validate_only,
-                )
-        except Rejected as rejected:
-            answer.error_code, answer.error_message = rejected.code, rejected.message
-    return response
+        for resource in request.resources
+    ]
+    answer = m.AlterConfigsResponse.AlterConfigsResourceResponse
+    answers = await _altered(broker, context, wanted, answer, request.validate_only)
+    return m.AlterConfigsResponse(responses=answers)
 
 
 async def incremental_alter_configs(
     broker: "Broker", context: Context, request: m.IncrementalAlterConfigsRequest
 ) -> m.IncrementalAlterConfigsResponse:
     """Change single settings of each resource; the others stay."""
-    repeated = _repeated((r.resource_type, r.resource_name) for r in request.resources)
-    response = m.IncrementalAlterConfigsResponse()
-    for resource in request.resources:
-        answer = m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-            error_message=None,
-        )
-        response.responses.append(answer)
-        try:
-            _refuse_repeated_resource(resource.resource_type, resource.resource_name, repeated)
-            _refuse_repeated_names(config.name for config in resource.configs)
-            changes = [
+    wanted = [
+        _Asked(
+            resource.resource_type,
+            resource.resource_name,
+            [
                 _Change(config.name, config.config_operation, config.value)
                 for config in resource.configs
-            ]
-            if resource.resource_type == BROKER_LOGGER:
-                _alter_loggers(broker, context, resource.resource_name, changes, request)
-                continue
-            _check_resource(broker, resource.resource_type, resource.resource_name)
-            async with _turn(broker):
-                await _replace(
-                    broker,
-                    context,
-                    resource.resource_type,
-                    resource.resource_name,
-                    _changed(broker, resource.resource_type, resource.resource_name, changes),
-                    request.validate_only,
-                )
+            ],
+            keeps_others=True,
+        )
+        for resource in request.resources
+    ]
+    answer = m.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    answers = await _altered(broker, context, wanted, answer, request.validate_only)
+    return m.IncrementalAlterConfigsResponse(responses=answers)
+
+
+async def _altered(
+    broker: "Broker",
+    context: Context,
+    wanted: list[_Asked],
+    answer: Callable[..., _Answer],
+    validate_only: bool,
+) -> list[_Answer]:
+    """What came of each resource; one that is refused does not hold up the others."""
+    repeated = _repeated((asked.resource_type, asked.name) for asked in wanted)
+    answers = []
+    for asked in wanted:
+        code, message = ErrorCode.NONE, None
+        try:
+            _refuse_repeated_resource(asked.resource_type, asked.name, repeated)
+            _refuse_repeated_names(change.name for change in asked.changes)
+            await _alter(broker, context, asked, validate_only)
         except Rejected as rejected:
-            answer.error_code, answer.error_message = rejected.code, rejected.message
-    return response
+            code, message = rejected.code, rejected.message
+        answers.append(
+            answer(
+                resource_type=asked.resource_type,
+                resource_name=asked.name,
+                error_code=code,
+                error_message=message,
+            )
+        )
+    return answers
 
 
-class _Change(NamedTuple):
-    name: str
-    operation: int
-    text: str | None
+async def _alter(broker: "Broker", context: Context, asked: _Asked, validate_only: bool) -> None:
+    if asked.resource_type == BROKER_LOGGER:
+        if not asked.keeps_others:
+            raise Rejected(
+                ErrorCode.INVALID_REQUEST,
+                "Log levels can be changed with IncrementalAlterConfigs alone",
+            )
+        _alter_loggers(broker, context, asked, validate_only)
+        return
+    _check_resource(broker, asked.resource_type, asked.name)
+    async with _turn(broker):
+        overrides = _changed(broker, asked)
+        await _replace(broker, context, asked, overrides, validate_only)
 
 
 def _repeated(keys: Iterable[tuple[int, str]]) -> set[tuple[int, str]]:
@@ -544,12 +560,12 @@ def _check_resource(broker: "Broker", resource_type: int, name: str) -> None:
         )
 
 
-def _changed(
-    broker: "Broker", resource_type: int, name: str, changes: Iterable[_Change]
-) -> dict[str, str]:
-    """The settings of a resource with these changes made."""
-    overrides: dict[str, str] = broker.control.overrides(resource_type, name)
-    for change in changes:
+def _changed(broker: "Broker", asked: _Asked) -> dict[str, str]:
+    """The settings of a resource with the changes made."""
+    if not asked.keeps_others:
+        return {change.name: _value_of(change.name, change.text) for change in asked.changes}
+    overrides: dict[str, str] = broker.control.overrides(asked.resource_type, asked.name)
+    for change in asked.changes:
         if change.operation not in _OPERATIONS:
             raise Rejected(
                 ErrorCode.INVALID_REQUEST,
@@ -559,7 +575,7 @@ def _changed(
             overrides.pop(change.name, None)
             continue
         text = _value_of(change.name, change.text)
-        row = _row(resource_type, change.name)
+        row = _row(asked.resource_type, change.name)
         if change.operation in (APPEND, SUBTRACT):
             if row is None or row[0] != "list":
                 raise Rejected(
@@ -568,7 +584,7 @@ def _changed(
                 )
             present = overrides.get(change.name)
             if present is None:
-                present = _starting_list(broker.config, resource_type, change.name, row)
+                present = _starting_list(broker.config, asked.resource_type, change.name, row)
             overrides[change.name] = _list_with(present, change.operation, text)
         elif row is not None and row[0] == "list":
             overrides[change.name] = ",".join(dict.fromkeys(split_list(text)))
@@ -606,11 +622,11 @@ def _list_with(present: str, operation: int, text: str) -> str:
 async def _replace(
     broker: "Broker",
     context: Context,
-    resource_type: int,
-    name: str,
+    asked: _Asked,
     overrides: dict[str, str],
     validate_only: bool,
 ) -> None:
+    resource_type, name = asked.resource_type, asked.name
     _check_overrides(broker, resource_type, name, overrides)
     if not validate_only and overrides != broker.control.overrides(resource_type, name):
         await broker.control.alter_configs(resource_type, name, overrides, False)
@@ -679,16 +695,10 @@ def _tell(context: Context, resource_type: int, name: str, overrides: Mapping[st
         log.warning("%s: %s", what, line)
 
 
-def _alter_loggers(
-    broker: "Broker",
-    context: Context,
-    name: str,
-    changes: list[_Change],
-    request: m.IncrementalAlterConfigsRequest,
-) -> None:
-    _check_broker_id(broker, name)
+def _alter_loggers(broker: "Broker", context: Context, asked: _Asked, validate_only: bool) -> None:
+    _check_broker_id(broker, asked.name)
     known = _logger_names()
-    for change in changes:
+    for change in asked.changes:
         if change.operation not in (SET, DELETE):
             operation = _OPERATIONS.get(change.operation, str(change.operation))
             raise Rejected(
@@ -705,9 +715,9 @@ def _alter_loggers(
                 ErrorCode.INVALID_CONFIG,
                 f"{change.name}={change.text}: expected one of {', '.join(_LEVELS)}",
             )
-    if request.validate_only:
+    if validate_only:
         return
-    for change in changes:
+    for change in asked.changes:
         level = logging.NOTSET if change.operation == DELETE else _LEVELS[change.text or ""]
         _logger(change.name).setLevel(level)
         log.info(
