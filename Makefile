@@ -14,9 +14,13 @@ setup: .venv/ready  ## make .venv with everything a developer needs
 .venv/ready: pyproject.toml constraints.txt
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Headrace needs Python 3.11 or newer; python3 is $$(python3 --version)"; exit 1; }
-	test -x $(PY) || python3 -m venv .venv
-	$(PIP) --upgrade pip
-	$(PIP) --build-constraint constraints.txt -e '.[pipeline]' --group dev
+	@echo "Setting up .venv, once; this takes a minute or two."
+	@echo "1/3  a Python environment"
+	@test -x $(PY) || python3 -m venv .venv
+	@echo "2/3  a recent pip"
+	@$(PIP) --upgrade pip
+	@echo "3/3  Headrace with what its tests and Spark need (PySpark alone is over 400 MB)"
+	@$(PIP) --build-constraint constraints.txt -e '.[pipeline]' --group dev
 	@touch $@
 run: setup ## a node, a stock client, a Spark job if Java is there, and then yours to use
 	$(PY) -m headrace demo
