@@ -29,7 +29,9 @@ def read_some(broker, topic, group, count, protocol="classic", close=True):
     consumer.subscribe([topic])
     read = 0
     while read < count:
-        read += len(consumer.consume(count - read, timeout=20))
+        came = consumer.consume(count - read, timeout=20)
+        assert came, f"{read} of {count} records came"
+        read += len(came)
     consumer.commit(asynchronous=False)
     if close:
         consumer.close()
@@ -46,9 +48,14 @@ def test_a_group_is_listed_and_described_with_its_lag_and_members(
     assert [(row["topic"], row["partition"]) for row in rows] == [(filled, 0), (filled, 1)]
     assert {row["lag"] for row in rows} == {0}
     assert {row["log_end"] for row in rows} == {10}
-    assert all(row["member"] for row in rows)
     [member] = headrace("groups", "members", group, "--format", "json").document
-    assert member["assignment"] == [[filled, 0], [filled, 1]]
+    assert member["partitions"] == [
+        {"topic": filled, "partition": 0},
+        {"topic": filled, "partition": 1},
+    ]
+    # One thing has one name in every document.
+    for name in ("group", "member_id", "client_id", "host"):
+        assert {row[name] for row in rows} == {member[name]}
     [listed] = [
         row
         for row in headrace("groups", "list", "--format", "json").document
@@ -117,16 +124,33 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(broker, headrace, fil
     consumer = read_some(broker, filled, group, 20, close=False)
     refused = headrace("groups", "reset", group, "--to", "earliest", "--execute", status=1)
     assert "stop its consumers first" in refused.err
-    assert "NON_EMPTY_GROUP" in headrace("groups", "delete", group, status=1).err.upper()
+    [row] = headrace("groups", "delete", group, "--format", "json", status=1).document
+    assert (row["group"], row["status"], row["error"]) == (group, "failed", "NON_EMPTY_GROUP")
     consumer.close()
-    assert headrace("groups", "delete", group).lines == [f"deleted {group}"]
+    heading, row = headrace("groups", "delete", group).lines
+    assert (heading.split(), row.split()) == (["GROUP", "STATUS"], [group, "deleted"])
     assert "no such group" in headrace("groups", "describe", group, status=1).err
 
 
 def test_committed_offsets_are_deleted_by_partition(broker, headrace, filled):
     group = f"part-of-{filled}"
     read_some(broker, filled, group, 20)
-    assert headrace("groups", "delete-offsets", group, "--topic", f"{filled}:0").lines == [
-        f"deleted {filled}:0"
+    which = ("--topic", f"{filled}:0")
+    assert headrace("groups", "delete-offsets", group, *which, "--format", "json").document == [
+        {
+            "group": group,
+            "topic": filled,
+            "partition": 0,
+            "status": "deleted",
+            "error": None,
+            "detail": None,
+        }
     ]
     assert offsets_of(headrace, group) == {1: 10}
+    consumer = read_some(broker, filled, group, 10, close=False)
+    which = ("--topic", f"{filled}:1")
+    refused = headrace("groups", "delete-offsets", group, *which, status=1).lines
+    assert refused[1].split()[-2:] == ["failed", "GROUP_SUBSCRIBED_TO_TOPIC"]
+    consumer.close()
+    refused = headrace("groups", "delete-offsets", group, "--topic", f"{filled}:7", status=1)
+    assert "has 2 partitions, no partition 7" in refused.err

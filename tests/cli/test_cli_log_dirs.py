@@ -44,6 +44,11 @@ def test_log_dirs_of_a_broker_that_is_not_there(headrace):
     assert "there is no broker 7; the cluster has 1" in ran.err
 
 
+def test_log_dirs_of_a_topic_that_is_not_there(headrace):
+    ran = headrace("log-dirs", "nope", status=1)
+    assert "topic nope does not exist" in ran.err and ran.out == ""
+
+
 def test_log_dirs_says_which_folder_is_offline(headrace, tmp_path, monkeypatch):
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.mkdir()

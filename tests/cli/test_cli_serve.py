@@ -150,6 +150,16 @@ def test_a_daemon_that_cannot_start_says_why_on_the_terminal(start, tmp_path):
     assert address in line and "headrace.log" in line
 
 
+def test_a_daemon_warns_on_the_terminal(start, tmp_path):
+    arguments = ("serve", "-daemon", "--listen", "127.0.0.1:0", "-X", "no.such.setting=1")
+    status, _, err = ended(start(*arguments))
+    try:
+        assert status == 0
+        assert err.startswith("warning: no.such.setting")
+    finally:
+        assert ended(start("stop"))[0] == 0
+
+
 def test_two_on_one_folder_and_a_taken_port_are_refused_in_one_line(start, tmp_path):
     ready = tmp_path / "ready"
     first = start("serve", "--listen", "127.0.0.1:0", "--ready-file", str(ready))

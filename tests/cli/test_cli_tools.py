@@ -44,8 +44,24 @@ def test_dump_log_shows_what_was_produced(headrace, topic, broker):
     assert (batch["base_offset"], batch["last_offset"], batch["crc"]) == (0, 1, "ok")
     assert [(r["key"], r["value"]) for r in batch["records"]] == [("k", "v"), ("k2", "v2")]
     assert batch["records"][0]["headers"] == [{"name": "h", "value": "1"}]
-    shown = headrace("dump-log", "--verify-index", str(folder)).out
+    shown = headrace("dump-log", str(folder)).out
     assert "leader-epoch-checkpoint" in shown and "BASE-OFFSET" in shown
+    assert "Verified" not in shown
+
+
+def test_dump_log_says_what_it_verified(headrace, topic, broker):
+    headrace("topics", "create", topic, "-c", "index.interval.bytes=0")
+    headrace("produce", topic, "-X", "batch.num.messages=1", stdin=b"a\nb\nc\n")
+    folder = broker.data / f"{topic}-0"
+    log, index = (folder / f"{0:020}.{kind}" for kind in ("log", "index"))
+    shown = headrace("dump-log", "--verify-index", str(folder))
+    count = len(index.read_bytes()) // 8
+    assert f"Verified: {count} entries against {log.name}, none wrong" in shown.lines
+    [document] = headrace("dump-log", "--verify-index", str(index), "--format", "json").document
+    assert document["verified"] == {"against": log.name, "entry_count": count, "wrong_count": 0}
+    ran = headrace("dump-log", "--verify-index", str(log), "--format", "json")
+    assert ran.document[0]["verified"] is None
+    assert "Nothing was verified" in ran.err
 
 
 def test_dump_log_fails_for_what_it_cannot_read(headrace, tmp_path):

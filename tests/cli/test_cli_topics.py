@@ -65,7 +65,9 @@ def test_partitions_grow_with_a_warning_and_never_shrink(headrace, topic):
     headrace("topics", "create", topic, "-p", "2")
     grown = headrace("topics", "alter", topic, "--partitions", "4")
     assert "keys" in grown.err and "4 partitions" in grown.out
-    assert "INVALID_PARTITIONS" in headrace("topics", "alter", topic, "-p", "3", status=1).out
+    refused = headrace("topics", "alter", topic, "-p", "3", status=1)
+    assert "INVALID_PARTITIONS" in refused.out
+    assert refused.err == "", "nobody is warned of what does not happen"
 
 
 def test_offsets_begin_and_end_and_are_found_by_time(headrace, topic):
@@ -87,6 +89,33 @@ def test_offsets_begin_and_end_and_are_found_by_time(headrace, topic):
     ).document
     assert row["offset"] in (0, 1, 2)
     assert "no partition 7" in headrace("topics", "offsets", f"{topic}:7", status=1).err
+
+
+@pytest.mark.parametrize("command", [("topics", "offsets"), ("topics", "describe"), ("log-dirs",)])
+def test_internal_topics_do_not_drown_the_others(headrace, topic, command):
+    headrace("topics", "create", topic)
+    headrace("consume", topic, "--group", f"of-{topic}", "-e")
+    assert topic in headrace(*command).out
+    assert "__consumer_offsets" not in headrace(*command).out
+    assert "__consumer_offsets" in headrace(*command, "--internal").out
+    assert "__consumer_offsets" in headrace(*command, "__consumer_offsets").out
+
+
+@pytest.mark.parametrize(
+    ("script", "option"),
+    [
+        (("kafka-topics.sh", "--describe"), "--exclude-internal"),
+        (("kafka-get-offsets.sh",), "--exclude-internal-topics"),
+        (("kafka-log-dirs.sh", "--describe"), None),
+    ],
+)
+def test_kafkas_scripts_show_internal_topics_unless_told(headrace, topic, broker, script, option):
+    headrace("topics", "create", topic)
+    headrace("consume", topic, "--group", f"of-{topic}", "-e")
+    address = ("--bootstrap-server", broker.bootstrap_servers)
+    assert "__consumer_offsets" in headrace(*script, *address).out
+    if option is not None:
+        assert "__consumer_offsets" not in headrace(*script, *address, option).out
 
 
 @pytest.mark.parametrize("answer", [b"n\n", b"\n"])

@@ -1,4 +1,4 @@
-"""Requests that librdkafka has no call for: some settings of brokers, and all about transactions.
+"""Requests that librdkafka has no call for: some settings, groups of both protocols, transactions.
 
 One request, one answer, on a connection of its own, in the clear: with TLS or
 SASL asked for, the command says that it cannot.
@@ -10,17 +10,21 @@ from struct import Struct
 from typing import NamedTuple, TypeVar
 
 from headrace.cli import values
-from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, parsed_address
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, code_name, parsed_address
 from headrace.cli.output import CommandFailed
-from headrace.model.errors import ErrorCode, PeerBroken
+from headrace.model.errors import PeerBroken
 from headrace.wire import messages as m
+from headrace.wire.api import ApiKey
 from headrace.wire.framing import encode_request, parse_response_header
 from headrace.wire.schema import Message, decoder
 
 _SIZE = Struct(">i")
-_DESCRIBE_CONFIGS = 32
-_INCREMENTAL_ALTER_CONFIGS = 44
 _SET, _DELETE = 0, 1
+# The newest that is flexible and that Kafka 3.0 or later speaks.
+_FIND_COORDINATOR_VERSION = 4
+
+GROUP, TRANSACTION = 0, 1  # the kinds of coordinators
+Address = tuple[str, int]
 
 Answer = TypeVar("Answer", bound=Message)
 
@@ -46,7 +50,7 @@ def read_settings(
         ]
     )
     with _connected(connection, resource_name) as link:
-        answer = _ask(link, _DESCRIBE_CONFIGS, 4, request, m.DescribeConfigsResponse)
+        answer = _ask(link, ApiKey.DESCRIBE_CONFIGS, 4, request, m.DescribeConfigsResponse)
     result = answer.results[0]
     _check(result.error_code, result.error_message)
     return [
@@ -81,7 +85,7 @@ def change_settings(
     )
     with _connected(connection, resource_name) as link:
         answer = _ask(
-            link, _INCREMENTAL_ALTER_CONFIGS, 1, request, m.IncrementalAlterConfigsResponse
+            link, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request, m.IncrementalAlterConfigsResponse
         )
     result = answer.responses[0]
     _check(result.error_code, result.error_message)
@@ -89,7 +93,7 @@ def change_settings(
 
 def ask(
     connection: Connection,
-    address: tuple[str, int],
+    address: Address,
     api_key: int,
     api_version: int,
     request: Message,
@@ -98,6 +102,24 @@ def ask(
     """One request to one broker."""
     with _opened(connection, address) as link:
         return _ask(link, api_key, api_version, request, answer_class)
+
+
+def coordinator_of(connection: Connection, kind: int, key: str) -> tuple[int, Address]:
+    """The number and the address of the broker that answers for a group or a transactional id."""
+    answer = ask(
+        connection,
+        next(iter(connection.brokers().values())),
+        ApiKey.FIND_COORDINATOR,
+        _FIND_COORDINATOR_VERSION,
+        m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]),
+        m.FindCoordinatorResponse,
+    )
+    (found,) = answer.coordinators
+    if found.error_code:
+        raise CommandFailed(
+            f"the coordinator of {key} is not to be found: {code_name(found.error_code)}"
+        )
+    return found.node_id, (found.host, found.port)
 
 
 def _connected(connection: Connection, resource_name: str) -> socket.socket:
@@ -121,7 +143,7 @@ def require_plaintext(connection: Connection) -> None:
         )
 
 
-def _opened(connection: Connection, address: tuple[str, int]) -> socket.socket:
+def _opened(connection: Connection, address: Address) -> socket.socket:
     require_plaintext(connection)
     try:
         return socket.create_connection(address, ANSWER_TIMEOUT_S)
@@ -159,14 +181,7 @@ def _exactly(link: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def error_name(error_code: int) -> str:
-    try:
-        return ErrorCode(error_code).name
-    except ValueError:
-        return f"error {error_code}"
-
-
 def _check(error_code: int, message: str | None = None) -> None:
     if error_code:
-        name = error_name(error_code)
+        name = code_name(error_code)
         raise CommandFailed(f"{name}: {message}" if message else name)

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are undeclared
+    AdminClient,
+    ClusterMetadata,
+)
 
 from headrace.cli import values
 from headrace.cli.output import WRONG_USAGE, CommandFailed
@@ -67,13 +70,17 @@ class Connection:
         """What the user gave with -X or in a file."""
         return self._settings.get(name)
 
+    def metadata(self) -> ClusterMetadata:
+        """The brokers and topics of the cluster as it is now."""
+        try:
+            return self.admin().list_topics(timeout=ANSWER_TIMEOUT_S)
+        except KafkaException as failure:
+            raise self.failed(failure, "asking for brokers and topics") from None
+
     def brokers(self) -> dict[str, tuple[str, int]]:
         """The address of each broker, by its number written as text."""
-        try:
-            metadata = self.admin().list_topics(timeout=ANSWER_TIMEOUT_S)
-        except KafkaException as failure:
-            raise self.failed(failure, "asking for the brokers") from None
-        return {str(node.id): (str(node.host), node.port) for node in metadata.brokers.values()}
+        nodes = self.metadata().brokers.values()
+        return {str(node.id): (str(node.host), node.port) for node in nodes}
 
     def failed(self, failure: KafkaException | KafkaError, doing: str) -> CommandFailed:
         """The one line for what the client reported while ``doing`` something."""
@@ -169,20 +176,20 @@ def parsed_address(text: str) -> tuple[str, int]:
 def explained(error: KafkaError) -> str:
     """Kafka's name of the error, then what the broker or the client says about it."""
     text: str = error.str().removeprefix("Broker: ").removeprefix("Local: ")
-    if error.code() > 0:
-        try:
-            return f"{ErrorCode(error.code()).name}: {text}"
-        except ValueError:
-            return f"error {error.code()}: {text}"
-    return text
+    return f"{code_name(error.code())}: {text}" if error.code() > 0 else text
 
 
 def error_name(error: KafkaError) -> str:
     """Kafka's name of the error, or librdkafka's where it is the client's own."""
+    return code_name(error.code()) if error.code() > 0 else str(error.name())
+
+
+def code_name(error_code: int) -> str:
+    """Kafka's name of an error that came with this number."""
     try:
-        return ErrorCode(error.code()).name if error.code() > 0 else str(error.name())
+        return ErrorCode(error_code).name
     except ValueError:
-        return f"error {error.code()}"
+        return f"error {error_code}"
 
 
 def _from_file(path: Path) -> dict[str, str]:

@@ -21,6 +21,7 @@ from headrace.cli.options import (
     ClientSettings,
     examples,
 )
+from headrace.cli.partitions import Partition, check_numbers
 from headrace.cli.record_format import ConsumedRecord, Printer, Shown, printer
 
 _POLL_S = 0.1
@@ -41,7 +42,8 @@ StartOffset = Annotated[
         "-o",
         "--offset",
         metavar="N|earliest|latest|-N",
-        help="Start there in each partition; -N means the last N records.",
+        help="Start there in each partition; -N means N offsets before its end, which are fewer "
+        "records where compaction or transactions left gaps.",
     ),
 ]
 StartTime = Annotated[
@@ -158,7 +160,7 @@ def consume(
             consumer.subscribe([topic])
         else:
             wanted = existing if partition is None else values.numbers(partition, "--partition")
-            _check_partitions(topic, wanted, existing)
+            check_numbers(topic, wanted, existing)
             reading.assign(_starts(connection, topic, wanted, start))
         reading.run()
     output.flush()
@@ -312,14 +314,6 @@ def _partitions_of(connection: Connection, consumer: Consumer, topic: str) -> li
     return sorted(found.partitions)
 
 
-def _check_partitions(topic: str, wanted: list[int], existing: list[int]) -> None:
-    for number in wanted:
-        if number not in existing:
-            raise output.CommandFailed(
-                f"topic {topic} has {len(existing)} partitions, no partition {number}"
-            )
-
-
 def _starts(
     connection: Connection, topic: str, wanted: list[int], start: str
 ) -> list[tuple[TopicPartition, int]]:
@@ -357,9 +351,9 @@ def _starts(
 def _known(
     connection: Connection,
     admin: AdminClient,
-    partitions: list[offsets_of.Partition],
+    partitions: list[Partition],
     spec: offsets_of.Spec,
-) -> dict[offsets_of.Partition, int]:
+) -> dict[Partition, int]:
     found = offsets_of.listed(connection, admin, partitions, spec)
     return {partition: answer.offset or 0 for partition, answer in found.items()}
 

@@ -1,6 +1,5 @@
 """``headrace dump-log``: what is inside the files of a log, and whether it is sound."""
 
-import base64
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from headrace.cli import log_files, output, values
 from headrace.cli.options import Format, OutputFormat, examples
+from headrace.cli.record_format import json_bytes
 
 
 def register(root: typer.Typer) -> None:
@@ -55,6 +55,7 @@ def dump_log(
     """
     documents = []
     is_sound = True
+    verified_count = 0
     for path in _expanded(files):
         try:
             dump = log_files.dumped(
@@ -66,6 +67,7 @@ def dump_log(
             is_sound = False
             continue
         is_sound = is_sound and not dump.problems
+        verified_count += dump.verified is not None
         if format is Format.JSON:
             documents.append(
                 {
@@ -73,12 +75,15 @@ def dump_log(
                     "kind": dump.kind,
                     "entries": [_jsonable(row) for row in dump.rows],
                     "problems": dump.problems,
+                    "verified": dump.verified and dump.verified._asdict(),
                 }
             )
         else:
             _show(path, dump)
     if format is Format.JSON:
         output.document(documents)
+    if verify_index and is_sound and not verified_count:
+        output.note("Nothing was verified: there is no .index or .timeindex among these files.")
     if not is_sound:
         output.leave(output.FAILED)
 
@@ -107,6 +112,10 @@ def _show(path: Path, dump: log_files.Dump) -> None:
         _show_rows(records)
     else:
         _show_rows(dump.rows)
+    if dump.verified is not None:
+        against, count, wrong_count = dump.verified
+        compared = values.counted(count, "entry", "entries")
+        output.line(f"Verified: {compared} against {against}, {wrong_count or 'none'} wrong")
     for problem in dump.problems:
         output.error(f"{path}: {problem}")
     output.line("")
@@ -158,10 +167,7 @@ def _jsonable(row: log_files.Row) -> dict[str, object]:
     plain: dict[str, object] = {}
     for name, value in row.items():
         if isinstance(value, bytes):
-            try:
-                plain[name] = value.decode()
-            except UnicodeDecodeError:
-                plain[f"{name}_base64"] = base64.b64encode(value).decode("ascii")
+            plain.update(json_bytes(name, value))
         elif name == "records":
             plain[name] = [_jsonable(record) for record in _records_of(row)]
         elif isinstance(value, tuple):

@@ -3,18 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from headrace.cli.broker_requests import ask
-from headrace.cli.client import Connection
-from headrace.cli.offsets import Partition
+from headrace.cli.broker_requests import GROUP, ask, coordinator_of
+from headrace.cli.client import Connection, code_name
 from headrace.cli.output import CommandFailed
-from headrace.cli.transaction_requests import name_of
+from headrace.cli.partitions import Partition
 from headrace.model.errors import ErrorCode, PeerBroken
 from headrace.wire import messages as m
 from headrace.wire import schema
 from headrace.wire.api import ApiKey
 
-_GROUP = 0  # the kind of coordinator
-_FIND_COORDINATOR_VERSION = 4
 _DESCRIBE_GROUPS_VERSION = 5
 _ASSIGNMENT_VERSION_MAX = 3
 
@@ -34,7 +31,7 @@ class Described(NamedTuple):
 
 def describe(connection: Connection, group: str, *, missing_is_empty: bool = False) -> Described:
     """The group by whichever protocol it runs; CommandFailed if there is none of that name."""
-    address = _coordinator(connection, group)
+    _, address = coordinator_of(connection, GROUP, group)
     answer = ask(
         connection,
         address,
@@ -47,7 +44,7 @@ def describe(connection: Connection, group: str, *, missing_is_empty: bool = Fal
     if modern.error_code == ErrorCode.NONE:
         return Described(modern.group_state, tuple(map(_modern_member, modern.members)))
     if modern.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-        raise CommandFailed(f"{group}: {modern.error_message or name_of(modern.error_code)}")
+        raise CommandFailed(f"{group}: {modern.error_message or code_name(modern.error_code)}")
     classic_answer = ask(
         connection,
         address,
@@ -58,7 +55,7 @@ def describe(connection: Connection, group: str, *, missing_is_empty: bool = Fal
     )
     (classic,) = classic_answer.groups
     if classic.error_code:
-        raise CommandFailed(f"{group}: {name_of(classic.error_code)}")
+        raise CommandFailed(f"{group}: {code_name(classic.error_code)}")
     if classic.group_state == "Dead" and not missing_is_empty:
         raise CommandFailed(f"{group}: there is no such group")
     return Described(classic.group_state, tuple(map(_classic_member, classic.members)))
@@ -111,9 +108,10 @@ def delete_offsets(
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
+    _, address = coordinator_of(connection, GROUP, group)
     answer = ask(
         connection,
-        _coordinator(connection, group),
+        address,
         ApiKey.OFFSET_DELETE,
         0,
         request(
@@ -132,29 +130,12 @@ def delete_offsets(
         m.OffsetDeleteResponse,
     )
     if answer.error_code:
-        raise CommandFailed(f"{group}: {name_of(answer.error_code)}")
+        raise CommandFailed(f"{group}: {code_name(answer.error_code)}")
     return [
         (
             (topic.name, one.partition_index),
-            name_of(one.error_code) if one.error_code else None,
+            code_name(one.error_code) if one.error_code else None,
         )
         for topic in answer.topics
         for one in topic.partitions
     ]
-
-
-def _coordinator(connection: Connection, group: str) -> tuple[str, int]:
-    answer = ask(
-        connection,
-        next(iter(connection.brokers().values())),
-        ApiKey.FIND_COORDINATOR,
-        _FIND_COORDINATOR_VERSION,
-        m.FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=[group]),
-        m.FindCoordinatorResponse,
-    )
-    (found,) = answer.coordinators
-    if found.error_code:
-        raise CommandFailed(
-            f"the coordinator of {group} is not to be found: {name_of(found.error_code)}"
-        )
-    return found.host, found.port

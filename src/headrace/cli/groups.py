@@ -2,7 +2,7 @@
 
 import csv
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -13,9 +13,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from headrace.cli import group_requests, offsets, output, values
+from headrace.cli import group_requests, offsets, outcomes, output, partitions, values
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained
-from headrace.cli.offsets import Partition
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -26,6 +25,7 @@ from headrace.cli.options import (
     examples,
     noun,
 )
+from headrace.cli.partitions import Partition
 
 app = noun(
     "Look at consumer groups and their lag; reset or delete what they committed.",
@@ -55,9 +55,9 @@ class Progress(NamedTuple):
     committed: int | None
     log_end: int | None
     lag: int | None
-    member: str | None
+    member_id: str | None
     host: str | None
-    client: str | None
+    client_id: str | None
 
 
 @app.command("list", epilog=examples("headrace groups list", "headrace groups list --format json"))
@@ -146,7 +146,16 @@ def members(
     if format is Format.JSON:
         output.document(
             [
-                {**member._asdict(), "assignment": [list(p) for p in member.assignment]}
+                {
+                    "group": group,
+                    "member_id": member.member_id,
+                    "instance_id": member.instance_id,
+                    "client_id": member.client_id,
+                    "host": member.host,
+                    "partitions": [
+                        {"topic": topic, "partition": number} for topic, number in member.assignment
+                    ],
+                }
                 for member in described.members
             ]
         )
@@ -217,8 +226,8 @@ def reset(
     if file is not None:
         plan = _from_csv(file)
     else:
-        partitions = _chosen(connection, topics, committed)
-        plan = _planned(connection, partitions, committed, to, shift)
+        chosen = sorted(partitions.named(connection, topics) if topics else committed)
+        plan = _planned(connection, chosen, committed, to, shift)
     rows = [(group, topic, number, offset) for (topic, number), offset in sorted(plan.items())]
     if execute and plan:
         _commit(connection, group, plan)
@@ -240,22 +249,16 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
 ) -> None:
     """Delete groups that have no members, with all they committed."""
     connection = Connection(bootstrap, settings, client_file)
-    admin = connection.admin()
-    failed = False
-    for group, future in admin.delete_consumer_groups(
-        groups, request_timeout=ANSWER_TIMEOUT_S
-    ).items():
-        try:
-            connection.answer(future, f"deleting {group}")
-            output.line(f"deleted {group}")
-        except KafkaException as failure:
-            failed = True
-            output.error(f"{group}: {explained(failure.args[0])}")
-    if failed:
-        output.leave(output.FAILED)
+    futures = connection.admin().delete_consumer_groups(groups, request_timeout=ANSWER_TIMEOUT_S)
+    rows = [
+        (group, *outcomes.of(connection, future, f"deleting {group}", "deleted"))
+        for group, future in futures.items()
+    ]
+    outcomes.show(["group", "status"], rows, format)
 
 
 @app.command(
@@ -269,21 +272,18 @@ def delete_offsets(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
 ) -> None:
     """Forget what a group committed for partitions that none of its members reads."""
     if not topics:
         raise values.wrong("say which with --topic")
     connection = Connection(bootstrap, settings, client_file)
-    partitions = _chosen(connection, topics, _committed(connection, group))
-    failed = False
-    for partition, reason in group_requests.delete_offsets(connection, group, partitions):
-        if reason is None:
-            output.line(f"deleted {partition[0]}:{partition[1]}")
-        else:
-            failed = True
-            output.error(f"{partition[0]}:{partition[1]}: {reason}")
-    if failed:
-        output.leave(output.FAILED)
+    chosen = sorted(partitions.named(connection, topics))
+    rows = [
+        (group, *partition, "deleted" if error is None else "failed", error, None)
+        for partition, error in group_requests.delete_offsets(connection, group, chosen)
+    ]
+    outcomes.show(["group", "topic", "partition", "status"], rows, format)
 
 
 # --- what the verbs share ---------------------------------------------------------
@@ -299,10 +299,10 @@ def _progress(
 ) -> list[Progress]:
     committed = _committed(connection, group)
     reader = {partition: member for member in described.members for partition in member.assignment}
-    partitions = sorted(set(committed) | set(reader))
-    ends = offsets.listed(connection, connection.admin(), partitions, offsets.LATEST)
+    known = sorted(set(committed) | set(reader))
+    ends = offsets.listed(connection, connection.admin(), known, offsets.LATEST)
     rows = []
-    for partition in partitions:
+    for partition in known:
         offset, end = committed.get(partition), ends[partition].offset
         member = reader.get(partition)
         rows.append(
@@ -338,52 +338,33 @@ def _committed(connection: Connection, group: str) -> dict[Partition, int]:
     }
 
 
-def _chosen(
-    connection: Connection, topics: Sequence[str] | None, committed: Iterable[Partition]
-) -> list[Partition]:
-    """``--topic orders`` and ``--topic orders:0,1``; without any, what the group has committed."""
-    if not topics:
-        return sorted(committed)
-    known = connection.admin().list_topics(timeout=ANSWER_TIMEOUT_S).topics
-    chosen = []
-    for text in topics:
-        name, colon, numbers = text.partition(":")
-        if name not in known:
-            raise output.CommandFailed(f"there is no topic {name}")
-        wanted = values.numbers(numbers, "--topic") if colon else list(known[name].partitions)
-        chosen += [(name, number) for number in wanted]
-    return sorted(set(chosen))
-
-
 def _planned(
     connection: Connection,
-    partitions: Sequence[Partition],
+    chosen: Sequence[Partition],
     committed: dict[Partition, int],
     to: str | None,
     shift: int | None,
 ) -> dict[Partition, int]:
     """The new offset of each partition, kept within its log."""
     admin = connection.admin()
-    starts = offsets.listed(connection, admin, partitions, offsets.EARLIEST)
-    ends = offsets.listed(connection, admin, partitions, offsets.LATEST)
+    starts = offsets.listed(connection, admin, chosen, offsets.EARLIEST)
+    ends = offsets.listed(connection, admin, chosen, offsets.LATEST)
     wished: dict[Partition, int | None] = {}
     if shift is not None:
-        wished = {p: committed[p] + shift for p in partitions if p in committed}
+        wished = {p: committed[p] + shift for p in chosen if p in committed}
     elif to == "earliest":
-        wished = {p: starts[p].offset for p in partitions}
+        wished = {p: starts[p].offset for p in chosen}
     elif to == "latest":
-        wished = {p: ends[p].offset for p in partitions}
+        wished = {p: ends[p].offset for p in chosen}
     elif to == "current":
-        wished = {p: committed.get(p) for p in partitions}
+        wished = {p: committed.get(p) for p in chosen}
     elif to is not None and to.lstrip("-").isdecimal():
-        wished = dict.fromkeys(partitions, int(to))
+        wished = dict.fromkeys(chosen, int(to))
     elif to is not None:
         at = offsets.at_time(values.instant_ms(to, round(time.time() * 1000)))
-        found = offsets.listed(connection, admin, partitions, at)
+        found = offsets.listed(connection, admin, chosen, at)
         # After the last record there is only the end.
-        wished = {
-            p: ends[p].offset if found[p].offset is None else found[p].offset for p in partitions
-        }
+        wished = {p: ends[p].offset if found[p].offset is None else found[p].offset for p in chosen}
     return {
         p: min(max(offset, starts[p].offset or 0), ends[p].offset or 0)
         for p, offset in wished.items()

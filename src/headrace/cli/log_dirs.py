@@ -1,24 +1,27 @@
 """``headrace log-dirs``: which partition lies in which folder of which broker, and how large."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from headrace.cli import output
-from headrace.cli.broker_requests import ask, error_name
-from headrace.cli.client import Connection
+from headrace.cli.broker_requests import ask
+from headrace.cli.client import Connection, code_name
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     ClientFile,
     ClientSettings,
     Format,
+    IncludeInternal,
     OutputFormat,
     examples,
 )
+from headrace.cli.partitions import check_topics, shown
 from headrace.wire import messages as m
+from headrace.wire.api import ApiKey
 
-_DESCRIBE_LOG_DIRS = 35
+_DESCRIBE_LOG_DIRS_VERSION = 4
 
 
 def register(root: typer.Typer) -> None:
@@ -36,6 +39,7 @@ def log_dirs(
         list[str] | None,
         typer.Option("--broker", metavar="ID", help="This broker only; may be repeated."),
     ] = None,
+    internal: IncludeInternal = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -47,6 +51,7 @@ def log_dirs(
     """
     connection = Connection(bootstrap, settings, client_file)
     addresses = connection.brokers()
+    check_topics(connection, topics or ())
     unknown = [number for number in brokers or () if number not in addresses]
     if unknown:
         raise output.CommandFailed(
@@ -54,7 +59,7 @@ def log_dirs(
             f"{', '.join(sorted(addresses))}"
         )
     found = {
-        number: _described(connection, address)
+        number: _described(connection, address, topics, internal)
         for number, address in sorted(addresses.items())
         if not brokers or number in brokers
     }
@@ -63,7 +68,7 @@ def log_dirs(
             {
                 "version": 1,
                 "brokers": [
-                    {"broker": int(number), "logDirs": [_as_kafka(d, topics) for d in folders]}
+                    {"broker": int(number), "logDirs": list(map(_as_kafka, folders))}
                     for number, folders in found.items()
                 ],
             }
@@ -71,38 +76,56 @@ def log_dirs(
     else:
         output.table(
             ["BROKER", "DIRECTORY", "ERROR", "FREE", "TOPIC", "PARTITION", "SIZE", "MOVING"],
-            [
-                row
-                for number, folders in found.items()
-                for d in folders
-                for row in _rows(d, number, topics)
-            ],
+            [row for number, folders in found.items() for d in folders for row in _rows(d, number)],
         )
-    if any(folder.error_code for folders in found.values() for folder in folders):
+    if any(folder.error for folders in found.values() for folder in folders):
         output.leave(output.FAILED)
 
 
-def _described(connection: Connection, address: tuple[str, int]) -> list[Any]:
-    request = m.DescribeLogDirsRequest(topics=None)
-    answer = ask(connection, address, _DESCRIBE_LOG_DIRS, 4, request, m.DescribeLogDirsResponse)
-    if answer.error_code:
-        raise output.CommandFailed(f"reading log directories: {error_name(answer.error_code)}")
-    return list(answer.results)
+class Folder(NamedTuple):
+    """One of a broker's log.dirs; its partitions are those that were asked for."""
+
+    path: str
+    error: str | None
+    free: int | None
+    partitions: list[tuple[str, Any]]  # topic, and what the broker says of its partition
 
 
-def _partitions(folder: Any, topics: list[str] | None) -> list[tuple[str, Any]]:
-    return sorted(
-        (
-            (topic.name, partition)
-            for topic in folder.topics
-            for partition in topic.partitions
-            if not topics or topic.name in topics
-        ),
-        key=lambda pair: (pair[0], pair[1].partition_index),
+def _described(
+    connection: Connection, address: tuple[str, int], topics: list[str] | None, internal: bool
+) -> list[Folder]:
+    answer = ask(
+        connection,
+        address,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        _DESCRIBE_LOG_DIRS_VERSION,
+        m.DescribeLogDirsRequest(topics=None),
+        m.DescribeLogDirsResponse,
     )
+    if answer.error_code:
+        raise output.CommandFailed(f"reading log directories: {code_name(answer.error_code)}")
+    return [
+        Folder(
+            folder.log_dir,
+            code_name(folder.error_code) if folder.error_code else None,
+            folder.usable_bytes if folder.usable_bytes >= 0 else None,
+            _partitions(folder, topics, internal),
+        )
+        for folder in answer.results
+    ]
 
 
-def _as_kafka(folder: Any, topics: list[str] | None) -> dict[str, object]:
+def _partitions(folder: Any, topics: list[str] | None, internal: bool) -> list[tuple[str, Any]]:
+    by_name = {topic.name: topic.partitions for topic in folder.topics}
+    return [
+        (name, partition)
+        for name in shown(by_name, internal or bool(topics))
+        if not topics or name in topics
+        for partition in sorted(by_name[name], key=lambda one: int(one.partition_index))
+    ]
+
+
+def _as_kafka(folder: Folder) -> dict[str, object]:
     return {
         "partitions": [
             {
@@ -111,17 +134,15 @@ def _as_kafka(folder: Any, topics: list[str] | None) -> dict[str, object]:
                 "offsetLag": partition.offset_lag,
                 "isFuture": partition.is_future_key,
             }
-            for name, partition in _partitions(folder, topics)
+            for name, partition in folder.partitions
         ],
-        "error": error_name(folder.error_code) if folder.error_code else None,
-        "logDir": folder.log_dir,
+        "error": folder.error,
+        "logDir": folder.path,
     }
 
 
-def _rows(folder: Any, broker: str, topics: list[str] | None) -> list[tuple[object, ...]]:
-    error = error_name(folder.error_code) if folder.error_code else None
-    free = folder.usable_bytes if folder.usable_bytes >= 0 else None
-    head = (broker, folder.log_dir, error, free)
+def _rows(folder: Folder, broker: str) -> list[tuple[object, ...]]:
+    head = (broker, folder.path, folder.error, folder.free)
     return [
         (
             *head,
@@ -130,5 +151,5 @@ def _rows(folder: Any, broker: str, topics: list[str] | None) -> list[tuple[obje
             partition.partition_size,
             "here" if partition.is_future_key else None,
         )
-        for name, partition in _partitions(folder, topics)
+        for name, partition in folder.partitions
     ] or [(*head, None, None, None, None)]

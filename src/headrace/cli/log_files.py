@@ -27,10 +27,19 @@ _CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _MARKERS = {ABORT: "ABORT", COMMIT: "COMMIT"}
 
 
+class Verified(NamedTuple):
+    """An index that was compared with the log beside it."""
+
+    against: str  # the log's name
+    entry_count: int
+    wrong_count: int
+
+
 class Dump(NamedTuple):
     kind: str
     rows: list[Row]
     problems: list[str]
+    verified: Verified | None = None  # None where nobody asked, or there is nothing to compare
 
 
 class BatchPlace(NamedTuple):
@@ -211,7 +220,7 @@ def _index(path: Path, verify: bool) -> Dump:
                 f"byte {position}: the index says offset {base_offset + relative}, "
                 f"the batch there ends with {place.last_offset}"
             )
-    return Dump("index", rows, problems)
+    return Dump("index", rows, problems, Verified(log_path.name, len(rows), len(problems)))
 
 
 def _time_index(path: Path, verify: bool) -> Dump:
@@ -241,7 +250,7 @@ def _time_index(path: Path, verify: bool) -> Dump:
                 f"offset {base_offset + relative}: the index says time {timestamp}, "
                 f"the log {'has no such offset' if found is None else f'says {found}'}"
             )
-    return Dump("timeindex", rows, problems)
+    return Dump("timeindex", rows, problems, Verified(log_path.name, len(rows), len(problems)))
 
 
 def _beside(index_path: Path) -> tuple[int, Path]:

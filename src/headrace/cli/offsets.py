@@ -10,8 +10,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are
 )
 
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection
-
-Partition = tuple[str, int]  # topic and number
+from headrace.cli.partitions import Partition
 
 # The client leaves the methods of its class without types.
 Spec = Any

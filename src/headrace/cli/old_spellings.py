@@ -240,7 +240,7 @@ def _topics(arguments: Sequence[str]) -> Translation:
             internal = ["--no-internal"] if "--exclude-internal" in given.flags else []
             return _said(["topics", "list", "--names", *internal, *kept], given)
         case "--describe":
-            return _said(["topics", "describe", *names, *kept], given)
+            return _said(["topics", "describe", *names, *_internal(given), *kept], given)
     if not names:
         raise _Refused(f"kafka-topics {action}: --topic is missing")
     match action:
@@ -254,6 +254,13 @@ def _topics(arguments: Sequence[str]) -> Translation:
             if_exists = ["--if-exists"] if "--if-exists" in given.flags else []
             return _said(["topics", "delete", *names, "--yes", *if_exists, *kept], given)
     return _alter_topic(given, names, kept)
+
+
+def _internal(given: _Given) -> list[str]:
+    """Kafka's scripts show internal topics unless they are told not to, ours when they are told."""
+    excluded = {"--exclude-internal", "--exclude-internal-topics"} & given.flags
+    named = given.all("--topic", "--topic-partitions", "--topic-list")
+    return [] if excluded or named else ["--internal"]
 
 
 def _alter_topic(given: _Given, names: list[str], kept: list[str]) -> Translation:
@@ -582,7 +589,8 @@ def _get_offsets(arguments: Sequence[str]) -> Translation:
     at = _TIMES.get(at, at)
     if at.startswith("-") or at in ("earliest-local", "latest-tiered"):
         raise _Refused(f"kafka-get-offsets: --time {at} asks for tiered storage, which is not here")
-    return _said(["topics", "offsets", *names, "--time", at, "--plain"], given)
+    command = ["topics", "offsets", *names, *_internal(given), "--time", at, "--plain"]
+    return _said(command, given)
 
 
 def _delete_records(arguments: Sequence[str]) -> Translation:
@@ -613,7 +621,8 @@ def _log_dirs(arguments: Sequence[str]) -> Translation:
     numbers = given.values.pop("--broker-list", [])
     brokers = [w for text in numbers for n in text.split(",") for w in ("--broker", n)]
     topics = [name for text in given.all("--topic-list") for name in text.split(",")]
-    return _said(["log-dirs", *topics, *brokers, "--format", "json"], given)
+    command = ["log-dirs", *topics, *_internal(given), *brokers, "--format", "json"]
+    return _said(command, given)
 
 
 _GROUP_ACTIONS = ("--list", "--describe", "--reset-offsets", "--delete", "--delete-offsets")

@@ -44,6 +44,10 @@ ClientFile = Annotated[
 OutputFormat = Annotated[
     Format, typer.Option("--format", metavar="table|json", help="How to print the result.")
 ]
+IncludeInternal = Annotated[
+    bool,
+    typer.Option("--internal", help="Also internal topics, where no topic is named."),
+]
 
 
 def examples(*lines: str) -> str:

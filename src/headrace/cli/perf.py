@@ -25,6 +25,7 @@ from headrace.cli.options import (
     examples,
     noun,
 )
+from headrace.cli.partitions import named
 from headrace.cli.percentiles import Percentiles
 from headrace.cli.produce import Acks, AcksOption, Compression, CompressionOption, Topic
 
@@ -128,7 +129,7 @@ def perf_consume(
     """Read a topic from its beginning as fast as it goes; print throughput."""
     connection = Connection(bootstrap, settings, client_file)
     admin = connection.admin()
-    partitions = _partitions(connection, topic)
+    partitions = list(named(connection, [topic]))
     first = offsets_of.listed(connection, admin, partitions, offsets_of.EARLIEST)
     end = offsets_of.listed(connection, admin, partitions, offsets_of.LATEST)
     available = sum((end[key].offset or 0) - (first[key].offset or 0) for key in partitions)
@@ -285,16 +286,6 @@ def _payloads(size: int) -> list[bytes]:
     ]
 
 
-def _partitions(connection: Connection, topic: str) -> list[offsets_of.Partition]:
-    try:
-        topics = connection.admin().list_topics(timeout=ANSWER_TIMEOUT_S).topics
-    except KafkaException as failure:
-        raise connection.failed(failure, "listing topics") from None
-    if topic not in topics:
-        raise output.CommandFailed(f"topic {topic} does not exist at {connection.bootstrap}")
-    return [(topic, number) for number in sorted(topics[topic].partitions)]
-
-
 def _prepare(
     connection: Connection, producer: Producer, consumer: Consumer, topic: str, payload: bytes
 ) -> None:
@@ -302,7 +293,7 @@ def _prepare(
     _send(connection, producer, topic, payload)
     if producer.flush(ANSWER_TIMEOUT_S):
         raise output.CommandFailed(f"topic {topic}: no acknowledgement for the first record")
-    partitions = _partitions(connection, topic)
+    partitions = list(named(connection, [topic]))
     end = offsets_of.listed(connection, connection.admin(), partitions, offsets_of.LATEST)
     consumer.assign([TopicPartition(*key, end[key].offset or 0) for key in partitions])
     _send(connection, producer, topic, payload)

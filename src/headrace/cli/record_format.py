@@ -85,17 +85,16 @@ def json_line(record: ConsumedRecord) -> bytes:
         "offset": record.offset,
         "timestamp": record.timestamp,
         "timestamp_type": _TIMESTAMP_TYPES.get(record.timestamp_type),
-        **_json_bytes("key", record.key),
-        **_json_bytes("value", record.value),
+        **json_bytes("key", record.key),
+        **json_bytes("value", record.value),
         # A list, because a name may come twice and the order counts.
-        "headers": [
-            {"name": name, **_json_bytes("value", value)} for name, value in record.headers
-        ],
+        "headers": [{"name": name, **json_bytes("value", value)} for name, value in record.headers],
     }
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
-def _json_bytes(name: str, data: bytes | None) -> dict[str, object]:
+def json_bytes(name: str, data: bytes | None) -> dict[str, object]:
+    """Text under ``name``, or base64 under a name that says so."""
     if data is None:
         return {name: None}
     try:

@@ -124,6 +124,9 @@ def run(arguments: Sequence[str]) -> int:
         # A leftover of an earlier run would say "ready" too early.
         options.ready_file.unlink(missing_ok=True)
     if options.daemon:
+        # The node says them too, but into its log, where nobody looks before it is too late.
+        for warning in config.warnings:
+            output.note(f"warning: {warning}")
         return _detach(arguments, folder, pid_path, options.ready_file)
     log_lines.set_up(options.log_format, options.log_level)
     return asyncio.run(_serve(config, folder, pid_path, options.ready_file))

@@ -3,7 +3,6 @@
 import json
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,18 +18,20 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are
 )
 
 from headrace.cli import offsets as offsets_of
-from headrace.cli import output, values
-from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, error_name, explained
+from headrace.cli import outcomes, output, partitions, values
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     ClientFile,
     ClientSettings,
     Format,
+    IncludeInternal,
     OutputFormat,
     examples,
     noun,
 )
+from headrace.core.topics import is_internal
 
 app = noun(
     "Create topics, look at them, change and delete them.",
@@ -58,7 +59,7 @@ OptionalNames = Annotated[
 )
 def create(
     names: Names,
-    partitions: Annotated[
+    count: Annotated[
         int,
         typer.Option(
             "-p",
@@ -101,7 +102,7 @@ def create(
     connection = Connection(bootstrap, settings, client_file)
     futures = connection.admin().create_topics(
         [
-            NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=overrides)
+            NewTopic(name, num_partitions=count, replication_factor=replicas, config=overrides)
             for name in names
         ],
         request_timeout=ANSWER_TIMEOUT_S,
@@ -136,8 +137,8 @@ def list_topics(
             "partitions": len(topic.partitions),
             "replicas": max((len(p.replicas) for p in topic.partitions.values()), default=0),
         }
-        for name, topic in sorted(_metadata(connection).topics.items())
-        if internal or not name.startswith("__")
+        for name, topic in sorted(connection.metadata().topics.items())
+        if internal or not is_internal(name)
     ]
     if format is Format.JSON:
         output.document(rows)
@@ -153,6 +154,7 @@ def list_topics(
 )
 def describe(
     names: OptionalNames = None,
+    internal: IncludeInternal = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -161,7 +163,7 @@ def describe(
     """Show partitions, leaders, replicas and settings of topics."""
     connection = Connection(bootstrap, settings, client_file)
     admin = connection.admin()
-    wanted = list(names or sorted(_metadata(connection).topics))
+    wanted = list(names or partitions.shown(connection.metadata().topics, internal))
     described, failures = _described(connection, admin, wanted)
     overrides = _overrides(connection, admin, [topic.name for topic in described])
     if format is Format.JSON:
@@ -186,7 +188,7 @@ def describe(
 )
 def alter(
     name: Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)],
-    partitions: Annotated[
+    count: Annotated[
         int,
         typer.Option(
             "-p", "--partitions", metavar="N", help="The new number; it can only grow.", min=1
@@ -199,15 +201,22 @@ def alter(
 ) -> None:
     """Give a topic more partitions. Keys move: their hash is taken over the new number."""
     connection = Connection(bootstrap, settings, client_file)
-    output.note(
-        f"warning: with {partitions} partitions most keys of {name} hash to another partition "
-        "than before; records already written stay where they are, so the order of a key "
-        "holds only within each part"
-    )
+    outcome = _grown(connection, name, count, dry_run=True)
+    if outcome.error is None:
+        output.note(
+            f"warning: with {count} partitions most keys of {name} hash to another partition "
+            "than before; records already written stay where they are, so the order of a key "
+            "holds only within each part"
+        )
+        outcome = _grown(connection, name, count, dry_run=False)
+    outcomes.show(["topic", "status"], [(name, *outcome)], format)
+
+
+def _grown(connection: Connection, name: str, count: int, *, dry_run: bool) -> outcomes.Outcome:
     futures = connection.admin().create_partitions(
-        [NewPartitions(name, partitions)], request_timeout=ANSWER_TIMEOUT_S
+        [NewPartitions(name, count)], request_timeout=ANSWER_TIMEOUT_S, validate_only=dry_run
     )
-    _show_outcomes(connection, futures, f"has {partitions} partitions", (), format)
+    return outcomes.of(connection, futures[name], f"topic {name}", f"has {count} partitions")
 
 
 @app.command(
@@ -266,6 +275,7 @@ def offsets(
         bool,
         typer.Option("--plain", help="Print TOPIC:PARTITION:OFFSET, one to a line; needs --time."),
     ] = False,
+    internal: IncludeInternal = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -274,11 +284,11 @@ def offsets(
     """Show where each partition begins and ends, or the offset at a time."""
     connection = Connection(bootstrap, settings, client_file)
     admin = connection.admin()
-    partitions = _partitions(connection, names or [])
+    wanted = list(partitions.named(connection, names or [], internal=internal))
     rows: list[dict[str, str | int | None]]
     if at is None:
-        first = offsets_of.listed(connection, admin, partitions, offsets_of.EARLIEST)
-        end = offsets_of.listed(connection, admin, partitions, offsets_of.LATEST)
+        first = offsets_of.listed(connection, admin, wanted, offsets_of.EARLIEST)
+        end = offsets_of.listed(connection, admin, wanted, offsets_of.LATEST)
         rows = [
             {
                 "topic": topic,
@@ -286,13 +296,13 @@ def offsets(
                 "earliest": first[topic, partition].offset,
                 "latest": end[topic, partition].offset,
             }
-            for topic, partition in partitions
+            for topic, partition in wanted
         ]
     else:
-        found = offsets_of.listed(connection, admin, partitions, _spec(at))
+        found = offsets_of.listed(connection, admin, wanted, _spec(at))
         rows = [
             {"topic": topic, "partition": partition, **found[topic, partition]._asdict()}
-            for topic, partition in partitions
+            for topic, partition in wanted
         ]
     if format is Format.JSON:
         output.document(rows)
@@ -355,25 +365,13 @@ def delete_records(
         if not output.confirmed(f"Delete the oldest records of {shown} at {bootstrap}?"):
             raise output.CommandFailed("nothing deleted")
     futures = connection.admin().delete_records(wanted, request_timeout=ANSWER_TIMEOUT_S)
-    rows: list[tuple[str, int, int | None, str | None, str | None]] = []
-    for partition, future in futures.items():
-        doing = f"{partition.topic}:{partition.partition}"
-        try:
-            done = connection.answer(future, doing)
-        except KafkaException as failure:
-            error = failure.args[0]
-            found: tuple[Any, ...] = (None, error_name(error), _detail(error))
-        else:
-            found = (done.low_watermark, None, None)
-        rows.append((partition.topic, partition.partition, *found))
-    columns = ["topic", "partition", "low_watermark", "error", "detail"]
-    rows.sort()
-    if format is Format.JSON:
-        output.document([dict(zip(columns, row, strict=True)) for row in rows])
-    else:
-        output.table([name.upper().replace("_", "-") for name in columns], rows)
-    if any(row[3] is not None for row in rows):
-        output.leave(output.FAILED)
+    rows = []
+    for one, future in sorted(futures.items(), key=lambda pair: str(pair[0])):
+        outcome = outcomes.of(connection, future, f"{one.topic}:{one.partition}")
+        if outcome.error is None:
+            outcome = outcome._replace(result=outcome.result.low_watermark)
+        rows.append((one.topic, one.partition, *outcome))
+    outcomes.show(["topic", "partition", "low_watermark"], rows, format)
 
 
 _ALL_THERE_IS = -1
@@ -398,7 +396,7 @@ def _deletions(
     if before != "latest" and not before.isdecimal():
         raise values.wrong(f"--before {before}: expected an offset, or latest")
     offset = _ALL_THERE_IS if before == "latest" else int(before)
-    return [TopicPartition(name, number, offset) for name, number in _partitions(connection, names)]
+    return [TopicPartition(*one, offset) for one in partitions.named(connection, names)]
 
 
 def _show_outcomes(
@@ -408,39 +406,11 @@ def _show_outcomes(
     tolerated: tuple[int, ...],
     format: Format,
 ) -> None:
-    """A row per topic; one that failed makes the whole command fail."""
-    rows: list[tuple[str, str, str | None, str | None]] = []
-    failed = False
-    for name, future in futures.items():
-        try:
-            connection.answer(future, f"topic {name}")
-        except KafkaException as failure:
-            error = failure.args[0]
-            if error.code() in tolerated:
-                rows.append((name, "unchanged", None, None))
-                continue
-            failed = True
-            rows.append((name, "failed", error_name(error), _detail(error)))
-        else:
-            rows.append((name, done, None, None))
-    columns = ["topic", "status", "error", "detail"]
-    if format is Format.JSON:
-        output.document([dict(zip(columns, row, strict=True)) for row in rows])
-    else:
-        output.table([name.upper() for name in columns], rows)
-    if failed:
-        output.leave(output.FAILED)
-
-
-def _detail(error: KafkaError) -> str:
-    return str(error.str()).removeprefix("Broker: ")
-
-
-def _metadata(connection: Connection) -> Any:
-    try:
-        return connection.admin().list_topics(timeout=ANSWER_TIMEOUT_S)
-    except KafkaException as failure:
-        raise connection.failed(failure, "listing topics") from None
+    rows = [
+        (name, *outcomes.of(connection, future, f"topic {name}", done, tolerated))
+        for name, future in futures.items()
+    ]
+    outcomes.show(["topic", "status"], rows, format)
 
 
 def _described(
@@ -529,25 +499,6 @@ def _node_id(node: Any) -> int | None:
 
 def _replication_factor(topic: TopicDescription) -> int:
     return max((len(p.replicas) for p in topic.partitions), default=0)
-
-
-def _partitions(connection: Connection, names: Iterable[str]) -> list[tuple[str, int]]:
-    """``orders``, ``orders:0``, ``orders:0,2-4`` as partitions that exist."""
-    topics = _metadata(connection).topics
-    found: list[tuple[str, int]] = []
-    for text in names or sorted(topics):
-        name, colon, numbers = text.partition(":")
-        if name not in topics:
-            raise output.CommandFailed(f"topic {name} does not exist at {connection.bootstrap}")
-        existing = sorted(topics[name].partitions)
-        wanted = values.numbers(numbers, f"partitions of {name}") if colon else existing
-        for partition in wanted:
-            if partition not in existing:
-                raise output.CommandFailed(
-                    f"topic {name} has {len(existing)} partitions, no partition {partition}"
-                )
-        found.extend((name, partition) for partition in wanted)
-    return found
 
 
 def _spec(text: str) -> offsets_of.Spec:

@@ -3,20 +3,16 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from headrace.cli.broker_requests import ask
-from headrace.cli.client import Connection
+from headrace.cli.broker_requests import TRANSACTION, Address, ask, coordinator_of
+from headrace.cli.client import Connection, code_name
 from headrace.cli.output import CommandFailed
+from headrace.cli.partitions import Partition
 from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 
-_TRANSACTION = 1  # the kind of coordinator
-# Each the newest that is flexible and that Kafka 3.0 or later speaks.
-_FIND_COORDINATOR_VERSION = 4
+# The newest that is flexible and that Kafka 3.0 or later speaks.
 _WRITE_MARKERS_VERSION = 1
-
-Address = tuple[str, int]
-Partition = tuple[str, int]
 
 
 class Listed(NamedTuple):
@@ -49,13 +45,6 @@ class ActiveProducer(NamedTuple):
     start_offset: int  # of its open transaction; -1 if there is none
 
 
-def name_of(error_code: int) -> str:
-    try:
-        return ErrorCode(error_code).name
-    except ValueError:
-        return f"error {error_code}"
-
-
 def list_all(
     connection: Connection,
     *,
@@ -84,7 +73,7 @@ def list_all(
             m.ListTransactionsResponse,
         )
         if answer.error_code:
-            raise CommandFailed(f"broker {broker}: {name_of(answer.error_code)}")
+            raise CommandFailed(f"broker {broker}: {code_name(answer.error_code)}")
         if answer.unknown_state_filters:
             unknown = ", ".join(answer.unknown_state_filters)
             raise CommandFailed(f"broker {broker} knows no state {unknown}")
@@ -96,7 +85,7 @@ def list_all(
 
 
 def describe(connection: Connection, transactional_id: str) -> Described:
-    coordinator, address = _coordinator(connection, transactional_id)
+    coordinator, address = coordinator_of(connection, TRANSACTION, transactional_id)
     answer = ask(
         connection,
         address,
@@ -109,10 +98,10 @@ def describe(connection: Connection, transactional_id: str) -> Described:
     if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
         raise CommandFailed(f"{transactional_id}: there is no such transactional id")
     if found.error_code:
-        raise CommandFailed(f"{transactional_id}: {name_of(found.error_code)}")
+        raise CommandFailed(f"{transactional_id}: {code_name(found.error_code)}")
     return Described(
         transactional_id,
-        int(coordinator),
+        coordinator,
         found.producer_id,
         found.producer_epoch,
         found.transaction_state,
@@ -120,24 +109,6 @@ def describe(connection: Connection, transactional_id: str) -> Described:
         found.transaction_start_time_ms,
         tuple((topic.topic, partition) for topic in found.topics for partition in topic.partitions),
     )
-
-
-def _coordinator(connection: Connection, transactional_id: str) -> tuple[str, Address]:
-    any_address = next(iter(connection.brokers().values()))
-    answer = ask(
-        connection,
-        any_address,
-        ApiKey.FIND_COORDINATOR,
-        _FIND_COORDINATOR_VERSION,
-        m.FindCoordinatorRequest(key_type=_TRANSACTION, coordinator_keys=[transactional_id]),
-        m.FindCoordinatorResponse,
-    )
-    (found,) = answer.coordinators
-    if found.error_code:
-        raise CommandFailed(
-            f"the coordinator of {transactional_id} is not to be found: {name_of(found.error_code)}"
-        )
-    return str(found.node_id), (found.host, found.port)
 
 
 def producers_of(
@@ -179,7 +150,7 @@ def _producers(
             if partition_answer.error_code:
                 raise CommandFailed(
                     f"{topic_answer.name}:{partition_answer.partition_index}: "
-                    f"{name_of(partition_answer.error_code)}"
+                    f"{code_name(partition_answer.error_code)}"
                 )
             found += [
                 ActiveProducer(
@@ -223,7 +194,7 @@ def abort(connection: Connection, leader: int, hanging: ActiveProducer) -> None:
     )
     code = answer.markers[0].topics[0].partitions[0].error_code
     if code:
-        raise CommandFailed(f"{hanging.topic}:{hanging.partition}: {name_of(code)}")
+        raise CommandFailed(f"{hanging.topic}:{hanging.partition}: {code_name(code)}")
 
 
 def _address(connection: Connection, broker: int) -> Address:

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from confluent_kafka import KafkaException
 
-from headrace.cli import output, values
+from headrace.cli import output, partitions, values
 from headrace.cli import transaction_requests as requests
 from headrace.cli.broker_requests import require_plaintext
-from headrace.cli.client import ANSWER_TIMEOUT_S, Connection
+from headrace.cli.client import Connection
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -23,7 +22,8 @@ from headrace.cli.options import (
     examples,
     noun,
 )
-from headrace.cli.transaction_requests import ActiveProducer, Described, Partition
+from headrace.cli.partitions import Partition
+from headrace.cli.transaction_requests import ActiveProducer, Described
 
 app = noun(
     "Look at transactions, and end those that hang.",
@@ -168,7 +168,8 @@ def find_hanging(
     """
     connection = _connection(bootstrap, settings, client_file)
     silent_since = _now() - _duration_ms(older_than)
-    leaders = _leaders(connection, names or [])
+    # Offsets are part of transactions too, so internal topics are looked through.
+    leaders = partitions.named(connection, names or [], internal=True)
     hanging = [
         producer
         for producer in requests.producers_of(connection, leaders, leaders)
@@ -220,7 +221,7 @@ def abort(
     and it times out.
     """
     connection = _connection(bootstrap, settings, client_file)
-    leaders = _leaders(connection, [place])
+    leaders = partitions.named(connection, [place])
     if ":" not in place or len(leaders) != 1:
         raise values.wrong(f"{place}: expected one partition, as TOPIC:PARTITION")
     ((partition, leader),) = leaders.items()
@@ -282,28 +283,6 @@ def _without_known(
             continue  # it expired a moment ago, so nobody will end what it left
         known.update((described.producer_id, partition) for partition in described.partitions)
     return [one for one in open_ones if (one.producer_id, (one.topic, one.partition)) not in known]
-
-
-def _leaders(connection: Connection, names: Iterable[str]) -> dict[Partition, int]:
-    """``orders``, ``orders:0``, ``orders:0,2-4`` as partitions, each with its leader."""
-    try:
-        topics = connection.admin().list_topics(timeout=ANSWER_TIMEOUT_S).topics
-    except KafkaException as failure:
-        raise connection.failed(failure, "listing topics") from None
-    found: dict[Partition, int] = {}
-    for text in names or sorted(topics):
-        name, colon, numbers = text.partition(":")
-        if name not in topics:
-            raise output.CommandFailed(f"topic {name} does not exist at {connection.bootstrap}")
-        partitions = topics[name].partitions
-        wanted = values.numbers(numbers, f"partitions of {name}") if colon else sorted(partitions)
-        for partition in wanted:
-            if partition not in partitions:
-                raise output.CommandFailed(
-                    f"topic {name} has {len(partitions)} partitions, no partition {partition}"
-                )
-            found[name, partition] = partitions[partition].leader
-    return found
 
 
 def _document(one: Described) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Every command explains itself, and the page in docs/ says the same."""
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,16 @@ def test_every_help_ends_with_an_example(script):
         text = script.help_of(*words)
         example = text.rpartition("Example:\n")[2]
         assert "headrace" in example and "Options:" not in example, words
+
+
+# These print no data: a broker's own line, or records in the format that is asked for.
+WITHOUT_JSON = {("serve",), ("stop",), ("demo",)}
+
+
+def test_whatever_prints_data_prints_json_too(script):
+    nouns = {words[:1] for words in script.commands() if len(words) == 2}
+    for words in set(script.commands()) - nouns - WITHOUT_JSON:
+        assert re.search(r"--format \S*json", script.help_of(*words)), words
 
 
 def test_no_help_shows_types_of_python_or_markup(script):

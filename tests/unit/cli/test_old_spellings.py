@@ -142,7 +142,7 @@ NEIGHBOURS = [
         "configs set topic t a=1 --unset b --unset c",
     ),
     ("kafka-configs --broker-logger 1 --describe --all", "configs get broker-logger 1"),
-    ("kafka-log-dirs --describe", "log-dirs --format json"),
+    ("kafka-log-dirs --describe", "log-dirs --internal --format json"),
     (
         "kafka-log-dirs.sh --bootstrap-server h:1 --describe --broker-list 1,2 --topic-list t,u",
         "log-dirs t u --broker 1 --broker 2 --format json -b h:1",
