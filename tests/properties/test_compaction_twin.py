@@ -20,13 +20,20 @@ RETENTION_MS = 1_000
 
 keys = st.sampled_from([b"a", b"b", b"c", b"d", b"e", b"f" * 40])
 pairs = st.tuples(keys | st.none(), st.none() | st.binary(max_size=60))
+# What is written again and again, as commits are: the same keys, values of one size.
+repeated = st.builds(
+    lambda keys, value: [(key, value) for key in keys],
+    st.sampled_from([[b"a", b"b", b"c"], [b"b", b"c"], [b"c", None, b"a"], [b"d", b"a"]]),
+    st.sampled_from([b"1111", b"2222", b"3333", None]),
+)
 steps = st.one_of(
     st.tuples(
         st.just("append"),
         st.sampled_from([PLAIN, PLAIN, 7, 8]),
-        st.lists(pairs, min_size=1, max_size=6),
+        st.lists(pairs, min_size=1, max_size=6) | repeated,
         st.integers(0, 4),
     ),
+    st.tuples(st.just("append"), st.just(PLAIN), repeated, st.just(0)),
     st.tuples(st.just("end"), st.sampled_from([7, 8]), st.booleans()),
     st.tuples(st.just("roll")),
 )

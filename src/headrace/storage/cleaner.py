@@ -20,7 +20,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,9 +38,11 @@ from headrace.core.cleaning import (
 from headrace.core.producers import AbortedTransaction
 from headrace.model.errors import Corrupt
 from headrace.model.ids import Offset, Position
+from headrace.records.alike import AlikeSections, Spans
 from headrace.records.batch import BadBatch, BatchHeader, read_header
 from headrace.records.record import (
     Record,
+    Span,
     build_batch,
     build_survivors,
     iter_records,
@@ -216,6 +218,12 @@ class Cleaner:
             for transaction in self._read_aborted(segment.base_offset)
         ]
         self.keys = KeyOffsets(job.buffer_size, job.load_factor, job.clean_end - job.first_dirty)
+        self._alike = AlikeSections()
+        # Of sections that come again and again: the last base offset, until all keys are
+        # collected; then the newest offsets of their keys, and below which base offset every
+        # record of them is superseded.
+        self._last_bases: dict[Spans, int] = {}
+        self._newest: dict[Spans, tuple[list[int], float]] = {}
 
     def run(self) -> dict[str, Any]:
         job = self.job
@@ -243,6 +251,13 @@ class Cleaner:
 
     def collect_keys(self) -> int:
         """Fill the table from the dirty part; returns how far that came, exclusive."""
+        mapped_end = self._collect_keys()
+        for spans_found, base_offset in self._last_bases.items():
+            self.keys.put_all(_keyed(spans_found.found, base_offset))
+        self._last_bases.clear()
+        return mapped_end
+
+    def _collect_keys(self) -> int:
         first_dirty = self.job.first_dirty
         trail = self._trail_from(first_dirty)
         mapped_end = first_dirty
@@ -256,8 +271,7 @@ class Cleaner:
                 if header.is_control:
                     trail.control_batch(header, _marker(header, batch))
                 elif not trail.data_batch(header):
-                    keyed = self._keys(header, batch)
-                    full_at = self.keys.put_all(keyed)
+                    full_at = self._put_keys(header, batch)
                     if full_at is not None:
                         # As far as it fits; the next round begins with this record.
                         return full_at
@@ -317,16 +331,20 @@ class Cleaner:
             self.tally.records_kept += header.record_count
             return header, bytes(batch)
         data = open_records(batch, header)
-        found = spans(data, header.record_count)
-        kept = found
+        known = self._alike.spans(data, header.record_count)
+        kept = found = known.found
         if not is_control:
-            kept = surviving(
-                found,
-                self.keys.newest([span.key for span in found]),
-                header.base_offset,
-                mapped_end=mapped_end,
-                keep_tombstones=not horizon_passed(header, now),
-            )
+            newest, superseded_below = self._newest_of(known)
+            if header.base_offset < superseded_below and header.next_offset <= mapped_end:
+                kept = []
+            else:
+                kept = surviving(
+                    found,
+                    newest,
+                    header.base_offset,
+                    mapped_end=mapped_end,
+                    keep_tombstones=not horizon_passed(header, now),
+                )
         self.tally.records_kept += len(kept)
         if not kept:
             return _rebuilt(build_survivors(header, data, kept)) if stays else None
@@ -340,6 +358,27 @@ class Cleaner:
         if horizon is None and len(kept) == len(found):
             return header, bytes(batch)
         return _rebuilt(build_survivors(header, data, kept, horizon))
+
+    def _newest_of(self, known: Spans) -> tuple[list[int], float]:
+        """The newest offset of each key; below which base offset no record with a key is one.
+
+        Those without a key never stay.
+        """
+        answer = self._newest.get(known)
+        if answer is None:
+            newest = self.keys.newest([span.key for span in known.found])
+            superseded_below = min(
+                (
+                    newest_offset - span.offset_delta
+                    for span, newest_offset in zip(known.found, newest, strict=True)
+                    if span.key is not None
+                ),
+                default=float("inf"),
+            )
+            answer = newest, superseded_below
+            if known.is_kept:
+                self._newest[known] = answer
+        return answer
 
     def _legacy_survivors(
         self, header: BatchHeader, batch: memoryview, mapped_end: int
@@ -391,26 +430,32 @@ class Cleaner:
         if scan.problem is not None:
             raise Corrupt(f"{path}: {scan.problem} at byte {scan.valid_end}")
 
-    def _keys(self, header: BatchHeader, batch: memoryview) -> list[tuple[int, bytes]]:
-        """Offset and key of the records that have one and were not cleaned before."""
-        first_dirty = self.job.first_dirty
+    def _put_keys(self, header: BatchHeader, batch: memoryview) -> int | None:
+        """Those of records that were not cleaned before; the first without room, or None."""
+        first_dirty, base_offset = self.job.first_dirty, header.base_offset
         try:
             if header.magic < 2:
-                return [
+                return self.keys.put_all(
                     (record.offset, record.key)
-                    for record in iter_records(batch)
+                    for record in list(iter_records(batch))
                     if record.key is not None and record.offset >= first_dirty
-                ]
-            found = spans(open_records(batch, header), header.record_count)
+                )
+            known = self._alike.spans(open_records(batch, header), header.record_count)
         except BadBatch:
             self.tally.batches_unreadable += 1
-            return []
-        base_offset = header.base_offset
-        return [
-            (base_offset + span.offset_delta, span.key)
-            for span in found
-            if span.key is not None and base_offset + span.offset_delta >= first_dirty
-        ]
+            return None
+        if base_offset < first_dirty:
+            keyed = _keyed(known.found, base_offset)
+            return self.keys.put_all(one for one in keyed if one[0] >= first_dirty)
+        if known in self._last_bases:
+            # Its keys are in the table; their offsets get there in the end, when it is clear
+            # which is the last.
+            self._last_bases[known] = base_offset
+            return None
+        full_at = self.keys.put_all(_keyed(known.found, base_offset))
+        if full_at is None and known.is_kept:
+            self._last_bases[known] = base_offset
+        return full_at
 
     def _read_aborted(self, base_offset: int) -> list[AbortedTransaction]:
         path = f"{self.job.folder}/{base_offset:020d}.txnindex"
@@ -432,6 +477,11 @@ class Cleaner:
     def _end_of(self, segment: SegmentSummary) -> int:
         following = self.job.segments[self.job.segments.index(segment) + 1]
         return following.base_offset
+
+
+def _keyed(found: Iterable[Span], base_offset: int) -> list[tuple[int, bytes]]:
+    """Offset and key of the records that have one."""
+    return [(base_offset + span.offset_delta, span.key) for span in found if span.key is not None]
 
 
 def _marker(header: BatchHeader, batch: memoryview) -> int | None:

@@ -37,7 +37,7 @@ class KeyOffsets:
     def put_all(self, records: Iterable[tuple[int, bytes]]) -> int | None:
         """Remember each offset for its key; the first offset for which there is no room, or None.
 
-        Offsets must rise: the last one put for a key counts.
+        The highest one put for a key counts.
         """
         # The inner loop of a whole cleaning, hence no calls of our own in it.
         slots, offsets, digests = self._slots, self._offsets, self._digests
@@ -56,11 +56,12 @@ class KeyOffsets:
                     return offset
                 self.count += 1
                 digests[slot * 16 : slot * 16 + 16] = digest
-            offsets[slot] = offset + 1
+            if offsets[slot] <= offset:
+                offsets[slot] = offset + 1
         return None
 
     def newest(self, keys: Iterable[bytes | None]) -> list[int]:
-        """For each key the last offset put for it, -1 if there is none."""
+        """For each key the highest offset put for it, -1 if there is none."""
         slots, offsets, digests = self._slots, self._offsets, self._digests
         found = []
         for key in keys:

@@ -18,6 +18,12 @@ def test_it_says_what_a_dict_would() -> None:
     assert table.count == len(twin)
 
 
+def test_the_highest_offset_counts_whenever_it_comes() -> None:
+    table = KeyOffsets(1 << 10, 0.9, 10)
+    table.put_all([(7, b"a"), (3, b"a"), (0, b"b"), (0, b"b"), (1, b"b")])
+    assert table.newest([b"a", b"b"]) == [7, 1]
+
+
 def test_a_full_table_takes_known_keys_but_no_new_ones() -> None:
     table = KeyOffsets(100 * SLOT_SIZE, 0.5, 1_000)
     records = [(offset, b"%d" % offset) for offset in range(200)]
