@@ -380,6 +380,16 @@ def test_a_bug_while_a_batch_is_opened_costs_one_connection(monkeypatch, acks):
             assert other.fetch("t", 0).high_watermark == 0, "nothing was appended"
 
 
+def test_a_bug_in_the_thread_that_flushes_stops_the_broker_too(tmp_path):
+    from headrace.testing import BrokerFailed
+
+    with Broker(data=tmp_path, topics=["t"]) as broker, RawClient(broker.bootstrap_servers) as raw:
+        broker._runner._node.logs.directories[0].later(0, lambda: 1 / 0)
+        assert raw.is_closed_by_broker()
+        with pytest.raises(BrokerFailed, match="ZeroDivisionError"):
+            broker.stop()
+
+
 @pytest.mark.parametrize("opened", ["true", "false"])
 def test_a_bug_while_writing_stops_the_broker_and_not_the_process(monkeypatch, tmp_path, opened):
     from headrace.storage.log import Log

@@ -11,7 +11,8 @@ from confluent_kafka.cimpl import NewTopic
 from headrace.broker.handlers import fetch
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
-from headrace.testing import Broker
+from headrace.storage import residency
+from headrace.testing import Broker, BrokerFailed
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from tests.fakes.raw_client import RawClient
@@ -78,6 +79,34 @@ def test_a_sector_that_cannot_be_read_costs_its_disk_and_not_the_broker(where, m
         for _ in range(2):
             assert client.fetch("orders", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert client.metadata("orders").brokers
+
+
+def test_a_sector_that_fails_a_probe_is_found_by_the_read_that_follows(monkeypatch):
+    with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
+        client.produce("orders", one_record())
+        monkeypatch.setattr(residency, "_preadv", unreadable_sector)
+        monkeypatch.setattr(residency._Probe, "can_ask", True)
+        warmed = []
+        monkeypatch.setattr(fetch, "warm", warmed.append)
+        for _ in range(2):
+            assert client.fetch("orders", 0).error_code == ErrorCode.NONE
+        assert len(warmed) == 2
+
+
+def test_a_bug_while_records_are_warmed_costs_one_connection(monkeypatch):
+    with pytest.raises(BrokerFailed, match="a bug"), Broker(topics=["orders"]) as broker:
+        with RawClient(broker.bootstrap_servers) as client:
+            client.produce("orders", one_record())
+            monkeypatch.setattr(fetch, "is_resident", lambda file_slice: False)
+            monkeypatch.setattr(fetch, "warm", a_bug)
+            assert client.fetch("orders", 0).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+            assert client.is_closed_by_broker()
+        with RawClient(broker.bootstrap_servers) as other:
+            assert other.produce("orders", one_record()).base_offset == 1
+
+
+def a_bug(*_):
+    raise ZeroDivisionError("a bug")
 
 
 def test_a_sector_that_cannot_be_sent_costs_its_disk_alone(tmp_path, monkeypatch):

@@ -193,6 +193,7 @@ class Broker:
         )
         self.logs.adopt_cluster(self.picture.cluster_id)
         self.logs.on_offline = self._directory_failed
+        self.logs.on_bug = self._worker_failed
         self.groups.refresh()
         self.transactions.refresh()
 
@@ -200,6 +201,10 @@ class Broker:
         """Also called by threads that write to it."""
         lost = [log.topic_partition for log in self.logs if log.directory is directory]
         self.loop.call_soon_threadsafe(self._tell_control, lost)
+
+    def _worker_failed(self, bug: Exception) -> None:
+        """Called by the thread that flushes and deletes: nobody knows what it left undone."""
+        self.loop.call_soon_threadsafe(self.fail, bug)
 
     def _tell_control(self, lost: list[TopicPartition]) -> None:
         if not self._stopping:
@@ -334,6 +339,13 @@ class Broker:
             await self._stopped.wait()
             return
         self._stopping = True
+        try:
+            await self._finish()
+        finally:
+            self._stopped.set()
+        _log.info("stopped cleanly")
+
+    async def _finish(self) -> None:
         for listener in self._listeners:
             listener.close()
         self.dispatch.answer_all_fetches()
@@ -348,8 +360,6 @@ class Broker:
         await self.control.close()
         high_watermarks = {r.topic_partition: r.high_watermark for r in self.leading()}
         await asyncio.to_thread(self.logs.close_clean, high_watermarks)
-        _log.info("stopped cleanly")
-        self._stopped.set()
 
     def leading(self) -> list[Replica]:
         return [r for r in self.replicas if r.leadership is not None and r.log.offline is None]

@@ -23,7 +23,8 @@ Job = Callable[[], None]
 class Background:
     """Runs jobs in order of their time; the thread starts with the first one."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_bug: Callable[[Exception], None]) -> None:
+        self._on_bug = on_bug
         self._jobs: list[tuple[float, int, Job]] = []
         self._count = 0
         self._changed = threading.Condition()
@@ -66,6 +67,9 @@ class Background:
                 job()
             except OSError as error:
                 log.warning("a background job on files failed: %s", error)
+            except Exception as error:  # a bug; the jobs behind it have done no wrong
+                log.error("a background job on files met a bug", exc_info=error)
+                self._on_bug(error)
 
 
 def child_environment() -> dict[str, str]:

@@ -66,8 +66,9 @@ class Logs:
         self.config_of = config_of
         self.producer_expiration_ms = producer_expiration_ms
         self._background = None
+        self.on_bug: Callable[[Exception], None] = lambda error: None
         if later is None:
-            self._background = Background()
+            self._background = Background(lambda error: self.on_bug(error))
             later = self._background.later
         self._later = later
         self._resources = Resources(OpenFiles(open_files_max or _open_files_max()), IndexCache())
@@ -446,6 +447,14 @@ class Logs:
         broker_epoch: int = -1,
     ) -> None:
         """Flush and close every log, write the checkpoints, leave the mark of a clean stop."""
+        try:
+            self._close_clean(high_watermarks, broker_epoch)
+        finally:
+            self._unlock()
+
+    def _close_clean(
+        self, high_watermarks: Mapping[TopicPartition, Offset] | None, broker_epoch: int
+    ) -> None:
         changed_count = sum(
             each.unflushed_segment_count for each in self._logs.values() if not each.is_settled
         )
@@ -464,10 +473,11 @@ class Logs:
         self.checkpoint(high_watermarks, wait=True)
         for directory in self._online():
             if directory not in torn:
-                checkpoint.write_clean_shutdown(
-                    directory.path / checkpoint.CLEAN_SHUTDOWN, broker_epoch
-                )
-        self._unlock()
+                mark = directory.path / checkpoint.CLEAN_SHUTDOWN
+                try:
+                    checkpoint.write_clean_shutdown(mark, broker_epoch)
+                except OSError as error:
+                    directory.failed(error)  # without the mark the next start checks more
 
     def abandon(self) -> None:
         """Let go of everything as a crash would: no flush, no checkpoint, no mark."""

@@ -38,13 +38,24 @@ async def copy_closed(log: Log, target: LogDirectory, now: Callable[[], Millis])
 
     future = target.path / f"{log.topic_partition}.{os.urandom(16).hex()}{FUTURE}"
     for _ in range(_ATTEMPTS):
-        if await _copy_until_still(log, future, now):
-            for small in _SMALL_FILES:
-                if (log.folder / small).exists():
-                    shutil.copyfile(log.folder / small, future / small)
-            for snapshot in log.folder.glob("*.snapshot"):
-                shutil.copyfile(snapshot, future / snapshot.name)
-            return future
+        try:
+            if await _copy_until_still(log, future, now):
+                for small in _SMALL_FILES:
+                    if (log.folder / small).exists():
+                        shutil.copyfile(log.folder / small, future / small)
+                for snapshot in log.folder.glob("*.snapshot"):
+                    shutil.copyfile(snapshot, future / snapshot.name)
+                return future
+        except OSError as error:
+            # Most often the target is full: what has been copied must not keep it so.
+            await asyncio.to_thread(remove_folder, future)
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{log.topic_partition} could not be copied to {target.path}: {error}",
+            ) from error
+        except Rejected:
+            await asyncio.to_thread(remove_folder, future)
+            raise
         await asyncio.to_thread(remove_folder, future)
     raise Rejected(
         ErrorCode.KAFKA_STORAGE_ERROR,

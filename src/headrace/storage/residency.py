@@ -4,6 +4,7 @@ The page cache is the only cache. A range that is not in it would block the loop
 ``sendfile`` (14 ms for a cold megabyte, measured), so it is read once by a thread first.
 """
 
+import errno
 import os
 
 from headrace.storage.files import FileSlice
@@ -11,6 +12,8 @@ from headrace.storage.files import FileSlice
 _preadv = getattr(os, "preadv", None)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _CHUNK = 1 << 20
+# What a file system or a kernel answers that does not know the question.
+_CANNOT_SAY = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class _Probe:
@@ -33,9 +36,10 @@ def is_resident(file_slice: FileSlice) -> bool:
         _preadv(fd, _Probe.byte, position + file_slice.size - 1, _NOWAIT)  # type: ignore[misc]
     except BlockingIOError:
         return False
-    except OSError:
-        # This file system cannot say (EOPNOTSUPP): go on as if everything were warm.
-        _Probe.can_ask = False
+    except OSError as error:
+        if error.errno not in _CANNOT_SAY:
+            return False  # whoever warms it meets the error where it can be waited for
+        _Probe.can_ask = False  # go on as if everything were warm
     return True
 
 

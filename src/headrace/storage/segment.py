@@ -171,17 +171,21 @@ class Segment:
         """A new, empty, active segment with its files; ``trim`` takes back what it did not use."""
         segment = cls(folder, base_offset, 0, resources, created_at=now, aborted=[])
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        segment.file = OpenFile(segment.path("log"), flags)
-        resources.files.opened(segment)
-        if preallocated_size:
-            try:
+        try:
+            segment.file = OpenFile(segment.path("log"), flags)
+            resources.files.opened(segment)
+            if preallocated_size:
                 preallocate(segment.file.fd, preallocated_size)
-            except OSError:
-                segment.release()
-                os.unlink(segment.path("log"))  # noqa: PTH108
-                raise
-        for suffix in ("index", "timeindex"):
-            os.close(os.open(segment.path(suffix), flags, 0o644))
+            for suffix in ("index", "timeindex"):
+                os.close(os.open(segment.path(suffix), flags, 0o644))
+        except OSError:
+            # The segment before goes on. An empty one in its middle would be taken for the
+            # active one at the next start, and hide all that was written behind its base.
+            segment.release()
+            for suffix in ("log", "index", "timeindex"):
+                with suppress(FileNotFoundError):
+                    os.unlink(segment.path(suffix))  # noqa: PTH108
+            raise
         segment.start_indexes()
         segment.active = True
         return segment

@@ -1,4 +1,4 @@
-"""A start that fails half-way ends, says why, and leaves nothing behind."""
+"""A start or a stop that fails half-way ends, says why, and leaves nothing behind."""
 
 import asyncio
 
@@ -33,3 +33,15 @@ def test_a_failure_while_the_start_waits_ends_the_start(tmp_path, monkeypatch):
         await again.stop()
 
     asyncio.run(starts_and_stops())
+
+
+def test_whoever_waits_for_a_stop_that_fails_does_not_wait_for_ever(tmp_path, monkeypatch):
+    async def body():
+        broker = Broker(a_config(tmp_path))
+        await broker.start()
+        monkeypatch.setattr(broker.logs, "_close_clean", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await broker.stop()
+        await asyncio.wait_for(broker.wait_stopped(), 10)
+
+    asyncio.run(body())

@@ -1,15 +1,17 @@
 """Several folders, their owners, their checkpoints, and disks that fail."""
 
+import asyncio
 import errno
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import TopicId, TopicPartition
-from headrace.storage import checkpoint
+from headrace.storage import checkpoint, relocation
 from headrace.storage.directory import Logs
 from tests.fakes.logs import NOW, ORDERS, ORDERS_ID, Disk, append, batch, fill, read_all, settings
 
@@ -375,6 +377,59 @@ def test_an_input_output_error_at_the_start_takes_the_folder_offline(disk, monke
     monkeypatch.setattr(os, "scandir", scandir)
     disk.start()
     assert [each.offline is None for each in disk.logs.directories].count(False) == 1
+
+
+def test_a_stop_on_a_full_disk_ends_without_the_mark(disk, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    append(disk.log(), batch(b"a"))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_clean_shutdown", full)
+        disk.stop()
+    assert "No space left on device" in caplog.text
+    assert not any(folder.joinpath(".kafka_cleanshutdown").exists() for folder in disk.paths)
+    disk.start()
+    assert read_all(disk.log()) == [(0, b"a")]
+
+
+def test_whatever_meets_a_stop_the_folders_are_free_for_the_next_start(disk, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(disk.logs, "checkpoint", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            disk.stop()
+    disk.start()
+
+
+def test_a_move_to_a_full_folder_is_refused_and_keeps_no_room(disk, monkeypatch):
+    log = disk.log()
+    append(log, batch(b"a"))
+    target = next(each for each in disk.logs.directories if each is not log.directory)
+
+    def full(source, folder, bases):
+        (folder / "half").write_bytes(b"a segment, in part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(relocation, "_copy_segments", full)
+    with pytest.raises(Rejected) as refused:
+        asyncio.run(disk.logs.move(log, target, lambda: NOW))
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not list(target.path.glob("*-future"))
+    append(log, batch(b"b"))
+    assert read_all(disk.log()) == [(0, b"a"), (1, b"b")]
+
+
+def test_a_bug_in_a_job_is_told_and_the_jobs_behind_it_run(tmp_path):
+    logs = Logs([tmp_path], node_id=1, config_of=lambda topic: settings())
+    logs.open_all(NOW)
+    bugs, done = [], threading.Event()
+    logs.on_bug = bugs.append
+    directory = logs.directories[0]
+    directory.later(0, lambda: 1 / 0)
+    directory.later(0, done.set)
+    assert done.wait(10)
+    assert [type(bug) for bug in bugs] == [ZeroDivisionError]
+    logs.abandon()
 
 
 def test_a_worker_of_our_own_runs_jobs_and_ends(tmp_path):

@@ -418,6 +418,32 @@ def test_an_empty_segment_is_not_rolled(log):
     assert segment_names(log) == [0, 1]
 
 
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_roll_without_a_file_descriptor_leaves_nothing_in_the_way(
+    tmp_path, monkeypatch, suffix, clean
+):
+    disk = Disk(tmp_path / "data", config=settings(segment_bytes=1000))
+    log = disk.log()
+    append(log, batch(b"a" * 400))
+    really_open = os.open
+
+    def no_more(path, *arguments, **keywords):
+        if str(path).endswith(f".{suffix}"):
+            raise OSError(errno.EMFILE, "too many open files")
+        return really_open(path, *arguments, **keywords)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", no_more)
+        assert refusal(log, batch(b"b" * 600)) == ErrorCode.KAFKA_STORAGE_ERROR
+    fill(log, [b"c", b"d"])  # small: the segment that there is goes on
+    assert segment_names(log) == [0]
+    log = disk.restarted(clean=clean)
+    assert [value for _, value in read_all(log)] == [b"a" * 400, b"c", b"d"]
+    assert append(log, batch(b"e")).base_offset == 3
+    disk.crash()
+
+
 # -- retention and deletion --------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.records.batch import read_header
 from headrace.records.record import Record, build_batch
 from headrace.storage import checkpoint
@@ -227,6 +227,21 @@ def test_a_damaged_index_is_made_anew(disk, suffix, damage):
     if (suffix, damage) == ("timeindex", "zeros"):
         before, after = before[:-1], after[:-1]  # looks like one that was never filled
     assert after == before
+
+
+def test_records_behind_a_damaged_batch_are_served_also_from_the_active_segment(disk):
+    log = disk.log()
+    fill(log, [b"v" * 100] * 200)
+    log = disk.restarted()
+    with file(log, 0).open("r+b") as damaged:
+        damaged.seek(log.size // 2)
+        damaged.write(os.urandom(500))
+    for _ in range(2):
+        with pytest.raises(Corrupt):
+            read_all(log, max_bytes=1000)
+        assert log.read(190, 1000, log.log_end) is not None
+    assert append(log, batch(b"new")).base_offset == 200
+    assert log.read(200, 1000, log.log_end) is not None
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"\xff" * 34], ids=["empty", "cut", "garbage"])
