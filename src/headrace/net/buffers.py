@@ -1,8 +1,9 @@
 """Receive buffers: pooled, borrowed only while bytes are pending, bounded in all.
 
 An idle connection owns none: a private 256 KiB buffer each would cost 256 MB for a thousand
-idle clients. Large buffers are kept warm too, because a fresh megabyte from the allocator costs
-more page faults than the copy it saves.
+idle clients. Nor does one that stopped after the first bytes of a frame (see ``link``). Large
+buffers are kept warm too, because a fresh megabyte from the allocator costs more page faults
+than the copy it saves.
 """
 
 _SIZE_USUAL = 1 << 18

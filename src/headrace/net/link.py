@@ -38,6 +38,7 @@ _SIZE = Struct(">i").unpack_from
 IN_FLIGHT_MAX = 128
 # Kafka keeps 100 parts far below this too; Linux takes at most IOV_MAX = 1024 in one call.
 _PARTS_PER_SEND = 512
+_REST_SIZE_MAX = 1 << 14
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _HAS_SENDFILE = hasattr(os, "sendfile")
 # What ``sendfile`` says of the file. Everything else is taken for the socket's: a client that
@@ -123,6 +124,7 @@ class Link:
         "_buffer",
         "_read_at",
         "_filled_to",
+        "_rest",
         "_frame_size_hint",
         "_out",
         "_slots",
@@ -158,6 +160,7 @@ class Link:
         self._buffer: Buffer | None = None  # borrowed only while bytes are pending
         self._read_at = 0
         self._filled_to = 0
+        self._rest = b""  # a short beginning of a frame, kept without a buffer
         self._frame_size_hint = 0
         self._out: list[Any] = []
         self._slots: deque[Slot] = deque()
@@ -231,6 +234,10 @@ class Link:
         if buffer is None:
             buffer = self._buffer = self._pool.borrow(self._frame_size_hint)
             self._read_at = self._filled_to = 0
+            if self._rest:
+                self._filled_to = len(self._rest)
+                buffer.view[: self._filled_to] = self._rest
+                self._rest = b""
         try:
             filled_to = self._filled_to
             view = buffer.view
@@ -292,6 +299,10 @@ class Link:
                 broken,
             )
             self.close_when_sent()
+        except Exception as bug:  # noqa: BLE001 - the service has an answer to those it foresaw
+            # What was read already must not be handled again with what comes next.
+            _log.error("closing the connection from %s, which met a bug", self, exc_info=bug)
+            self.close()
         finally:
             self._service.turn_ended(self)
             self._in_turn = False
@@ -312,6 +323,12 @@ class Link:
         capacity = len(buffer.view)
         if size_needed:
             self._frame_size_hint = size_needed
+        if pending <= _REST_SIZE_MAX and (size_needed or pending < 4):
+            # Perhaps no more comes for a long time, and ten thousand such clients would hold
+            # gigabytes; to copy so little costs less than the call that receives the rest.
+            self._rest = bytes(buffer.view[read_at:filled_to])
+            self._return_buffer()
+            return True
         if size_needed > capacity and pending == capacity - read_at:
             # Doubling as bytes arrive, not to the announced size at once: memory goes to those
             # who send, not to those who only say that they will.

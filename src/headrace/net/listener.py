@@ -165,14 +165,17 @@ class Listener:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    raise
+                # Also what the network says of the one that came (accept(2) passes that on):
+                # whether the next call would meet it again cannot be known.
+                advice = ""
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    advice = ". Raise the limit on open files (ulimit -n) or lower max.connections"
                 _log.error(
-                    "listener %s pauses accepting with %d connections open: %s. "
-                    "Raise the limit on open files (ulimit -n) or lower max.connections",
+                    "listener %s pauses accepting with %d connections open: %s%s",
                     self.name,
                     len(self._limits.links),
                     error.strerror,
+                    advice,
                 )
                 self._pause_accepting(_PAUSE_S)
                 return

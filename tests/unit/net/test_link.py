@@ -305,8 +305,40 @@ def test_bytes_that_the_service_cannot_understand_close_only_after_earlier_answe
 def test_announced_size_takes_no_memory_before_the_bytes_come():
     async def test(service, peer):
         await peer.send(struct.pack(">i", FRAME_SIZE_MAX) + bytes(1000))
-        await until(lambda: peer.link._filled_to == 1004)
+        await until(lambda: len(peer.link._rest) == 1004)
         assert peer.pool.large_size == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 1000, 16_000])
+def test_the_beginning_of_a_frame_holds_no_buffer_and_is_not_forgotten(size):
+    async def test(service, peer):
+        whole = frame(os.urandom(20_000))
+        await peer.send(frame(b"before") + whole[:size])
+        assert await peer.read_frame() == b"before"
+        await until(lambda: len(peer.link._rest) == size)
+        assert peer.link._buffer is None
+        await peer.send(whole[size:] + frame(b"behind"))
+        assert await peer.read_frame() == whole[4:]
+        assert await peer.read_frame() == b"behind"
+
+    run(test)
+
+
+def test_a_bug_that_nobody_foresaw_costs_the_connection_and_nothing_is_handled_twice():
+    async def test(service, peer):
+        def act(link, body):
+            if body == b"bug":
+                raise ZeroDivisionError("a bug")
+            link.answer([frame(body)])
+
+        service.act = act
+        await peer.send(frame(b"good") + frame(b"bug"))
+        await until(lambda: service.closed)
+        assert service.requests == [b"good", b"bug"]
+        assert service.turns == 1
+        assert len(peer.pool._usual) == 1, "its buffer is back"
 
     run(test)
 

@@ -1,0 +1,76 @@
+"""A listening address whose accept fails."""
+
+import asyncio
+import errno
+import socket
+
+import pytest
+
+from headrace.net import listener as listener_module
+from headrace.net.buffers import BufferPool
+from headrace.net.listener import ConnectionLimits, CreationRate, Listener
+
+
+class Service:
+    def __init__(self, limits):
+        self.limits = limits
+
+    def link_closed(self, link):
+        self.limits.closed(link)
+
+
+class Failing:
+    """A listening socket that fails a few times before it accepts."""
+
+    def __init__(self, sock, code, times):
+        self.sock = sock
+        self.failures = [OSError(code, "failed")] * times
+
+    def accept(self):
+        if self.failures:
+            raise self.failures.pop()
+        return self.sock.accept()
+
+    def __getattr__(self, name):
+        return getattr(self.sock, name)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EPROTO, errno.EPERM, errno.ENETDOWN])
+def test_accepting_goes_on_after_a_pause_whatever_the_network_says(monkeypatch, caplog, code):
+    monkeypatch.setattr(listener_module, "_PAUSE_S", 0)
+
+    async def story():
+        rate = CreationRate(1 << 30)
+        limits = ConnectionLimits(10, 10, {}, rate)
+        listener = Listener(
+            "PLAINTEXT",
+            "127.0.0.1",
+            0,
+            service=Service(limits),
+            limits=limits,
+            pool=BufferPool(1 << 20),
+            frame_size_max=1 << 20,
+            send_buffer_size=None,
+            receive_buffer_size=None,
+            backlog=5,
+            connections_max=10,
+            creation_rate=rate,
+        )
+        port = listener.bind()[1]
+        loop = asyncio.get_running_loop()
+        unhandled = []
+        loop.set_exception_handler(lambda loop, context: unhandled.append(context))
+        listener.accept_from_now_on(loop)
+        listener._sock = Failing(listener._sock, code, times=3)
+        client = socket.create_connection(("127.0.0.1", port))
+        async with asyncio.timeout(10):
+            while not limits.links:  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.001)
+        assert not unhandled
+        assert caplog.text.count("pauses accepting") == 3
+        listener.close()
+        for link in list(limits.links):
+            link.close()
+        client.close()
+
+    asyncio.run(story())
