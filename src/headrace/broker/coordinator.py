@@ -63,6 +63,7 @@ _log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
 Decide = Callable[[S, Ticket, Millis], Outcome]
+Tell = Callable[[S, Millis], Outcome]
 IsLarge = Callable[[S], bool]
 Chunk = Sequence[NewRecord] | PackedRecords
 
@@ -127,7 +128,7 @@ class _Led(Generic[S]):
         self.queue: deque[Callable[[], Awaitable[None] | None]] = deque()  # for when it is free
         self.problem: str | None = None  # why it could not be loaded
         self.appended_end = Offset(0)  # exclusive, of what the shard has replayed
-        self.to_be_told: list[Callable[[S, Millis], Outcome]] = []  # came while it was loading
+        self.to_be_told: list[Tell[S]] = []  # came while it was loading
         self.uncommitted: deque[_Uncommitted] = deque()
         self.waiting: dict[Ticket, asyncio.Future[Any]] = {}
 
@@ -205,17 +206,25 @@ class Coordinator(Generic[S]):
         now = self._clock.now()
         return self._carry_out(led, decide(led.shard, ticket, now), ticket, now)
 
-    def tell_all(self, decide: Callable[[S, Millis], Outcome]) -> None:
-        """An event without a request, for every shard; those being loaded hear of it then."""
+    def tell(self, partition: int, decide: Tell[S]) -> None:
+        """An event that nobody waits for. Raises Rejected if the shard cannot be asked."""
+        self._tell_or_enqueue(self._find(partition), decide)
+
+    def tell_all(self, decide: Tell[S]) -> None:
+        """The same for every shard; those being loaded hear of it then."""
         for led in list(self._led.values()):
-            if self._is_current(led) and led.is_taken:
-                self._enqueue(led, lambda led=led: self._tell_one(led, decide))  # type: ignore[misc]
-            elif self._is_current(led):
-                self._tell_one(led, decide)
+            if self._is_current(led):
+                self._tell_or_enqueue(led, decide)
             elif not led.is_loaded:
                 led.to_be_told.append(decide)
 
-    def _tell_one(self, led: _Led[S], decide: Callable[[S, Millis], Outcome]) -> None:
+    def _tell_or_enqueue(self, led: _Led[S], decide: Tell[S]) -> None:
+        if led.is_taken:
+            self._enqueue(led, lambda: self._tell(led, decide))
+        else:
+            self._tell(led, decide)
+
+    def _tell(self, led: _Led[S], decide: Tell[S]) -> None:
         now = self._clock.now()
         self._run(led, decide(led.shard, now), now)
 
@@ -240,11 +249,7 @@ class Coordinator(Generic[S]):
             raise
         led.is_taken = False
         self._broker.dispatch.serve_committed()
-        # Its deadlines were not looked at meanwhile.
-        if self._is_current(led) and (deadline := led.shard.next_deadline()) is not None:
-            now = self._clock.now()
-            if deadline < self._timer_at:
-                self._arm(deadline, now)
+        self._arm_for(led, self._clock.now())  # its deadlines were not looked at meanwhile
 
     async def _ask_queued(
         self, led: _Led[S], decide: Decide[S], ticket: Ticket, is_large: IsLarge[S] | None
@@ -307,6 +312,7 @@ class Coordinator(Generic[S]):
             except Rejected as refusal:
                 answered = self._refuse(led, replies, refusal, own)
                 if answered or not led.is_loaded:
+                    self._arm_for(led, now)
                     raise
                 effects = replies = ()
         answer: Any = None
@@ -321,9 +327,7 @@ class Coordinator(Generic[S]):
                 self._run_effects(led, effects)
         elif replies or effects:
             self._hold_back(led, replies, effects, now)
-        deadline = led.shard.next_deadline()
-        if deadline is not None and deadline < self._timer_at:
-            self._arm(deadline, now)
+        self._arm_for(led, now)
         if answer is None:
             answer = led.waiting[own] = self._broker.loop.create_future()
         return answer
@@ -336,13 +340,11 @@ class Coordinator(Generic[S]):
                 self._write(led, outcome, now)
             except Rejected as refusal:
                 self._refuse(led, replies, refusal)
-                return
+                replies, effects = (), ()
         if replies or effects:
             self._hold_back(led, replies, effects, now)
             self._let_go_committed(led)
-        deadline = led.shard.next_deadline()
-        if deadline is not None and deadline < self._timer_at:
-            self._arm(deadline, now)
+        self._arm_for(led, now)
 
     def _refuse(
         self, led: _Led[S], replies: Iterable[Reply], refusal: Rejected, own: Ticket | None = None
@@ -674,6 +676,11 @@ class Coordinator(Generic[S]):
             self._drop(led, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     # -- time -----------------------------------------------------------------------------
+
+    def _arm_for(self, led: _Led[S], now: Millis) -> None:
+        deadline = led.shard.next_deadline()
+        if deadline is not None and deadline < self._timer_at and led.is_loaded:
+            self._arm(deadline, now)
 
     def _arm(self, deadline: float, now: Millis) -> None:
         if self._is_closed:

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.coordinator import Coordinator, Decide
 from headrace.broker.markers import Codes, Marker, Markers
 from headrace.core import features
-from headrace.core.outcome import Outcome, Reply, Ticket
+from headrace.core.outcome import Outcome, Ticket
 from headrace.core.topics import TRANSACTIONS_TOPIC
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, TopicPartition
-from headrace.wire.schema import Message
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
@@ -35,8 +34,6 @@ RETRIED = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-_SECOND_GENERATION = 2  # the transaction version that such a client speaks
-_TOLD = Message()  # what an event that nobody asked for is answered with
 
 
 class Transactions(Coordinator["TransactionShard"]):
@@ -105,7 +102,9 @@ class Transactions(Coordinator["TransactionShard"]):
 
         def told(codes: Codes) -> None:
             all_codes = {**codes, **dict.fromkeys(gone, ErrorCode.NONE)}
-            self._tell(partition, lambda shard, now: shard.markers_answered(effect, all_codes, now))
+            self._tell_if_led(
+                partition, lambda shard, now: shard.markers_answered(effect, all_codes, now)
+            )
 
         if not present:
             told({})
@@ -119,23 +118,14 @@ class Transactions(Coordinator["TransactionShard"]):
         )
         self.markers.write(marker, present, told)
 
-    def _tell(
+    def _tell_if_led(
         self, partition: int, decide: Callable[["TransactionShard", Millis], Outcome]
     ) -> None:
-        """An event that no client waits for."""
         try:
-            pending = self.ask_partition(
-                partition,
-                lambda shard, ticket, now: (
-                    decide(shard, now) + Outcome(replies=(Reply(ticket, _TOLD),))
-                ),
-            )
+            self.tell(partition, decide)
         except Rejected as refusal:
-            # Not led here any more, or not written: whoever loads the shard next goes on.
+            # Not led here any more: whoever loads the shard next goes on.
             _log.info("%s-%d: %s", self.topic, partition, refusal)
-            return
-        if isinstance(pending, asyncio.Future):
-            pending.add_done_callback(asyncio.Future.exception)  # nobody else looks at it
 
     async def _draw_producer_id(self, partition: int) -> None:
         try:
@@ -148,7 +138,7 @@ class Transactions(Coordinator["TransactionShard"]):
             shard.producer_id_drawn(producer_id)
             return Outcome()
 
-        self._tell(partition, give)
+        self._tell_if_led(partition, give)
 
     def committed(self, replica: "Replica") -> None:
         if replica.topic_partition.topic == TRANSACTIONS_TOPIC:
@@ -236,9 +226,7 @@ class Transactions(Coordinator["TransactionShard"]):
     ) -> "Codes | asyncio.Future[Any]":
         def decide(shard: "TransactionShard", ticket: Ticket, now: Millis) -> Outcome:
             if adds:
-                return shard.add_partitions(
-                    ticket, transactional_id, producer, partitions, _SECOND_GENERATION, now
-                )
+                return shard.enlist(ticket, transactional_id, producer, partitions, now)
             return shard.verify_partitions(ticket, transactional_id, producer, partitions, now)
 
         try:
@@ -249,6 +237,10 @@ class Transactions(Coordinator["TransactionShard"]):
 
 
 def _codes_of(answer: Any) -> Codes:
+    from headrace.core.transactions.answers import Enlisted
+
+    if isinstance(answer, Enlisted):
+        return answer.codes
     return {
         TopicPartition(topic.name, partition.partition_index): ErrorCode(
             partition.partition_error_code

@@ -531,3 +531,24 @@ async def test_a_shard_is_woken_when_its_time_has_come(tmp_path):
         shard = shard_of(coordinator)
         assert len(shard.rung) == 1 and shard.texts == {b"rung": b"yes"}
         assert shard_of(coordinator, 1).rung == []
+
+
+@in_loop
+async def test_a_shard_is_woken_also_if_what_it_decided_could_not_be_written(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        leadership = broker.replica(TOPIC, 0).leadership
+        leadership.replicas, leadership.min_insync_replicas = frozenset({1, 2}), 2
+
+        def try_later(shard, now):
+            shard.rings_at = now + 20
+            return Outcome((NewRecord(b"k", b"v"),))
+
+        def asked(shard, ticket, now):
+            return try_later(shard, now) + shard.read(ticket, b"k")
+
+        shard = shard_of(coordinator)
+        coordinator.tell(0, try_later)
+        await until(lambda: len(shard.rung) == 1)
+        with pytest.raises(Rejected):
+            coordinator.ask_partition(0, asked)
+        await until(lambda: len(shard.rung) == 2)

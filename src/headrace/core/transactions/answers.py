@@ -14,6 +14,15 @@ def answer(ticket: Ticket, response: Message) -> Outcome:
     return Outcome(replies=(Reply(ticket, response),))
 
 
+class Enlisted(Message):
+    """What a broker's own question is answered with; it does not leave the process."""
+
+    __slots__ = ("codes",)
+
+    def __init__(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
+        self.codes = codes
+
+
 def results(
     transactional_id: str,
     partitions: Sequence[TopicPartition],
@@ -46,8 +55,10 @@ def end_refused(ticket: Ticket, code: ErrorCode) -> Outcome:
     return answer(ticket, m.EndTxnResponse(error_code=code))
 
 
-def ended(at_rest: Transaction) -> m.EndTxnResponse:
-    return m.EndTxnResponse(producer_id=at_rest.producer_id, producer_epoch=at_rest.producer_epoch)
+def ended(transaction: Transaction) -> m.EndTxnResponse:
+    """What the client is to use next; until then it is told CONCURRENT_TRANSACTIONS."""
+    producer_id, producer_epoch = transaction.producer_when_completed()
+    return m.EndTxnResponse(producer_id=producer_id, producer_epoch=producer_epoch)
 
 
 def not_described(

@@ -207,7 +207,7 @@ class TransactionShard:
             started_at=NEVER,
             updated_at=now,
         )
-        self._remember_last_epoch(changed, last_epoch)
+        self._remember_last_epoch(known.transactional_id, (producer_id, producer_epoch), last_epoch)
         handed = m.InitProducerIdResponse(producer_id=producer_id, producer_epoch=producer_epoch)
         return Outcome((self._record(changed),), (Reply(ticket, handed),))
 
@@ -231,14 +231,40 @@ class TransactionShard:
         now: Millis,
     ) -> Outcome:
         """Begin or widen a transaction: all of the partitions, or none."""
+        code, records = self._adding(
+            transactional_id, producer, partitions, client_transaction_version, now
+        )
+        added = answers.results(transactional_id, partitions, code)
+        return Outcome(records, (Reply(ticket, added),))
+
+    def enlist(
+        self,
+        ticket: Ticket,
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: Sequence[TopicPartition],
+        now: Millis,
+    ) -> Outcome:
+        """The same for a broker that is about to write there (KIP-890); answered ``Enlisted``."""
+        code, records = self._adding(transactional_id, producer, partitions, EPOCH_BUMP, now)
+        enlisted = answers.Enlisted(dict.fromkeys(partitions, code))
+        return Outcome(records, (Reply(ticket, enlisted),))
+
+    def _adding(
+        self,
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: Sequence[TopicPartition],
+        client_transaction_version: int,
+        now: Millis,
+    ) -> tuple[ErrorCode, tuple[NewRecord, ...]]:
         known = self.transactions.get(transactional_id)
         code = self._refusal(known, producer)
         if known is None or code is not ErrorCode.NONE:
-            return answer(ticket, answers.results(transactional_id, partitions, code))
-        added = answers.results(transactional_id, partitions, ErrorCode.NONE)
+            return code, ()
         ongoing = known.state is State.ONGOING
         if ongoing and known.partitions.issuperset(partitions):
-            return answer(ticket, added)
+            return code, ()
         changed = known._replace(
             previous_producer_id=known.producer_id,
             state=State.ONGOING,
@@ -247,7 +273,7 @@ class TransactionShard:
             updated_at=now,
             client_transaction_version=client_transaction_version,
         )
-        return Outcome((self._record(changed),), (Reply(ticket, added),))
+        return code, (self._record(changed),)
 
     def verify_partitions(
         self,
@@ -368,9 +394,8 @@ class TransactionShard:
         self, ticket: Ticket, known: Transaction, commit: bool, now: Millis
     ) -> Outcome:
         prepared = self._prepared(known, commit, now, known.bumped(), version=EPOCH_BUMP)
-        # What the client is to use next. Until the markers are written it is told
-        # CONCURRENT_TRANSACTIONS.
-        return self._ending(prepared) + answer(ticket, answers.ended(prepared.completed(now)))
+        reply = Reply(ticket, answers.ended(prepared))
+        return self._ending(prepared)._replace(replies=(reply,))
 
     def _fence(self, known: Transaction, now: Millis) -> Outcome:
         """Abort a transaction against its producer's will; the bumped epoch shuts it out."""
@@ -402,7 +427,9 @@ class TransactionShard:
             client_transaction_version=version,
         )
         if version >= EPOCH_BUMP:
-            self._remember_last_epoch(prepared.completed(now), known.producer_epoch)
+            self._remember_last_epoch(
+                known.transactional_id, prepared.producer_when_completed(), known.producer_epoch
+            )
         # Without partitions nobody waits for a marker.
         return prepared if prepared.partitions else prepared.completed(now)
 
@@ -591,10 +618,13 @@ class TransactionShard:
             self._just_written = record.value, transaction
         return record
 
-    def _remember_last_epoch(self, changed: Transaction, last_epoch: ProducerEpoch) -> None:
-        self._handed_out[changed.transactional_id] = _HandedOut(
-            changed.producer_id, changed.producer_epoch, last_epoch
-        )
+    def _remember_last_epoch(
+        self,
+        transactional_id: str,
+        producer: tuple[ProducerId, ProducerEpoch],
+        last_epoch: ProducerEpoch,
+    ) -> None:
+        self._handed_out[transactional_id] = _HandedOut(*producer, last_epoch)
 
     def _last_epoch(self, known: Transaction) -> ProducerEpoch:
         handed_out = self._handed_out.get(known.transactional_id)

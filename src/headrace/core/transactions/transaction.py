@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from enum import IntEnum
 from functools import lru_cache
+from struct import Struct
 from typing import NamedTuple
 
 from headrace.core.outcome import NewRecord
@@ -30,6 +31,14 @@ LAST_EPOCH = ProducerEpoch(32767)
 # Levels of the feature ``transaction.version``.
 FLEXIBLE_RECORDS = 1  # records of __transaction_state have tagged fields
 EPOCH_BUMP = 2  # KIP-890 part 2: every end bumps the epoch, Produce adds its partitions itself
+
+
+# A value of version 1: version, producer id, epoch, timeout, state · partitions · last update,
+# start · tagged fields, each a number, a size and itself.
+_VALUE_HEAD = Struct(">hqhib")
+_VALUE_TIMES = Struct(">qq")
+_TAGGED_ID = Struct(">BBq")
+_TAGGED_VERSION = Struct(">BBh")
 
 
 class State(IntEnum):
@@ -104,12 +113,18 @@ class Transaction(NamedTuple):
     def bumped(self) -> ProducerEpoch:
         return ProducerEpoch(min(self.producer_epoch + 1, LAST_EPOCH))
 
+    def producer_when_completed(self) -> tuple[ProducerId, ProducerEpoch]:
+        """The next producer id if one was prepared, else the same pair."""
+        if self.next_producer_id != NO_PRODUCER_ID:
+            return self.next_producer_id, ProducerEpoch(0)
+        return self.producer_id, self.producer_epoch
+
     def completed(self, now: Millis) -> "Transaction":
-        """After the markers: at rest, under the next producer id if one was prepared."""
-        rotates = self.next_producer_id != NO_PRODUCER_ID
+        """After the markers: at rest."""
+        producer_id, producer_epoch = self.producer_when_completed()
         return self._replace(
-            producer_id=self.next_producer_id if rotates else self.producer_id,
-            producer_epoch=ProducerEpoch(0) if rotates else self.producer_epoch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
             previous_producer_id=self.producer_id,
             next_producer_id=NO_PRODUCER_ID,
             state=State.COMPLETE_COMMIT if self.is_commit else State.COMPLETE_ABORT,
@@ -120,22 +135,52 @@ class Transaction(NamedTuple):
 
 def record_of(transaction: Transaction, transaction_version: int) -> NewRecord:
     """The record in the form that the cluster's ``transaction.version`` allows."""
-    value = m.TransactionLogValue(
+    key = key_of(transaction.transactional_id)
+    partitions = None if transaction.state is State.EMPTY else transaction.partitions
+    if transaction_version >= FLEXIBLE_RECORDS:
+        return NewRecord(key, _flexible_value(transaction, partitions))
+    return NewRecord(key, encode_versioned(_plain_value(transaction, partitions), 0))
+
+
+def _plain_value(
+    transaction: Transaction, partitions: frozenset[TopicPartition] | None
+) -> m.TransactionLogValue:
+    """What version 0 has a place for."""
+    return m.TransactionLogValue(
         producer_id=transaction.producer_id,
-        previous_producer_id=transaction.previous_producer_id,
-        next_producer_id=transaction.next_producer_id,
         producer_epoch=transaction.producer_epoch,
         transaction_timeout_ms=transaction.timeout_ms,
         transaction_status=transaction.state,
-        transaction_partitions=(
-            None if transaction.state is State.EMPTY else _by_topic(transaction.partitions)
-        ),
+        transaction_partitions=None if partitions is None else _by_topic(partitions),
         transaction_last_update_timestamp_ms=transaction.updated_at,
         transaction_start_timestamp_ms=transaction.started_at,
-        client_transaction_version=transaction.client_transaction_version,
     )
-    value_version = 1 if transaction_version >= FLEXIBLE_RECORDS else 0
-    return NewRecord(key_of(transaction.transactional_id), encode_versioned(value, value_version))
+
+
+def _flexible_value(
+    transaction: Transaction, partitions: frozenset[TopicPartition] | None
+) -> bytes:
+    """Version 1, by hand: each transaction writes it three times, of the same partitions."""
+    head = _VALUE_HEAD.pack(
+        *(1, transaction.producer_id, transaction.producer_epoch),
+        *(transaction.timeout_ms, transaction.state),
+    )
+    times = _VALUE_TIMES.pack(transaction.updated_at, transaction.started_at)
+    tagged = []
+    if transaction.previous_producer_id != NO_PRODUCER_ID:
+        tagged.append(_TAGGED_ID.pack(0, 8, transaction.previous_producer_id))
+    if transaction.next_producer_id != NO_PRODUCER_ID:
+        tagged.append(_TAGGED_ID.pack(1, 8, transaction.next_producer_id))
+    if transaction.client_transaction_version:
+        tagged.append(_TAGGED_VERSION.pack(2, 2, transaction.client_transaction_version))
+    return b"".join((head, _flexible_partitions(partitions), times, bytes((len(tagged),)), *tagged))
+
+
+@lru_cache(maxsize=4096)
+def _flexible_partitions(partitions: frozenset[TopicPartition] | None) -> bytes:
+    listed = None if partitions is None else _by_topic(partitions)
+    around = encode_versioned(m.TransactionLogValue(transaction_partitions=listed), 1)
+    return around[_VALUE_HEAD.size : -_VALUE_TIMES.size - 1]  # behind the times: no tagged field
 
 
 # Each transaction writes three records of the same key.

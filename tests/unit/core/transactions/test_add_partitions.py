@@ -85,3 +85,19 @@ def test_the_epoch_that_only_fences_cannot_begin_a_transaction():
     coordinator.init()
     assert coordinator.known().producer_epoch == 32767
     assert coordinator.add((producer[0], 32767), 1) is ErrorCode.PRODUCER_FENCED
+
+
+@pytest.mark.parametrize("producer", [(100, 0), (101, 0), (100, 1)])
+def test_a_broker_enlists_partitions_as_a_client_of_the_second_generation_adds_them(producer):
+    brokers, clients = Coordinator(), Coordinator()
+    for coordinator in (brokers, clients):
+        coordinator.init()
+    for numbers in ((1,), (1, 2), (2,)):
+        enlisted = brokers.ask(
+            lambda numbers=numbers: brokers.shard.enlist(
+                1, "tx", producer, partitions(*numbers), brokers.now
+            )
+        )
+        assert list(enlisted.codes) == partitions(*numbers)
+        assert set(enlisted.codes.values()) == {clients.add(producer, *numbers, version=2)}
+    assert brokers.log == clients.log

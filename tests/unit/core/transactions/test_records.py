@@ -1,6 +1,8 @@
 """The records of ``__transaction_state``: Kafka's form, at the version the cluster is at."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.core.transactions.transaction import (
     State,
@@ -12,6 +14,8 @@ from headrace.core.transactions.transaction import (
 )
 from headrace.model.errors import PeerBroken
 from headrace.model.ids import TopicPartition
+from headrace.wire import messages as m
+from headrace.wire.framing import encode_versioned
 from tests.fakes.transactions import Coordinator
 
 ONGOING = Transaction(
@@ -40,6 +44,49 @@ def test_from_version_1_on_everything_is_kept(transaction_version):
     record = record_of(ONGOING, transaction_version)
     assert record.value[:2] == b"\0\x01"
     assert read_value("tx", record.value) == ONGOING
+
+
+ids = st.sampled_from([-1, 0, 1, 2**40])
+small_partitions = st.builds(TopicPartition, st.sampled_from(["a", "b" * 200]), st.integers(0, 300))
+
+
+@given(
+    st.builds(
+        Transaction,
+        st.just("tx"),
+        ids,
+        st.sampled_from([-1, 0, 32_767]),
+        ids,
+        ids,
+        st.sampled_from([1, 2**31 - 1]),
+        st.sampled_from(list(State)),
+        st.frozensets(small_partitions),
+        st.sampled_from([-1, 10**12]),
+        st.sampled_from([0, 10**12]),
+        st.sampled_from([0, 2]),
+    )
+)
+def test_the_value_written_by_hand_is_the_one_of_the_schema(transaction):
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in sorted(transaction.partitions):
+        by_topic.setdefault(topic, []).append(partition)
+    listed = [
+        m.TransactionLogValue.PartitionsSchema(topic=topic, partition_ids=ids)
+        for topic, ids in by_topic.items()
+    ]
+    value = m.TransactionLogValue(
+        producer_id=transaction.producer_id,
+        previous_producer_id=transaction.previous_producer_id,
+        next_producer_id=transaction.next_producer_id,
+        producer_epoch=transaction.producer_epoch,
+        transaction_timeout_ms=transaction.timeout_ms,
+        transaction_status=transaction.state,
+        transaction_partitions=None if transaction.state is State.EMPTY else listed,
+        transaction_last_update_timestamp_ms=transaction.updated_at,
+        transaction_start_timestamp_ms=transaction.started_at,
+        client_transaction_version=transaction.client_transaction_version,
+    )
+    assert record_of(transaction, 2).value == encode_versioned(value, 1)
 
 
 def test_version_0_keeps_what_old_brokers_know():
