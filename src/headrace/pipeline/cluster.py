@@ -233,6 +233,10 @@ class Cluster:
         refuse(found.error, f"topic {name!r}")
         return found
 
+    def existing_topic(self, name: str) -> TopicPicture:
+        """The same for who cannot ask again: waits for brokers that are away."""
+        return self.persistently(lambda: self.topic(name), f"finding topic {name!r}")
+
     def leader(self, topic: str, partition: int) -> int:
         leader = self.topic(topic).leaders.get(partition)
         if leader is None:

@@ -244,7 +244,7 @@ class Markers:
             },
             option="delivery.markerTopic",
         )
-        count = len(cluster.topic(topic).leaders)
+        count = len(cluster.existing_topic(topic).leaders)
         partition = int(partitions_by_key(pa.array([self._key], pa.binary()), count)[0])
         self.place = TopicPartition(topic, partition)
 
@@ -271,7 +271,7 @@ class Markers:
         settings = FetchSettings(
             read_committed=True, poll_timeout_ms=timeout_ms, fail_on_data_loss=False
         )
-        topic_id = self._cluster.topic(self.place.topic).topic_id
+        topic_id = self._cluster.existing_topic(self.place.topic).topic_id
         found = None
         for records in RangeReader(
             self._cluster, Range(self.place, first, end), topic_id, settings
@@ -318,7 +318,7 @@ def stage(
         },
         option="delivery.stagingTopic",
     )
-    count = len(cluster.topic(options.staging_topic).leaders)
+    count = len(cluster.existing_topic(options.staging_topic).leaders)
     staged_at = TopicPartition(options.staging_topic, task % count)
     with BatchSender(
         cluster, Identity(), timeout_ms=options.delivery_timeout_ms, keep_places=True
@@ -346,7 +346,7 @@ def unstaged(cluster: Cluster, staged: Sequence[StagedBatch]) -> Iterator[Encode
     place = staged[0].staged
     last = max(staged, key=lambda batch: batch.base_offset)
     range_ = Range(place, min(wanted), last.base_offset + last.record_count)
-    topic_id = cluster.topic(place.topic).topic_id
+    topic_id = cluster.existing_topic(place.topic).topic_id
     for _, sections in RangeReader(cluster, range_, topic_id, FetchSettings()).batches():
         for header, data in sections:
             batch = wanted.pop(header.base_offset, None)

@@ -337,7 +337,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 fresh.append(place)
         if not fresh:
             return starts
-        there = set(places_of(self._options.subscription.pictures(self._cluster)))
+        pictures = self._cluster.persistently(
+            lambda: self._options.subscription.pictures(self._cluster), "finding new partitions"
+        )
+        there = set(places_of(pictures))
         earliest = self._cluster.list_offsets(
             {place: EARLIEST for place in fresh if place in there},
             read_committed=self._options.fetch.read_committed,

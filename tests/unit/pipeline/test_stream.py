@@ -1,0 +1,58 @@
+"""Planning a batch of a stream while the broker is away for a moment."""
+
+import pytest
+from pyspark.sql.types import BinaryType, StructType
+
+from headrace.model.errors import ErrorCode
+from headrace.model.ids import TopicPartition
+from headrace.pipeline import stream
+from headrace.pipeline.cluster import NO_TOPIC_ID, Cluster, TopicPicture
+from headrace.pipeline.failures import Disconnected
+from headrace.pipeline.offsets import Range
+from headrace.pipeline.options import parse_source
+from headrace.pipeline.stream import StreamOffset, StreamReader
+
+OPTIONS = parse_source(
+    {
+        "kafka.bootstrap.servers": "127.0.0.1:9092",
+        "subscribe": "t",
+        "kafka.retry.backoff.ms": "1",
+    },
+    streaming=True,
+)
+
+
+class Restarting(Cluster):
+    """A cluster of one topic whose only broker hangs up when it is first asked for topics."""
+
+    def __init__(self):
+        super().__init__(OPTIONS.client)
+        self.asked = 0
+
+    def topics(self, names=None, *, create=False):
+        self.asked += 1
+        if self.asked == 1:
+            raise Disconnected("it closed the connection")
+        return {"t": TopicPicture(NO_TOPIC_ID, {0: 1, 1: 1}, ErrorCode.NONE)}
+
+    def list_offsets(self, wanted, *, read_committed, patient=True):
+        return dict.fromkeys(wanted, 0)
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    made = Restarting()
+    monkeypatch.setattr(stream, "shared_cluster", lambda settings: made)
+    return made
+
+
+def test_a_broker_that_restarts_while_new_partitions_are_planned_does_not_stop_the_query(cluster):
+    reader = StreamReader(OPTIONS, StructType().add("value", BinaryType()))
+    old, new = TopicPartition("t", 0), TopicPartition("t", 1)
+
+    planned = reader.partitions(
+        StreamOffset({old: 5}).to_json(), StreamOffset({old: 7, new: 3}).to_json()
+    )
+
+    assert sorted(part.range for part in planned) == [Range(old, 5, 7), Range(new, 0, 3)]
+    assert cluster.asked == 2
