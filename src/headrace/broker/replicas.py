@@ -322,7 +322,10 @@ class Replicas:
         """Carry out effects in order. Nothing here decides, and nothing awaits."""
         for effect in effects:
             match effect:
-                case HighWatermarkAdvanced():
+                case HighWatermarkAdvanced(to):
+                    producers = replica.log.producers
+                    if producers.unreplicated:
+                        producers.high_watermark_advanced(to)
                     self.on_committed(replica)
                 case _:
                     assert_never(effect)

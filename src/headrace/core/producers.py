@@ -99,8 +99,9 @@ class Producers:
     """The producers of one partition. ``append`` must see every batch that has a producer id."""
 
     __slots__ = (
+        "_begun",
         "_changed",
-        "_saved",
+        "_ended",
         "aborted",
         "entries",
         "expiration_ms",
@@ -117,7 +118,10 @@ class Producers:
         # but whose end is not yet below the high watermark.
         self.unreplicated: dict[Offset, Offset] = {}
         self._changed: list[tuple[ProducerId, ProducerEntry | None]] = []
-        self._saved: tuple[dict[Offset, ProducerId], dict[Offset, Offset]] | None = None
+        # First offsets of transactions that began, and with their producers of those that ended,
+        # since the last ``written``.
+        self._begun: list[Offset] = []
+        self._ended: list[tuple[Offset, ProducerId]] = []
         # Ended by what was appended since the last ``written``: the log's
         # transaction index needs them before that.
         self.aborted: list[AbortedTransaction] = []
@@ -170,7 +174,7 @@ class Producers:
 
         if attributes & TRANSACTIONAL:
             if transaction_start < 0:
-                self._save_transactions()
+                self._begun.append(base_offset)
                 transaction_start = base_offset
                 self.ongoing[base_offset] = ProducerId(producer_id)
         elif transaction_start >= 0 and origin != Origin.REPLICATION:
@@ -221,7 +225,7 @@ class Producers:
                 )
         start = entry.transaction_start
         if start >= 0:
-            self._save_transactions()
+            self._ended.append((start, producer_id))
             self.ongoing.pop(start, None)
             self.unreplicated[start] = offset
             if not marker.commit:
@@ -236,15 +240,13 @@ class Producers:
             NO_OFFSET,
         )
 
-    def _save_transactions(self) -> None:
-        if self._saved is None:
-            self._saved = (dict(self.ongoing), dict(self.unreplicated))
-
     def written(self) -> None:
         """What was appended is on disk and cannot be undone any more."""
         self._changed.clear()
-        if self._saved is not None:
-            self._saved = None
+        if self._begun:
+            self._begun.clear()
+        if self._ended:
+            self._ended.clear()
             self.aborted.clear()
 
     def undo(self) -> None:
@@ -255,9 +257,15 @@ class Producers:
             else:
                 self.entries[producer_id] = entry
         self._changed.clear()
-        if self._saved is not None:
-            self.ongoing, self.unreplicated = self._saved
-            self._saved = None
+        for start, producer_id in self._ended:
+            self.ongoing[start] = producer_id
+            del self.unreplicated[start]
+        for start in self._begun:
+            del self.ongoing[start]
+        if self._ended:
+            self.ongoing = dict(sorted(self.ongoing.items()))
+        self._begun.clear()
+        self._ended.clear()
         self.aborted.clear()
 
     # -- what follows from the state ------------------------------------------------------
@@ -371,7 +379,8 @@ class Producers:
         self.ongoing.clear()
         self.unreplicated.clear()
         self._changed.clear()
-        self._saved = None
+        self._begun.clear()
+        self._ended.clear()
         self.aborted.clear()
 
 

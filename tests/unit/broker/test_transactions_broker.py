@@ -224,6 +224,17 @@ def test_a_transaction_is_complete_once_the_followers_have_its_markers(start):
     assert client.last_stable_offset("t", 1) == 2
 
 
+def test_a_partition_that_nobody_reads_remembers_no_transaction_that_has_ended(start):
+    inside, client = start()
+    producers = inside.node.replicas.get("t", 0).log.producers
+    producer = client.start("tx")
+    for sequence in range(3):
+        client.add("tx", producer, "t", 0)
+        assert client.put("tx", producer, "t", b"a", sequence=sequence) is NONE
+        assert client.end("tx", producer, True) is NONE
+        assert (producers.ongoing, producers.unreplicated) == ({}, {})
+
+
 def test_a_leader_that_is_replaced_meanwhile_makes_the_marker_come_again(start):
     inside, client = start()
     producer = client.start("tx")

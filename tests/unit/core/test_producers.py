@@ -260,6 +260,24 @@ def test_what_was_not_written_is_undone(partition):
     assert partition.send(2, 5, producer=1) is None
 
 
+def test_undoing_leaves_open_transactions_in_the_order_they_began(partition):
+    producers = partition.producers
+    for producer in (1, 2, 3):
+        partition.send(0, producer=producer, transactional=True)
+    partition.end(commit=True, producer=3)
+    producers.written()
+    ongoing, unreplicated = list(producers.ongoing.items()), dict(producers.unreplicated)
+
+    partition.end(commit=True, producer=1)
+    partition.send(0, producer=4, transactional=True)
+    partition.end(commit=False, producer=4)
+    partition.send(1, producer=3, transactional=True)
+    producers.undo()
+    assert list(producers.ongoing.items()) == ongoing
+    assert producers.unreplicated == unreplicated
+    assert producers.first_unstable_offset == 0
+
+
 def test_what_was_written_is_not_undone(partition):
     partition.send(0, transactional=True)
     partition.producers.written()
