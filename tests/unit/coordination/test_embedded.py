@@ -262,8 +262,8 @@ asyncio.run(main())
 @pytest.mark.torture
 def test_what_was_acknowledged_survives_a_kill(tmp_path, torture_rounds):
     last = -1
-    for _ in range(torture_rounds):
-        folder = tmp_path / str(last)
+    for round_number in range(torture_rounds):
+        folder = tmp_path / str(round_number)
         folder.mkdir()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         child = subprocess.Popen(
