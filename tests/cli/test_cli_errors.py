@@ -33,6 +33,26 @@ def test_a_wrong_choice_is_named_with_those_there_are(headrace):
     assert "Invalid value for 'KIND': 'kind' is not one of 'topic', 'broker'" in err
 
 
+def test_a_value_that_is_no_number_is_said_in_plain_words(headrace, topic):
+    err = headrace("topics", "create", topic, "-p", "many", status=2).err
+    assert err.splitlines()[-1].endswith("'--partitions': it should be a valid integer")
+
+
+def test_a_misspelt_command_is_answered_with_the_one_that_is_meant(headrace):
+    assert "Did you mean 'list'?" in headrace("topics", "lst", status=2).err
+
+
+def test_the_word_help_is_understood(headrace):
+    assert headrace("help").out == headrace("--help").out
+    assert headrace("help", "topics", "list").out == headrace("topics", "list", "--help").out
+
+
+def test_a_broker_is_reached_for_before_a_client_is_made(headrace):
+    # One that cannot connect would hold up whoever presses Ctrl-C.
+    ran = headrace("topics", "list", "-b", "127.0.0.1:1", "-X", "no.such=1", status=1)
+    assert "cannot reach a broker" in ran.err
+
+
 @pytest.mark.parametrize("address", ["9092:", "host:port", ":9092"])
 def test_an_address_that_is_none_is_wrong_usage(headrace, address):
     assert "HOST:PORT" in headrace("topics", "list", "-b", address, status=2).err

@@ -68,9 +68,21 @@ def test_a_group_is_listed_and_described_with_its_lag_and_members(
         "HOST", "CLIENT-ID",
     ]  # fmt: skip
     consumer.close()
+    members = headrace("groups", "members", group)
+    assert "has no active members" in members.err and members.out == ""
     described = headrace("groups", "describe", group)
     assert "has no active members" in described.err
     assert described.lines[0].split()[-1] == "LAG", "no column for readers where there are none"
+
+
+def test_all_groups_are_described_when_asked_and_none_by_mistake(broker, headrace, filled):
+    groups = {f"one-of-{filled}", f"two-of-{filled}"}
+    for group in groups:
+        read_some(broker, filled, group, 20)
+    rows = headrace("groups", "describe", "--all", "--format", "json").document
+    assert groups <= {row["group"] for row in rows}
+    assert "--all" in headrace("groups", "describe", "--format", "json", status=2).err
+    assert "--all" in headrace("groups", "describe", "--all", groups.pop(), status=2).err
 
 
 def offsets_of(headrace, group):

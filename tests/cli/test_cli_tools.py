@@ -1,5 +1,10 @@
 """``headrace perf`` and ``headrace dump-log`` against what a live broker wrote."""
 
+import signal
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
 PERCENTILES = {"p50", "p75", "p90", "p95", "p99", "p99.9", "max"}
 
 
@@ -31,6 +36,27 @@ def test_perf_latency_draws_its_percentiles(headrace, topic):
     assert told["end_to_end_ms"]["max"] >= told["acknowledgement_ms"]["p50"]
     drawn = headrace("perf", "latency", topic, "-n", "20").out
     assert "end to end, ms" in drawn and "█" in drawn
+
+
+def first_offset_beyond(broker, topic, offset):
+    """Waits until the topic holds so many records."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "watches"})
+    partition = TopicPartition(topic, 0)
+    while consumer.get_watermark_offsets(partition, timeout=20, cached=False)[1] <= offset:
+        pass
+    consumer.close()
+
+
+@pytest.mark.parametrize("verb", ["produce", "latency"])
+def test_ctrl_c_ends_a_measurement_without_a_trace(headrace, topic, broker, start, verb):
+    headrace("topics", "create", topic)
+    rate = ("--rate", "2000") if verb == "produce" else ()
+    process = start("perf", verb, topic, "-n", "10000000", *rate)
+    first_offset_beyond(broker, topic, 10)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, b"")
+    assert (b"records_per_s" in out) == (verb == "produce"), "what was measured is shown"
 
 
 def test_dump_log_shows_what_was_produced(headrace, topic, broker):

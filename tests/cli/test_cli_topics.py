@@ -38,6 +38,16 @@ def test_describe_gives_one_document(headrace, topic):
     }
 
 
+def test_a_topics_id_is_spelled_as_on_disk(headrace, topic, broker):
+    names = [f"{topic}-{number}" for number in range(12)]
+    headrace("topics", "create", *names)
+    for described in headrace("topics", "describe", *names, "--format", "json").document:
+        file = broker.data / f"{described['name']}-0" / "partition.metadata"
+        [dump] = headrace("dump-log", str(file), "--format", "json").document
+        assert dump["entries"] == [{"topic_id": described["topic_id"]}]
+        assert described["topic_id"] in headrace("topics", "describe", described["name"]).out
+
+
 def test_one_row_that_fails_makes_the_command_fail(headrace, topic):
     headrace("topics", "create", topic)
     ran = headrace("topics", "create", topic, f"{topic}-b", "--format", "json", status=1)

@@ -4,8 +4,9 @@ librdkafka's own log lines are kept quiet; what they would say comes out once,
 as the reason in our one-line error.
 """
 
+import contextlib
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -115,14 +116,14 @@ class Connection:
             **self._settings,
             "bootstrap.servers": self.bootstrap,
         }
+        # Before there is a client: one that cannot connect takes seconds to give up at Ctrl-C.
+        self._reach()
         try:
-            client = kind(settings)
+            return kind(settings)
         except (KafkaException, ValueError, TypeError) as failure:
             reason = failure.args[0]
             text = reason.str() if isinstance(reason, KafkaError) else str(reason)
             raise CommandFailed(f"client settings: {text}", WRONG_USAGE) from None
-        self._reach()
-        return client
 
     def has_lost_all_brokers(self) -> bool:
         """Whether every broker went away since this was last asked."""
@@ -160,6 +161,20 @@ class Connection:
             f"{what}. Start one with 'headrace serve', or name another with -b HOST:PORT "
             "or HEADRACE_BOOTSTRAP"
         )
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C while a producer waits: the client loses it, and a SystemError without a word comes.
+
+    Seen with confluent-kafka 2.16; a KeyboardInterrupt passes as it is.
+    """
+    try:
+        yield
+    except SystemError as failure:
+        if "without setting an exception" not in str(failure):
+            raise
+        raise KeyboardInterrupt from None
 
 
 def parsed_address(text: str) -> tuple[str, int]:

@@ -136,7 +136,8 @@ def consume(
 ) -> None:
     """Print the records of a topic; without further word those that come from now on.
 
-    Without --group it reads the partitions directly and commits nothing. Ctrl-C leaves cleanly,
+    Without --group it reads the partitions directly and commits nothing (the client library asks
+    for a coordinator all the same, so the broker makes __consumer_offsets). Ctrl-C leaves cleanly,
     with a count on stderr and status 0. If --timeout ends it before --max records came, the
     status is 1.
     """

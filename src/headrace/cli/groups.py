@@ -34,6 +34,7 @@ app = noun(
     "headrace groups reset billing --topic orders --to earliest --execute",
 )
 
+OptionalGroups = Annotated[list[str] | None, typer.Argument(metavar="GROUP", hidden=True)]
 Groups = Annotated[list[str], typer.Argument(metavar="GROUP", hidden=True)]
 Group = Annotated[str, typer.Argument(metavar="GROUP", hidden=True)]
 Topics = Annotated[
@@ -68,17 +69,10 @@ def list_groups(
     format: OutputFormat = Format.TABLE,
 ) -> None:
     """List groups with their state and protocol."""
-    connection = Connection(bootstrap, settings, client_file)
-    admin = connection.admin()
-    future = admin.list_consumer_groups(request_timeout=ANSWER_TIMEOUT_S)
-    try:
-        listed = connection.answer(future, "listing groups")
-    except KafkaException as failure:
-        raise connection.failed(failure, "listing groups") from None
-    rows = sorted(
+    rows = [
         (one.group_id, _name(one.state), _name(one.type) if one.type is not None else None)
-        for one in listed.valid
-    )
+        for one in _listed(Connection(bootstrap, settings, client_file))
+    ]
     if format is Format.JSON:
         output.document([{"group": g, "state": s, "type": t} for g, s, t in rows])
     else:
@@ -87,27 +81,29 @@ def list_groups(
 
 @app.command(
     no_args_is_help=True,
-    epilog=examples("headrace groups describe billing", "headrace groups describe billing audit"),
+    epilog=examples("headrace groups describe billing audit", "headrace groups describe --all"),
 )
 def describe(
-    groups: Groups,
+    groups: OptionalGroups = None,
+    everyone: Annotated[bool, typer.Option("--all", help="All groups there are.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
     """Show committed offset, log end and lag of every partition, and its reader."""
+    if bool(groups) == everyone:
+        raise values.wrong("name the groups, or give --all")
     connection = Connection(bootstrap, settings, client_file)
     rows: list[Progress] = []
     failures = []
-    for group in groups:
+    for group in groups or [one.group_id for one in _listed(connection)]:
         try:
             described = group_requests.describe(connection, group)
         except output.CommandFailed as failure:
             failures.append(str(failure))
             continue
-        if not described.members:
-            output.note(f"Consumer group '{group}' has no active members.")
+        _note_absence(group, described)
         rows += _progress(connection, group, described)
     if format is Format.JSON:
         output.document([row._asdict() for row in rows])
@@ -143,6 +139,7 @@ def members(
     """Show the members of a group and what each reads."""
     connection = Connection(bootstrap, settings, client_file)
     described = group_requests.describe(connection, group)
+    _note_absence(group, described)
     if format is Format.JSON:
         output.document(
             [
@@ -159,7 +156,7 @@ def members(
                 for member in described.members
             ]
         )
-    else:
+    elif described.members:
         output.table(
             ["CONSUMER-ID", "INSTANCE-ID", "CLIENT-ID", "HOST", "#PARTITIONS", "ASSIGNMENT"],
             [
@@ -292,6 +289,20 @@ def delete_offsets(
 def _name(value: Any) -> str:
     """``STABLE`` and ``PREPARING_REBALANCING`` of the client as Kafka's tools print them."""
     return "".join(word.capitalize() for word in value.name.split("_"))
+
+
+def _listed(connection: Connection) -> list[Any]:
+    future = connection.admin().list_consumer_groups(request_timeout=ANSWER_TIMEOUT_S)
+    try:
+        listed = connection.answer(future, "listing groups")
+    except KafkaException as failure:
+        raise connection.failed(failure, "listing groups") from None
+    return sorted(listed.valid, key=lambda one: str(one.group_id))
+
+
+def _note_absence(group: str, described: group_requests.Described) -> None:
+    if not described.members:
+        output.note(f"Consumer group '{group}' has no active members.")
 
 
 def _progress(

@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> int:
     """What ``main`` does, with failures raised."""
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     if arguments[:1] and arguments[0] in _WITHOUT_TYPER:
         return _run_without_typer(arguments)
 

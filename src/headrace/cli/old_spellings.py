@@ -40,6 +40,11 @@ def translated(arguments: Sequence[str]) -> Translation | Refusal:
             if not rest and script not in _WITHOUT_ARGUMENTS:
                 return Translation([_SCRIPTS[script].noun, "--help"])
             return _SCRIPTS[script].translate(rest)
+        if script.startswith(_FOREIGN):
+            raise _Refused(
+                f"{script} has no equivalent here; 'headrace --help' shows what there is, and "
+                "Kafka's own scripts can be used with this broker"
+            )
         if first in _NOUNS and any(word.partition("=")[0] in _MARKS[first] for word in rest):
             return _SCRIPTS[_NOUNS[first]].translate(rest)
     except _Refused as refused:
@@ -652,6 +657,7 @@ def _consumer_groups(arguments: Sequence[str]) -> Translation:
             "--type",
             "--verbose",
             "--all-topics",
+            "--all-groups",
             "--execute",
             "--dry-run",
             "--new-consumer",
@@ -668,7 +674,14 @@ def _consumer_groups(arguments: Sequence[str]) -> Translation:
     action = _only("kafka-consumer-groups", given, _GROUP_ACTIONS)
     if action == "--list":
         return _said(["groups", "list"], given)
+    if "--state" in given.flags:
+        raise _Refused(
+            "kafka-consumer-groups --describe --state: 'headrace groups list' shows the state of "
+            "all groups"
+        )
     named = given.all("--group")
+    if action == "--describe" and {"--all-groups", "--members"} & given.flags == {"--all-groups"}:
+        return _said(["groups", "describe", "--all"], given)
     if not named:
         raise _Refused(f"kafka-consumer-groups {action}: --group is missing")
     match action:
@@ -931,6 +944,8 @@ _SCRIPTS = {
     "kafka-dump-log": _Script("dump-log", _dump_log),
 }
 _WITHOUT_ARGUMENTS = ("kafka-server-stop",)
+# How the names of all other scripts of Kafka begin.
+_FOREIGN = ("kafka-", "connect-", "zookeeper-")
 
 # A Headrace noun, the script whose options it also takes, and what betrays them.
 _NOUNS = {
@@ -938,9 +953,11 @@ _NOUNS = {
     "configs": "kafka-configs",
     "produce": "kafka-console-producer",
     "consume": "kafka-console-consumer",
+    "groups": "kafka-consumer-groups",
 }
 _MARKS = {
     "topics": {*_TOPIC_ACTIONS},
+    "groups": {*_GROUP_ACTIONS},
     "configs": {"--alter", "--describe", "--entity-type", "--add-config", "--delete-config"},
     "produce": {
         "--topic",

@@ -4,6 +4,7 @@ The stock client does the work, driven from Python, so at small records the
 figures are bounded by this process rather than by the broker.
 """
 
+import contextlib
 import random
 import string
 import time
@@ -14,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from headrace.cli import offsets as offsets_of
 from headrace.cli import output, values
-from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained, interruptible
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -87,9 +88,14 @@ def perf_produce(
         }
     )
     sent = _Sent()
+    interrupted = False
     started_at = time.perf_counter()
     try:
-        _send_all(connection, producer, topic, _payloads(value_size), records, rate, sent)
+        with interruptible():
+            _send_all(connection, producer, topic, _payloads(value_size), records, rate, sent)
+    except KeyboardInterrupt:
+        # What was measured until then is what somebody waited for.
+        interrupted = True
     finally:
         output.progress_over()
     seconds = time.perf_counter() - started_at
@@ -104,6 +110,8 @@ def perf_produce(
         sent.latency,
         "acknowledgement",
     )
+    if interrupted:
+        output.leave(output.INTERRUPTED)
     if sent.failed:
         raise output.CommandFailed(f"{sent.failed} records failed, the last: {sent.last_failure}")
 
@@ -204,7 +212,7 @@ def perf_latency(
     )
     consumer = connection.consumer({"fetch.wait.max.ms": 500, "fetch.error.backoff.ms": 0})
     acknowledged, delivered = Percentiles(), Percentiles()
-    try:
+    with contextlib.closing(consumer), interruptible():
         _prepare(connection, producer, consumer, topic, payload)
         for number in range(records):
             sent_at = time.perf_counter()
@@ -214,8 +222,6 @@ def perf_latency(
             acknowledged.add(time.perf_counter() - sent_at)
             _receive(connection, consumer, topic)
             delivered.add(time.perf_counter() - sent_at)
-    finally:
-        consumer.close()
     _show(
         format,
         {

@@ -10,7 +10,7 @@ import typer
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from headrace.cli import output, values
-from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained, interruptible
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -169,14 +169,12 @@ def produce(
     sending = Sending(producer, topic, partition, line_format)
     interrupted = False
     try:
-        if sys.stdin.isatty():
-            output.note(f"One record to {topic} per line; Ctrl-D ends.")
-            sending.send_typed(sys.stdin.buffer)
-        else:
-            sending.send(sys.stdin.buffer)
+        with interruptible():
+            sending.send_all()
     except KeyboardInterrupt:
         interrupted = not sys.stdin.isatty()
-    sending.finish()
+    with interruptible():
+        sending.finish()
     if format is Format.JSON:
         output.document(
             {
@@ -209,6 +207,14 @@ class Sending:
         self._line_format = line_format
         self._started_at = time.monotonic()
         self._shown_at = self._started_at
+
+    def send_all(self) -> None:
+        """What stands on stdin, up to its end."""
+        if sys.stdin.isatty():
+            output.note(f"One record to {self._topic} per line; Ctrl-D ends.")
+            self.send_typed(sys.stdin.buffer)
+        else:
+            self.send(sys.stdin.buffer)
 
     def send(self, lines: Iterable[bytes]) -> None:
         for line in lines:

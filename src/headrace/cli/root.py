@@ -61,7 +61,8 @@ class _InOurOrder(TyperGroup):
             return super().invoke(ctx)
         except typer.BadParameter as wrong:
             # pydantic's words, which newer typers pass on.
-            wrong.message = wrong.message.removeprefix("Value error, ")
+            plain, _, _ = wrong.message.removeprefix("Value error, ").partition(", unable to parse")
+            wrong.message = plain.replace("Input should be", "it should be")
             raise
 
 

@@ -454,7 +454,7 @@ def _overrides(
 def _as_document(topic: TopicDescription, overrides: dict[str, str]) -> dict[str, object]:
     return {
         "name": topic.name,
-        "topic_id": str(topic.topic_id),
+        "topic_id": _topic_id(topic),
         "internal": topic.is_internal,
         "partition_count": len(topic.partitions),
         "replication_factor": _replication_factor(topic),
@@ -474,7 +474,7 @@ def _as_document(topic: TopicDescription, overrides: dict[str, str]) -> dict[str
 def _show_described(topic: TopicDescription, overrides: dict[str, str]) -> None:
     configs = ",".join(f"{name}={value}" for name, value in overrides.items())
     output.heading(
-        f"Topic: {topic.name}  TopicId: {topic.topic_id}  "
+        f"Topic: {topic.name}  TopicId: {_topic_id(topic)}  "
         f"PartitionCount: {len(topic.partitions)}  "
         f"ReplicationFactor: {_replication_factor(topic)}  Configs: {configs}".rstrip()
     )
@@ -490,6 +490,11 @@ def _show_described(topic: TopicDescription, overrides: dict[str, str]) -> None:
             for p in topic.partitions
         ],
     )
+
+
+def _topic_id(topic: TopicDescription) -> str:
+    """As Kafka's tools and the files on disk spell it; the client has another base64."""
+    return str(topic.topic_id).translate(str.maketrans("+/", "-_"))
 
 
 def _node_id(node: Any) -> int | None:
