@@ -775,7 +775,7 @@ class Log:
         except OSError:
             # The old segment goes on and grows beyond this base; an empty
             # segment in its middle would hide what is written from here on.
-            recovery.remove(new)
+            new.remove()
             raise
         old.modified_at = now
         old.retire()
@@ -865,8 +865,13 @@ class Log:
             )
         for segment in self._segments.items[run]:
             segment.release()
-        deleted = swap_in(str(self.folder), replaced, base_offset)
         folder = str(self.folder)
+        try:
+            deleted = swap_in(folder, replaced, base_offset)
+        except OSError as error:
+            # Some files have their new names and others not, which only a start sorts out.
+            self.directory.take_offline(f"a compacted segment was not put in place: {error}")
+            raise
         facts = os.stat(f"{folder}/{base_offset:020d}.log")  # noqa: PTH116
         new = Segment(
             folder,

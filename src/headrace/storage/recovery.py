@@ -123,6 +123,7 @@ def load(
         )
         for base in bases
     ]
+    _drop_leftovers(segments)
     snapshot_offsets = list(listing.snapshot_offsets)
     recovered_size = 0
     log_end = log_start
@@ -148,7 +149,7 @@ def load(
             folder, log_end, log_start,
         )  # fmt: skip
         for segment in segments:
-            remove(segment)
+            segment.remove()
         segments = [Segment.create(folder, log_start, resources, now, preallocated_size)]
         log_end = log_start
         producers.clear()
@@ -159,6 +160,31 @@ def load(
     history.truncate_end(log_end)
     history.truncate_start(max(log_start, segments[0].base_offset))
     return Loaded(segments, log_end, snapshot_offsets, recovered_size)
+
+
+def _drop_leftovers(segments: list[Segment]) -> None:
+    """Remove empty segments that lie within the one before them, which a failed roll has left.
+
+    They would hide what was written behind their base.
+    """
+    slot = 1
+    while slot < len(segments):
+        segment, before = segments[slot], segments[slot - 1]
+        slot += 1
+        if segment.size > 0 or before.size == 0:
+            continue
+        try:
+            end_offset = before.read_tail()
+        except Corrupt:
+            continue  # then it is checked batch by batch, from before here on
+        if end_offset > segment.base_offset:
+            log.warning(
+                "%s is empty and lies within the segment before it; it is removed",
+                segment.path("log"),
+            )
+            segment.remove()
+            slot -= 1
+            del segments[slot]
 
 
 def _open_active(segment: Segment) -> Offset:
@@ -340,8 +366,8 @@ def _recover(
 ) -> tuple[Offset, int]:
     """Check everything from the recovery point on; cut the log where it goes bad."""
     slot = len(segments) - 1
-    while slot > 0 and segments[slot].base_offset > recovery_point:
-        slot -= 1
+    while slot > 0 and (segments[slot].base_offset > recovery_point or segments[slot].is_blank):
+        slot -= 1  # a blank one may have been left by a roll that failed
     first = segments[slot]
     position, start_offset = _resume(first, recovery_point)
     # Snapshots above were made by the process that crashed; they may know batches
@@ -355,8 +381,8 @@ def _recover(
     while slot < len(segments):
         segment = segments[slot]
         file_size = segment.size
-        if file_size == 0 and segment.base_offset < log_end:
-            remove(segment)  # left by a roll that failed
+        if segment.base_offset < log_end and segment.is_blank:
+            segment.remove()  # left by a roll that failed
             del segments[slot]
             continue
         log_end, problem = _check_segment(
@@ -379,7 +405,7 @@ def _recover(
             )
             os.ftruncate(segment.open().fd, segment.size)
             for later in dropped:
-                remove(later)
+                later.remove()
             del segments[slot:]
         if slot < len(segments):
             take_snapshot(folder, snapshot_offsets, producers, segments[slot].base_offset)
@@ -506,11 +532,3 @@ def take_snapshot(
         content = snapshots.encode(producers.snapshot())
         write_atomically(f"{folder}/{offset:020d}.snapshot", content, sync=sync)
         snapshot_offsets.append(offset)
-
-
-def remove(segment: Segment) -> None:
-    """Delete a segment's files at once."""
-    segment.release()
-    for suffix in _SUFFIXES[:4]:
-        with suppress(FileNotFoundError):
-            os.unlink(segment.path(suffix))  # noqa: PTH108

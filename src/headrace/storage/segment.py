@@ -181,10 +181,7 @@ class Segment:
         except OSError:
             # The segment before goes on. An empty one in its middle would be taken for the
             # active one at the next start, and hide all that was written behind its base.
-            segment.release()
-            for suffix in ("log", "index", "timeindex"):
-                with suppress(FileNotFoundError):
-                    os.unlink(segment.path(suffix))  # noqa: PTH108
+            segment.remove()
             raise
         segment.start_indexes()
         segment.active = True
@@ -213,10 +210,24 @@ class Segment:
         self.active = False
         self.drop_indexes()
 
+    def remove(self) -> None:
+        """Delete the files at once."""
+        self.release()
+        with suppress(OSError):
+            os.truncate(self.path("log"), 0)  # what cannot be unlinked is at least seen to be empty
+        for suffix in ("log", "index", "timeindex", "txnindex"):
+            with suppress(FileNotFoundError):
+                os.unlink(self.path(suffix))  # noqa: PTH108
+
     def trim(self) -> None:
         """End the file where its batches do."""
         if os.fstat(self.open().fd).st_size > self.size:
             os.ftruncate(self.open().fd, self.size)
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether nothing was ever written to the file, though it may have been preallocated."""
+        return self.size == 0 or not any(os.pread(self.open().fd, LOG_OVERHEAD, 0))
 
     def activate(self) -> None:
         """Make an old segment the one that is written to: its indexes stay in memory."""

@@ -409,6 +409,55 @@ def test_a_log_that_lost_everything_above_its_start_begins_there(disk):
     assert append(log, batch(b"new")).base_offset == 8
 
 
+@pytest.mark.parametrize("how", ["clean", "crash", "crash after a flush"])
+@pytest.mark.parametrize("left", [b"", bytes(500)], ids=["empty", "preallocated"])
+def test_what_a_failed_roll_left_within_a_segment_hides_nothing(disk, how, left):
+    log = disk.log()
+    fill(log, [b"a", b"b", b"c", b"d"])
+    if how == "crash after a flush":
+        log.flush_now()
+        disk.logs.checkpoint(wait=True)
+    before = read_all(log)
+    if how == "clean":
+        disk.stop()
+    else:
+        disk.crash()
+    for base in (2, 3):
+        file(log, base).write_bytes(left)
+    disk.start()
+    log = disk.log()
+    assert read_all(log) == before
+    assert log.segment_bases == [0]
+    assert append(log, batch(b"e")).base_offset == 4
+
+
+def test_a_compacted_segment_that_is_put_in_place_by_half_is_left_to_the_next_start(
+    disk, monkeypatch
+):
+    log = disk.log()
+    fill(log, [b"a", b"b"])
+    log.roll(NOW)
+    fill(log, [b"c"])
+    for suffix in ("log", "index", "timeindex"):
+        path = file(log, 0, suffix)
+        path.with_name(f"{path.name}.cleaned").write_bytes(path.read_bytes())
+    rename = os.rename
+
+    def full(source, target):
+        if target.endswith(".timeindex.deleted"):
+            raise OSError(errno.ENOSPC, "no space left on device")
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", full)
+        with pytest.raises(OSError, match="no space"):
+            log.replace_segments([0], 0)
+    assert "not put in place" in log.offline
+    disk.crash()
+    disk.start()
+    assert read_all(disk.log()) == [(0, b"a"), (1, b"b"), (2, b"c")]
+
+
 def test_leftovers_of_deletion_are_removed_at_the_start(disk):
     log = a_busy_log(disk.log())
     log.update_config(settings(retention_bytes=0))
