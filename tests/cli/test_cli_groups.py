@@ -107,10 +107,17 @@ def test_a_reset_is_shown_first_and_done_with_execute(broker, headrace, filled, 
     before = offsets_of(headrace, group)
     planned = headrace("groups", "reset", group, "--topic", filled, *how, "--format", "json")
     assert {row["partition"]: row["new_offset"] for row in planned.document} == expected
+    assert {row["partition"]: row["committed"] for row in planned.document} == before
     assert "--execute" in planned.err
     assert offsets_of(headrace, group) == before == {0: 10, 1: 10}
     headrace("groups", "reset", group, "--topic", filled, *how, "--execute")
     assert offsets_of(headrace, group) == expected
+
+
+def test_a_reset_beyond_the_log_is_said_and_one_below_zero_refused(headrace, filled):
+    how = ("groups", "reset", f"far-of-{filled}", "--topic", f"{filled}:0", "--to")
+    assert f"{filled}:0 has offsets 0 to 10, so 99 becomes 10" in headrace(*how, "99").err
+    headrace(*how, "-5", status=2)
 
 
 def test_a_reset_from_a_file_and_of_some_partitions(broker, headrace, filled, tmp_path):

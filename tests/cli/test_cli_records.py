@@ -4,6 +4,7 @@ import json
 import signal
 
 import pytest
+from confluent_kafka import Producer
 
 # Where Kafka's Java producer (BuiltInPartitioner of 4.3.1) puts keys among 3 and 12 partitions.
 JAVA = {
@@ -111,6 +112,30 @@ def test_reading_starts_where_it_is_told(headrace, topic):
         "holds offsets from 0 up to, not including, 2"
         in headrace("consume", topic, "-p", "1", "--offset", "3", status=1).err
     )
+
+
+def test_the_last_records_are_found_behind_markers_of_transactions(headrace, topic, broker):
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": f"of-{topic}"}
+    )
+    producer.init_transactions(20)
+    for value in ("a", "b", "c"):
+        producer.begin_transaction()
+        producer.produce(topic, value)
+        producer.commit_transaction(20)
+    assert [headrace("consume", topic, "-e", "-o", f"-{count}").lines for count in range(5)] == [
+        [],
+        ["c"],
+        ["b", "c"],
+        ["a", "b", "c"],
+        ["a", "b", "c"],
+    ]
+
+
+def test_a_record_without_a_key_is_told_that_the_topic_wants_one(headrace, topic):
+    headrace("topics", "create", topic, "-c", "cleanup.policy=compact")
+    ran = headrace("produce", topic, stdin=b"no key\n", status=1)
+    assert "line 1: INVALID_RECORD" in ran.err and "--key-separator" in ran.err
 
 
 def test_a_time_between_two_records_starts_with_the_second(headrace, topic):

@@ -11,8 +11,8 @@ import typer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from headrace.cli import last_records, output, values
 from headrace.cli import offsets as offsets_of
-from headrace.cli import output, values
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
@@ -42,8 +42,7 @@ StartOffset = Annotated[
         "-o",
         "--offset",
         metavar="N|earliest|latest|-N",
-        help="Start there in each partition; -N means N offsets before its end, which are fewer "
-        "records where compaction or transactions left gaps.",
+        help="Start there in each partition; -N means the last N records.",
     ),
 ]
 StartTime = Annotated[
@@ -148,6 +147,8 @@ def consume(
     consumer = connection.consumer(
         {
             "enable.partition.eof": True,
+            # Where the end is looked for, a fetch that waits there is a person who waits.
+            **({"fetch.wait.max.ms": 100} if exit_at_end or start.startswith("-") else {}),
             # Where retention overtakes a slow reader, go on with what is left. In a group it is
             # also where a partition without an offset begins.
             "auto.offset.reset": "latest" if group and not from_beginning else "earliest",
@@ -162,7 +163,7 @@ def consume(
         else:
             wanted = existing if partition is None else values.numbers(partition, "--partition")
             check_numbers(topic, wanted, existing)
-            reading.assign(_starts(connection, topic, wanted, start))
+            reading.assign(_starts(connection, reading, topic, wanted, start))
         reading.run()
     output.flush()
     output.note(values.counted(reading.count, "record"))
@@ -203,6 +204,12 @@ class Reading:
             if partition.offset >= end:
                 self._at_end.add((partition.topic, partition.partition))
         self._consumer.assign([partition for partition, _ in starts])
+
+    def start_of_last(self, partition: Partition, count: int, first: int, end: int) -> int:
+        """Where the last ``count`` records of a partition begin."""
+        return last_records.start_of(
+            self._connection, self._consumer, partition, count, first, end, lambda: self.stop_asked
+        )
 
     def run(self) -> None:
         last_record_at = time.monotonic()
@@ -316,7 +323,7 @@ def _partitions_of(connection: Connection, consumer: Consumer, topic: str) -> li
 
 
 def _starts(
-    connection: Connection, topic: str, wanted: list[int], start: str
+    connection: Connection, reading: Reading, topic: str, wanted: list[int], start: str
 ) -> list[tuple[TopicPartition, int]]:
     """Where to begin in each partition, and where it ends now."""
     admin = connection.admin()
@@ -337,7 +344,10 @@ def _starts(
                 for key in partitions
             }
         case _ if start.startswith("-"):
-            begin = {key: max(first[key], end[key] - int(start[1:])) for key in partitions}
+            begin = {
+                key: reading.start_of_last(key, int(start[1:]), first[key], end[key])
+                for key in partitions
+            }
         case _:
             begin = dict.fromkeys(partitions, int(start))
             for key in partitions:

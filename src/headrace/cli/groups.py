@@ -225,15 +225,17 @@ def reset(
     else:
         chosen = sorted(partitions.named(connection, topics) if topics else committed)
         plan = _planned(connection, chosen, committed, to, shift)
-    rows = [(group, topic, number, offset) for (topic, number), offset in sorted(plan.items())]
+    rows = [
+        (group, *partition, committed.get(partition), offset)
+        for partition, offset in sorted(plan.items())
+    ]
     if execute and plan:
         _commit(connection, group, plan)
     if format is Format.JSON:
-        output.document(
-            [{"group": g, "topic": t, "partition": n, "new_offset": o} for g, t, n, o in rows]
-        )
+        names = ("group", "topic", "partition", "committed", "new_offset")
+        output.document([dict(zip(names, row, strict=True)) for row in rows])
     else:
-        output.table(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows)
+        output.table(["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET"], rows)
     if not plan and file is None and not topics:
         output.note(f"Group '{group}' has committed nothing: say which topics with --topic.")
     elif not execute:
@@ -369,18 +371,24 @@ def _planned(
         wished = {p: ends[p].offset for p in chosen}
     elif to == "current":
         wished = {p: committed.get(p) for p in chosen}
-    elif to is not None and to.lstrip("-").isdecimal():
+    elif to is not None and to.isdecimal():
         wished = dict.fromkeys(chosen, int(to))
     elif to is not None:
         at = offsets.at_time(values.instant_ms(to, round(time.time() * 1000)))
         found = offsets.listed(connection, admin, chosen, at)
         # After the last record there is only the end.
         wished = {p: ends[p].offset if found[p].offset is None else found[p].offset for p in chosen}
-    return {
-        p: min(max(offset, starts[p].offset or 0), ends[p].offset or 0)
-        for p, offset in wished.items()
-        if offset is not None
-    }
+    plan = {}
+    for partition, offset in wished.items():
+        if offset is not None:
+            first, end = starts[partition].offset or 0, ends[partition].offset or 0
+            plan[partition] = min(max(offset, first), end)
+            if plan[partition] != offset:
+                output.note(
+                    f"{partition[0]}:{partition[1]} has offsets {first} to {end}, "
+                    f"so {offset} becomes {plan[partition]}"
+                )
+    return plan
 
 
 def _from_csv(file: Path) -> dict[Partition, int]:

@@ -251,6 +251,10 @@ class Sending:
         def on_delivery(error: KafkaError | None, _: Message) -> None:
             if error is None:
                 self.delivered += 1
+            elif error.code() == KafkaError.INVALID_RECORD and record.key is None:
+                # The broker's own words do not come through the client.
+                hint = "a compacted topic takes records with keys alone (--key-separator)"
+                self._report(number, f"{explained(error)}; {hint}")
             else:
                 self._report(number, explained(error))
 
