@@ -194,7 +194,10 @@ def unset_values(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Bring settings back to what they inherit: a topic's to the broker's."""
+    """Bring settings back to what they inherit.
+
+    A topic's to the broker's, a broker's to its file or the default.
+    """
     changes: list[tuple[str, str | None]] = [(key, None) for key in keys]
     _change(Connection(bootstrap, settings, client_file), kind, name, changes, format)
 

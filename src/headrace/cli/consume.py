@@ -133,7 +133,7 @@ def consume(
     settings: ClientSettings = None,
     client_file: ClientFile = None,
 ) -> None:
-    """Print the records of a topic; without further word those that come from now on.
+    """Print records of a topic, those to come unless told where.
 
     Without --group it reads the partitions directly and commits nothing (the client library asks
     for a coordinator all the same, so the broker makes __consumer_offsets). Ctrl-C leaves cleanly,

@@ -61,7 +61,7 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Start a broker, let a stock client and a Spark job work with it, show what happened.
+    """Show a broker, a stock client and a Spark job at work.
 
     The Spark job needs the extra 'pipeline' and Java 17 or newer; without them it is left out.
     """

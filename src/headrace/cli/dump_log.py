@@ -49,7 +49,7 @@ def dump_log(
     ] = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show what is inside the files of a log folder, without a broker.
+    """Show what is in the files of a log, without a broker.
 
     It only reads. The status is 1 if something is wrong with a file.
     """

@@ -28,7 +28,7 @@ from headrace.cli.options import (
 from headrace.cli.partitions import Partition
 
 app = noun(
-    "Look at consumer groups and their lag; reset or delete what they committed.",
+    "Look at consumer groups; reset or delete their offsets.",
     "headrace groups list",
     "headrace groups describe billing",
     "headrace groups reset billing --topic orders --to earliest --execute",
@@ -91,7 +91,7 @@ def describe(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show committed offset, log end and lag of every partition, and its reader."""
+    """Show offsets, lag and reader of every partition."""
     if bool(groups) == everyone:
         raise values.wrong("name the groups, or give --all")
     connection = Connection(bootstrap, settings, client_file)
@@ -209,7 +209,10 @@ def reset(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Move what a group without members has committed; a dry run unless --execute."""
+    """Move committed offsets; a dry run unless --execute.
+
+    The group must be without members, which would commit their own offsets again.
+    """
     if sum(choice is not None for choice in (to, shift, file)) != 1:
         raise values.wrong("give one of --to, --shift and --from-file")
     connection = Connection(bootstrap, settings, client_file)
@@ -250,7 +253,7 @@ def delete(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete groups that have no members, with all they committed."""
+    """Delete groups without members, with all they committed."""
     connection = Connection(bootstrap, settings, client_file)
     futures = connection.admin().delete_consumer_groups(groups, request_timeout=ANSWER_TIMEOUT_S)
     rows = [
@@ -273,7 +276,10 @@ def delete_offsets(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Forget what a group committed for partitions that none of its members reads."""
+    """Forget what a group committed for some partitions.
+
+    None of its members may read their topics.
+    """
     if not topics:
         raise values.wrong("say which with --topic")
     connection = Connection(bootstrap, settings, client_file)

@@ -45,7 +45,7 @@ def log_dirs(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show the folders of each broker (log.dirs), what lies in them, and whether they work.
+    """Show what lies in the folders of each broker (log.dirs).
 
     The JSON form is that of kafka-log-dirs. The status is 1 if a folder is offline.
     """

@@ -44,6 +44,12 @@ ClientFile = Annotated[
 OutputFormat = Annotated[
     Format, typer.Option("--format", metavar="table|json", help="How to print the result.")
 ]
+OptionalPlaces = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TOPIC[:PARTITION]", help="All topics if none is named; orders:0,2-4 works too."
+    ),
+]
 IncludeInternal = Annotated[
     bool,
     typer.Option("--internal", help="Also internal topics, where no topic is named."),

@@ -31,7 +31,7 @@ from headrace.cli.percentiles import Percentiles
 from headrace.cli.produce import Acks, AcksOption, Compression, CompressionOption, Topic
 
 app = noun(
-    "Measure a broker: throughput of writing and reading, latency.",
+    "Measure throughput and latency of a broker.",
     "headrace perf produce bench --records 1000000 --size 1k",
 )
 
@@ -73,7 +73,10 @@ def perf_produce(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Send records as fast as they go, or at a rate; print throughput and acknowledgement times."""
+    """Measure throughput and acknowledgement times of writing.
+
+    Records are sent as fast as they go, or at a rate.
+    """
     value_size = values.size(size)
     connection = Connection(bootstrap, settings, client_file)
     producer = connection.producer(
@@ -134,7 +137,7 @@ def perf_consume(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Read a topic from its beginning as fast as it goes; print throughput."""
+    """Measure throughput of reading a topic from its beginning."""
     connection = Connection(bootstrap, settings, client_file)
     admin = connection.admin()
     partitions = list(named(connection, [topic]))
@@ -204,7 +207,10 @@ def perf_latency(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Send one record at a time and wait until a consumer has it; print the percentiles."""
+    """Measure how soon a record is acknowledged and consumed.
+
+    One record at a time is sent and awaited.
+    """
     payload = _payloads(values.size(size))[0]
     connection = Connection(bootstrap, settings, client_file)
     producer = connection.producer(

@@ -27,6 +27,7 @@ from headrace.cli.options import (
     ClientSettings,
     Format,
     IncludeInternal,
+    OptionalPlaces,
     OutputFormat,
     examples,
     noun,
@@ -256,12 +257,7 @@ def delete(
     )
 )
 def offsets(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TOPIC[:PARTITION]", help="All topics if none is named; orders:0,2-4 works too."
-        ),
-    ] = None,
+    names: OptionalPlaces = None,
     at: Annotated[
         str | None,
         typer.Option(
@@ -281,7 +277,7 @@ def offsets(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show where each partition begins and ends, or the offset at a time."""
+    """Show where partitions begin and end, or an offset by time."""
     connection = Connection(bootstrap, settings, client_file)
     admin = connection.admin()
     wanted = list(partitions.named(connection, names or [], internal=internal))

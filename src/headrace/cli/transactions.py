@@ -18,6 +18,7 @@ from headrace.cli.options import (
     ClientFile,
     ClientSettings,
     Format,
+    OptionalPlaces,
     OutputFormat,
     examples,
     noun,
@@ -78,7 +79,7 @@ def list_transactions(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """List transactional ids and what state their last transaction is in."""
+    """List transactional ids with the state of their transaction."""
     connection = _connection(bootstrap, settings, client_file)
     found = requests.list_all(
         connection,
@@ -142,12 +143,7 @@ def describe(
     ),
 )
 def find_hanging(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TOPIC[:PARTITION]", help="All topics if none is named; orders:0,2-4 works too."
-        ),
-    ] = None,
+    names: OptionalPlaces = None,
     older_than: Annotated[
         str,
         typer.Option(
@@ -161,10 +157,10 @@ def find_hanging(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Find transactions that are open in a partition, but not for their coordinator.
+    """Find transactions that nobody will ever end.
 
-    Nobody will ever end them: they hold back readers of committed records and compaction until
-    'headrace transactions abort' does.
+    They are open in a partition, but not for their coordinator, and hold back readers of
+    committed records and compaction until 'headrace transactions abort' is told to end them.
     """
     connection = _connection(bootstrap, settings, client_file)
     silent_since = _now() - _duration_ms(older_than)

@@ -44,6 +44,15 @@ def test_every_help_ends_with_an_example(script):
         assert "headrace" in example and "Options:" not in example, words
 
 
+def test_no_line_of_a_list_of_commands_is_cut(script, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    nouns = {words[:1] for words in script.commands() if len(words) == 2}
+    for words in {(), *nouns}:
+        listed = script.help_of(*words).partition("Commands:\n")[2].partition("\n\n")[0]
+        assert listed
+        assert "..." not in listed, words
+
+
 # These print no data: a broker's own line, or records in the format that is asked for.
 WITHOUT_JSON = {("serve",), ("stop",), ("demo",)}
 
