@@ -18,7 +18,7 @@ from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from headrace.wire.framing import encode_request
 
-_SESSION_MS = 300_000
+SESSION_MS = 300_000
 _SUBSCRIPTION = bytes(30)
 _ASSIGNMENT = bytes(30)
 _JOIN_VERSION, _SYNC_VERSION, _HEARTBEAT_VERSION, _LEAVE_VERSION = 9, 5, 4, 5
@@ -71,8 +71,8 @@ def wait_for_offsets(client: FrameClient, group_ids: Sequence[str]) -> Any:
 def _join_request(group_id: str, member_id: str) -> m.JoinGroupRequest:
     return m.JoinGroupRequest(
         group_id=group_id,
-        session_timeout_ms=_SESSION_MS,
-        rebalance_timeout_ms=_SESSION_MS,
+        session_timeout_ms=SESSION_MS,
+        rebalance_timeout_ms=SESSION_MS,
         member_id=member_id,
         protocol_type="consumer",
         protocols=[
@@ -201,7 +201,7 @@ async def consumer_life(link: Asking, group: Gathering) -> None:
     request = beat(
         group_id=group.group_id,
         member_id=member_id,
-        rebalance_timeout_ms=_SESSION_MS,
+        rebalance_timeout_ms=SESSION_MS,
         subscribed_topic_names=[group.topic],
         topic_partitions=[],
     )

@@ -19,6 +19,11 @@ _COMMIT_VERSION = 9
 _HEARTBEAT_VERSION = 4
 _CONSUMER_HEARTBEAT_VERSION = 1
 _OFFSETS_IN_TURN = 8  # so many different commits, then the first again
+_QUICK_TO_GATHER = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.consumer.heartbeat.interval.ms": "200",
+}
 
 
 def commits(run: Run) -> list[Row]:
@@ -119,7 +124,14 @@ def heartbeats(run: Run) -> list[Row]:
     group_count = run.sized(1000, 20)
     seconds = run.sized(15, 3)
     protocols = {"classic": members.classic_life, "new": members.consumer_life}
-    with run.nodes() as nodes:
+    # Two thousand groups are gathered on either side before the first is measured: quickly, and
+    # no session may run out until then.
+    session_ms = str(members.SESSION_MS)
+    settings = _QUICK_TO_GATHER | {
+        "group.consumer.session.timeout.ms": session_ms,
+        "group.consumer.max.session.timeout.ms": session_ms,
+    }
+    with run.nodes(settings) as nodes:
         crowds: dict[tuple[str, str], list[Connection]] = {}
         for side, node in nodes.items():
             topics.create(node.address, "two", 2)
@@ -185,12 +197,7 @@ def joins(run: Run) -> list[Row]:
     size = run.sized(100, 10)
     groups_per_round = run.sized(5, 1)
     protocols = {"classic": members.classic_life, "new": members.consumer_life}
-    settings = {
-        "group.initial.rebalance.delay.ms": "0",
-        "group.consumer.min.heartbeat.interval.ms": "200",
-        "group.consumer.heartbeat.interval.ms": "200",
-    }
-    with run.nodes(settings) as nodes:
+    with run.nodes(_QUICK_TO_GATHER) as nodes:
         for node in nodes.values():
             topics.create(node.address, "joined", size)
             members.wait_for_groups(node.address)
