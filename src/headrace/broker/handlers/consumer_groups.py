@@ -47,7 +47,7 @@ def consumer_group_heartbeat(
     if not is_served(broker):
         return refuse(Rejected(ErrorCode.UNSUPPORTED_VERSION))
     asker = asker_of(context)
-    drawn_id = draw_id()
+    drawn_id = "" if request.member_id else draw_id()
     return ask_shard(
         broker,
         request.group_id,

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
 _FIRST_HEARTBEAT_WITH_OWN_ID = 1  # from here on the client draws its member id (KIP-1082)
 _FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 LARGE_TOPIC_COUNT = 500
+_TEXT_LENGTH_SAFE = TEXT_SIZE_MAX // 4  # no character has more than four bytes
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1  # as ConsumerGroupDescribe numbers them
 
 
@@ -251,7 +252,7 @@ def check_request(
     _check_text(request.instance_id, "InstanceId")
     _check_text(request.rack_id, "RackId")
     for text in (request.group_id, request.member_id, request.subscribed_topic_regex or ""):
-        if len(text.encode()) > TEXT_SIZE_MAX:
+        if len(text) > _TEXT_LENGTH_SAFE and len(text.encode()) > TEXT_SIZE_MAX:
             raise _invalid(f"A text of more than {TEXT_SIZE_MAX} bytes cannot be kept.")
     if member_epoch == JOIN_EPOCH:
         if request.rebalance_timeout_ms == -1:
@@ -338,7 +339,26 @@ def _is_steady(
         and state.seen_picture is shard.cluster.picture
         and state.group_epoch == state.assignment_epoch
         and member.is_reconciled_to(state.assignment_epoch)
-        and _updated(member, context, request) == member
+        and (
+            _says_nothing(member, context, request) or _updated(member, context, request) == member
+        )
+    )
+
+
+def _says_nothing(
+    member: ConsumerMember, context: RequestContext, request: m.ConsumerGroupHeartbeatRequest
+) -> bool:
+    """Whether it is clear at a glance that the member is as it was."""
+    return (
+        request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.rebalance_timeout_ms == -1
+        and request.instance_id is None
+        and request.rack_id is None
+        and request.server_assignor is None
+        and member.classic is None
+        and member.client_id == context.client_id
+        and member.client_host == context.client_host
     )
 
 
