@@ -38,12 +38,12 @@ def test_perf_latency_draws_its_percentiles(headrace, topic):
     assert "end to end, ms" in drawn and "█" in drawn
 
 
-def first_offset_beyond(broker, topic, offset):
-    """Waits until the topic holds so many records."""
+def wait_for_records(broker, topic, process):
+    """Until what a process writes is there."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "watches"})
     partition = TopicPartition(topic, 0)
-    while consumer.get_watermark_offsets(partition, timeout=20, cached=False)[1] <= offset:
-        pass
+    while consumer.get_watermark_offsets(partition, timeout=20, cached=False)[1] < 10:
+        assert process.poll() is None, process.stderr.read()
     consumer.close()
 
 
@@ -52,7 +52,7 @@ def test_ctrl_c_ends_a_measurement_without_a_trace(headrace, topic, broker, star
     headrace("topics", "create", topic)
     rate = ("--rate", "2000") if verb == "produce" else ()
     process = start("perf", verb, topic, "-n", "10000000", *rate)
-    first_offset_beyond(broker, topic, 10)
+    wait_for_records(broker, topic, process)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, b"")

@@ -40,6 +40,7 @@ def test_transactions_are_listed_by_state_producer_and_pattern(headrace, client,
     assert row in listed()
     assert listed("--producer-id", str(producer[0])) == [row]
     assert listed("--state", "Ongoing", "--pattern", name) == [row]
+    assert listed("--state", "ongoing", "--pattern", name) == [row]
     assert listed("--state", "Empty", "--pattern", name) == []
     assert listed("--longer-than", "1h", "--pattern", name) == []
     heading, *rows = headrace("transactions", "list", "--pattern", name).lines

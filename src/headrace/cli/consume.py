@@ -135,6 +135,7 @@ def consume(
 ) -> None:
     """Print records of a topic, those to come unless told where.
 
+    Of transactions those that were committed; -X isolation.level=read_uncommitted shows all.
     Without --group it reads the partitions directly and commits nothing (the client library asks
     for a coordinator all the same, so the broker makes __consumer_offsets). Ctrl-C leaves cleanly,
     with a count on stderr and status 0. If --timeout ends it before --max records came, the

@@ -34,6 +34,7 @@ app = noun(
 
 # A transaction cannot be open for longer unless somebody raised transaction.max.timeout.ms.
 _DEFAULT_AGE = "15m"
+_STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 
 
 def register(root: typer.Typer) -> None:
@@ -54,8 +55,7 @@ def list_transactions(
         typer.Option(
             "--state",
             metavar="STATE",
-            help="Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort; "
-            "may be repeated.",
+            help=f"{', '.join(_STATES[:-1])} or {_STATES[-1]}; may be repeated.",
         ),
     ] = None,
     producer_ids: Annotated[
@@ -83,7 +83,7 @@ def list_transactions(
     connection = _connection(bootstrap, settings, client_file)
     found = requests.list_all(
         connection,
-        states=states or (),
+        states=[_state(text) for text in states or ()],
         producer_ids=producer_ids or (),
         longer_than_ms=-1 if longer_than is None else _duration_ms(longer_than),
         pattern=pattern,
@@ -255,6 +255,11 @@ def abort(
         output.document([row])
     else:
         output.table(["TOPIC", "PARTITION", "PRODUCER-ID", "STATUS"], [list(row.values())])
+
+
+def _state(text: str) -> str:
+    """A state as Kafka writes it; one that we do not know is the broker's to judge."""
+    return next((state for state in _STATES if state.lower() == text.lower()), text)
 
 
 def _connection(bootstrap: str, settings: list[str] | None, client_file: Path | None) -> Connection:
