@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from headrace.model.errors import Corrupt
 from headrace.model.ids import LeaderEpoch, Millis, Offset, Position
-from headrace.records.batch import BatchHeader
+from headrace.records.batch import BadBatch, BatchHeader
 from headrace.records.record import Record, iter_records
 from headrace.storage.files import OpenFile, OpenFiles
 from headrace.storage.index import BadIndex
@@ -91,27 +91,29 @@ class _Range:
         self._end = Position(segment.size)
         self._base_offset = segment.base_offset
 
-    def __iter__(self) -> Iterator[tuple[BatchHeader, Iterator[Record]]]:
+    def records_from(self, timestamp: Millis) -> Iterator[tuple[BatchHeader, Record]]:
+        """The records of batches that reach ``timestamp``; raises Corrupt for damaged ones."""
         scan = Scan(
             OpenFile(self._path), self._start, self._end, self._base_offset, check_crc=False
         )
-        for _, header in scan:
-            yield header, iter_records(scan.batch())
+        for position, header in scan:
+            if header.max_timestamp < timestamp:
+                continue
+            try:
+                for record in iter_records(scan.batch()):
+                    yield header, record
+            except BadBatch as bad:
+                raise Corrupt(f"{self._path}: {bad.reason} at byte {position}") from None
         if scan.problem is not None:
             raise Corrupt(f"{self._path}: {scan.problem} at byte {scan.valid_end}")
 
 
 def _first(batches: _Range, timestamp: Millis, log_start: Offset) -> TimedOffset | None:
-    for header, records in batches:
-        if header.max_timestamp < timestamp:
-            continue
-        for record in records:
-            if record.timestamp >= timestamp and record.offset >= log_start:
-                return TimedOffset(
-                    Offset(record.offset),
-                    Millis(record.timestamp),
-                    LeaderEpoch(header.leader_epoch),
-                )
+    for header, record in batches.records_from(timestamp):
+        if record.timestamp >= timestamp and record.offset >= log_start:
+            return TimedOffset(
+                Offset(record.offset), Millis(record.timestamp), LeaderEpoch(header.leader_epoch)
+            )
     return None
 
 

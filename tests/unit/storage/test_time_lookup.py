@@ -125,6 +125,18 @@ async def test_a_search_leaves_the_loops_files_and_indexes_alone(disk):
 
 
 @in_loop
+async def test_a_record_that_is_damaged_within_a_whole_batch_is_named(disk):
+    log = disk.log()
+    fill(log, 10)
+    log.roll(NOW)
+    with (log.folder / f"{0:020d}.log").open("r+b") as file:
+        file.seek(-40, os.SEEK_END)
+        file.write(b"\xff" * 40)
+    with pytest.raises(Corrupt, match="at byte"):
+        await log.look_up(lambda: log.offset_for_time(NOW + 9))
+
+
+@in_loop
 async def test_a_file_that_always_changes_is_given_up_in_words(disk):
     log = disk.log()
     fill(log, 10)
