@@ -196,9 +196,9 @@ def test_a_row_that_the_topic_finds_too_large_is_refused(spark, topics, write, d
             kafka__compression__type="none",
         )
 
-    assert f"too large for {topic}-0: raise the topic's max.message.bytes" in error_of(
-        refused.value
-    )
+    told = error_of(refused.value)
+    assert "row 1 of its task without a key" in told
+    assert f"too large for {topic}-0: raise the topic's max.message.bytes" in told
     if delivery == "exactly-once":
         assert topics.read(topic) == []
 

@@ -44,6 +44,7 @@ class EncodedBatch(NamedTuple):
     place: TopicPartition
     record_count: int
     data: bytes
+    rows: tuple[int, int] | None = None  # numbers of its first and last row, as its task counts
 
 
 class Outgoing(NamedTuple):
@@ -94,9 +95,9 @@ def encode(
     for first, end in zip(borders, borders[1:], strict=False):
         records = data[offsets[first] : offsets[end]]
         place = TopicPartition(rows.topics[rows.topic_of[first]], int(rows.partition[first]))
-        batches.append(
-            EncodedBatch(place, end - first, _batch(records, end - first, codec, now_ms))
-        )
+        row_numbers = (first_row + int(order[first]), first_row + int(order[end - 1]))
+        data_of_batch = _batch(records, end - first, codec, now_ms)
+        batches.append(EncodedBatch(place, end - first, data_of_batch, row_numbers))
     return batches
 
 

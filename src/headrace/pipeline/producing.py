@@ -288,7 +288,7 @@ class BatchSender:
         if waiting.batch.record_count == 1:
             key = next(iter_records(waiting.batch.data)).key
             raise BadRow(
-                "a row "
+                f"{_which_row(waiting.batch)} "
                 + ("without a key" if key is None else f"with the key {key[:40]!r}")
                 + f", {len(waiting.batch.data)} bytes as sent, is too large for {place}: raise the "
                 "topic's max.message.bytes, or make the row smaller"
@@ -322,9 +322,23 @@ def halves(batch: EncodedBatch) -> Iterator[EncodedBatch]:
     codec = read_header(batch.data).codec
     records = list(iter_records(batch.data))
     middle = len(records) // 2
-    for part in (records[:middle], records[middle:]):
+    for first, part in ((0, records[:middle]), (middle, records[middle:])):
         numbered = [record._replace(offset=index) for index, record in enumerate(part)]
-        yield EncodedBatch(batch.place, len(part), build_batch(numbered, codec=codec))
+        data = build_batch(numbered, codec=codec)
+        yield EncodedBatch(batch.place, len(part), data, _rows_of_part(batch, first, len(part)))
+
+
+def _rows_of_part(batch: EncodedBatch, first: int, count: int) -> tuple[int, int] | None:
+    if batch.rows is None or batch.rows[1] - batch.rows[0] + 1 != batch.record_count:
+        return batch.rows  # rows between them went to other partitions; which, is not known
+    return batch.rows[0] + first, batch.rows[0] + first + count - 1
+
+
+def _which_row(batch: EncodedBatch) -> str:
+    if batch.rows is None:
+        return "a row"
+    first, last = batch.rows
+    return f"row {first} of its task" if first == last else f"a row of its task's {first} to {last}"
 
 
 def new_identity(cluster: Cluster) -> Identity:

@@ -90,6 +90,17 @@ def test_a_row_that_is_too_large_is_named_with_the_option_to_change():
     assert "kafka.max.request.size allows 3000" in text
 
 
+def test_a_batch_knows_the_numbers_of_its_first_and_last_row():
+    rows = [(0, partition, None, b"v", None) for partition in (1, 0, 1, 0, 0)]
+
+    batches = encoded(outgoing(rows), first_row=100)
+
+    assert {batch.place.partition: batch.rows for batch in batches} == {
+        0: (101, 104),
+        1: (100, 102),
+    }
+
+
 def test_a_batch_is_given_to_a_producer_in_place_and_its_checksum_follows():
     batch = bytearray(encoded(outgoing([(0, 0, b"k", b"v", None)] * 3))[0].data)
 

@@ -114,11 +114,38 @@ def test_a_refused_write_names_the_partition_and_what_to_change():
         sender.flush()
 
 
-@pytest.mark.parametrize(("key", "told"), [(b"k", "with the key b'k'"), (None, "without a key")])
-def test_a_row_that_the_topic_finds_too_large_is_named_by_its_key(key, told):
+# The second record of three is the large one.
+LARGE = [Record(n, 1, key, b"v") for n, key in enumerate((b"a", b"k" * 50, None))]
+
+
+class Narrow(Brokers):
+    """Takes no batch that is larger than one of the small records."""
+
+    def receive(self, kind):
+        size_max = len(build_batch(LARGE[:1]))
+        data = self._waiting[0].topic_data[0].partition_data[0].records
+        if len(data) > size_max:
+            self._answers.append(ErrorCode.MESSAGE_TOO_LARGE)
+        return super().receive(kind)
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ((10, 12), "row 11 of its task with the key b'kkk"),
+        ((10, 19), "a row of its task's 10 to 19 with the key b'kkk"),
+        (None, "a row with the key b'kkk"),
+    ],
+)
+def test_a_row_that_the_topic_finds_too_large_is_named(rows, told):
+    sender = BatchSender(Narrow(), Identity(5, 0))
+    with pytest.raises(BadRow, match=rf"^{told}.*too large for t-0: raise the topic's max"):
+        sender.send([EncodedBatch(TopicPartition("t", 0), 3, build_batch(LARGE), rows)])
+        sender.flush()
+
+
+def test_a_row_without_a_key_that_is_too_large_is_named_too():
     sender = BatchSender(Brokers(ErrorCode.MESSAGE_TOO_LARGE), Identity(5, 0))
-    with pytest.raises(BadRow, match=rf"a row {told}, .*too large for t-0: raise the topic's max"):
-        sender.send(
-            [EncodedBatch(TopicPartition("t", 0), 1, build_batch([Record(0, 1, key, b"v")]))]
-        )
+    with pytest.raises(BadRow, match="^row 7 of its task without a key, "):
+        sender.send([EncodedBatch(TopicPartition("t", 0), 1, build_batch(LARGE[2:]), (7, 7))])
         sender.flush()
