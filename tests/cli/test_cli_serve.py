@@ -176,6 +176,11 @@ def test_two_on_one_folder_and_a_taken_port_are_refused_in_one_line(start, tmp_p
     assert (tmp_path / "headrace-data" / "headrace.pid").read_text() == f"{first.pid}\n"
 
 
+def test_a_listener_whose_name_is_not_known_is_named(start):
+    status, _, err = ended(start("serve", "--listen", "no-such-host.invalid:9092"))
+    assert status == 1 and "no-such-host.invalid:9092" in err
+
+
 def test_the_demo_on_a_taken_port_says_so_in_one_line(start):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

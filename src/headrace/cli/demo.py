@@ -84,8 +84,7 @@ def demo(
             _show_files(folder)
             _count_page_views(node.address, tables, kept=keep_serving or data is not None)
             if keep_serving:
-                _invite(node.address)
-                _wait_for_interrupt()
+                _serve_until_interrupted(node.address)
         finally:
             node.stop()
 
@@ -235,8 +234,10 @@ def _program() -> str:
     return str(beside.relative_to(here) if beside.is_relative_to(here) else beside)
 
 
-def _wait_for_interrupt() -> None:
+def _serve_until_interrupted(address: str) -> None:
+    # Whoever reads of Ctrl-C may press it before the last line is out.
     try:
+        _invite(address)
         threading.Event().wait()
     except KeyboardInterrupt:
         output.line("")

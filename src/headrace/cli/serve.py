@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -246,7 +247,9 @@ async def _serve(
     try:
         await broker.start()
     except (OSError, Corrupt, Rejected, ConfigError) as failure:
-        raise output.CommandFailed(f"cannot serve: {output.reason(failure)}") from failure
+        # A name that does not resolve comes without the name.
+        where = f"{config.text('listeners')}: " if isinstance(failure, socket.gaierror) else ""
+        raise output.CommandFailed(f"cannot serve: {where}{output.reason(failure)}") from failure
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(pid_file.PidFile(pid_path))
