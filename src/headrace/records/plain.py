@@ -17,7 +17,7 @@ from headrace.records.batch import (
     seal,
 )
 from headrace.records.compression import compress
-from headrace.records.varint import read_varint, varint
+from headrace.records.varint import long_varint, varint
 
 _NULL = varint(-1)
 
@@ -84,23 +84,42 @@ def keys_and_values(
     section: bytes, record_count: int
 ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
     """Offset delta, key and value of each record of an opened section, whoever wrote it."""
+    # Varints are read in place, as in ``record.spans``: nearly all of them have one byte.
     position = 0
+    section_end = len(section)
     try:
         for _ in range(record_count):
-            size, position = read_varint(section, position)
-            record_end = position + size
+            n = section[position]
+            position += 1
+            if n > 0x7F:
+                n, position = long_varint(section, position, n)
+            record_end = -1 if n & 1 else position + (n >> 1)
             position += 1  # attributes
             while section[position] > 0x7F:  # the timestamp delta
                 position += 1
-            delta, position = read_varint(section, position + 1)
-            size, position = read_varint(section, position)
-            key_end = max(position, position + size)
-            key = section[position:key_end] if size >= 0 else None
-            size, position = read_varint(section, key_end)
-            value = section[position : position + size] if size >= 0 else None
-            if position + size >= record_end or record_end > len(section):
+            delta = section[position + 1]
+            position += 2
+            if delta > 0x7F:
+                delta, position = long_varint(section, position, delta)
+            n = section[position]
+            position += 1
+            if n > 0x7F:
+                n, position = long_varint(section, position, n)
+            key = None
+            if not n & 1:
+                key = section[position : position + (n >> 1)]
+                position += n >> 1
+            n = section[position]
+            position += 1
+            if n > 0x7F:
+                n, position = long_varint(section, position, n)
+            value = None
+            if not n & 1:
+                value = section[position : position + (n >> 1)]
+                position += n >> 1
+            if position >= record_end or record_end > section_end:
                 raise _bad("a record is longer than its length says")
-            yield delta, key, value
+            yield (delta >> 1) ^ -(delta & 1), key, value
             position = record_end
     except IndexError:
         raise _bad("the last record is cut") from None

@@ -75,3 +75,5 @@ def test_a_record_that_is_cut_is_bad():
     for end in range(len(section)):
         with pytest.raises(BadBatch):
             list(keys_and_values(section[:end], 1))
+    with pytest.raises(BadBatch):
+        list(keys_and_values(bytes([section[0] + 1]) + section[1:], 1))  # a negative length
