@@ -37,9 +37,8 @@ def translated(arguments: Sequence[str]) -> Translation | Refusal:
         if script in _GONE:
             raise _Refused(_GONE[script])
         if script in _SCRIPTS:
-            if not rest and script not in _WITHOUT_ARGUMENTS:
-                return Translation([_SCRIPTS[script].noun, "--help"])
-            return _SCRIPTS[script].translate(rest)
+            is_bare = not rest and script not in _WITHOUT_ARGUMENTS
+            return _SCRIPTS[script].translate(["--help"] if is_bare else rest)
         if script.startswith(_FOREIGN):
             raise _Refused(
                 f"{script} has no equivalent here; 'headrace --help' shows what there is, and "

@@ -113,7 +113,6 @@ SAID = [
     ("kafka-console-producer.sh", "produce --help"),
     ("kafka-console-consumer.sh", "consume --help"),
     ("kafka-configs.sh", "configs --help"),
-    ("kafka-get-offsets.sh", "topics --help"),
     ("kafka-server-start.sh", "serve --help"),
 ]
 
@@ -219,6 +218,8 @@ NEIGHBOURS = [
     ("kafka-consumer-groups --describe --all-groups", "groups describe --all"),
     ("groups --describe --group g", "groups describe g"),
     ("kafka-topics --describe", "topics describe --internal"),
+    ("kafka-get-offsets.sh", "topics offsets --help"),
+    ("kafka-producer-perf-test.sh", "perf produce --help"),
     ("kafka-get-offsets --time -1", "topics offsets --internal --time latest --plain"),
     (
         "kafka-get-offsets --exclude-internal-topics",
