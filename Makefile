@@ -7,6 +7,11 @@ ROUNDS ?= 2
 # Upgraded before it is used: the one that Python brings may be too old for --group.
 PIP := $(PY) -m pip install -q --disable-pip-version-check -c constraints.txt
 
+# A file stays on one worker, so that what its tests share is made once; the slow files come first.
+SPREAD := -n 2 --dist loadfile --no-loadscope-reorder --torture-rounds=$(ROUNDS)
+# After the others, not among them: a Spark loads the machine so much that they would wait for it.
+SPARK_TESTS := $(PY) -m pytest -rs -m 'spark and not interop' $(SPREAD) tests/spark
+
 .PHONY: help setup run test spark check torture fmt bench interop package docs clean
 help:      ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,13 +29,11 @@ setup: .venv/ready  ## make .venv with everything a developer needs
 	@touch $@
 run: setup ## a node, a stock client, a Spark job if Java is there, and then yours to use
 	$(PY) -m headrace demo
-# A file stays on one worker, so that what its tests share is made once; the slow files come first.
-test: setup ## everything that needs PyPI alone, two rounds of each torture
-	$(PY) -m pytest -m 'not interop and not spark' -n 2 \
-		--dist loadfile --no-loadscope-reorder --torture-rounds=$(ROUNDS)
-spark: setup ## the Spark source and sink on a real Spark (needs Java 17 or newer)
-	$(PY) -m pytest -rs -m 'spark and not interop' -n 2 \
-		--dist loadfile --no-loadscope-reorder --torture-rounds=$(ROUNDS) tests/spark
+test: setup ## everything that needs PyPI and Java alone, two rounds of each torture
+	$(PY) -m pytest -m 'not interop and not spark' $(SPREAD)
+	$(SPARK_TESTS)
+spark: setup ## of these, the Spark source and sink on a real Spark (needs Java 17 or newer)
+	$(SPARK_TESTS)
 check: setup ## the gate, under a minute: style, types, layers, units, properties
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
