@@ -43,7 +43,7 @@ class _Layout:
 
 class AlikeSections:
     def __init__(self, records_kept: int = 50_000) -> None:
-        """Memory is bounded by how many records may be remembered: about 200 bytes each."""
+        """Memory is bounded by how many records may be remembered: about 300 bytes each."""
         self._room = records_kept
         # None for a size and count that was met once: most never come again.
         self._layouts: dict[tuple[int, int], _Layout | None] = {}
