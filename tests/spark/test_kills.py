@@ -17,7 +17,12 @@ import pytest
 from headrace.testing import Broker
 from tests.spark.kit import Topics
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.torture]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.torture,
+    pytest.mark.timeout(0),
+]
 
 JOB = Path(__file__).parent / "jobs" / "copy_once.py"
 ROWS = 50_000  # twenty rounds make a million

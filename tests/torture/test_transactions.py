@@ -23,7 +23,7 @@ from headrace.model.errors import ErrorCode
 from headrace.testing import Broker
 from tests.fakes.transactional_client import TransactionalClient
 
-pytestmark = pytest.mark.torture
+pytestmark = [pytest.mark.torture, pytest.mark.timeout(0)]
 
 WORKERS = Path(__file__).with_name("transaction_workers.py")
 PARTITIONS = 3

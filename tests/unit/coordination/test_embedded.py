@@ -260,6 +260,7 @@ asyncio.run(main())
 
 
 @pytest.mark.torture
+@pytest.mark.timeout(0)
 def test_what_was_acknowledged_survives_a_kill(tmp_path, torture_rounds):
     last = -1
     for round_number in range(torture_rounds):
