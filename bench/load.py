@@ -1,5 +1,6 @@
 """The C load generators: built on first use, with the same settings for every broker."""
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -8,6 +9,8 @@ from array import array
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from bench.raw_client import RawClient
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "bench"
@@ -113,7 +116,10 @@ def answer(stdout: str) -> dict[str, Any]:
 
 def run(mode: str, address: str, *, limit_s: float = 300, **what: Any) -> dict[str, Any]:
     """Run the load generator to its end and return what it measured."""
-    line = command(mode, address, **what)
+    return _measured(mode, command(mode, address, **what), address, limit_s)
+
+
+def _measured(mode: str, line: list[str], address: str, limit_s: float) -> dict[str, Any]:
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired as late:
@@ -121,6 +127,16 @@ def run(mode: str, address: str, *, limit_s: float = 300, **what: Any) -> dict[s
     if done.returncode != 0:
         raise LoadFailed(f"{mode} on {address}: {done.stdout} {done.stderr}".strip())
     return answer(done.stdout)
+
+
+def produce_lean(address: str, topic: str, count: int, size: int) -> dict[str, Any]:
+    """The same with a producer that leaves the broker as the limit, at any size of record."""
+    host, _, port = address.rpartition(":")
+    with contextlib.closing(RawClient(address)) as client:
+        identity = client.identity()
+    built = compiled("produce", [HERE / "produce.c"], [])
+    line = [str(built), host, port, topic, *map(str, (count, size, *identity))]
+    return _measured("produce", line, address, 300)
 
 
 def produce(address: str, topic: str, count: int, size: int, **what: Any) -> dict[str, Any]:

@@ -5,22 +5,14 @@ fields. Nothing here retries: a refusal ends the measurement.
 """
 
 import socket
-import time
 from struct import Struct
-
-from headrace.records.batch import seal
-from headrace.records.record import Record, build_batch
 
 _U32 = Struct(">I")
 _HEADER = Struct(">hhih")
 _BATCH = Struct(">qi")  # base offset, bytes that follow
 _LAST_OFFSET_DELTA = Struct(">i")
 _LAST_OFFSET_DELTA_POSITION = 23
-_SEQUENCE = Struct(">i")
-_SEQUENCE_POSITION = 53
 _LOAD_IN_PROGRESS = 14
-_FINISHED_BATCH_SIZE = 900_000  # of values; with their overhead still below 1 MiB
-_IN_FLIGHT_MAX = 5  # what a broker allows an idempotent producer
 
 
 class Refused(Exception):
@@ -71,7 +63,8 @@ class RawClient:
             raise Refused(f"produce to {topic}: error {code}")
         return int(base_offset)
 
-    def _identity(self) -> tuple[int, int]:
+    def identity(self) -> tuple[int, int]:
+        """A producer id and epoch of its own, for an idempotent producer."""
         code = _LOAD_IN_PROGRESS  # the answer to the first who asks Kafka for a producer id
         while code == _LOAD_IN_PROGRESS:
             answer = self._ask(22, 0, Struct(">hi").pack(-1, 30_000))
@@ -79,31 +72,6 @@ class RawClient:
         if code:
             raise Refused(f"no producer id: error {code}")
         return producer_id, producer_epoch
-
-    def produce_finished(self, topic: str, record_count: int, size: int) -> float:
-        """Send so many records as an idempotent producer, in batches made beforehand.
-
-        Returns the seconds from the first to the last acknowledgement. Between two batches only
-        sequence number and checksum change, so that next to nothing of the time is the client's.
-        """
-        producer_id, epoch = self._identity()
-        per_batch = _FINISHED_BATCH_SIZE // size
-        now = int(time.time() * 1000)
-        records = [Record(offset, now, None, b"x" * size, ()) for offset in range(per_batch)]
-        batch = build_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=0)
-        frame = bytearray(_framed(0, 3, _produce_head(topic, 0, batch) + batch))
-        sent = memoryview(frame)[-len(batch) :]
-        batch_count = -(-record_count // per_batch)
-        start = time.perf_counter()
-        for number in range(batch_count):
-            _SEQUENCE.pack_into(sent, _SEQUENCE_POSITION, number * per_batch)
-            seal(sent)
-            self._socket.sendall(frame)
-            if number >= _IN_FLIGHT_MAX - 1:
-                self._produced(topic)
-        for _ in range(min(_IN_FLIGHT_MAX - 1, batch_count)):
-            self._produced(topic)
-        return time.perf_counter() - start
 
     def fetch(self, topic: str, fetch_offset: int, size_max: int, partition: int = 0) -> memoryview:
         """Records from the batch that holds ``fetch_offset`` on; valid until the next request."""

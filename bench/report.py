@@ -201,6 +201,8 @@ def newest() -> str:
         with RESULTS.open(newline="") as file:
             for kept in csv.DictReader(file):
                 if not kept["quick"]:
+                    # Last measured, last shown: a figure's rows stay together.
+                    latest.pop((kept["figure"], kept["metric"]), None)
                     latest[kept["figure"], kept["metric"]] = kept
     lines = [
         "| figure | metric | unit | Headrace | beside | ratio | target | |",
