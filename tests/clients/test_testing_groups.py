@@ -39,6 +39,8 @@ class Members:
             )
             for _ in range(count)
         ]
+        described = self.consumers[0].list_topics(topic, LIMIT_S).topics[topic]
+        self.partition_count = len(described.partitions)
         for consumer in self.consumers:
             consumer.subscribe(
                 [topic],
@@ -62,9 +64,16 @@ class Members:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        for consumer in self.consumers:
-            consumer.close()
+    def __exit__(self, kind, *_):
+        # librdkafka 2.16 waits without end if it is closed while it is told of partitions, as when
+        # another member has just gone. So each goes when all have been told.
+        while self.consumers:
+            if kind is None:
+                self.poll_until(lambda: self.owned() == self.partition_count)
+            self.consumers.pop().close()
+
+    def owned(self):
+        return sum(len(consumer.assignment()) for consumer in self.consumers)
 
 
 @pytest.fixture
