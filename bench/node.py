@@ -68,8 +68,9 @@ class Node(ABC):
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def seconds_since_start(self) -> float:
-        return time.perf_counter() - self._started_at
+    def seconds_since_start(self, at: float | None = None) -> float:
+        """Until now, or until a moment of perf_counter."""
+        return (time.perf_counter() if at is None else at) - self._started_at
 
     def start(self, limit_s: float = 60) -> float:
         """Start the process and wait until it answers. Returns the seconds that this took."""

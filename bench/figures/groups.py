@@ -242,8 +242,7 @@ def reload(run: Run) -> list[Row]:
         for round_number in range(run.rounds + 1):
             node.stop()
             accepts = node.start()
-            _wait_for_offsets(node.address, group_ids)
-            served = node.seconds_since_start()
+            served = node.seconds_since_start(_offsets_received_at(node.address, group_ids))
             run.say(f"reload {side}: accepts after {accepts:.3f} s, offsets after {served:.3f} s")
             if round_number:
                 samples.add(side, "accepts → all offsets", served - accepts)
@@ -264,10 +263,12 @@ def _commit_for_all(address: str, group_ids: list[str]) -> None:
             _tried(client, ApiKey.OFFSET_COMMIT, _COMMIT_VERSION, request)
 
 
-def _wait_for_offsets(address: str, group_ids: list[str]) -> None:
-    """Until every group is known with all its offsets."""
+def _offsets_received_at(address: str, group_ids: list[str]) -> float:
+    """When every group was known with all its offsets."""
     with FrameClient(address) as client:
-        for group in members.wait_for_offsets(client, group_ids):
+        received_at, groups = members.wait_for_offsets(client, group_ids)
+        for group in groups:
             found = sum(len(topic.partitions) for topic in group.topics)
             if found != _PARTITION_COUNT:
                 raise ConnectionError(f"{group.group_id} has {found} offsets")
+    return received_at
