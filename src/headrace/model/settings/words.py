@@ -69,7 +69,7 @@ MEANINGS = {
     "socket.listen.backlog.size": "connections that may wait to be accepted",
     "socket.receive.buffer.bytes": "SO_RCVBUF of each connection; unless set, or -1: the system's",
     "socket.request.max.bytes": "a larger request closes the connection",
-    "socket.send.buffer.bytes": "SO_SNDBUF of each connection; unless set: 262144; -1: the system's",
+    "socket.send.buffer.bytes": "SO_SNDBUF of each connection; unless set 262144; -1: the system's",
     # topics
     "auto.create.topics.enable": "asking for an unknown topic creates it",
     "default.replication.factor": "replicas of a topic created without a number",
