@@ -34,11 +34,12 @@ test: setup ## everything that needs PyPI and Java alone, two rounds of each tor
 	$(SPARK_TESTS)
 spark: setup ## of these, the Spark source and sink on a real Spark (needs Java 17 or newer)
 	$(SPARK_TESTS)
-check: setup ## the gate, about a minute: style, types, layers, units
+check: setup ## the gate, under a minute: style, types, layers, units
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
-	$(PY) -m pytest -m 'not slow and not torture' -n 2 tests/unit tests/test_tidy.py
+	$(PY) -m pytest --hypothesis-profile=gate -m 'not slow and not torture' -n 2 \
+		tests/unit tests/test_tidy.py
 torture: setup ## kills, restarts and floods, all rounds
 	$(PY) -m pytest -m torture --torture-rounds=20 -v
 fmt: setup ## rewrite the code into shape

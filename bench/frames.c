@@ -25,18 +25,11 @@
  * step is done again at once.
  */
 #include <arpa/inet.h>
-#include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
+
+#define PROGRAM "frames"
+#include "bare.h"
 
 enum {
     ANSWER_SIZE_MAX = 1 << 16,
@@ -66,17 +59,6 @@ struct connection {
 
 static long answered, rounds, retries, late;
 
-static void fail(const char *what) {
-    fprintf(stderr, "frames: %s (%s)\n", what, errno ? strerror(errno) : "protocol");
-    exit(1);
-}
-
-static double now_s(void) {
-    struct timespec at;
-    clock_gettime(CLOCK_MONOTONIC, &at);
-    return at.tv_sec + at.tv_nsec / 1e9;
-}
-
 static uint32_t read_u32(const uint8_t *at) {
     uint32_t value;
     memcpy(&value, at, 4);
@@ -95,24 +77,6 @@ static void *read_bytes(FILE *file, int size) {
     if (bytes == NULL || (size && fread(bytes, size, 1, file) != 1))
         fail("the script ends early");
     return bytes;
-}
-
-static uint32_t crc_table[256];
-
-static void fill_crc_table(void) {
-    for (uint32_t byte = 0; byte < 256; byte++) {
-        uint32_t crc = byte;
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc & 1 ? crc >> 1 ^ 0x82F63B78 : crc >> 1;
-        crc_table[byte] = crc;
-    }
-}
-
-static uint32_t crc32c(const uint8_t *data, int size) {
-    uint32_t crc = ~0u;
-    for (int i = 0; i < size; i++)
-        crc = crc >> 8 ^ crc_table[(crc ^ data[i]) & 0xFF];
-    return ~crc;
 }
 
 static void stamp(const struct connection *one, struct step *step) {
@@ -189,18 +153,6 @@ static int receive(struct connection *one) {
     return 1;
 }
 
-static int connect_to(const char *host, const char *port) {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
-    if (getaddrinfo(host, port, &hints, &found) != 0)
-        fail("cannot resolve the address");
-    int made = socket(found->ai_family, found->ai_socktype, 0), on = 1;
-    if (made < 0 || connect(made, found->ai_addr, found->ai_addrlen) != 0)
-        fail("cannot connect");
-    freeaddrinfo(found);
-    setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    return made;
-}
-
 static struct connection *read_script(const char *path, int *count) {
     FILE *file = fopen(path, "rb");
     if (file == NULL)
@@ -239,7 +191,6 @@ int main(int argc, char **argv) {
     double seconds = atof(argv[3]), interval = argc > 4 ? atof(argv[4]) / 1000 : 0;
     int count;
     struct connection *all = read_script(argv[2], &count);
-    fill_crc_table();
 
     int poller = epoll_create1(0);
     for (int i = 0; i < count; i++) {
@@ -247,7 +198,7 @@ int main(int argc, char **argv) {
         all[i].socket = connect_to(argv[1], port);
         epoll_ctl(poller, EPOLL_CTL_ADD, all[i].socket, &event);
     }
-    double start = now_s(), heard_at = start, now = start;
+    double start = clock_s(CLOCK_MONOTONIC), heard_at = start, now = start;
     if (interval == 0)
         for (int i = 0; i < count; i++)
             send_next(&all[i]);
@@ -270,7 +221,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < ready; i++)
             if (receive(events[i].data.ptr) && interval == 0)
                 send_next(events[i].data.ptr);
-        now = now_s();
+        now = clock_s(CLOCK_MONOTONIC);
         if (ready > 0)
             heard_at = now;
         else if (now - heard_at > STALL_SECONDS)

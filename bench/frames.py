@@ -96,7 +96,7 @@ def run(
     """What ``frames.c`` counted. With an interval, each connection sends once in it."""
     script = folder / "frames.script"
     script.write_bytes(_I32.pack(len(connections)) + b"".join(one.packed() for one in connections))
-    program = load.compiled("frames", [load.HERE / "frames.c"], [])
+    program = load.compiled("frames", [load.HERE / "frames.c", load.HERE / "bare.h"], [])
     line = [str(program), address, str(script), str(seconds), str(interval_ms)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=seconds + 60)
     script.unlink()

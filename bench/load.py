@@ -134,7 +134,7 @@ def produce_lean(address: str, topic: str, count: int, size: int) -> dict[str, A
     host, _, port = address.rpartition(":")
     with contextlib.closing(RawClient(address)) as client:
         identity = client.identity()
-    built = compiled("produce", [HERE / "produce.c"], [])
+    built = compiled("produce", [HERE / "produce.c", HERE / "bare.h"], [])
     line = [str(built), host, port, topic, *map(str, (count, size, *identity))]
     return _measured("produce", line, address, 300)
 

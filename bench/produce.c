@@ -9,17 +9,11 @@
  * Prints one line of JSON.
  */
 #include <arpa/inet.h>
-#include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <time.h>
+#include <sys/resource.h>
 #include <unistd.h>
+
+#define PROGRAM "produce"
+#include "bare.h"
 
 enum {
     BATCH_SIZE_MAX = 1000000,
@@ -33,45 +27,6 @@ enum {
 
 static uint8_t frame[BATCH_SIZE_MAX + 4096];
 static int link_fd;
-
-static void fail(const char *what) {
-    fprintf(stderr, "produce: %s (%s)\n", what, errno ? strerror(errno) : "protocol");
-    exit(1);
-}
-
-static double seconds(clockid_t clock) {
-    struct timespec at;
-    clock_gettime(clock, &at);
-    return at.tv_sec + at.tv_nsec / 1e9;
-}
-
-#if defined(__x86_64__)
-__attribute__((target("sse4.2"))) static uint32_t crc32c(const uint8_t *data, size_t size) {
-    uint64_t crc = ~0u, word;
-    for (; size >= 8; data += 8, size -= 8) {
-        memcpy(&word, data, 8);
-        crc = __builtin_ia32_crc32di(crc, word);
-    }
-    for (; size; data++, size--)
-        crc = __builtin_ia32_crc32qi((uint32_t)crc, *data);
-    return ~(uint32_t)crc;
-}
-#else
-static uint32_t crc32c(const uint8_t *data, size_t size) {
-    static uint32_t table[256];
-    if (!table[1])
-        for (uint32_t byte = 0; byte < 256; byte++) {
-            uint32_t crc = byte;
-            for (int bit = 0; bit < 8; bit++)
-                crc = crc & 1 ? crc >> 1 ^ 0x82F63B78 : crc >> 1;
-            table[byte] = crc;
-        }
-    uint32_t crc = ~0u;
-    while (size--)
-        crc = crc >> 8 ^ table[(crc ^ *data++) & 0xFF];
-    return ~crc;
-}
-#endif
 
 static uint8_t *put(uint8_t *at, uint64_t value, int size) {
     for (int i = size - 1; i >= 0; i--, value >>= 8)
@@ -149,7 +104,7 @@ static int fill(uint8_t **end, const uint8_t *value, uint32_t value_size, long w
 
 static void head_of_batch(uint8_t *batch, const uint8_t *end, int count, uint64_t producer_id,
                           uint32_t epoch, uint32_t sequence) {
-    uint64_t now_ms = (uint64_t)(seconds(CLOCK_REALTIME) * 1000);
+    uint64_t now_ms = (uint64_t)(clock_s(CLOCK_REALTIME) * 1000);
     uint8_t *at = put(batch, 0, 8);
     at = put(at, (uint64_t)(end - batch) - BATCH_SIZE_FROM, 4);
     at = put(at, 0xFFFFFFFF, 4); /* leader epoch: not known */
@@ -166,16 +121,11 @@ static void head_of_batch(uint8_t *batch, const uint8_t *end, int count, uint64_
     put(crc_at, crc32c(batch + BATCH_CRC_FROM, (size_t)(end - batch) - BATCH_CRC_FROM), 4);
 }
 
-static int connect_to(const char *host, const char *port) {
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found;
-    if (getaddrinfo(host, port, &hints, &found) != 0)
-        fail("cannot resolve the address");
-    int made = socket(found->ai_family, found->ai_socktype, 0), on = 1;
-    if (made < 0 || connect(made, found->ai_addr, found->ai_addrlen) != 0)
-        fail("cannot connect");
-    freeaddrinfo(found);
-    setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    return made;
+static double cpu_seconds(void) {
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_utime.tv_sec + used.ru_stime.tv_sec +
+           (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6;
 }
 
 int main(int argc, char **argv) {
@@ -202,7 +152,7 @@ int main(int argc, char **argv) {
     at = put(put(at + topic_size, 1, 4), 0, 4);
     uint8_t *records_size_at = at, *batch = at + 4;
 
-    double start = seconds(CLOCK_MONOTONIC);
+    double start = clock_s(CLOCK_MONOTONIC);
     int in_flight = 0;
     for (long sent = 0; sent < count;) {
         uint8_t *end = batch + BATCH_HEADER_SIZE;
@@ -222,8 +172,8 @@ int main(int argc, char **argv) {
     }
     while (in_flight--)
         take_answer(topic_size);
-    double took = seconds(CLOCK_MONOTONIC) - start;
-    printf("{\"records_per_s\": %.0f, \"mb_per_s\": %.1f}\n", (double)count / took,
-           (double)count * value_size / took / 1e6);
+    double took = clock_s(CLOCK_MONOTONIC) - start;
+    printf("{\"seconds\": %.4f, \"records_per_s\": %.0f, \"mb_per_s\": %.1f, \"client_cpu_s\": %.3f}\n",
+           took, (double)count / took, (double)count * value_size / took / 1e6, cpu_seconds());
     return 0;
 }

@@ -12,6 +12,7 @@ from headrace.storage import log as log_module
 from headrace.storage.segment import Segment
 from headrace.testing import Broker
 from tests.fakes.raw_client import RawClient
+from tests.fakes.waiting import wait_until
 
 OFTEN = {"log.retention.check.interval.ms": 20, "log.cleaner.backoff.ms": 20}
 SEGMENT_COUNT = 12
@@ -25,13 +26,6 @@ def make_topic(broker, **settings):
         for _ in range(SEGMENT_COUNT):
             record = Record(0, int(time.time() * 1000), b"key", b"x" * 100)
             assert client.produce("orders", build_batch([record])).error_code == 0
-
-
-def wait_until(condition):
-    give_up_at = time.monotonic() + 20
-    while not condition() and time.monotonic() < give_up_at:
-        time.sleep(0.01)
-    assert condition()
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])

@@ -84,9 +84,9 @@ class Dispatch:
                 header = parse_request_header(view, start, end)
                 context = self._context(link, header)
                 request = self._decode(header, view, end) if header.api_key == _PRODUCE else None
-                answer = self.bug(link, context, request, error)
+                frame = self.bug_frame(link, context, request, error)
                 if request is None or request.acks != ACKS_NONE:
-                    link.answer([_encode(context, answer)])
+                    link.answer([frame])
 
     def _request(self, link: Link, view: memoryview, start: int, end: int) -> None:
         state = link.state
@@ -232,7 +232,7 @@ class Dispatch:
         except Rejected as refusal:
             answer, question = refused(context, request, refusal), None
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
-            answer, question = self.bug(link, context, request, error), None
+            answer, question = self._bug(link, context, request, error), None
         if not isinstance(answer, Message):
             # Something is changed first (a topic is made): the next one to ask gets another answer.
             self._broker.spawn(self._answer_later(link, link.hold(), context, request, answer))
@@ -254,12 +254,12 @@ class Dispatch:
             link.close()
             return
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
-            answer = self.bug(link, context, request, error)
+            answer = self._bug(link, context, request, error)
         self.serve_committed()
         if not link.closed:
             slot.answer([_encode(context, answer)])
 
-    def bug(self, link: Link, context: Context, request: Any, error: Exception) -> Message:
+    def _bug(self, link: Link, context: Context, request: Any, error: Exception) -> Message:
         """The answer to a request that met a bug before anything was appended; then it closes."""
         _log.error(
             "%s version %d from %s (client id %s) failed; closing its connection",
@@ -272,6 +272,10 @@ class Dispatch:
         self._broker.bugs.append(error)
         link.close_when_sent()
         return refused(context, request, Rejected(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def bug_frame(self, link: Link, context: Context, request: Any, error: Exception) -> bytearray:
+        """The same as it goes over the wire."""
+        return _encode(context, self._bug(link, context, request, error))
 
     # --- those that wait -----------------------------------------------------
 

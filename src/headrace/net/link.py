@@ -299,8 +299,8 @@ class Link:
                 broken,
             )
             self.close_when_sent()
-        except Exception as bug:  # noqa: BLE001 - the service has an answer to those it foresaw
-            # What was read already must not be handled again with what comes next.
+        except Exception as bug:  # noqa: BLE001 - even the service's answer to bugs may have one
+            # It costs this connection. To go on would handle again what was read already.
             _log.error("closing the connection from %s, which met a bug", self, exc_info=bug)
             self.close()
         finally:

@@ -290,7 +290,7 @@ async def test_a_shard_that_is_lost_between_two_batches_writes_no_more_of_them(t
         with pytest.raises(Rejected):
             await waiting
         may_go_on.set()
-        await asyncio.sleep(0.05)
+        await until(lambda: not broker._tasks)
         assert broker.replica(TOPIC, 0).log.log_end == first_end
 
 

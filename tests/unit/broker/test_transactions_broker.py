@@ -14,6 +14,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
 from headrace.testing import Broker
 from tests.fakes.transactional_client import TransactionalClient, records_in
+from tests.fakes.waiting import wait_until
 
 NONE = ErrorCode.NONE
 SLOW = {"add.partitions.to.txn.retry.backoff.max.ms": 30_000}
@@ -86,15 +87,6 @@ def start():
     for broker, client in running:
         client.sock.close()
         broker.stop()
-
-
-def wait_until(condition):
-    pause = threading.Event()
-    for _ in range(2_000):
-        if condition():
-            return
-        pause.wait(0.01)
-    raise AssertionError("waited in vain")
 
 
 def in_thread(action):

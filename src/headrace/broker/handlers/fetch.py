@@ -20,7 +20,6 @@ from headrace.net.link import Link, Slot
 from headrace.storage.files import FileSlice
 from headrace.storage.residency import is_resident, warm
 from headrace.wire.fetch import FetchedPartition, encode_fetch_response
-from headrace.wire.framing import encode_response
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
@@ -219,19 +218,14 @@ class Fetching:
                 await asyncio.to_thread(warm, file_slice)
             except OSError as problem:
                 entries[place] = self._unreadable(waiting.fetch.wants[place], problem)
-            except Exception as error:  # noqa: BLE001 - a bug, or no thread to be had
-                self._answer_bug(waiting, error)
+            except Exception as error:  # noqa: BLE001 - costs this client, not the broker
+                frame = self._broker.dispatch.bug_frame(
+                    waiting.link, waiting.context, waiting.request, error
+                )
+                assert waiting.slot is not None
+                waiting.slot.answer([frame])
                 return
         self._send(waiting, entries)
-
-    def _answer_bug(self, waiting: ParkedFetch, error: Exception) -> None:
-        context = waiting.context
-        answer = self._broker.dispatch.bug(waiting.link, context, waiting.request, error)
-        frame = encode_response(
-            context.api_key, context.api_version, context.correlation_id, answer
-        )
-        assert waiting.slot is not None
-        waiting.slot.answer([frame])
 
     def _unreadable(self, want: Want, problem: OSError) -> FetchedPartition:
         """The answer where the disk does not yield what the log holds."""

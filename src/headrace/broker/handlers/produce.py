@@ -437,10 +437,8 @@ class Producing:
             self._broker.park_produce(produced)
 
     def _answer_bug(self, produced: _FullProduced, error: Exception) -> None:
-        context = produced.context
-        answer = self._broker.dispatch.bug(produced.link, context, produced.request, error)
-        frame = encode_response(
-            context.api_key, context.api_version, context.correlation_id, answer
+        frame = self._broker.dispatch.bug_frame(
+            produced.link, produced.context, produced.request, error
         )
         assert produced.slot is not None
         produced.slot.answer([frame] if produced.acks != ACKS_NONE else ())

@@ -1,0 +1,13 @@
+"""Waiting for what another thread or process does, where nothing tells of it."""
+
+import time
+
+LIMIT_S = 20
+
+
+def wait_until(condition):
+    """Look again and again; how long it takes is nobody's matter, only that it comes."""
+    give_up_at = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < give_up_at, "waited in vain"
+        time.sleep(0.01)
