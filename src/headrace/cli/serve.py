@@ -21,6 +21,7 @@ from headrace.cli import log_lines, output, pid_file
 from headrace.cli.plain_arguments import parsed
 from headrace.model.config import BrokerConfig, parse_properties
 from headrace.model.errors import ConfigError, Corrupt, Rejected
+from headrace.net.polling import new_event_loop
 
 if TYPE_CHECKING:
     import typer
@@ -130,7 +131,8 @@ def run(arguments: Sequence[str]) -> int:
             output.note(f"warning: {warning}")
         return _detach(arguments, folder, pid_path, options.ready_file)
     log_lines.set_up(options.log_format, options.log_level)
-    return asyncio.run(_serve(config, folder, pid_path, options.ready_file))
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_serve(config, folder, pid_path, options.ready_file))
 
 
 def parsed_options(arguments: Sequence[str]) -> ServeOptions | None:

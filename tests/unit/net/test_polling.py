@@ -1,0 +1,122 @@
+"""When the broker stays awake for the next request, and when it sleeps."""
+
+import asyncio
+import selectors
+import socket
+
+import pytest
+
+from headrace.net import polling
+
+if not hasattr(selectors, "EpollSelector"):
+    pytest.skip("only Linux has epoll", allow_module_level=True)
+
+READY = [("key", selectors.EVENT_READ)]
+
+
+class Kernel:
+    """Time and sockets by hand: looking and yielding take a microsecond each."""
+
+    def __init__(self):
+        self.now = 100.0
+        self.next_at = 0.0  # when the next request comes
+        self.sleeps = []
+        self.yield_s = 1e-6
+
+    def select(self, _, timeout=None):
+        self.now += 1e-6
+        if self.now >= self.next_at:
+            return READY
+        if timeout is None or timeout > 0:
+            self.sleeps.append(timeout)
+            end = self.next_at if timeout is None else min(self.next_at, self.now + timeout)
+            self.now = end
+            return READY if end == self.next_at else []
+        return []
+
+    def sched_yield(self):
+        self.now += self.yield_s
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    kernel = Kernel()
+    monkeypatch.setattr(selectors.EpollSelector, "select", lambda s, t=None: kernel.select(s, t))
+    monkeypatch.setattr(polling.time, "monotonic", lambda: kernel.now)
+    monkeypatch.setattr(polling.os, "sched_yield", kernel.sched_yield)
+    return kernel
+
+
+@pytest.fixture
+def selector():
+    with polling.PollingSelector() as selector:
+        yield selector
+
+
+def wait(kernel, selector, after_s, timeout=None):
+    """True if the next request, after so long, found us awake."""
+    kernel.next_at = kernel.now + after_s
+    slept = len(kernel.sleeps)
+    assert selector.select(timeout) == READY
+    return len(kernel.sleeps) == slept
+
+
+def test_stays_awake_for_a_client_that_comes_back_at_once(kernel, selector):
+    awake = [wait(kernel, selector, 100e-6) for _ in range(20)]
+    assert awake == [False] * 8 + [True] * 12
+
+
+def test_sleeps_when_requests_are_far_apart(kernel, selector):
+    assert not any(wait(kernel, selector, 1e-3) for _ in range(20))
+
+
+def test_goes_to_sleep_when_the_client_does_not_come_back(kernel, selector):
+    for _ in range(20):
+        wait(kernel, selector, 100e-6)
+    before = kernel.now
+    assert not wait(kernel, selector, 5.0)
+    assert kernel.sleeps[-1] is None
+    assert kernel.now == before + 5.0
+    assert not wait(kernel, selector, 100e-6), "one long wait ends it"
+
+
+def test_leaves_the_core_to_whoever_wants_it(kernel, selector):
+    for _ in range(20):
+        wait(kernel, selector, 100e-6)
+    kernel.yield_s = 50e-6
+    assert not wait(kernel, selector, 100e-6)
+
+
+def test_never_waits_longer_than_asked(kernel, selector):
+    for _ in range(20):
+        wait(kernel, selector, 100e-6)
+    kernel.next_at = kernel.now + 1.0
+    before = kernel.now
+    assert selector.select(50e-6) == []
+    assert kernel.now - before < 150e-6
+
+
+def test_is_not_woken_by_work_that_is_always_there(kernel, selector):
+    for _ in range(100):
+        assert wait(kernel, selector, 0), "there was nothing to wait for"
+    assert not wait(kernel, selector, 100e-6)
+
+
+def test_timers_and_sockets_of_a_loop_work_with_it():
+    async def talk():
+        loop = asyncio.get_running_loop()
+        left, right = socket.socketpair()
+        with left, right:
+            left.setblocking(False)
+            right.setblocking(False)
+            for number in range(50):
+                await loop.sock_sendall(left, b"%d" % number)
+                assert await loop.sock_recv(right, 10) == b"%d" % number
+            reading = loop.create_task(loop.sock_recv(left, 10))
+            await asyncio.sleep(0.001)
+            assert not reading.done()
+            await loop.sock_sendall(right, b"end")
+            return await reading
+
+    with asyncio.Runner(loop_factory=polling.new_event_loop) as runner:
+        assert runner.run(talk()) == b"end"
