@@ -1,29 +1,49 @@
 """Partitions lie in several folders and move between them while they are written to."""
 
+import errno
 import threading
+from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
-from headrace.testing import Broker
+from headrace.storage.relocation import Relocation
+from headrace.testing import Broker, BrokerFailed
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from tests.fakes.raw_client import RawClient
+from tests.fakes.waiting import wait_until
+
+A_BATCH = build_batch([Record(0, -1, None, b"1 book")])
 
 
-def describe(raw):
+def describe(raw, *, copies=False):
+    """By folder and partition: what lies there, or which copies are being made."""
     response = raw.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, m.DescribeLogDirsRequest(topics=None))
     return {
         result.log_dir: {
-            f"{topic.name}-{p.partition_index}": p.partition_size
+            f"{topic.name}-{p.partition_index}": (p.partition_size, p.offset_lag)
             for topic in result.topics
             for p in topic.partitions
+            if p.is_future_key is copies
         }
         for result in response.results
     }
+
+
+def home(raw):
+    (folder,) = [path for path, held in describe(raw).items() if "t-0" in held]
+    return folder
+
+
+def copies(raw):
+    """Size and lag of the copies of t-0, by folder."""
+    described = describe(raw, copies=True)
+    return {path: held["t-0"] for path, held in described.items() if "t-0" in held}
 
 
 def move(raw, folder, topic, partition=0):
@@ -56,42 +76,45 @@ def test_new_partitions_go_where_the_fewest_are(tmp_path):
         }
 
 
-def test_a_partition_moves_under_load_and_nothing_is_lost(tmp_path):
+def load(broker, over, sent, failures):
+    """Produce numbers until told; for a thread."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 1})
+    while not over.is_set():
+        # Waits for room: this loop outruns any broker, and a full queue raises.
+        while len(producer) > 10_000:
+            producer.poll(0.1)
+        producer.produce(
+            "t",
+            b"%d" % len(sent),
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+        sent.append(1)
+        producer.poll(0)
+    assert producer.flush(60) == 0
+
+
+@pytest.mark.parametrize("flush_messages", [None, 1])
+def test_a_partition_moves_under_load_and_nothing_is_lost(tmp_path, flush_messages):
     folders = [tmp_path / "a", tmp_path / "b"]
     config = {"log.dirs": ",".join(map(str, folders)), "log.index.interval.bytes": 100}
+    if flush_messages is not None:
+        config["log.flush.interval.messages"] = flush_messages
     with Broker(config=config, data=tmp_path, topics={"t": 1}) as broker:
         over = threading.Event()
         sent = []
         failures = []
-
-        def load():
-            producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 1})
-            while not over.is_set():
-                # Waits for room: this loop outruns any broker, and a full queue raises.
-                while len(producer) > 10_000:
-                    producer.poll(0.1)
-                producer.produce(
-                    "t",
-                    b"%d" % len(sent),
-                    on_delivery=lambda error, _: failures.append(error) if error else None,
-                )
-                sent.append(1)
-                producer.poll(0)
-            assert producer.flush(60) == 0
-
-        thread = threading.Thread(target=load)
+        thread = threading.Thread(target=load, args=(broker, over, sent, failures))
         thread.start()
         with RawClient(broker.bootstrap_servers) as raw:
-            (here,) = [path for path, held in describe(raw).items() if "t-0" in held]
+            here = home(raw)
             (there,) = [str(folder) for folder in folders if str(folder) != here]
             for target in (there, here, there):
                 assert move(raw, target, "t") == 0
-                assert "t-0" in describe(raw)[target]
+                wait_until(lambda target=target: home(raw) == target and not copies(raw))
             over.set()
             thread.join()
             assert failures == []
-            assert move(raw, tmp_path / "elsewhere", "t") == ErrorCode.LOG_DIR_NOT_FOUND
-            assert move(raw, there, "none") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert len(list(Path(there).glob("t-0/*.log"))) == 1, "a move makes no segments"
         broker.restart()
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
         consumer.assign([TopicPartition("t", 0, 0)])
@@ -102,6 +125,175 @@ def test_a_partition_moves_under_load_and_nothing_is_lost(tmp_path):
         consumer.close()
         assert values == list(range(len(sent)))
         assert (tmp_path / there.rpartition("/")[2] / "t-0").exists()
+
+
+# --- a move under way ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    """Copying waits until this is set."""
+    gate = threading.Event()
+    real = Relocation._copy
+
+    def copy(self, missing):
+        while not gate.is_set() and not self._is_over:
+            gate.wait(0.01)
+        real(self, missing)
+
+    monkeypatch.setattr(Relocation, "_copy", copy)
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return [tmp_path / name for name in "abc"]
+
+
+@pytest.fixture
+def broker(tmp_path, folders):
+    config = {"log.dirs": ",".join(map(str, folders)), "log.segment.delete.delay.ms": 0}
+    with Broker(config=config, data=tmp_path, topics={"t": 1}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def raw(broker):
+    with RawClient(broker.bootstrap_servers) as raw:
+        for number in range(3):
+            assert raw.produce("t", A_BATCH).base_offset == number
+        yield raw
+
+
+def others(raw, folders):
+    return [folder for folder in folders if str(folder) != home(raw)]
+
+
+def left_over(folders):
+    return [path.name for folder in folders for path in folder.glob("t-0?*")]
+
+
+def test_a_move_is_answered_at_once_and_shown_while_it_goes_on(raw, folders, gate):
+    here, there = home(raw), others(raw, folders)[0]
+    assert move(raw, there, "t") == 0
+    assert copies(raw) == {str(there): (0, 3)}
+    (folder,) = there.glob("t-0.*-future")
+    assert move(raw, there, "t") == 0, "asked again"
+    assert list(there.glob("t-0*")) == [folder]
+    assert raw.produce("t", A_BATCH).base_offset == 3
+    assert (home(raw), copies(raw)) == (here, {str(there): (0, 4)})
+    gate.set()
+    wait_until(lambda: home(raw) == str(there))
+    wait_until(lambda: not left_over(folders))
+    assert copies(raw) == {}
+    assert len(raw.fetch("t", 0).records) == 4 * len(A_BATCH)
+
+
+def test_one_who_asks_for_another_folder_has_changed_his_mind(raw, folders, gate):
+    first, second = others(raw, folders)
+    assert move(raw, first, "t") == 0
+    assert move(raw, second, "t") == 0
+    assert list(copies(raw)) == [str(second)]
+    gate.set()
+    wait_until(lambda: home(raw) == str(second))
+    wait_until(lambda: not left_over(folders))
+
+
+def test_one_who_asks_for_the_folder_where_it_lies_gives_the_move_up(raw, folders, gate):
+    here = home(raw)
+    assert move(raw, others(raw, folders)[0], "t") == 0
+    assert move(raw, here, "t") == 0
+    assert copies(raw) == {}
+    wait_until(lambda: not left_over(folders))
+    gate.set()
+    assert home(raw) == here
+    assert raw.produce("t", A_BATCH).base_offset == 3
+
+
+def test_a_deleted_topic_takes_its_copy_along(raw, broker, folders, gate):
+    assert move(raw, others(raw, folders)[0], "t") == 0
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics(["t"])["t"].result()
+    assert copies(raw) == {}
+    wait_until(lambda: not [each for folder in folders for each in folder.glob("t-0*")])
+    broker.create_topics({"t": 1})
+    assert move(raw, others(raw, folders)[0], "t") == 0
+    gate.set()
+    wait_until(lambda: not copies(raw))
+    assert raw.produce("t", A_BATCH).base_offset == 0
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_move_that_an_end_interrupts_goes_on_after_the_next_start(
+    raw, broker, folders, gate, how
+):
+    there = others(raw, folders)[0]
+    assert move(raw, there, "t") == 0
+    raw.sock.close()
+    getattr(broker, how)()
+    (copy,) = there.glob("t-0*")
+    if how == "stop":
+        assert copy.name.endswith("-future") and list(copy.iterdir()) == []
+    broker.start()
+    with RawClient(broker.bootstrap_servers) as again:
+        assert list(copies(again)) == [str(there)]
+        gate.set()
+        wait_until(lambda: home(again) == str(there))
+        wait_until(lambda: not left_over(folders))
+        assert len(again.fetch("t", 0).records) == 3 * len(A_BATCH)
+
+
+def test_one_move_at_a_time_copies_and_the_others_wait(raw, broker, folders, gate):
+    there = others(raw, folders)[0]
+    broker.create_topics({"u": 6})
+    asked = [p for p in range(6) if not (there / f"u-{p}").exists()]
+    for partition in asked:
+        assert move(raw, there, "u", partition) == 0
+    assert len(list(there.glob("u-*-future"))) == len(asked)
+    gate.set()
+    wait_until(lambda: not list(there.glob("u-*-future")))
+    assert all((there / f"u-{partition}").exists() for partition in range(6))
+
+
+def test_a_move_that_fails_leaves_the_partition_where_it_was(raw, folders, monkeypatch, caplog):
+    here, there = home(raw), others(raw, folders)[0]
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Relocation, "_copy", full)
+        assert move(raw, there, "t") == 0
+        wait_until(lambda: not left_over(folders))
+    assert f"t-0 stays in {here}, because it could not be moved to {there}" in caplog.text
+    assert "No space left on device" in caplog.text
+    assert home(raw) == here and copies(raw) == {}
+    assert raw.produce("t", A_BATCH).base_offset == 3
+    assert move(raw, there, "t") == 0
+    wait_until(lambda: home(raw) == str(there))
+
+
+def test_a_bug_in_a_move_stops_the_broker(raw, broker, folders, monkeypatch):
+    node = broker._runner._node
+    monkeypatch.setattr(Relocation, "_copy", lambda *_: 1 / 0)
+    assert move(raw, others(raw, folders)[0], "t") == 0
+    assert raw.is_closed_by_broker()
+    assert isinstance(node.failure, ZeroDivisionError)
+    with pytest.raises(BrokerFailed):
+        broker.stop()
+
+
+def test_what_is_wrong_with_a_request_is_said_at_once(raw, broker, folders, tmp_path):
+    there = others(raw, folders)[0]
+    assert move(raw, tmp_path / "elsewhere", "t") == ErrorCode.LOG_DIR_NOT_FOUND
+    assert move(raw, there, "none") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert move(raw, there, "t", 9) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    broker.create_topics({"x" * 230: 1})
+    for folder in folders:
+        assert move(raw, folder, "x" * 230) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    broker._runner._node.logs.directories[folders.index(there)].take_offline("it broke")
+    assert move(raw, there, "t") == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_topics_level_is_what_the_broker_recompresses_with(tmp_path):
@@ -118,5 +310,5 @@ def test_a_topics_level_is_what_the_broker_recompresses_with(tmp_path):
             topic = f"level-{level}"
             admin.create_topics([NewTopic(topic, 1, config=settings)])[topic].result()
             assert raw.produce(topic, batch).error_code == 0
-            sizes[level] = sum(held.get(f"{topic}-0", 0) for held in describe(raw).values())
+            sizes[level] = sum(held.get(f"{topic}-0", (0, 0))[0] for held in describe(raw).values())
         assert 0 < sizes[9] < sizes[1] < len(batch)

@@ -10,6 +10,7 @@ from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from tests.fakes.raw_client import RawClient
+from tests.fakes.waiting import wait_until
 
 STORAGE_ERROR = ErrorCode.KAFKA_STORAGE_ERROR
 A_RECORD = build_batch([Record(0, -1, None, b"1 book")])
@@ -113,6 +114,7 @@ def test_a_move_and_added_partitions_are_remembered_too(stopped, folders):
             )
             moved = client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, request(dirs=[move]))
             assert moved.results[0].partitions[0].error_code == 0
+        wait_until(lambda: lying_in(folders[1]) == {0, 1, 2, 3})
         grow = m.CreatePartitionsRequest
         grown = client.ask(
             ApiKey.CREATE_PARTITIONS,

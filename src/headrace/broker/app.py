@@ -21,6 +21,7 @@ from headrace.broker.dispatch import Dispatch
 from headrace.broker.groups import group_coordinator
 from headrace.broker.handlers.fetch import ParkedFetch
 from headrace.broker.handlers.produce import Produced
+from headrace.broker.moves import Moves
 from headrace.broker.replicas import Replica, Replicas
 from headrace.broker.transactions import Transactions
 from headrace.coordination.embedded import FILE_NAME as TREE_FILE
@@ -64,6 +65,7 @@ class Broker:
         self.dispatch: Dispatch
         self.groups = group_coordinator(self)
         self.transactions = Transactions(self)
+        self.moves = Moves(self)
         self.limits = ConnectionLimits(
             config.int("max.connections"),
             config.int("max.connections.per.ip"),
@@ -118,6 +120,7 @@ class Broker:
         self._starting = None
         self._chores = Chores(self)
         self._chores.start()
+        self.moves.resume()
         for listener in self._listeners:
             listener.accept_from_now_on(self.loop)
 
@@ -277,6 +280,7 @@ class Broker:
             self.groups.refresh()
             self.transactions.refresh()
             if gone:
+                self.moves.topics_deleted()
                 self.groups.tell_all(lambda shard, now: shard.topics_deleted(gone, now))
                 self.dispatch.serve_committed()
         except Exception as error:  # noqa: BLE001 - a bug while applying: the broker stops
@@ -355,6 +359,7 @@ class Broker:
         self._close_links()
         if self._chores is not None:
             await self._chores.stop()
+        await self.moves.stop()
         await self._cancel_tasks()
         await self.dispatch.producing.close()
         await self.control.close()
@@ -434,6 +439,7 @@ class Broker:
     async def _end_failed(self) -> None:
         if self._chores is not None:
             await self._chores.stop()
+        await self.moves.crash()
         await self._cancel_tasks()
         await self.dispatch.producing.close()
         await self.control.close()

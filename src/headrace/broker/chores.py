@@ -112,6 +112,8 @@ class Chores:
                 (replica.log, replica.readable_end(READ_COMMITTED))
                 for replica in self._broker.leading()
                 if "compact" in replica.log.config.cleanup_policy
+                # As Kafka: a copy that is under way would have to begin anew.
+                and not self._broker.moves.is_moving(replica.topic_partition)
             ]
             settings = CleanerSettings.of(config)
             if not await self._compaction.clean_dirtiest(logs, settings, self._broker.clock.now()):

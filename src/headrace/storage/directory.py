@@ -34,7 +34,7 @@ from headrace.storage.files import (
     write_atomically,
 )
 from headrace.storage.log import Log, doomed_path
-from headrace.storage.relocation import FUTURE, copy_closed
+from headrace.storage.relocation import FUTURE, was_nearly_whole
 from headrace.storage.segment import IndexCache, Resources
 
 log = logging.getLogger(__name__)
@@ -78,6 +78,8 @@ class Logs:
         self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
         self._logs: dict[TopicPartition, Log] = {}
         self.failed: dict[TopicPartition, str] = {}  # cannot be served, and why
+        # Moves that the last stop interrupted, and where to: they begin anew.
+        self.unfinished_moves: dict[TopicPartition, LogDirectory] = {}
         self._deleted_ids: Collection[TopicId] = ()
         self._places: dict[TopicPartition, LogDirectory] = {}  # of those to be made next
 
@@ -189,14 +191,21 @@ class Logs:
         """Finish or forget moves between folders (``relocation`` says which)."""
         for folder in sorted(directory.path.glob(f"*{FUTURE}")):
             topic_partition = _parse(folder.name.partition(".")[0])
+            if topic_partition is not None and topic_partition in self.failed:
+                continue  # its own folder is there, and may yet be read
             if topic_partition is None or topic_partition in self._logs:
                 log.info("%s: the copy was not finished; its files go now", folder)
+                if topic_partition is not None:
+                    self.unfinished_moves[topic_partition] = directory
+                    folder = folder.rename(doomed_path(folder, topic_partition))
                 self._later(0, _removal(folder))
                 continue
-            if any(each.offline is not None or each.is_new for each in self.directories):
+            if not was_nearly_whole(folder) or any(
+                each.offline is not None or each.is_new for each in self.directories
+            ):
                 # The log itself may lie on a disk that is away; the copy may be half of it.
                 log.error(
-                    "%s: an unfinished copy, and a log directory is missing or new. The "
+                    "%s: an unfinished copy, and the log itself is in none of the directories. The "
                     "partition stays offline until a start with the directories that there were",
                     folder,
                 )
@@ -359,39 +368,6 @@ class Logs:
             with suppress(OSError):
                 directory.forget(topic_partition)
                 self._later(0, _removal(folder.rename(doomed_path(folder, topic_partition))))
-
-    async def move(self, moving: Log, target: LogDirectory, now: Callable[[], Millis]) -> Log:
-        """Move a log to another folder; returns the one to use from now on.
-
-        What was appended while it was copied comes along; the caller stages
-        nothing for the old log after this returns.
-        """
-        if moving.directory is target:
-            return moving
-        future = await copy_closed(moving, target, now)
-        topic_partition = moving.topic_partition
-        source = moving.directory
-        target.recovery_points[topic_partition] = moving.log_end
-        target.log_starts[topic_partition] = moving.log_start
-        for offsets, others in (
-            (source.cleaner_offsets, target.cleaner_offsets),
-            (source.high_watermarks, target.high_watermarks),
-        ):
-            if topic_partition in offsets:
-                others[topic_partition] = offsets[topic_partition]
-        self.delete(topic_partition)
-        folder = future.rename(target.path / str(topic_partition))
-        moved = self._logs[topic_partition] = Log.open(
-            target,
-            folder,
-            topic_partition,
-            moving.config,
-            now(),
-            topic_id=moving.topic_id,
-            producer_expiration_ms=self.producer_expiration_ms,
-        )
-        log.info("%s: moved from %s to %s", topic_partition, source.path, target.path)
-        return moved
 
     # -- health ---------------------------------------------------------------------------
 

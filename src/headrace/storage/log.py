@@ -146,6 +146,7 @@ class Log:
         "log_start",
         "producers",
         "recovery_point",
+        "renamed_in",
         "staged_end",
         "topic_id",
         "topic_partition",
@@ -173,6 +174,8 @@ class Log:
         self.producers = producers
         self.history = history
         self.closed = False
+        # Where this log's folder got another name that a power cut might still take back.
+        self.renamed_in: tuple[Path, ...] = ()
         self._segments = Segments(loaded.segments)
         self._snapshot_offsets = loaded.snapshot_offsets
         self.log_start = max(log_start, self.first_base_offset)
@@ -339,6 +342,14 @@ class Log:
         return self._segments.bases
 
     @property
+    def segments(self) -> Sequence[Segment]:
+        return self._segments.items
+
+    @property
+    def snapshot_offsets(self) -> Sequence[Offset]:
+        return self._snapshot_offsets
+
+    @property
     def is_settled(self) -> bool:
         """Whether closing has nothing to write: all is flushed, the producers are saved."""
         return (
@@ -357,7 +368,7 @@ class Log:
 
     @property
     def cut_count(self) -> int:
-        """Grows with every truncation: whoever reads closed segments must begin anew then."""
+        """Grows with every truncation or move: who reads closed segments must begin anew then."""
         return self._cut_count
 
     # -- appending ------------------------------------------------------------------------
@@ -793,10 +804,6 @@ class Log:
             str(self.folder), self._snapshot_offsets, self.producers, self.log_end, sync=sync
         )
 
-    def closed_sizes(self) -> dict[Offset, int]:
-        """The closed segments, by base offset, and how long they are."""
-        return {segment.base_offset: segment.size for segment in self._segments.items[:-1]}
-
     async def learn_times(self) -> None:
         """Have a thread read what ``segment_facts`` would read of files on the loop."""
         unknown = self._segments.without_times()
@@ -1015,7 +1022,10 @@ class Log:
 
     async def flush(self) -> None:
         """fsync, in a thread, everything written so far; then the recovery point moves."""
-        await asyncio.get_running_loop().run_in_executor(None, self.begin_flush())
+        folder = None
+        while folder != self.folder:  # else the log has moved meanwhile, and other files count
+            folder = self.folder
+            await asyncio.get_running_loop().run_in_executor(None, self.begin_flush())
 
     def flush_now(self) -> None:
         self.begin_flush()()
@@ -1051,7 +1061,10 @@ class Log:
         open, since there may be thousands. A file that is gone was deleted by
         retention or with its topic, and needs nothing.
         """
+        directory = self.directory
         try:
+            for parent in self.renamed_in:
+                sync_folder(str(parent))
             for suffix in _SEGMENT_SUFFIXES:
                 for segment in segments:
                     if self.closed:
@@ -1066,7 +1079,7 @@ class Log:
                 log.warning("%s was not flushed: %s", self.topic_partition, error)
             else:
                 # The kernel may have dropped the pages: a second fsync proves nothing.
-                self.directory.take_offline(f"fsync failed: {error}")
+                directory.take_offline(f"fsync failed: {error}")
             return
         with self._flush_lock:
             if self._cut_count == cut_count and end_offset > self.recovery_point:
@@ -1080,6 +1093,17 @@ class Log:
         if reigns != self._history_saved:
             checkpoint.write_history(f"{self.folder}/{checkpoint.LEADER_EPOCHS}", reigns, sync=sync)
             self._history_saved = reigns
+
+    def relocate(self, directory: LogDirectory, folder: Path, recovery_point: Offset) -> None:
+        """Go on in another folder. It holds the same bytes, fsynced up to ``recovery_point``."""
+        with self._flush_lock:
+            self._cut_count += 1  # a flush that is under way saw the files of the old folder
+            self.recovery_point = recovery_point
+        self._layout_count += 1
+        self._give_renewals_up()
+        self.directory, self.folder = directory, folder
+        for segment in self._segments:
+            segment.relocate(str(folder))
 
     # -- the end --------------------------------------------------------------------------
 
@@ -1106,10 +1130,14 @@ class Log:
     def abandon(self) -> None:
         """Let go of the files as they are."""
         self.closed = True
-        for renewal in self._renewals.values():
-            renewal.give_up()
+        self._give_renewals_up()
         for segment in self._segments:
             segment.release()
+
+    def _give_renewals_up(self) -> None:
+        for renewal in self._renewals.values():
+            renewal.give_up()
+        self._renewals.clear()
 
     def delete(self) -> None:
         """Give the folder the name of a deleted one; its files go after a while."""

@@ -210,6 +210,11 @@ class Segment:
         self.active = False
         self.drop_indexes()
 
+    def relocate(self, folder: str) -> None:
+        """Go on with files of the same content in another folder."""
+        self._resources.files.forget(self)
+        self.folder = folder
+
     def remove(self) -> None:
         """Delete the files at once."""
         self.release()

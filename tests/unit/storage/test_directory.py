@@ -1,6 +1,5 @@
 """Several folders, their owners, their checkpoints, and disks that fail."""
 
-import asyncio
 import errno
 import os
 import subprocess
@@ -11,7 +10,7 @@ import pytest
 
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import TopicId, TopicPartition
-from headrace.storage import checkpoint, relocation
+from headrace.storage import checkpoint
 from headrace.storage.directory import Logs
 from tests.fakes.logs import NOW, ORDERS, ORDERS_ID, Disk, append, batch, fill, read_all, settings
 
@@ -399,24 +398,6 @@ def test_whatever_meets_a_stop_the_folders_are_free_for_the_next_start(disk, mon
         with pytest.raises(ZeroDivisionError):
             disk.stop()
     disk.start()
-
-
-def test_a_move_to_a_full_folder_is_refused_and_keeps_no_room(disk, monkeypatch):
-    log = disk.log()
-    append(log, batch(b"a"))
-    target = next(each for each in disk.logs.directories if each is not log.directory)
-
-    def full(source, folder, bases):
-        (folder / "half").write_bytes(b"a segment, in part")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(relocation, "_copy_segments", full)
-    with pytest.raises(Rejected) as refused:
-        asyncio.run(disk.logs.move(log, target, lambda: NOW))
-    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert not list(target.path.glob("*-future"))
-    append(log, batch(b"b"))
-    assert read_all(disk.log()) == [(0, b"a"), (1, b"b")]
 
 
 def test_a_bug_in_a_job_is_told_and_the_jobs_behind_it_run(tmp_path):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.context import Context
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
+from headrace.storage.relocation import future_name
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
@@ -45,20 +46,23 @@ def _describe(
     usage = shutil.disk_usage(directory.path)
     result.total_bytes, result.usable_bytes = usage.total, usage.free
     by_topic: dict[str, list[m.DescribeLogDirsResponse.DescribeLogDirsPartition]] = {}
-    for log in broker.logs:
-        topic_partition = log.topic_partition
-        if log.directory is not directory:
-            continue
-        if wanted is not None and topic_partition not in wanted:
-            continue
-        by_topic.setdefault(topic_partition.topic, []).append(
-            response.DescribeLogDirsPartition(
-                partition_index=topic_partition.partition,
-                partition_size=log.size,
-                offset_lag=0,
-                is_future_key=False,
+
+    def add(topic_partition: TopicPartition, size: int, lag: int, *, is_copy: bool) -> None:
+        if wanted is None or topic_partition in wanted:
+            by_topic.setdefault(topic_partition.topic, []).append(
+                response.DescribeLogDirsPartition(
+                    partition_index=topic_partition.partition,
+                    partition_size=size,
+                    offset_lag=lag,
+                    is_future_key=is_copy,
+                )
             )
-        )
+
+    for log in broker.logs:
+        if log.directory is directory:
+            add(log.topic_partition, log.size, 0, is_copy=False)
+    for copy in broker.moves.copies_in(directory):
+        add(copy.topic_partition, copy.size, copy.lag, is_copy=True)
     result.topics = [
         response.DescribeLogDirsTopic(name=topic, partitions=partitions)
         for topic, partitions in by_topic.items()
@@ -66,9 +70,10 @@ def _describe(
     return result
 
 
-async def alter_replica_log_dirs(
+def alter_replica_log_dirs(
     broker: "Broker", context: Context, request: m.AlterReplicaLogDirsRequest
 ) -> m.AlterReplicaLogDirsResponse:
+    """Begin moves; DescribeLogDirs shows how far they are."""
     response = m.AlterReplicaLogDirsResponse
     by_topic: dict[str, list[m.AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]] = {}
     for asked in request.dirs:
@@ -76,7 +81,7 @@ async def alter_replica_log_dirs(
             for partition in topic.partitions:
                 code = ErrorCode.NONE
                 try:
-                    await _move(broker, TopicPartition(topic.name, partition), Path(asked.path))
+                    _move(broker, TopicPartition(topic.name, partition), Path(asked.path))
                 except Rejected as refusal:
                     code = refusal.code
                 by_topic.setdefault(topic.name, []).append(
@@ -92,7 +97,8 @@ async def alter_replica_log_dirs(
     )
 
 
-async def _move(broker: "Broker", topic_partition: TopicPartition, target: Path) -> None:
+def _move(broker: "Broker", topic_partition: TopicPartition, target: Path) -> None:
+    future_name(topic_partition)  # raises Rejected if it would be too long, whatever else is wrong
     for directory in broker.logs.directories:
         if directory.path == target:
             break
@@ -101,5 +107,9 @@ async def _move(broker: "Broker", topic_partition: TopicPartition, target: Path)
     if directory.offline is not None:
         raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{target} is offline: {directory.offline}")
     replica = broker.replica(*topic_partition)
-    replica.log = await broker.logs.move(replica.log, directory, broker.clock.now)
-    await broker.control.moved(topic_partition, directory.directory_id)
+    if replica.log.offline is not None:
+        raise Rejected(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"the disk of {topic_partition} failed: {replica.log.offline}",
+        )
+    broker.moves.ask(replica.log, directory)

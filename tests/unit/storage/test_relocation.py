@@ -1,0 +1,446 @@
+"""A log moves to another folder while it grows, shrinks and is flushed; no clock is involved."""
+
+import asyncio
+import errno
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
+from headrace.storage import log as log_module
+from headrace.storage import relocation
+from headrace.storage.log import Log
+from headrace.storage.relocation import Relocation
+from tests.fakes.logs import (
+    NOW,
+    ORDERS,
+    Disk,
+    append,
+    batch,
+    fill,
+    marker,
+    read_all,
+    settings,
+)
+
+BIG = 300_000
+
+
+@pytest.fixture
+def disk(tmp_path):
+    disk = Disk(tmp_path / "a", tmp_path / "b", config=settings(segment_bytes=1 << 20))
+    yield disk
+    disk.crash()
+
+
+def other(disk, log):
+    return next(each for each in disk.logs.directories if each is not log.directory)
+
+
+def move(disk, log):
+    asyncio.run(Relocation(log, other(disk, log)).run())
+
+
+def copies(disk):
+    return [path for folder in disk.paths for path in folder.glob("*-future")]
+
+
+@pytest.fixture
+def between(monkeypatch):
+    """Things that happen to the log while a thread is at work, one list entry per thread."""
+    happenings = []
+
+    async def to_thread(work, *arguments):
+        done = work(*arguments)
+        if happenings:
+            happenings.pop(0)()
+        return done
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    return happenings
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """How long each file was when it was fsynced last, by its path then."""
+    sizes = {}
+    real_fsync = os.fsync
+
+    def fsync(fd):
+        number = fd if isinstance(fd, int) else fd.fileno()
+        path = Path(os.readlink(f"/proc/self/fd/{number}"))
+        sizes[path] = os.fstat(number).st_size
+        real_fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return sizes
+
+
+def test_a_log_moves_with_all_its_files_and_goes_on(disk):
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 4)
+    append(log, batch(b"a", producer_id=7, transactional=True), leader_epoch=LeaderEpoch(3))
+    append(log, marker(commit=False, producer_id=7), leader_epoch=LeaderEpoch(3))
+    append(log, batch(b"b", producer_id=8))
+    log.move_start_to(Offset(1))
+    before, source = read_all(log), log.folder
+    bases, names = list(log.segment_bases), {path.name for path in source.iterdir()}
+    target = other(disk, log)
+    move(disk, log)
+    assert log.folder == target.path / "orders-0" and log.directory is target
+    assert {path.name for path in log.folder.iterdir()} == names
+    assert list(log.segment_bases) == bases, "a move makes no segments"
+    assert not source.exists() and not copies(disk)
+    assert read_all(log) == before
+    assert append(log, batch(b"b", producer_id=8)).first_of_duplicate
+    append(log, batch(b"c", producer_id=8, base_sequence=1))
+    expected = [*before, (log.log_end - 1, b"c")]
+    for clean in (False, True):
+        log = disk.restarted(clean=clean)
+        assert log.folder == target.path / "orders-0"
+        assert read_all(log) == expected
+        assert log.aborted_transactions(Offset(0), log.log_end) == [(7, 4)]
+        assert log.history.latest == 3
+        assert append(log, batch(b"c", producer_id=8, base_sequence=1)).first_of_duplicate
+
+
+def test_a_move_ends_although_appends_never_pause(disk, between):
+    """A round of the thread always finds as much as before, and so does every turn of the loop."""
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 20)
+    turns = []
+
+    def grow():
+        turns.append(log.log_end)
+        assert len(turns) < 500, "the end does not come nearer"
+        fill(log, [bytes(BIG)] * 20)
+        between.append(grow)
+
+    between.append(grow)
+
+    async def run():
+        moving = asyncio.ensure_future(Relocation(log, other(disk, log)).run())
+        while not moving.done():
+            fill(log, [bytes(BIG)] * 5)
+            await asyncio.sleep(0)
+        await moving
+
+    asyncio.run(run())
+    assert len(turns) > relocation.ROUNDS_MAX
+    assert read_all(log) == [(n, bytes(BIG)) for n in range(log.log_end)]
+    assert disk.restarted(clean=False).log_end == log.log_end
+
+
+def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 3)
+    between += [partial(fill, log, [bytes(BIG)] * count) for count in (9, 4, 2, 8)]
+    on_the_loop = []
+    real = Relocation._append
+    in_thread = []
+    real_thread = asyncio.to_thread
+
+    async def to_thread(work, *arguments):
+        in_thread.append(1)
+        try:
+            return await real_thread(work, *arguments)
+        finally:
+            in_thread.pop()
+
+    def noted(self, name, size):
+        before = self.size
+        real(self, name, size)
+        if not in_thread:
+            on_the_loop.append(self.size - before)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    monkeypatch.setattr(Relocation, "_append", noted)
+    move(disk, log)
+    assert sum(on_the_loop) <= relocation.AT_ONCE_SIZE_MAX
+    assert len(read_all(log)) == log.log_end == 26
+
+
+def test_the_recovery_point_is_what_was_fsynced_and_not_more(disk, between, synced):
+    log = disk.log()
+    append(log, batch(b"a"))
+    between.append(lambda: append(log, batch(b"b")))
+    move(disk, log)
+    assert (log.recovery_point, log.log_end) == (1, 2)
+    assert log.directory.recovery_points[ORDERS] == 1
+    sizes = {path.name: size for path, size in synced.items() if "-future" in str(path)}
+    assert sizes[f"{0:020d}.log"] == log.size // 2
+
+
+def test_what_flush_messages_was_promised_is_fsynced_before_the_switch(
+    disk, between, synced, monkeypatch
+):
+    """As under flush.messages=1 and load: whenever somebody looks, the old log has flushed more."""
+    log = disk.log()
+    first_name = f"{0:020d}.log"
+
+    def grow():
+        append(log, batch(b"more"))
+        log.flush_now()
+        between.append(grow)
+
+    between.append(grow)
+    switches = []
+    real = Log.relocate
+
+    def noted(log, directory, folder, recovery_point):
+        switches.append((log.recovery_point, recovery_point, synced.get(folder / first_name)))
+        real(log, directory, folder, recovery_point)
+
+    monkeypatch.setattr(Log, "relocate", noted)
+    append(log, batch(b"first"))
+    log.flush_now()
+    move(disk, log)
+    promised, recovery_point, synced_size = switches[0]
+    assert recovery_point == promised > relocation.SYNCS_MAX
+    assert synced_size == log.segments[0].position_of(Offset(promised))
+
+
+def test_a_flush_that_the_log_moves_away_under_is_done_again(disk, monkeypatch, synced):
+    log = disk.log()
+    append(log, batch(b"a"))
+    copy = disk.paths[0] / "orders-9"
+    moves = [lambda: log.relocate(log.directory, shutil.copytree(log.folder, copy), Offset(0))]
+    real = log_module.sync_folder
+
+    def sync_folder(folder):
+        if moves:
+            moves.pop()()  # the last of the fsyncs, and nobody vouches for them yet
+        real(folder)
+
+    monkeypatch.setattr(log_module, "sync_folder", sync_folder)
+    asyncio.run(log.flush())
+    assert log.recovery_point == log.log_end == 1
+    assert synced[copy / f"{0:020d}.log"] == log.size
+
+
+def test_a_flush_syncs_the_renames_of_a_move_that_has_not_settled(disk, synced):
+    log = disk.log()
+    append(log, batch(b"a"))
+    log.renamed_in = tuple(disk.paths)
+    log.flush_now()
+    assert set(disk.paths) <= set(synced)
+    move(disk, log)
+    assert log.renamed_in == ()
+
+
+def test_segments_that_retention_takes_meanwhile_are_not_in_the_copy(disk, between):
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 12)
+    first = list(log.segment_bases)[2]
+
+    def retain():
+        log.update_config(settings(segment_bytes=1 << 20, retention_bytes=2 * BIG))
+        log.apply_retention(log.log_end, NOW)
+
+    between.append(retain)
+    move(disk, log)
+    assert log.first_base_offset >= first
+    kept = {int(path.stem) for path in log.folder.glob("*.log")}
+    assert kept == set(log.segment_bases)
+    assert {int(path.stem) for path in log.folder.glob("*.snapshot")} == set(log.snapshot_offsets)
+    assert [n for n, _ in read_all(log)] == list(range(log.log_start, 12))
+
+
+def test_a_segment_that_is_compacted_meanwhile_is_copied_again(disk, between, synced):
+    log = disk.log()
+    fill(log, [b"a" * BIG, b"b" * BIG, b"c" * BIG, b"d" * BIG])
+    assert len(log.segments) == 2
+
+    def compact():
+        whole = log.folder / f"{0:020d}.log"
+        (log.folder / f"{0:020d}.log.cleaned").write_bytes(whole.read_bytes()[-log_size // 3 :])
+        for kind in ("index", "timeindex"):
+            (log.folder / f"{0:020d}.{kind}.cleaned").write_bytes(b"")
+        log.replace_segments([Offset(0)], Offset(0))
+
+    log_size = log.segments[0].size
+    between.append(compact)
+    move(disk, log)
+    expected = [(2, b"c" * BIG), (3, b"d" * BIG)]
+    assert read_all(log) == expected
+    assert read_all(disk.restarted(clean=False)) == expected
+    sizes = [size for path, size in synced.items() if path.name == f"{0:020d}.log"]
+    assert log_size // 3 in sizes, "what was fsynced of the old one counts for nothing"
+
+
+def test_a_log_that_is_cut_meanwhile_is_copied_again(disk, between):
+    log = disk.log()
+    fill(log, [b"a", b"b", b"c"])
+
+    def cut():
+        log.truncate_to(Offset(1))
+        append(log, batch(b"other"))
+
+    between.append(cut)
+    move(disk, log)
+    expected = [(0, b"a"), (1, b"other")]
+    assert read_all(log) == expected
+    assert read_all(disk.restarted(clean=False)) == expected
+
+
+def test_a_full_target_ends_the_move_and_keeps_no_room(disk, monkeypatch):
+    log = disk.log()
+    append(log, batch(b"a"))
+
+    def full(self, name, size):
+        (self.folder / "half").write_bytes(b"a segment, in part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Relocation, "_append", full)
+    relocating = Relocation(log, other(disk, log))
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(relocating.run())
+    relocating.discard()
+    disk.worker.run()
+    assert list(relocating.target.path.glob("orders-0*")) == []
+    append(log, batch(b"b"))
+    assert read_all(disk.log()) == [(0, b"a"), (1, b"b")]
+
+
+@pytest.mark.parametrize("end", ["deleted", "source offline", "target offline", "file gone"])
+def test_a_move_of_what_cannot_be_moved_ends(disk, between, end):
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 6)
+    target = other(disk, log)
+
+    def happen():
+        if end == "deleted":
+            disk.logs.delete(ORDERS)
+        elif end == "file gone":
+            (log.folder / f"{0:020d}.log").unlink()
+            fill(log, [bytes(BIG)])
+            relocating._whole.clear()
+        else:
+            (log.directory if end == "source offline" else target).take_offline("it broke")
+
+    between.append(happen)
+    relocating = Relocation(log, target)
+    with pytest.raises(Rejected):
+        asyncio.run(relocating.run())
+    assert not relocating.is_switched and log.directory is not target
+
+
+def test_cancelled_it_waits_for_the_thread_which_stops_early(disk):
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 12)
+    pieces = []
+
+    async def run():
+        relocating = Relocation(log, other(disk, log))
+        moving = asyncio.ensure_future(relocating.run())
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        real = relocating._append
+
+        def slow(name, size):
+            real(name, size)
+            pieces.append(name)
+            if len(pieces) == 1:
+                loop.call_soon_threadsafe(begun.set)
+                while not relocating._given_up:
+                    pass
+
+        relocating._append = slow
+        await begun.wait()
+        moving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await moving
+        return relocating, len(pieces)
+
+    relocating, count = asyncio.run(run())
+    assert len(pieces) == count < 10, "nobody writes any more"
+    relocating.empty()
+    assert list(relocating.folder.iterdir()) == []
+
+
+def test_a_topic_whose_copy_could_not_be_named_is_refused_as_by_kafka(disk):
+    log = disk.log(TopicPartition("x" * 220, 0))
+    with pytest.raises(Rejected) as caught:
+        Relocation(log, other(disk, log))
+    assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+# -- what a start makes of it ------------------------------------------------------------
+
+
+def test_a_start_drops_an_unfinished_copy_and_notes_the_wish(disk):
+    log = disk.log()
+    append(log, batch(b"a"))
+    relocating = Relocation(log, other(disk, log))
+    asyncio.run(relocating._catch_up())
+    target = relocating.target.path
+    assert read_all(disk.restarted(clean=False)) == [(0, b"a")]
+    assert {each: to.path for each, to in disk.logs.unfinished_moves.items()} == {ORDERS: target}
+    assert not copies(disk)
+    disk.worker.run()
+    assert list(target.glob("orders-0*")) == []
+
+
+def test_a_start_finishes_a_move_that_ended_between_the_two_names(disk):
+    log = disk.log()
+    append(log, batch(b"a"))
+    target = other(disk, log)
+    relocating = Relocation(log, target)
+    asyncio.run(relocating._catch_up())
+    relocating._switch()
+    append(log, batch(b"b"))
+    assert copies(disk) == [relocating.folder]
+    log = disk.restarted(clean=False)
+    assert read_all(log) == [(0, b"a"), (1, b"b")]
+    assert log.folder == target.path / "orders-0"
+    assert disk.logs.unfinished_moves == {}
+
+
+def test_a_topic_deleted_between_the_two_names_is_gone(disk):
+    log = disk.log()
+    relocating = Relocation(log, other(disk, log))
+    asyncio.run(relocating._catch_up())
+    relocating._switch()
+    disk.logs.delete(ORDERS)
+    asyncio.run(relocating._settle())
+    disk.worker.run()
+    assert not any(list(folder.glob("orders-0*")) for folder in disk.paths)
+
+
+def test_half_a_copy_is_never_taken_for_the_log(disk):
+    log = disk.log()
+    append(log, batch(b"a"))
+    relocating = Relocation(log, other(disk, log))
+    shutil.copy(log.folder / f"{0:020d}.log", relocating.folder)
+    aside = log.folder.rename(log.folder.with_name("aside"))
+    disk.crash()
+    disk.start()
+    assert disk.logs.get(ORDERS) is None and "unfinished copy" in disk.logs.failed[ORDERS]
+    disk.crash()
+    aside.rename(aside.with_name("orders-0"))
+    disk.start()
+    assert read_all(disk.log()) == [(0, b"a")]
+
+
+def test_a_copy_does_not_replace_a_log_that_cannot_be_opened(disk, monkeypatch):
+    log = disk.log()
+    append(log, batch(b"a"))
+    relocating = Relocation(log, other(disk, log))
+    asyncio.run(relocating._catch_up())
+    disk.crash()
+    real_scandir = os.scandir
+
+    def scandir(path):
+        if str(path) == str(log.folder):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real_scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        disk.start()
+    assert disk.logs.get(ORDERS) is None and "Permission denied" in disk.logs.failed[ORDERS]
+    assert log.folder.exists() and relocating.folder.exists()
