@@ -114,6 +114,7 @@ class Log:
         "_epoch_saved",
         "_failure",
         "_flush_is_due",
+        "_flush_is_put_off",
         "_flush_lock",
         "_history_saved",
         "_index_count_max",
@@ -140,6 +141,7 @@ class Log:
         "closed",
         "config",
         "directory",
+        "flush_turn",
         "folder",
         "history",
         "log_end",
@@ -192,7 +194,9 @@ class Log:
         self._layout_count = 0  # grows when closed segments go, or others come in their place
         self._renewals: dict[Offset, Renewal] = {}
         self._flush_is_due = False  # the worker has been asked to, and has not begun
+        self._flush_is_put_off = False
         self._flush_lock = threading.Lock()
+        self.flush_turn = asyncio.Lock()  # whoever has it is the only one to flush
         self._jitter_ms = 0
         self.update_config(config)
 
@@ -793,10 +797,19 @@ class Log:
         self._segments.append(new)
         self._active_changed()
         # As Kafka: a closed segment is fsynced soon, without anyone waiting for it.
+        self._ask_for_flush()
+        return True
+
+    def _ask_for_flush(self) -> None:
         if not self._flush_is_due:
             self._flush_is_due = True
             self.directory.later(0, self._flush_closed)
-        return True
+
+    def put_off_flushes(self, put_off: bool) -> None:
+        """Leave closed segments unfsynced for a while, unless flush.messages or flush.ms asks."""
+        self._flush_is_put_off = put_off
+        if not put_off and not self.closed:
+            self._ask_for_flush()
 
     def _take_snapshot(self, *, sync: bool) -> None:
         """Producers as of ``log_end``, so that a later start need not read what lies below."""
@@ -1021,11 +1034,18 @@ class Log:
         return unflushed_count >= config.flush_messages or now - self._clean_at >= config.flush_ms
 
     async def flush(self) -> None:
-        """fsync, in a thread, everything written so far; then the recovery point moves."""
-        folder = None
-        while folder != self.folder:  # else the log has moved meanwhile, and other files count
-            folder = self.folder
-            await asyncio.get_running_loop().run_in_executor(None, self.begin_flush())
+        """fsync, in a thread, everything written so far; then the recovery point moves.
+
+        Those who ask while one is under way share the next: each on its own would fill all
+        threads with fsyncs, and whoever else needs one would wait without end.
+        """
+        end_offset = self.log_end
+        async with self.flush_turn:
+            folder = None
+            # Again if the log has moved meanwhile: then other files count.
+            while folder != self.folder and self.recovery_point < end_offset:
+                folder = self.folder
+                await asyncio.get_running_loop().run_in_executor(None, self.begin_flush())
 
     def flush_now(self) -> None:
         self.begin_flush()()
@@ -1044,6 +1064,8 @@ class Log:
     def _flush_closed(self) -> None:
         """Make durable what lies below the active segment. Runs in the worker thread."""
         self._flush_is_due = False  # first: who rolls from here on asks again
+        if self._flush_is_put_off:
+            return
         cut_count = self._cut_count
         segments = list(self._segments)
         slot = max(bisect_right(segments, self.recovery_point, key=_base_offset) - 1, 0)
@@ -1096,14 +1118,15 @@ class Log:
 
     def relocate(self, directory: LogDirectory, folder: Path, recovery_point: Offset) -> None:
         """Go on in another folder. It holds the same bytes, fsynced up to ``recovery_point``."""
-        with self._flush_lock:
-            self._cut_count += 1  # a flush that is under way saw the files of the old folder
-            self.recovery_point = recovery_point
-        self._layout_count += 1
         self._give_renewals_up()
         self.directory, self.folder = directory, folder
         for segment in self._segments:
             segment.relocate(str(folder))
+        self._layout_count += 1
+        with self._flush_lock:
+            self.recovery_point = recovery_point
+            # Last: a flush that began before saw files of the old folder, and vouches for none.
+            self._cut_count += 1
 
     # -- the end --------------------------------------------------------------------------
 

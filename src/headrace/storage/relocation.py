@@ -50,7 +50,6 @@ AT_ONCE_SIZE_MAX = 1 << 20  # what the loop copies between two requests: about a
 AT_ONCE_COUNT_MAX = 16  # segments in it
 ROUNDS_MAX = 20  # of a thread alone, before the loop takes part
 STEP_SIZE_MIN = 4 << 20  # what the loop then copies at a time, at least
-SYNCS_MAX = 3  # in a thread; under flush.messages=1 the old log is always further
 _PIECE_SIZE = 1 << 20
 _FOLDER_NAME_MAX = 255
 _INDEXES = ("index", "timeindex", "txnindex")
@@ -143,8 +142,18 @@ class Relocation:
         # Now, not when it was asked for: a move before this one may have ended since.
         self.source, self._old_folder = self.log.directory, self.log.folder
         self._cut_count = self.log.cut_count
-        await self._catch_up()
-        self._switch()
+        missing = await self._copy_until_little_is_missing()
+        # What is fsynced in the old folder must be so in the new one before the log goes on
+        # there; so the old one should not get further. flush.messages cannot be put off for
+        # long, but for the little that comes after the first and longest fsync.
+        self.log.put_off_flushes(True)
+        try:
+            await self._copy_and_sync(missing)
+            async with self.log.flush_turn:
+                await self._catch_up()
+                self._switch()
+        finally:
+            self.log.put_off_flushes(False)
         await self._settle()
 
     def discard(self) -> None:
@@ -163,42 +172,45 @@ class Relocation:
     # -- copying --------------------------------------------------------------------------
 
     async def _catch_up(self) -> None:
-        """Copy everything; on return, until the next ``await``, nothing is missing."""
-        round_count = sync_count = 0
+        """Copy everything; on return, until the next ``await``, nothing is missing.
+
+        Meanwhile nothing is flushed, except by a worker that had begun.
+        """
+        while True:
+            missing = await self._copy_until_little_is_missing()
+            if self._synced_end is None or self._synced_end < self.log.recovery_point:
+                await self._copy_and_sync(missing)
+                continue
+            self._copy(missing)
+            if not self._absent:
+                self._copy_small_files()
+                return
+
+    async def _copy_until_little_is_missing(self) -> _Missing:
+        """Returns what is missing then; until the next ``await`` it is all."""
+        round_count = 0
         left_size: int | None = None  # by the last step that the loop did itself
         while True:
             missing = self._look()
             if round_count < ROUNDS_MAX:
-                step_size = AT_ONCE_SIZE_MAX
-                is_long = len(missing.parts) > AT_ONCE_COUNT_MAX or bool(missing.stale)
+                is_much = (
+                    missing.size > AT_ONCE_SIZE_MAX
+                    or len(missing.parts) > AT_ONCE_COUNT_MAX
+                    or bool(missing.stale)
+                )
+                if not is_much:
+                    return missing
+                round_count += 1
+                await self._in_thread(partial(self._copy, missing))
             else:
                 # More than came since the last step: so each brings the end nearer.
                 came = 0 if left_size is None else missing.size - left_size
                 step_size = max(STEP_SIZE_MIN, 2 * came)
-                is_long = False
-            if (is_long or missing.size > step_size) and round_count < ROUNDS_MAX:
-                round_count += 1
-                await self._in_thread(partial(self._copy, missing))
-            elif missing.size > step_size:
+                if missing.size <= step_size:
+                    return missing
                 self._copy(_cut(missing, step_size, self._copied))
                 left_size = missing.size - step_size
                 await asyncio.sleep(0)
-            elif self._synced_end is None or (
-                self._synced_end < self.log.recovery_point and sync_count < SYNCS_MAX
-            ):
-                sync_count += 1
-                round_count, left_size = 0, None
-                await self._copy_and_sync(missing)
-            else:
-                self._copy(missing)
-                if self._absent:
-                    continue
-                self._copy_small_files()
-                if self._synced_end < self.log.recovery_point:
-                    # flush.messages was told that this much outlives a power cut.
-                    self._sync()
-                    self._synced_end = missing.log_end
-                return
 
     def _look(self) -> _Missing:
         """What the copy lacks. Raises Rejected if the move must end."""
@@ -377,9 +389,9 @@ class Relocation:
         assert self._synced_end is not None
         doomed = self._old_folder.rename(doomed_path(self._old_folder, self.topic_partition))
         self.is_switched = True
-        moving.relocate(self.target, self.folder, self._synced_end)
-        # What is flushed from now on is lost in a power cut that brings the old name back.
+        # What is flushed from now on would be lost in a power cut that brings the old name back.
         moving.renamed_in = (source.path, self.target.path)
+        moving.relocate(self.target, self.folder, self._synced_end)
         source.later(moving.config.file_delete_delay_ms, lambda: remove_folder(doomed))
         try:
             source.forget(self.topic_partition)

@@ -175,19 +175,10 @@ def test_the_recovery_point_is_what_was_fsynced_and_not_more(disk, between, sync
     assert sizes[f"{0:020d}.log"] == log.size // 2
 
 
-def test_what_flush_messages_was_promised_is_fsynced_before_the_switch(
-    disk, between, synced, monkeypatch
-):
-    """As under flush.messages=1 and load: whenever somebody looks, the old log has flushed more."""
+def test_what_flush_messages_was_promised_is_fsynced_before_the_switch(disk, synced, monkeypatch):
+    """As under flush.messages=1 and load: somebody always writes and waits for the fsync."""
     log = disk.log()
     first_name = f"{0:020d}.log"
-
-    def grow():
-        append(log, batch(b"more"))
-        log.flush_now()
-        between.append(grow)
-
-    between.append(grow)
     switches = []
     real = Log.relocate
 
@@ -196,12 +187,68 @@ def test_what_flush_messages_was_promised_is_fsynced_before_the_switch(
         real(log, directory, folder, recovery_point)
 
     monkeypatch.setattr(Log, "relocate", noted)
-    append(log, batch(b"first"))
-    log.flush_now()
-    move(disk, log)
+
+    async def run():
+        moving = asyncio.ensure_future(Relocation(log, other(disk, log)).run())
+        while not moving.done():
+            end_offset = append(log, batch(b"more")).last_offset + 1
+            await log.flush()
+            assert log.recovery_point >= end_offset
+        await moving
+
+    asyncio.run(run())
     promised, recovery_point, synced_size = switches[0]
-    assert recovery_point == promised > relocation.SYNCS_MAX
-    assert synced_size == log.segments[0].position_of(Offset(promised))
+    assert recovery_point >= promised > 0
+    assert synced_size >= log.segments[0].position_of(Offset(promised)) > 0
+
+
+def test_flushes_that_are_asked_for_together_are_one(disk, synced):
+    log = disk.log()
+    append(log, batch(b"a"))
+    flushes = []
+    begin_flush = Log.begin_flush
+
+    class Counted(Log):
+        __slots__ = ()
+
+        def begin_flush(self):
+            flushes.append(self.log_end)
+            return begin_flush(self)
+
+    log.__class__ = Counted
+
+    async def run():
+        first = asyncio.ensure_future(log.flush())
+        await asyncio.sleep(0)
+        append(log, batch(b"b"))
+        await asyncio.gather(first, *(log.flush() for _ in range(5)))
+
+    asyncio.run(run())
+    assert flushes == [1, 2] and log.recovery_point == 2
+
+
+def test_while_flushes_are_put_off_a_closed_segment_waits_for_its_fsync(disk, synced):
+    log = disk.log()
+    append(log, batch(b"a"))
+    log.put_off_flushes(True)
+    log.roll(NOW)
+    disk.worker.run()
+    assert (log.recovery_point, synced) == (0, {})
+    log.put_off_flushes(False)
+    disk.worker.run()
+    assert log.recovery_point == 1
+
+
+def test_towards_the_end_of_a_move_flushes_are_put_off_and_then_not_any_more(disk, between):
+    log = disk.log()
+    append(log, batch(b"a"))
+    between.append(lambda: (log.roll(NOW), append(log, batch(b"b")), disk.worker.run()))
+    move(disk, log)
+    assert log.recovery_point == 1
+    append(log, batch(b"c"))
+    log.roll(NOW)
+    disk.worker.run()
+    assert log.recovery_point == 3
 
 
 def test_a_flush_that_the_log_moves_away_under_is_done_again(disk, monkeypatch, synced):
