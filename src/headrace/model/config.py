@@ -10,7 +10,7 @@ unknown name is a warning (or refused, when strict), an old name is taken as its
 successor, and what has no effect here is said to have none.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from headrace.model.errors import ConfigError
 from headrace.model.ids import BrokerId
@@ -25,6 +25,7 @@ from headrace.model.settings.listeners import (
 from headrace.model.settings.properties import parse_properties
 from headrace.model.settings.topic import TopicConfig, contradictions
 from headrace.model.settings.values import Value, parse_value, split_list, value_to_text
+from headrace.model.spelling import did_you_mean
 
 __all__ = [
     "BrokerConfig",
@@ -566,14 +567,7 @@ def _suggestion(name: str) -> str:
         whose, _, successor, _ = client
         today = f", today {successor}" if successor and successor != name else ""
         return f" but a {whose}'s{today}"
-    return _near(name, [*BROKER, *OURS, *old.BROKER])
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name[:100], list(known), n=1, cutoff=0.75)
-    return f" (did you mean {near[0]}?)" if near else ""
+    return did_you_mean(name, [*BROKER, *OURS, *old.BROKER])
 
 
 def _dynamic_row(name: str) -> Row:
@@ -646,7 +640,7 @@ def check_topic_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) ->
     """The same for what a client asks for: a name that 4.3.1 does not know is refused."""
     for name in overrides:
         if name not in TOPIC:
-            raise ConfigError(f"{name} is not a topic setting{_near(name, TOPIC)}")
+            raise ConfigError(f"{name} is not a topic setting{did_you_mean(name, TOPIC)}")
     config = topic_config(broker, overrides)
     if config.remote_storage_enable:
         raise ConfigError("remote.storage.enable=true: logs lie on local disks only")
@@ -659,7 +653,7 @@ def check_group_overrides(broker: BrokerConfig, overrides: Mapping[str, str]) ->
     for name, text in overrides.items():
         row = GROUP.get(name)
         if row is None:
-            raise ConfigError(f"{name} is not a group setting{_near(name, GROUP)}")
+            raise ConfigError(f"{name} is not a group setting{did_you_mean(name, GROUP)}")
         value = values[name] = parse_value(name, text, row)
         family, _, rest = name.partition(".")
         rest = rest.removeprefix("num.") if name == "streams.num.standby.replicas" else rest

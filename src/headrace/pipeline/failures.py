@@ -9,9 +9,6 @@
 All are plain exceptions with one text, since Spark pickles them and shows only the text.
 """
 
-from collections.abc import Iterable
-from difflib import get_close_matches
-
 from headrace.model.errors import ErrorCode
 
 # The codes after which the same request, sent again or to another broker, may succeed.
@@ -96,14 +93,6 @@ class DataLost(PipelineError):
 
 class BadRow(PipelineError):
     """A row cannot be written as it is."""
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant, as the end of a refusal; empty if none is near."""
-    # Names have no case in Spark, but are told as the documents spell them.
-    spelled = {other.lower(): other for other in known}
-    near = get_close_matches(name.lower()[:100], list(spelled), n=1, cutoff=0.75)
-    return f" (did you mean {spelled[near[0]]}?)" if near else ""
 
 
 def error_code(number: int) -> ErrorCode:

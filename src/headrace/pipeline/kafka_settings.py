@@ -6,7 +6,8 @@ that Kafka does not know is refused as well. docs/spark.md is checked against th
 
 from collections.abc import Mapping
 
-from headrace.pipeline.failures import BadOption, did_you_mean
+from headrace.model.spelling import did_you_mean
+from headrace.pipeline.failures import BadOption
 
 READ, WRITE = "read", "write"
 

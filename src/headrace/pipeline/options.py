@@ -8,9 +8,10 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from headrace.model.spelling import did_you_mean
 from headrace.pipeline import kafka_settings
 from headrace.pipeline.cluster import ClientSettings
-from headrace.pipeline.failures import BadOption, did_you_mean
+from headrace.pipeline.failures import BadOption
 from headrace.pipeline.kafka_settings import READ, WRITE
 from headrace.pipeline.offsets import Limit, check_limits, parse_ending, parse_starting
 from headrace.pipeline.security import parse_security
