@@ -6,6 +6,10 @@ import time
 import pytest
 
 from headrace.testing import Broker
+from headrace.wire import messages as m
+from headrace.wire.api import ApiKey
+from tests.fakes.held_moves import held_moves
+from tests.fakes.raw_client import RawClient
 
 
 @pytest.fixture
@@ -57,6 +61,35 @@ def test_log_dirs_says_which_folder_is_offline(headrace, tmp_path, monkeypatch):
         monkeypatch.setenv("HEADRACE_BOOTSTRAP", broken.bootstrap_servers)
         ran = headrace("log-dirs", status=1)
     assert any(str(bad) in line and "KAFKA_STORAGE_ERROR" in line for line in ran.lines)
+
+
+def test_log_dirs_shows_a_partition_on_its_way(headrace, tmp_path, monkeypatch):
+    folders = [str(tmp_path / name) for name in "ab"]
+    request = m.AlterReplicaLogDirsRequest
+    with (
+        held_moves(monkeypatch),
+        Broker(config={"log.dirs": ",".join(folders)}, data=tmp_path, topics=["t"]) as broker,
+        RawClient(broker.bootstrap_servers) as raw,
+    ):
+        monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap_servers)
+        headrace("produce", "t", stdin=b"a\nb\nc\n")
+        (here,) = tmp_path.glob("?/t-0")
+        (there,) = (folder for folder in folders if folder != str(here.parent))
+        topics = [request.AlterReplicaLogDirTopic(name="t", partitions=[0])]
+        asked = request(dirs=[request.AlterReplicaLogDir(path=there, topics=topics)])
+        raw.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, asked)
+        ran = headrace("log-dirs", "t")
+        rows = {line.split()[1]: line.split()[5:] for line in ran.lines}
+        assert rows[there] == ["0", "here,", "3", "to", "come"]
+        assert rows[str(here.parent)][1:] == ["-"]
+        ran = headrace("kafka-log-dirs.sh", "--describe", "--topic-list", "t")
+        copies = [
+            (folder["logDir"], copy["offsetLag"])
+            for folder in json.loads(ran.out)["brokers"][0]["logDirs"]
+            for copy in folder["partitions"]
+            if copy["isFuture"]
+        ]
+        assert copies == [(there, 3)]
 
 
 def test_records_are_deleted_below_an_offset(headrace, filled):

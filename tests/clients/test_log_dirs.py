@@ -1,5 +1,6 @@
 """Partitions lie in several folders and move between them while they are written to."""
 
+import asyncio
 import errno
 import threading
 from pathlib import Path
@@ -11,10 +12,12 @@ from confluent_kafka.cimpl import NewTopic
 
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
+from headrace.storage.compaction import Compaction
 from headrace.storage.relocation import Relocation
 from headrace.testing import Broker, BrokerFailed
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from tests.fakes.held_moves import held_moves
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
 
@@ -132,18 +135,8 @@ def test_a_partition_moves_under_load_and_nothing_is_lost(tmp_path, flush_messag
 
 @pytest.fixture
 def gate(monkeypatch):
-    """Copying waits until this is set."""
-    gate = threading.Event()
-    real = Relocation._copy
-
-    def copy(self, missing):
-        while not gate.is_set() and not self._is_over:
-            gate.wait(0.01)
-        real(self, missing)
-
-    monkeypatch.setattr(Relocation, "_copy", copy)
-    yield gate
-    gate.set()
+    with held_moves(monkeypatch) as gate:
+        yield gate
 
 
 @pytest.fixture
@@ -246,14 +239,40 @@ def test_a_move_that_an_end_interrupts_goes_on_after_the_next_start(
 
 def test_one_move_at_a_time_copies_and_the_others_wait(raw, broker, folders, gate):
     there = others(raw, folders)[0]
-    broker.create_topics({"u": 6})
-    asked = [p for p in range(6) if not (there / f"u-{p}").exists()]
-    for partition in asked:
-        assert move(raw, there, "u", partition) == 0
-    assert len(list(there.glob("u-*-future"))) == len(asked)
+    broker.create_topics({"u": 6, "doomed": 3})
+    for topic, count in (("u", 6), ("doomed", 3)):
+        for partition in range(count):
+            assert move(raw, there, topic, partition) == 0
+    assert list(there.glob("doomed-*-future"))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_topics(["doomed"])["doomed"].result()
+    wait_until(lambda: not list(there.glob("doomed-*")))
+    assert len(list(there.glob("u-*-future"))) == 4
     gate.set()
     wait_until(lambda: not list(there.glob("u-*-future")))
     assert all((there / f"u-{partition}").exists() for partition in range(6))
+    assert gate.copying_max == 1
+
+
+def test_a_log_that_moves_is_not_compacted_meanwhile(raw, broker, folders, gate, monkeypatch):
+    looked_at = []
+
+    async def clean_dirtiest(self, logs, settings, now):
+        looked_at.append({str(log.topic_partition) for log, _ in logs})
+
+    monkeypatch.setattr(Compaction, "clean_dirtiest", clean_dirtiest)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    compacted = {"cleanup.policy": "compact"}
+    admin.create_topics([NewTopic("c", 2, config=compacted)])["c"].result()
+    (target,) = (path for path, held in describe(raw).items() if "c-1" in held)
+    assert move(raw, target, "c", 0) == 0
+    node = broker._runner._node
+    asyncio.run_coroutine_threadsafe(node._chores._compact(), node.loop).result()
+    assert looked_at[-1] == {"c-1"}
+    gate.set()
+    wait_until(lambda: "c-0" in describe(raw)[target])
+    asyncio.run_coroutine_threadsafe(node._chores._compact(), node.loop).result()
+    assert "c-1" in looked_at[-1]
 
 
 def test_a_move_that_fails_leaves_the_partition_where_it_was(raw, folders, monkeypatch, caplog):

@@ -9,6 +9,7 @@ import pytest
 
 from bench import apache_kafka, topics
 from bench.node import Node
+from tests.fakes.waiting import wait_until
 
 from . import folders, records
 
@@ -171,6 +172,34 @@ def test_kafka_log_dirs_tells_sizes(tool: Tool, headrace_node: Node) -> None:
         "sized-0": sum(file.stat().st_size for file in folder.glob("*.log")),
         "sized-1": 0,
     }
+
+
+@pytest.mark.parametrize("kafka_version", VERSIONS)
+def test_kafka_reassign_partitions_moves_one_to_another_folder(
+    start_headrace: Callable[..., Node], tmp_path: Path, kafka_version: str
+) -> None:
+    folders = [tmp_path / "headrace", tmp_path / "other"]
+    node = start_headrace({"log.dirs": ",".join(map(str, folders))})
+    topics.create(node.address, "moving")
+    records.write_every_kind(node.address, "moving")
+    (target,) = (folder for folder in folders if not (folder / "moving-0").exists())
+    plan = tmp_path / "plan.json"
+    wanted = {"topic": "moving", "partition": 0, "replicas": [1], "log_dirs": [str(target)]}
+    plan.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
+
+    def ask(action: str) -> str:
+        done = apache_kafka.tool(
+            "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+            *("--bootstrap-server", node.address),
+            *("--reassignment-json-file", str(plan), action),
+            kafka_version=kafka_version,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert f"Successfully started moving log directory to {target}" in ask("--execute")
+    wait_until((target / "moving-0").exists)
+    assert "Reassignment of replica moving-0-1 completed successfully" in ask("--verify")
 
 
 def test_kafka_features_describes_what_is_finalized(tool: Tool) -> None:

@@ -47,7 +47,9 @@ def log_dirs(
 ) -> None:
     """Show what lies in the folders of each broker (log.dirs).
 
-    The JSON form is that of kafka-log-dirs. The status is 1 if a folder is offline.
+    A partition on its way to another folder is shown in both, with the number of records that
+    have not come yet. The JSON form is that of kafka-log-dirs. The status is 1 if a folder is
+    offline.
     """
     connection = Connection(bootstrap, settings, client_file)
     addresses = connection.brokers()
@@ -149,7 +151,7 @@ def _rows(folder: Folder, broker: str) -> list[tuple[object, ...]]:
             name,
             partition.partition_index,
             partition.partition_size,
-            "here" if partition.is_future_key else None,
+            f"here, {partition.offset_lag} to come" if partition.is_future_key else None,
         )
         for name, partition in folder.partitions
     ] or [(*head, None, None, None, None)]

@@ -1005,7 +1005,8 @@ _GONE = {
         "unclean"
     ),
     "kafka-reassign-partitions": (
-        "on one node partitions have nowhere to go, so there is nothing to reassign"
+        "on one node partitions can only go to another of log.dirs: Kafka's own "
+        "kafka-reassign-partitions moves them there, and 'headrace log-dirs' shows how far they are"
     ),
     "kafka-storage": (
         "folders need no formatting: 'headrace serve --data DIR' makes what it needs"

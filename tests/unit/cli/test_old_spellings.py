@@ -284,7 +284,7 @@ REFUSED = [
     ("kafka-consumer-groups.sh --group g --group h --delete-offsets --topic t", "at a time"),
     ("kafka-transactions.sh describe-producers --topic t --partition 0", "find-hanging"),
     ("kafka-transactions.sh abort --topic t --partition 0", "--start-offset"),
-    ("kafka-reassign-partitions.sh --zookeeper z:2181 --execute", "nothing to reassign"),
+    ("kafka-reassign-partitions.sh --zookeeper z:2181 --execute", "another of log.dirs"),
     ("kafka-preferred-replica-election.sh --zookeeper z:2181", "nothing to elect"),
     (
         "kafka-run-class.sh kafka.admin.ShutdownBroker --zookeeper z:2181 --broker 1 "

@@ -1,0 +1,37 @@
+"""Moves between log.dirs that wait where a test wants to look at them."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from headrace.storage.relocation import Relocation
+
+
+class Gate(threading.Event):
+    """Copying waits until this is set. How many copied at the same time is counted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.copying = 0
+        self.copying_max = 0
+
+
+@contextmanager
+def held_moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """For brokers in this process."""
+    gate = Gate()
+    copy = Relocation._copy
+
+    def copy_behind_the_gate(self, missing):  # type: ignore[no-untyped-def]
+        gate.copying += 1
+        gate.copying_max = max(gate.copying_max, gate.copying)
+        while not gate.is_set() and not self._is_over:
+            gate.wait(0.01)
+        copy(self, missing)
+        gate.copying -= 1
+
+    monkeypatch.setattr(Relocation, "_copy", copy_behind_the_gate)
+    yield gate
+    gate.set()
