@@ -121,7 +121,7 @@ REMARKS = {
     ApiKey.ELECT_LEADERS: "on one node: ELECTION_NOT_NEEDED (84)",
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: "on one node: to itself, or cancel",
     ApiKey.LIST_PARTITION_REASSIGNMENTS: "on one node: none",
-    ApiKey.ALTER_REPLICA_LOG_DIRS: "after a restart a copy begins anew, where Kafka goes on with it",
+    ApiKey.ALTER_REPLICA_LOG_DIRS: "a restart begins a copy anew, where Kafka goes on with it",
     ApiKey.DESCRIBE_ACLS: "SECURITY_DISABLED (54): there is no authorizer",
     ApiKey.CREATE_ACLS: "the same",
     ApiKey.DELETE_ACLS: "the same",
