@@ -173,6 +173,7 @@ def test_the_recovery_point_is_what_was_fsynced_and_not_more(disk, between, sync
     assert log.directory.recovery_points[ORDERS] == 1
     sizes = {path.name: size for path, size in synced.items() if "-future" in str(path)}
     assert sizes[f"{0:020d}.log"] == log.size // 2
+    assert {"leader-epoch-checkpoint", "partition.metadata"} <= set(sizes)
 
 
 def test_what_flush_messages_was_promised_is_fsynced_before_the_switch(disk, synced, monkeypatch):
@@ -239,11 +240,22 @@ def test_while_flushes_are_put_off_a_closed_segment_waits_for_its_fsync(disk, sy
     assert log.recovery_point == 1
 
 
-def test_towards_the_end_of_a_move_flushes_are_put_off_and_then_not_any_more(disk, between):
+def test_towards_the_end_of_a_move_flushes_are_put_off_and_then_not_any_more(
+    disk, between, monkeypatch
+):
     log = disk.log()
     append(log, batch(b"a"))
-    between.append(lambda: (log.roll(NOW), append(log, batch(b"b")), disk.worker.run()))
+    between.append(lambda: (append(log, batch(b"b")), log.roll(NOW), disk.worker.run()))
+    real = Log.relocate
+    are_held = []
+
+    def noted(log, *arguments):
+        are_held.append(log.flush_turn.locked())
+        real(log, *arguments)
+
+    monkeypatch.setattr(Log, "relocate", noted)
     move(disk, log)
+    assert are_held == [True, False], "by the switch, and not by its second name"
     assert log.recovery_point == 1
     append(log, batch(b"c"))
     log.roll(NOW)
@@ -297,7 +309,10 @@ def test_segments_that_retention_takes_meanwhile_are_not_in_the_copy(disk, betwe
     assert [n for n, _ in read_all(log)] == list(range(log.log_start, 12))
 
 
-def test_a_segment_that_is_compacted_meanwhile_is_copied_again(disk, between, synced):
+@pytest.mark.parametrize("threads_before", [0, 1])
+def test_a_segment_that_is_compacted_meanwhile_is_copied_again(
+    disk, between, synced, threads_before
+):
     log = disk.log()
     fill(log, [b"a" * BIG, b"b" * BIG, b"c" * BIG, b"d" * BIG])
     assert len(log.segments) == 2
@@ -310,13 +325,13 @@ def test_a_segment_that_is_compacted_meanwhile_is_copied_again(disk, between, sy
         log.replace_segments([Offset(0)], Offset(0))
 
     log_size = log.segments[0].size
-    between.append(compact)
+    between += [lambda: None] * threads_before + [compact]
     move(disk, log)
+    sizes = {path.name: size for path, size in synced.items() if "-future" in str(path)}
+    assert sizes[f"{0:020d}.log"] == log_size // 3, "what was fsynced before counts for nothing"
     expected = [(2, b"c" * BIG), (3, b"d" * BIG)]
     assert read_all(log) == expected
     assert read_all(disk.restarted(clean=False)) == expected
-    sizes = [size for path, size in synced.items() if path.name == f"{0:020d}.log"]
-    assert log_size // 3 in sizes, "what was fsynced of the old one counts for nothing"
 
 
 def test_a_log_that_is_cut_meanwhile_is_copied_again(disk, between):
@@ -325,11 +340,11 @@ def test_a_log_that_is_cut_meanwhile_is_copied_again(disk, between):
 
     def cut():
         log.truncate_to(Offset(1))
-        append(log, batch(b"other"))
+        append(log, batch(b"other" * 100))  # more than was there before
 
     between.append(cut)
     move(disk, log)
-    expected = [(0, b"a"), (1, b"other")]
+    expected = [(0, b"a"), (1, b"other" * 100)]
     assert read_all(log) == expected
     assert read_all(disk.restarted(clean=False)) == expected
 
