@@ -106,8 +106,8 @@ class Chores:
 
         if self._compaction is None:
             self._compaction = Compaction()
-        config = self._broker.config
-        while config.bool("log.cleaner.enable"):
+        # Looked at each time: under a steady load this goes on for as long as that does.
+        while (config := self._broker.config).bool("log.cleaner.enable"):
             logs = [
                 (replica.log, replica.readable_end(READ_COMMITTED))
                 for replica in self._broker.leading()
