@@ -34,6 +34,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, TopicId, TopicPartition
 from headrace.net.buffers import BufferPool
 from headrace.net.listener import ConnectionLimits, CreationRate, Listener
+from headrace.net.outbox import Outbox
 from headrace.storage.checkpoint import META_PROPERTIES, read_properties
 from headrace.storage.directory import LogDirectory, Logs
 
@@ -132,6 +133,7 @@ class Broker:
         if memory <= 0:
             memory = max(_REQUEST_MEMORY_MIN, 2 * request_size_max)
         pool = BufferPool(memory)
+        outbox = Outbox(self.loop)
         for address in config.listeners:
             listener = Listener(
                 address.name,
@@ -140,6 +142,7 @@ class Broker:
                 service=self.dispatch,
                 limits=self.limits,
                 pool=pool,
+                outbox=outbox,
                 frame_size_max=request_size_max,
                 send_buffer_size=self._socket_buffer("socket.send.buffer.bytes", _SEND_BUFFER_SIZE),
                 receive_buffer_size=self._socket_buffer("socket.receive.buffer.bytes", -1),

@@ -9,7 +9,8 @@ The caller's duties, and what it gets in return:
 3. ``parts`` is a list of bytes-like objects and ``FileRange``s that already holds the size
    prefix; answers leave in the order of their requests whatever the order they are given in.
 4. ``Service.turn_ended(link)`` is called once per readable event after the last frame; what the
-   event staged is written there, and only then are answers sent.
+   event staged is written there, and only then are answers sent, with those of other
+   connections (``outbox``).
 5. ``Service.unreadable(file_range, error)`` is called when a file does not yield what an answer
    promised; the connection is closed right after.
 
@@ -31,6 +32,7 @@ from typing import Any, Protocol
 
 from headrace.model.errors import PeerBroken
 from headrace.net.buffers import Buffer, BufferPool
+from headrace.net.outbox import Outbox
 
 _log = logging.getLogger(__name__)
 
@@ -120,6 +122,7 @@ class Link:
         "_loop",
         "_service",
         "_pool",
+        "_outbox",
         "_frame_size_max",
         "_buffer",
         "_read_at",
@@ -143,6 +146,7 @@ class Link:
         listener_name: str,
         service: Service,
         pool: BufferPool,
+        outbox: Outbox,
         frame_size_max: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -156,6 +160,7 @@ class Link:
         self._loop = loop
         self._service = service
         self._pool = pool
+        self._outbox = outbox
         self._frame_size_max = frame_size_max
         self._buffer: Buffer | None = None  # borrowed only while bytes are pending
         self._read_at = 0
@@ -249,7 +254,8 @@ class Link:
         if not count:
             self.close()
             return
-        self.active_at = self._loop.time()
+        self.active_at = now = self._loop.time()
+        self._outbox.turn_begins(now)
         self._filled_to += count
         if self._stalled():
             self._update_reading()
@@ -309,7 +315,9 @@ class Link:
         if self.closed:
             self._return_buffer()
             return
-        if self._flush() and self._keep_rest(read_at, filled_to, size_needed):
+        if self._out or self._close_when_sent:
+            self._outbox.put(self, self.active_at)
+        if self._keep_rest(read_at, filled_to, size_needed):
             self._update_reading()
 
     def _keep_rest(self, read_at: int, filled_to: int, size_needed: int) -> bool:
@@ -372,6 +380,10 @@ class Link:
             self._pool.give_back(buffer)
 
     # --- writing -------------------------------------------------------------
+
+    def send_answers(self) -> None:
+        if not self.closed:
+            self._flush()
 
     def _flush(self) -> bool:
         """Send what can be sent now; False if that was the end of the connection."""

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 from headrace.net.buffers import BufferPool
 from headrace.net.link import Link, Service
+from headrace.net.outbox import Outbox
 
 _log = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ class Listener:
         service: Service,
         limits: ConnectionLimits,
         pool: BufferPool,
+        outbox: Outbox,
         frame_size_max: int,
         send_buffer_size: int | None,
         receive_buffer_size: int | None,
@@ -108,6 +110,7 @@ class Listener:
         self._service = service
         self._limits = limits
         self._pool = pool
+        self._outbox = outbox
         self._frame_size_max = frame_size_max
         self._send_buffer_size = send_buffer_size
         self._receive_buffer_size = receive_buffer_size
@@ -212,6 +215,7 @@ class Listener:
             self.name,
             self._service,
             self._pool,
+            self._outbox,
             self._frame_size_max,
             self._loop,
         )

@@ -32,8 +32,9 @@ if hasattr(selectors, "EpollSelector"):
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
             ready = super().select(0)
-            if ready or (timeout is not None and timeout <= 0):
+            if ready:
                 self._short_waits = max(self._short_waits - 1, 0)
+            if ready or (timeout is not None and timeout <= 0):
                 return ready
             started = time.monotonic()
             if self._short_waits >= _STREAK:

@@ -1,6 +1,7 @@
 """One connection: frames, order of answers, back-pressure, file ranges, hostile bytes."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
@@ -12,6 +13,7 @@ import pytest
 from headrace.model.errors import PeerBroken
 from headrace.net.buffers import BufferPool
 from headrace.net.link import IN_FLIGHT_MAX, Link
+from headrace.net.outbox import Outbox
 
 FRAME_SIZE_MAX = 1 << 20
 
@@ -59,7 +61,7 @@ def frame(body):
 class Peer:
     """The other end of a link, with blocking reads off the loop."""
 
-    def __init__(self, service, pool=None):
+    def __init__(self, service, pool=None, outbox=None):
         self.ours, theirs = socket.socketpair()
         theirs.setblocking(False)
         self.pool = pool or BufferPool(1 << 22)
@@ -69,6 +71,7 @@ class Peer:
             "PLAINTEXT",
             service,
             self.pool,
+            outbox or Outbox(asyncio.get_running_loop()),
             FRAME_SIZE_MAX,
             asyncio.get_running_loop(),
         )
@@ -368,3 +371,31 @@ def test_a_client_that_goes_while_it_waits_is_noticed():
         await until(lambda: service.closed)
 
     run(test)
+
+
+def test_answers_of_connections_that_are_served_together_leave_together():
+    async def body():
+        service = Service()
+        outbox = Outbox(asyncio.get_running_loop())
+        peers = [Peer(service, outbox=outbox) for _ in range(2)]
+        arrived_early = []
+
+        def act(link, body):
+            for peer in peers:
+                peer.ours.setblocking(False)
+                with contextlib.suppress(BlockingIOError):
+                    arrived_early.append(peer.ours.recv(1))
+                peer.ours.setblocking(True)
+            link.answer([frame(body)])
+
+        service.act = act
+        try:
+            for peer in peers:  # both are ready when the loop looks
+                peer.ours.sendall(frame(b"question"))
+            assert [await peer.read_frame() for peer in peers] == [b"question"] * 2
+        finally:
+            for peer in peers:
+                peer.close()
+        assert arrived_early == []
+
+    asyncio.run(body())

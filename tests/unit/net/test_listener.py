@@ -9,6 +9,7 @@ import pytest
 from headrace.net import listener as listener_module
 from headrace.net.buffers import BufferPool
 from headrace.net.listener import ConnectionLimits, CreationRate, Listener
+from headrace.net.outbox import Outbox
 
 
 class Service:
@@ -49,6 +50,7 @@ def test_accepting_goes_on_after_a_pause_whatever_the_network_says(monkeypatch, 
             service=Service(limits),
             limits=limits,
             pool=BufferPool(1 << 20),
+            outbox=Outbox(asyncio.get_running_loop()),
             frame_size_max=1 << 20,
             send_buffer_size=None,
             receive_buffer_size=None,

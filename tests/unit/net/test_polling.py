@@ -102,6 +102,14 @@ def test_is_not_woken_by_work_that_is_always_there(kernel, selector):
     assert not wait(kernel, selector, 100e-6)
 
 
+def test_a_look_without_waiting_tells_nothing(kernel, selector):
+    for _ in range(20):
+        wait(kernel, selector, 100e-6)
+        kernel.next_at = kernel.now + 100e-6
+        assert selector.select(0) == []
+    assert wait(kernel, selector, 100e-6)
+
+
 def test_timers_and_sockets_of_a_loop_work_with_it():
     async def talk():
         loop = asyncio.get_running_loop()

@@ -1,0 +1,81 @@
+"""Answers leave together, none of them too late, and one that fails costs its own connection."""
+
+import asyncio
+
+from headrace.net.outbox import Outbox
+
+
+class Sender:
+    def __init__(self, name, told, bug=None):
+        self.name = name
+        self.told = told
+        self.bug = bug
+
+    def __str__(self):
+        return self.name
+
+    def send_answers(self):
+        if self.bug is not None:
+            raise self.bug
+        self.told.append(self.name)
+
+    def close(self):
+        self.told.append(f"{self.name} closed")
+
+
+def run(test):
+    async def body():
+        told = []
+        test(Outbox(asyncio.get_running_loop()), told)
+        await asyncio.sleep(0)
+        return told
+
+    return asyncio.run(body())
+
+
+def test_answers_leave_together_when_all_who_were_ready_have_been_served():
+    def test(outbox, told):
+        for name in "abc":
+            outbox.turn_begins(7.0)
+            outbox.put(Sender(name, told), 7.0)
+        assert told == []
+
+    assert run(test) == ["a", "b", "c"]
+
+
+def test_answers_do_not_wait_for_many_long_turns():
+    def test(outbox, told):
+        outbox.put(Sender("first", told), 7.0)
+        outbox.turn_begins(7.0004)
+        outbox.put(Sender("second", told), 7.0004)
+        assert told == []
+        outbox.turn_begins(7.002)
+        assert told == ["first", "second"]
+        outbox.put(Sender("third", told), 7.002)
+        outbox.turn_begins(7.0021)
+        assert told == ["first", "second"]
+
+    assert run(test) == ["first", "second", "third"]
+
+
+def test_what_is_put_while_others_send_leaves_as_well():
+    def test(outbox, told):
+        class Chatty(Sender):
+            def send_answers(self):
+                super().send_answers()
+                outbox.put(Sender("other", told), 7.0)
+
+        outbox.put(Chatty("one", told), 7.0)
+        outbox.send()
+        assert told == ["one"]
+
+    assert run(test) == ["one", "other"]
+
+
+def test_a_bug_in_one_costs_its_own_connection(caplog):
+    def test(outbox, told):
+        outbox.put(Sender("bad", told, ValueError("oops")), 7.0)
+        outbox.put(Sender("good", told), 7.0)
+
+    assert run(test) == ["bad closed", "good"]
+    assert "closing the connection from bad, which met a bug" in caplog.text
