@@ -35,6 +35,7 @@ from headrace.model.ids import BrokerId, TopicId, TopicPartition
 from headrace.net.buffers import BufferPool
 from headrace.net.listener import ConnectionLimits, CreationRate, Listener
 from headrace.net.outbox import Outbox
+from headrace.net.polling import ready_counter
 from headrace.storage.checkpoint import META_PROPERTIES, read_properties
 from headrace.storage.directory import LogDirectory, Logs
 
@@ -133,7 +134,7 @@ class Broker:
         if memory <= 0:
             memory = max(_REQUEST_MEMORY_MIN, 2 * request_size_max)
         pool = BufferPool(memory)
-        outbox = Outbox(self.loop)
+        outbox = Outbox(self.loop, ready_counter(self.loop))
         for address in config.listeners:
             listener = Listener(
                 address.name,

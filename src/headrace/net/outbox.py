@@ -6,6 +6,7 @@ process or one machine has many connections, it is awake for all answers but the
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 _log = logging.getLogger(__name__)
@@ -22,16 +23,24 @@ class Sender(Protocol):
 class Outbox:
     """The connections of one event loop that have been served since it last looked for events."""
 
-    __slots__ = ("_loop", "_senders", "_since")
+    __slots__ = ("_loop", "_ready_count", "_senders", "_since")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ready_count: Callable[[], int]) -> None:
+        """``ready_count`` tells how many connections this turn of the loop serves."""
         self._loop = loop
+        self._ready_count = ready_count
         self._senders: list[Sender] = []
         self._since = 0.0
 
     def put(self, sender: Sender, now: float) -> None:
-        """Let it send its answers soon. ``now`` is the loop's time when its turn began."""
+        """Let it send its answers with the others, at once if there are none.
+
+        ``now`` is the loop's time when its turn began.
+        """
         if not self._senders:
+            if self._ready_count() < 2:
+                sender.send_answers()
+                return
             self._since = now
             self._loop.call_soon(self.send)
         self._senders.append(sender)

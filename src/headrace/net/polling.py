@@ -8,6 +8,7 @@ import asyncio
 import os
 import selectors
 import time
+from collections.abc import Callable
 
 # A client on the same machine or in the same rack comes back well within this.
 _WINDOW_S = 250e-6
@@ -28,9 +29,15 @@ if hasattr(selectors, "EpollSelector"):
 
         def __init__(self) -> None:
             super().__init__()
+            self.ready_count = 0  # when it was last looked
             self._short_waits = 0
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            ready = self._select(timeout)
+            self.ready_count = len(ready)
+            return ready
+
+        def _select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
             ready = super().select(0)
             if ready:
                 self._short_waits = max(self._short_waits - 1, 0)
@@ -57,9 +64,22 @@ if hasattr(selectors, "EpollSelector"):
                 now = time.monotonic()
             return ready
 
+    class PollingLoop(asyncio.SelectorEventLoop):
+        """For a process that has nothing else to do."""
+
+        def __init__(self) -> None:
+            self.selector = PollingSelector()
+            super().__init__(self.selector)
+
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """For a process that has nothing else to do: in a test's process the clients need the core."""
-    if hasattr(selectors, "EpollSelector"):
-        return asyncio.SelectorEventLoop(PollingSelector())
-    return asyncio.new_event_loop()
+    """For a process of its own: where clients share it, they need the core more."""
+    return PollingLoop() if hasattr(selectors, "EpollSelector") else asyncio.new_event_loop()
+
+
+def ready_counter(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
+    """How many sockets a loop found ready for the turn it is in; other loops don't tell."""
+    if hasattr(selectors, "EpollSelector") and isinstance(loop, PollingLoop):
+        selector = loop.selector
+        return lambda: selector.ready_count
+    return lambda: 1

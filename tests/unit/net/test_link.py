@@ -71,7 +71,7 @@ class Peer:
             "PLAINTEXT",
             service,
             self.pool,
-            outbox or Outbox(asyncio.get_running_loop()),
+            outbox or Outbox(asyncio.get_running_loop(), lambda: 2),
             FRAME_SIZE_MAX,
             asyncio.get_running_loop(),
         )
@@ -376,7 +376,7 @@ def test_a_client_that_goes_while_it_waits_is_noticed():
 def test_answers_of_connections_that_are_served_together_leave_together():
     async def body():
         service = Service()
-        outbox = Outbox(asyncio.get_running_loop())
+        outbox = Outbox(asyncio.get_running_loop(), lambda: 2)
         peers = [Peer(service, outbox=outbox) for _ in range(2)]
         arrived_early = []
 

@@ -23,10 +23,10 @@ class Sender:
         self.told.append(f"{self.name} closed")
 
 
-def run(test):
+def run(test, ready_count=2):
     async def body():
         told = []
-        test(Outbox(asyncio.get_running_loop()), told)
+        test(Outbox(asyncio.get_running_loop(), lambda: ready_count), told)
         await asyncio.sleep(0)
         return told
 
@@ -41,6 +41,14 @@ def test_answers_leave_together_when_all_who_were_ready_have_been_served():
         assert told == []
 
     assert run(test) == ["a", "b", "c"]
+
+
+def test_who_is_served_alone_waits_for_nobody():
+    def test(outbox, told):
+        outbox.put(Sender("a", told), 7.0)
+        assert told == ["a"]
+
+    assert run(test, ready_count=1) == ["a"]
 
 
 def test_answers_do_not_wait_for_many_long_turns():

@@ -110,6 +110,29 @@ def test_a_look_without_waiting_tells_nothing(kernel, selector):
     assert wait(kernel, selector, 100e-6)
 
 
+def test_tells_how_many_are_ready_in_a_turn():
+    async def look():
+        loop = asyncio.get_running_loop()
+        count = polling.ready_counter(loop)
+        pairs = [socket.socketpair() for _ in range(3)]
+        counts = []
+        for left, right in pairs:
+            loop.add_reader(left.fileno(), lambda: counts.append(count()))
+            right.send(b"x")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for left, right in pairs:
+            loop.remove_reader(left.fileno())
+            left.close()
+            right.close()
+        return counts
+
+    with asyncio.Runner(loop_factory=polling.new_event_loop) as runner:
+        counts = runner.run(look())
+    assert counts[:3] == [3, 3, 3]
+    assert asyncio.run(look())[:3] == [1, 1, 1], "other loops do not tell"
+
+
 def test_timers_and_sockets_of_a_loop_work_with_it():
     async def talk():
         loop = asyncio.get_running_loop()
