@@ -69,9 +69,6 @@ Chunk = Sequence[NewRecord] | PackedRecords
 
 # Replaying so much keeps the loop for a few milliseconds; then others have their turn.
 _LOAD_CHUNK_SIZE = 256 << 10
-# So many partitions at once: one is read while another is replayed. With more, each turn of the
-# loop would replay a chunk of every one of them before anybody else is served.
-_LOADS_MAX = 2
 # A wave of deadlines gives way to others after this.
 _TICK_BUDGET_S = 0.005
 _RECORD_OVERHEAD_MAX = 32  # lengths and deltas around one key and value
@@ -157,7 +154,6 @@ class Coordinator(Generic[S]):
         self._codec_setting = codec_setting
         self._clock = SteadyClock(broker.clock)
         self._led: dict[int, _Led[S]] = {}
-        self._loads = asyncio.Semaphore(_LOADS_MAX)
         self._last_ticket = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -603,10 +599,6 @@ class Coordinator(Generic[S]):
                 )
 
     async def _load(self, led: _Led[S]) -> None:
-        async with self._loads:
-            await self._load_now(led)
-
-    async def _load_now(self, led: _Led[S]) -> None:
         log = led.replica.log
         started_at = self._broker.loop.time()
         next_offset, record_count = log.log_start, 0

@@ -180,24 +180,6 @@ async def test_a_log_of_many_chunks_is_loaded_whole(tmp_path):
 
 
 @in_loop
-async def test_partitions_are_loaded_a_few_at_a_time_so_that_others_are_served(tmp_path):
-    partitions = range(6)
-    async with coordinated(tmp_path, partition_count=6) as (_, coordinator):
-        for partition in partitions:
-            for number in range(20):
-                records = [(b"%d-%d" % (number, i), b"x" * 200) for i in range(100)]
-                write(coordinator, *records, partition=partition)
-    begun_at_once = set()
-    async with coordinated(tmp_path) as (_, coordinator):
-        shards = [coordinator._led[partition].shard for partition in partitions]
-        while coordinator.is_loading():
-            begun_at_once.add(sum(bool(s.texts) and not s.is_loaded for s in shards))
-            await asyncio.sleep(0)
-        assert [len(shard.texts) for shard in shards] == [2000] * 6
-    assert max(begun_at_once) == 2
-
-
-@in_loop
 async def test_a_request_may_wait_for_another_event(tmp_path):
     async with coordinated(tmp_path) as (_, coordinator):
         waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
