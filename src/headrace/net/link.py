@@ -256,6 +256,8 @@ class Link:
             return
         self.active_at = now = self._loop.time()
         self._outbox.turn_begins(now)
+        if self.closed:  # by what it was sent just now
+            return
         self._filled_to += count
         if self._stalled():
             self._update_reading()
@@ -321,9 +323,10 @@ class Link:
             self._update_reading()
 
     def _keep_rest(self, read_at: int, filled_to: int, size_needed: int) -> bool:
-        """Make room for what is missing of the last frame; False if the link had to close."""
+        """Make room for what is missing of the last frame; False if the link is closed."""
         buffer = self._buffer
-        assert buffer is not None
+        if buffer is None:
+            return False  # its answers were sent at once, and were the last
         pending = filled_to - read_at
         if not pending:
             self._return_buffer()

@@ -39,7 +39,7 @@ class Outbox:
         """
         if not self._senders:
             if self._ready_count() < 2:
-                sender.send_answers()
+                _send(sender)
                 return
             self._since = now
             self._loop.call_soon(self.send)
@@ -53,8 +53,12 @@ class Outbox:
     def send(self) -> None:
         senders, self._senders = self._senders, []
         for sender in senders:
-            try:
-                sender.send_answers()
-            except Exception as bug:  # noqa: BLE001 - the others are to have their answers
-                _log.error("closing the connection from %s, which met a bug", sender, exc_info=bug)
-                sender.close()
+            _send(sender)
+
+
+def _send(sender: Sender) -> None:
+    try:
+        sender.send_answers()
+    except Exception as bug:  # noqa: BLE001 - the others are to have their answers
+        _log.error("closing the connection from %s, which met a bug", sender, exc_info=bug)
+        sender.close()

@@ -101,15 +101,20 @@ class Peer:
 
 
 def run(test):
-    async def body():
+    async def body(ready_count):
+        unforeseen = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: unforeseen.append(context))
         service = Service()
-        peer = Peer(service)
+        peer = Peer(service, outbox=Outbox(loop, lambda: ready_count))
         try:
             await test(service, peer)
         finally:
             peer.close()
+        assert unforeseen == []
 
-    asyncio.run(body())
+    asyncio.run(body(1))  # answers are sent at once
+    asyncio.run(body(2))  # and with those of others
 
 
 async def until(condition):
@@ -399,3 +404,23 @@ def test_answers_of_connections_that_are_served_together_leave_together():
         assert arrived_early == []
 
     asyncio.run(body())
+
+
+def test_a_connection_that_ends_when_the_others_are_sent_for_takes_no_turn():
+    async def test(service, peer):
+        outbox = Outbox(asyncio.get_running_loop(), lambda: 2)
+        other = Peer(service, outbox=outbox)
+
+        class Last:
+            def send_answers(self):
+                other.link.close()
+
+        service.act = lambda link, body: outbox.put(Last(), 0.0)
+        for each in (peer, other):  # both are ready when the loop looks
+            each.ours.sendall(frame(b"question"))
+        await until(lambda: service.closed)
+        assert service.closed == [other.link]
+        assert len(service.requests) == 1
+        other.close()
+
+    run(test)
