@@ -33,7 +33,7 @@ from headrace.storage.files import (
     remove_folder,
     write_atomically,
 )
-from headrace.storage.log import Log, doomed_path
+from headrace.storage.log import DELETE, Log, doomed_path
 from headrace.storage.relocation import FUTURE, was_nearly_whole
 from headrace.storage.segment import IndexCache, Resources
 
@@ -43,6 +43,8 @@ OPEN_FILES_MAX = 2000
 RENEWED_AT_ONCE_MAX = 1 << 20  # bytes of a segment; some milliseconds
 # From so many changed segments on, one sync of everything is cheaper than an fsync of each file.
 FSYNC_EACH_COUNT_MAX = 32
+_STRAY = "-stray"
+_HEX_DIGITS = frozenset("0123456789abcdef")
 _METADATA_LOG = "__cluster_metadata"  # KRaft's; not a topic
 _NOTE = ".elsewhere"
 
@@ -190,14 +192,15 @@ class Logs:
     def _settle_copies(self, directory: LogDirectory, now: Millis) -> None:
         """Finish or forget moves between folders (``relocation`` says which)."""
         for folder in sorted(directory.path.glob(f"*{FUTURE}")):
-            topic_partition = _parse(folder.name.partition(".")[0])
-            if topic_partition is not None and topic_partition in self.failed:
+            topic_partition = _set_aside(folder.name, FUTURE)
+            if topic_partition is None:
+                continue  # somebody else's, as was said when it was met
+            if topic_partition in self.failed:
                 continue  # its own folder is there, and may yet be read
-            if topic_partition is None or topic_partition in self._logs:
+            if topic_partition in self._logs:
                 log.info("%s: the copy was not finished; its files go now", folder)
-                if topic_partition is not None:
-                    self.unfinished_moves[topic_partition] = directory
-                    folder = folder.rename(doomed_path(folder, topic_partition))
+                self.unfinished_moves[topic_partition] = directory
+                folder = folder.rename(doomed_path(folder, topic_partition))
                 self._later(0, _removal(folder))
                 continue
             if not was_nearly_whole(folder) or any(
@@ -220,11 +223,11 @@ class Logs:
             names = sorted(entry.name for entry in entries if entry.is_dir())
         for name in names:
             folder = directory.path / name
-            if name.endswith(("-delete", "-stray")):
+            if _set_aside(name, DELETE) or _set_aside(name, _STRAY):
                 log.info("%s: its deletion was not finished; its files go now", folder)
                 self._later(0, _removal(folder))
                 continue
-            if name.endswith(FUTURE):
+            if _set_aside(name, FUTURE):
                 continue  # once it is known what lies in all folders
             topic_partition = _parse(name)
             if topic_partition is None:
@@ -473,6 +476,14 @@ def _parse(name: str) -> TopicPartition | None:
     if not topic or not dash or not partition.isdecimal():
         return None
     return TopicPartition(topic, int(partition))
+
+
+def _set_aside(name: str, kind: str) -> TopicPartition | None:
+    """The partition of ``topic-0.<32 hex digits>`` with ``kind`` behind; None for other names."""
+    plain, _, mark = name.removesuffix(kind).rpartition(".")
+    if not name.endswith(kind) or len(mark) != 32 or not set(mark) <= _HEX_DIGITS:
+        return None
+    return _parse(plain)
 
 
 def _removal(folder: Path) -> Job:

@@ -87,6 +87,7 @@ _TIGHT_COUNT = 4096  # more batches than are staged between two writes
 _NEVER = Millis(2**63 - 1)
 _NO_EPOCH = LeaderEpoch(-2)  # not -1, which batches of an unknown reign carry
 _FOLDER_NAME_MAX = 255
+DELETE = "-delete"
 _LOOK_UPS_MAX = 5
 _TIMES_PER_STEP = 500  # small files that a thread reads before the loop takes note of them
 # Segments that one round of retention deletes: each costs some renames, on the loop.
@@ -1186,7 +1187,7 @@ def _preallocated_size(config: TopicConfig) -> int:
 
 def doomed_path(folder: Path, topic_partition: TopicPartition) -> Path:
     """``topic-0.<32 hex digits>-delete``, the topic cut so that the name stays legal."""
-    suffix = f"-{topic_partition.partition}.{os.urandom(16).hex()}-delete"
+    suffix = f"-{topic_partition.partition}.{os.urandom(16).hex()}{DELETE}"
     return folder.with_name(topic_partition.topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix)
 
 

@@ -131,13 +131,17 @@ def test_topic_names_may_end_like_a_partition(disk):
 
 def test_what_is_no_partition_is_left_alone(disk, caplog):
     disk.stop()
-    for name in ("lost+found", "notes", "__cluster_metadata-0", "x-1y"):
+    strange = ("my-future", "my-delete", "x-1.ab-stray", f"x.{'ab' * 16}-future")
+    for name in ("lost+found", "notes", "__cluster_metadata-0", "x-1y", *strange):
         (disk.paths[0] / name).mkdir()
     (disk.paths[0] / "headrace.sqlite").write_bytes(b"ours")
     disk.start()
     assert len(disk.logs) == 0
+    disk.worker.run()
     assert (disk.paths[0] / "lost+found").exists()
+    assert all((disk.paths[0] / name).exists() for name in strange)
     assert "notes is no partition" in caplog.text
+    assert "my-future is no partition" in caplog.text
     assert "__cluster_metadata" not in caplog.text
 
 
@@ -146,7 +150,7 @@ def test_deletions_that_a_stop_interrupted_are_finished(disk):
     append(log, batch(b"a"))
     disk.logs.delete(ORDERS)
     disk.crash()
-    stray = disk.paths[0] / f"gone-3.{'ab' * 16}-stray"
+    stray = disk.paths[0] / f"gone.long.ago-3.{'ab' * 16}-stray"
     stray.mkdir()
     assert log.folder.exists()
     disk.start()
