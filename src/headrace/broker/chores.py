@@ -127,6 +127,8 @@ class Chores:
 
     async def _flush(self) -> None:
         async for replica in self._leading():
+            if replica.log.flush_turn.locked():
+                continue  # somebody is at it; a move may be for long, and the others are due
             if replica.log.needs_flush(self._broker.clock.now()):
                 try:
                     await replica.log.flush()

@@ -42,8 +42,11 @@ class Outbox:
                 _send(sender)
                 return
             self._since = now
+            # Some who were ready may have nothing to say, and then nobody is the last.
             self._loop.call_soon(self.send)
         self._senders.append(sender)
+        if len(self._senders) >= self._ready_count():
+            self.send()
 
     def turn_begins(self, now: float) -> None:
         """Somebody else is served next: those who have waited long do not wait for that, too."""

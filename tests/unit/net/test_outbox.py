@@ -23,7 +23,7 @@ class Sender:
         self.told.append(f"{self.name} closed")
 
 
-def run(test, ready_count=2):
+def run(test, ready_count=9):
     async def body():
         told = []
         test(Outbox(asyncio.get_running_loop(), lambda: ready_count), told)
@@ -41,6 +41,16 @@ def test_answers_leave_together_when_all_who_were_ready_have_been_served():
         assert told == []
 
     assert run(test) == ["a", "b", "c"]
+
+
+def test_with_the_last_who_was_ready_all_answers_leave():
+    def test(outbox, told):
+        outbox.put(Sender("a", told), 7.0)
+        assert told == []
+        outbox.put(Sender("b", told), 7.0)
+        assert told == ["a", "b"]
+
+    assert run(test, ready_count=2) == ["a", "b"]
 
 
 def test_who_is_served_alone_waits_for_nobody():
