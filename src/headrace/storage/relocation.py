@@ -51,6 +51,9 @@ AT_ONCE_COUNT_MAX = 16  # segments in it
 ROUNDS_MAX = 20  # of a thread alone, before the loop takes part
 STEP_SIZE_MIN = 4 << 20  # what the loop then copies at a time, at least
 _PIECE_SIZE = 1 << 20
+# What a thread leaves to the kernel to write to the disk later. Of a copy of gigabytes, that
+# would be so much that the kernel holds back whoever writes: the loop, for a second and more.
+_UNWRITTEN_SIZE_MAX = 16 << 20
 _FOLDER_NAME_MAX = 255
 _INDEXES = ("index", "timeindex", "txnindex")
 _SMALL_FILES = (checkpoint.LEADER_EPOCHS, checkpoint.PARTITION_METADATA)
@@ -189,6 +192,7 @@ class Relocation:
     async def _copy_until_little_is_missing(self) -> _Missing:
         """Returns what is missing then; until the next ``await`` it is all."""
         round_count = 0
+        size_before: int | None = None
         left_size: int | None = None  # by the last step that the loop did itself
         while True:
             missing = self._look()
@@ -201,7 +205,10 @@ class Relocation:
                 if not is_much:
                     return missing
                 round_count += 1
-                await self._in_thread(partial(self._copy, missing))
+                # A disk that is hardly faster than the load would not bring the end nearer.
+                paced = size_before is None or missing.size <= size_before // 2
+                size_before = missing.size
+                await self._in_thread(partial(self._copy, missing, paced=paced))
             else:
                 # More than came since the last step: so each brings the end nearer.
                 came = 0 if left_size is None else missing.size - left_size
@@ -273,8 +280,11 @@ class Relocation:
             self._copied.pop(name, None)
         return stale
 
-    def _copy(self, missing: _Missing) -> None:
-        """Bring what is missing; for a thread, or for the loop if it is little."""
+    def _copy(self, missing: _Missing, *, paced: bool = False) -> None:
+        """Bring what is missing; for a thread, or for the loop if it is little.
+
+        ``paced``, it waits for the disk now and then.
+        """
         for name in missing.stale:
             (self.folder / name).unlink(missing_ok=True)
             self._unsynced.discard(name)
@@ -283,7 +293,7 @@ class Relocation:
                 self._append(name, None)
         for part in missing.parts:
             try:
-                self._append(_name(part.segment, "log"), part.size)
+                self._append(_name(part.segment, "log"), part.size, paced=paced)
             except FileNotFoundError:
                 self._absent.append(part.segment)  # retention was quicker, or somebody else
                 continue
@@ -300,7 +310,7 @@ class Relocation:
     def _is_over(self) -> bool:
         return self._given_up or self.log.closed
 
-    def _append(self, name: str, size: int | None) -> None:
+    def _append(self, name: str, size: int | None, *, paced: bool = False) -> None:
         """Copy what a file has more than its copy, up to ``size`` bytes of it, or to its end.
 
         Raises FileNotFoundError if it has not as much.
@@ -327,6 +337,11 @@ class Relocation:
             self._copied[name] = position
             if size is not None:
                 self.size += count
+            if (
+                paced
+                and position // _UNWRITTEN_SIZE_MAX > (position - count) // _UNWRITTEN_SIZE_MAX
+            ):
+                os.fsync(copy.fd)
 
     def _copy_small_files(self) -> None:
         for name in _SMALL_FILES:

@@ -151,9 +151,9 @@ def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
         finally:
             in_thread.pop()
 
-    def noted(self, name, size):
+    def noted(self, name, size, **options):
         before = self.size
-        real(self, name, size)
+        real(self, name, size, **options)
         if not in_thread:
             on_the_loop.append(self.size - before)
 
@@ -162,6 +162,32 @@ def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
     move(disk, log)
     assert sum(on_the_loop) <= relocation.AT_ONCE_SIZE_MAX
     assert len(read_all(log)) == log.log_end == 26
+
+
+@pytest.mark.parametrize(("grows_by", "round_count"), [(9, 2), (20, 1)])
+def test_a_copy_goes_to_the_disk_in_pieces_unless_the_load_is_as_fast(
+    disk, between, synced, monkeypatch, grows_by, round_count
+):
+    """What the kernel is to write later, it would hold back the loop for."""
+    monkeypatch.setattr(relocation, "_UNWRITTEN_SIZE_MAX", 2 * BIG)
+    monkeypatch.setattr(relocation, "_PIECE_SIZE", BIG)
+    disk.config = settings(segment_bytes=1 << 30)
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 20)
+    between.append(partial(fill, log, [bytes(BIG)] * grows_by))
+    unwritten = []
+    real = Relocation._append
+
+    def noted(self, name, size, **options):
+        real(self, name, size, **options)
+        if size is not None:
+            unwritten.append(size - synced.get(self.folder / name, 0))
+
+    monkeypatch.setattr(Relocation, "_append", noted)
+    move(disk, log)
+    assert all(size < 3 * BIG for size in unwritten[:round_count])
+    assert (unwritten[1] > 3 * BIG) == (round_count == 1), "another fsync would find as much"
+    assert read_all(log) == [(n, bytes(BIG)) for n in range(log.log_end)]
 
 
 def test_the_recovery_point_is_what_was_fsynced_and_not_more(disk, between, synced):
@@ -353,7 +379,7 @@ def test_a_full_target_ends_the_move_and_keeps_no_room(disk, monkeypatch):
     log = disk.log()
     append(log, batch(b"a"))
 
-    def full(self, name, size):
+    def full(self, name, size, **options):
         (self.folder / "half").write_bytes(b"a segment, in part")
         raise OSError(errno.ENOSPC, "No space left on device")
 
