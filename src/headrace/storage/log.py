@@ -22,6 +22,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -141,6 +142,7 @@ class Log:
         "_views",
         "closed",
         "config",
+        "copies",
         "directory",
         "flush_turn",
         "folder",
@@ -198,6 +200,7 @@ class Log:
         self._flush_is_put_off = False
         self._flush_lock = threading.Lock()
         self.flush_turn = asyncio.Lock()  # whoever has it is the only one to flush
+        self.copies: set[Path] = set()  # folders of those that moves are making
         self._jitter_ms = 0
         self.update_config(config)
 
@@ -1175,6 +1178,11 @@ def _read_small_files(folder: str) -> tuple[TopicId | None, EpochHistory | None]
     """Topic id and leader epochs; None for one that is absent, or epochs that are damaged."""
     topic_id = checkpoint.read_topic_id(f"{folder}/{checkpoint.PARTITION_METADATA}")
     try:
+        # First: a start that finds nothing but a copy takes it for the log.
+        for copy in self.copies:
+            with suppress(OSError):
+                doomed = copy.rename(doomed_path(copy, self.topic_partition))
+                self.directory.later(0, partial(remove_folder, doomed))
         return topic_id, checkpoint.read_history(f"{folder}/{checkpoint.LEADER_EPOCHS}")
     except Corrupt as problem:
         log.warning("%s; the leader epochs are taken from the batches", problem)

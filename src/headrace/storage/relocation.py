@@ -2,10 +2,11 @@
 
 Files of a log only grow, so a thread brings what they have more than their copies into
 ``topic-N.<32 hex digits>-future`` beside the other partitions of the target, again and again.
-Nothing waits for the disk in that, so each round finds less than the one before. Once little is
-missing all of it is fsynced; then come rounds without fsync once more, until the loop can copy
-the rest between two requests. A target that is slower than the load would never get there:
-after some rounds the loop takes part, which leaves the load less room.
+Each round finds less than the one before; if it does not, because the disk is hardly faster than
+the load, the next one does not wait for the disk. Once little is missing all of it is fsynced;
+then come such rounds once more, until the loop can copy the rest between two requests. A target
+that is slower than the load would never get there: after some rounds the loop takes part, which
+leaves the load less room.
 
 The log itself goes on in the copy, so that nobody has to look for another one:
 
@@ -127,6 +128,7 @@ class Relocation:
             raise Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder} could not be made: {error}"
             ) from error
+        moving.copies.add(self.folder)
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -161,6 +163,7 @@ class Relocation:
 
     def discard(self) -> None:
         """Give the copy up: its files go in the background."""
+        self.log.copies.discard(self.folder)
         with suppress(OSError):
             doomed = self.folder.rename(doomed_path(self.folder, self.topic_partition))
             self.target.later(0, lambda: remove_folder(doomed))
@@ -404,6 +407,7 @@ class Relocation:
         assert self._synced_end is not None
         doomed = self._old_folder.rename(doomed_path(self._old_folder, self.topic_partition))
         self.is_switched = True
+        moving.copies.discard(self.folder)
         # What is flushed from now on would be lost in a power cut that brings the old name back.
         moving.renamed_in = (source.path, self.target.path)
         moving.relocate(self.target, self.folder, self._synced_end)
