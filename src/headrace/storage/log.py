@@ -1169,6 +1169,11 @@ class Log:
     def delete(self) -> None:
         """Give the folder the name of a deleted one; its files go after a while."""
         self.abandon()
+        # First: a start that finds nothing but a copy takes it for the log.
+        for copy in self.copies:
+            with suppress(OSError):
+                doomed = copy.rename(doomed_path(copy, self.topic_partition))
+                self.directory.later(0, partial(remove_folder, doomed))
         folder = self.folder.rename(doomed_path(self.folder, self.topic_partition))
         self.folder = folder
         self.directory.later(self.config.file_delete_delay_ms, lambda: remove_folder(folder))
@@ -1178,11 +1183,6 @@ def _read_small_files(folder: str) -> tuple[TopicId | None, EpochHistory | None]
     """Topic id and leader epochs; None for one that is absent, or epochs that are damaged."""
     topic_id = checkpoint.read_topic_id(f"{folder}/{checkpoint.PARTITION_METADATA}")
     try:
-        # First: a start that finds nothing but a copy takes it for the log.
-        for copy in self.copies:
-            with suppress(OSError):
-                doomed = copy.rename(doomed_path(copy, self.topic_partition))
-                self.directory.later(0, partial(remove_folder, doomed))
         return topic_id, checkpoint.read_history(f"{folder}/{checkpoint.LEADER_EPOCHS}")
     except Corrupt as problem:
         log.warning("%s; the leader epochs are taken from the batches", problem)

@@ -509,6 +509,30 @@ def test_a_topic_deleted_between_the_two_names_is_gone(disk):
     assert not any(list(folder.glob("orders-0*")) for folder in disk.paths)
 
 
+@pytest.mark.parametrize("is_nearly_whole", [False, True])
+def test_a_topic_deleted_while_it_is_copied_is_gone_although_the_process_is_killed(
+    disk, monkeypatch, is_nearly_whole
+):
+    log = disk.log()
+    append(log, batch(b"a"))
+    relocating = Relocation(log, other(disk, log))
+    if is_nearly_whole:
+        asyncio.run(relocating._catch_up())
+    renamed = []
+    real_rename = Path.rename
+
+    def rename(path, target):
+        renamed.append(path)
+        return real_rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    disk.logs.delete(ORDERS)
+    assert renamed == [relocating.folder, disk.paths[0] / "orders-0"]
+    disk.crash()
+    disk.start()
+    assert disk.logs.get(ORDERS) is None and not disk.logs.failed and not copies(disk)
+
+
 def test_half_a_copy_is_never_taken_for_the_log(disk):
     log = disk.log()
     append(log, batch(b"a"))
@@ -534,30 +558,6 @@ def test_a_copy_does_not_replace_a_log_that_cannot_be_opened(disk, monkeypatch):
 
     def scandir(path):
         if str(path) == str(log.folder):
-@pytest.mark.parametrize("is_nearly_whole", [False, True])
-def test_a_topic_deleted_while_it_is_copied_is_gone_although_the_process_is_killed(
-    disk, monkeypatch, is_nearly_whole
-):
-    log = disk.log()
-    append(log, batch(b"a"))
-    relocating = Relocation(log, other(disk, log))
-    if is_nearly_whole:
-        asyncio.run(relocating._catch_up())
-    renamed = []
-    real_rename = Path.rename
-
-    def rename(path, target):
-        renamed.append(path)
-        return real_rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", rename)
-    disk.logs.delete(ORDERS)
-    assert renamed == [relocating.folder, disk.paths[0] / "orders-0"]
-    disk.crash()
-    disk.start()
-    assert disk.logs.get(ORDERS) is None and not disk.logs.failed and not copies(disk)
-
-
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return real_scandir(path)
 
