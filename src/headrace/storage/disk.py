@@ -185,12 +185,12 @@ class LogDirectory:
         return write
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """A topic made anew under an old name must not inherit its offsets.
+        """A topic made anew under an old name must not inherit its offsets, nor after a crash."""
+        self.drop_offsets(topic_partition)
+        self.mend_log_starts(topic_partition)
 
-        Nor after a crash: a log start on disk that is beyond the end of the new log would
-        cost all its records, so that file is mended at once. The other offsets only cost
-        time, and change with the next checkpoint.
-        """
+    def drop_offsets(self, topic_partition: TopicPartition) -> None:
+        """Forget the offsets in memory; those on disk change with the next checkpoint."""
         for known in (
             self.recovery_points,
             self.high_watermarks,
@@ -198,6 +198,13 @@ class LogDirectory:
             self.cleaner_offsets,
         ):
             known.pop(topic_partition, None)
+
+    def mend_log_starts(self, topic_partition: TopicPartition) -> None:
+        """Take a partition out of the one file whose offsets could do harm, and not later.
+
+        A log start that is beyond the end of a new log would cost all its records; the other
+        offsets only cost time. Waits for a checkpoint that is being written.
+        """
         with self._writing:
             on_disk = self._written.get(checkpoint.LOG_STARTS, {})
             if topic_partition not in on_disk:

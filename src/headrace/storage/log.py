@@ -180,7 +180,7 @@ class Log:
         self.history = history
         self.closed = False
         # Where this log's folder got another name that a power cut might still take back.
-        self.renamed_in: tuple[Path, ...] = ()
+        self.renamed_in: tuple[LogDirectory, ...] = ()
         self._segments = Segments(loaded.segments)
         self._snapshot_offsets = loaded.snapshot_offsets
         self.log_start = max(log_start, self.first_base_offset)
@@ -1089,8 +1089,7 @@ class Log:
         """
         directory = self.directory
         try:
-            for parent in self.renamed_in:
-                sync_folder(str(parent))
+            self._sync_renames()
             for suffix in _SEGMENT_SUFFIXES:
                 for segment in segments:
                     if self.closed:
@@ -1110,6 +1109,16 @@ class Log:
         with self._flush_lock:
             if self._cut_count == cut_count and end_offset > self.recovery_point:
                 self.recovery_point = end_offset
+
+    def _sync_renames(self) -> None:
+        for parent in self.renamed_in:
+            try:
+                sync_folder(str(parent.path))
+            except OSError as error:
+                if parent is self.directory:
+                    raise
+                # The disk that the log has left is dying: it takes along only what lies there.
+                parent.failed(error)
 
     def _save_history(self, *, sync: bool) -> None:
         self._write_history(tuple(self.history.reigns), sync=sync)

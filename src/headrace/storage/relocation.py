@@ -49,7 +49,9 @@ log = logging.getLogger(__name__)
 FUTURE = "-future"
 AT_ONCE_SIZE_MAX = 1 << 20  # what the loop copies between two requests: about a millisecond
 AT_ONCE_COUNT_MAX = 16  # segments in it
-ROUNDS_MAX = 20  # of a thread alone, before the loop takes part
+# Rounds of a thread alone that found more than half of what the round before did. Then the loop
+# takes part: each further round might take twice as long as the last.
+VAIN_ROUNDS_MAX = 5
 STEP_SIZE_MIN = 4 << 20  # what the loop then copies at a time, at least
 _PIECE_SIZE = 1 << 20
 # What a thread leaves to the kernel to write to the disk later. Of a copy of gigabytes, that
@@ -194,12 +196,12 @@ class Relocation:
 
     async def _copy_until_little_is_missing(self) -> _Missing:
         """Returns what is missing then; until the next ``await`` it is all."""
-        round_count = 0
+        vain_count = 0
         size_before: int | None = None
         left_size: int | None = None  # by the last step that the loop did itself
         while True:
             missing = self._look()
-            if round_count < ROUNDS_MAX:
+            if vain_count < VAIN_ROUNDS_MAX:
                 is_much = (
                     missing.size > AT_ONCE_SIZE_MAX
                     or len(missing.parts) > AT_ONCE_COUNT_MAX
@@ -207,11 +209,11 @@ class Relocation:
                 )
                 if not is_much:
                     return missing
-                round_count += 1
-                # A disk that is hardly faster than the load would not bring the end nearer.
-                paced = size_before is None or missing.size <= size_before // 2
+                is_vain = size_before is not None and not 0 < missing.size <= size_before // 2
+                vain_count += is_vain
                 size_before = missing.size
-                await self._in_thread(partial(self._copy, missing, paced=paced))
+                # A disk that is hardly faster than the load would not bring the end nearer.
+                await self._in_thread(partial(self._copy, missing, paced=not is_vain))
             else:
                 # More than came since the last step: so each brings the end nearer.
                 came = 0 if left_size is None else missing.size - left_size
@@ -245,7 +247,7 @@ class Relocation:
                 self._segments[segment.base_offset] = segment
                 is_closed = segment is not segments[-1]
                 parts.append(_Part(segment, segment.size, end_offset, is_closed))
-        snapshots = [f"{offset:020d}.snapshot" for offset in moving.snapshot_offsets]
+        snapshots = dict.fromkeys(f"{offset:020d}.snapshot" for offset in moving.snapshot_offsets)
         for name in [name for name in self._copied if name.endswith(".snapshot")]:
             if name not in snapshots:
                 del self._copied[name]
@@ -409,17 +411,18 @@ class Relocation:
         self.is_switched = True
         moving.copies.discard(self.folder)
         # What is flushed from now on would be lost in a power cut that brings the old name back.
-        moving.renamed_in = (source.path, self.target.path)
+        moving.renamed_in = (source, self.target)
         moving.relocate(self.target, self.folder, self._synced_end)
         source.later(moving.config.file_delete_delay_ms, lambda: remove_folder(doomed))
-        try:
-            source.forget(self.topic_partition)
-        except OSError as error:
-            source.partition_failed(error)
+        source.drop_offsets(self.topic_partition)
 
     async def _settle(self) -> None:
-        # Not before: else a power cut could leave two folders of the plain name.
-        await self._in_thread(partial(sync_folder, str(self.source.path)))
+        try:
+            await self._in_thread(partial(self.source.mend_log_starts, self.topic_partition))
+            # Not before: else a power cut could leave two folders of the plain name.
+            await self._in_thread(partial(sync_folder, str(self.source.path)))
+        except OSError as error:
+            self.source.failed(error)  # it is the disk to be rid of; the copy is whole
         moving = self.log
         if not moving.closed:
             plain = self.folder.rename(self.target.path / str(self.topic_partition))

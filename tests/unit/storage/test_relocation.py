@@ -130,9 +130,27 @@ def test_a_move_ends_although_appends_never_pause(disk, between):
         await moving
 
     asyncio.run(run())
-    assert len(turns) > relocation.ROUNDS_MAX
+    assert len(turns) > relocation.VAIN_ROUNDS_MAX
     assert read_all(log) == [(n, bytes(BIG)) for n in range(log.log_end)]
     assert disk.restarted(clean=False).log_end == log.log_end
+
+
+def test_a_target_that_falls_behind_is_not_waited_for_round_after_round(disk, between):
+    """Each round of the thread finds twice as much as the one before."""
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 5)
+    rounds = []
+
+    def grow():
+        rounds.append(log.log_end)
+        if len(rounds) < 12:
+            fill(log, [bytes(BIG)] * min(5 << len(rounds), 400))
+            between.append(grow)
+
+    between.append(grow)
+    relocating = Relocation(log, other(disk, log))
+    asyncio.run(relocating._copy_until_little_is_missing())
+    assert len(rounds) == 1 + relocation.VAIN_ROUNDS_MAX
 
 
 def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
@@ -310,11 +328,36 @@ def test_a_flush_that_the_log_moves_away_under_is_done_again(disk, monkeypatch, 
 def test_a_flush_syncs_the_renames_of_a_move_that_has_not_settled(disk, synced):
     log = disk.log()
     append(log, batch(b"a"))
-    log.renamed_in = tuple(disk.paths)
+    log.renamed_in = tuple(disk.logs.directories)
     log.flush_now()
     assert set(disk.paths) <= set(synced)
     move(disk, log)
     assert log.renamed_in == ()
+
+
+def test_a_disk_that_dies_when_a_log_has_left_it_does_not_take_it_along(disk, monkeypatch):
+    log = disk.log()
+    append(log, batch(b"a"))
+    source, target = log.directory, other(disk, log)
+    real_sync = relocation.sync_folder
+
+    def sync(folder):
+        if folder == str(source.path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real_sync(folder)
+
+    monkeypatch.setattr(relocation, "sync_folder", sync)
+    monkeypatch.setattr(log_module, "sync_folder", sync)
+    relocating = Relocation(log, target)
+    asyncio.run(relocating._catch_up())
+    relocating._switch()
+    append(log, batch(b"b"))
+    log.flush_now()
+    assert log.recovery_point == log.log_end == 2
+    assert source.offline is not None and target.offline is None
+    asyncio.run(relocating._settle())
+    assert log.folder == target.path / "orders-0" and log.folder.exists()
+    assert target.offline is None
 
 
 def test_segments_that_retention_takes_meanwhile_are_not_in_the_copy(disk, between):
