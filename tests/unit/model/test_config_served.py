@@ -34,7 +34,11 @@ def test_every_served_setting_is_read():
             r"(.+)\.(num\.partitions|replication\.factor|min\.isr|segment\.bytes)", name
         )
         composed = shape and f'"{shape[1]}"' in code and f'f"{{prefix}}.{shape[2]}"' in code
-        return f'"{name}"' in code or bool(attribute) or bool(composed)
+        # Those of a group may be its own or the broker's, within bounds of the broker's.
+        of_group = re.fullmatch(r"group\.consumer\.(min\.|max\.)?(.+\.ms)", name)
+        within = of_group and (not of_group[1] or '"group.{family}.{bound}.{rest}"' in code)
+        grouped = within and f'"{of_group[2]}"' in code and 'f"group.consumer.{name}"' in code
+        return f'"{name}"' in code or bool(attribute) or bool(composed) or bool(grouped)
 
     served = [
         name
@@ -47,3 +51,14 @@ def test_every_served_setting_is_read():
     if not is_read("log.cleaner.enable"):
         unread = [n for n in unread if not n.startswith(("log.cleaner.", "min.cleanable."))]
     assert unread == [], "read them, or say in settings/kafka.py why they have no effect"
+
+
+def test_what_is_said_to_have_no_effect_is_read_by_nobody():
+    code = code_of_the_broker()
+    read = [
+        name
+        for table in (kafka.BROKER, kafka.TOPIC, kafka.GROUP)
+        for name, row in table.items()
+        if row[4] and re.search(rf'config\.\w+\(\s*"{re.escape(name)}"', code)
+    ]
+    assert read == [], "say in settings/kafka.py that they are served"

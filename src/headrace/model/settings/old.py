@@ -59,7 +59,7 @@ BROKER: dict[str, OldRow] = {
     "controlled.shutdown.retry.backoff.ms": ("long", "5000", (), "clusters"),
     "delegation.token.master.key": ("password", None, (("delegation.token.secret.key", 1),), ""),
     "eligible.leader.replicas.enable": ("bool", "false", (), "clusters"),
-    "group.coordinator.new.enable": ("bool", "false", (), "groups"),
+    "group.coordinator.new.enable": ("bool", "false", (), "one_coordinator"),
     "group.share.enable": ("bool", "false", (), "share"),
     "group.share.max.groups": ("short", "10", (), "share"),
     "inter.broker.protocol.version": ("str", "3.9-IV0", (), "protocol_version"),

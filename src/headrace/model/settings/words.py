@@ -5,7 +5,9 @@ Loaded only when there is something to say, never on the way to a running node.
 
 REASONS = {
     "clusters": "it is about several brokers; clusters come with a later release",
-    "groups": "consumer groups come with a later release",
+    "one_coordinator": "one coordinator serves both protocols of groups",
+    "patterns": "a pattern is matched anew when topics have changed, not by a timer",
+    "at_once": "what a group's coordinator decides is written at once, from no buffer of its own",
     "share": "share groups come with a later release",
     "streams": "streams groups come with a later release",
     "on_time": "a transaction is aborted the moment its time is over",
@@ -116,6 +118,32 @@ MEANINGS = {
     "log.roll.hours": "segment.ms in hours, unless milliseconds are given",
     "log.roll.jitter.hours": "segment.jitter.ms in hours, unless milliseconds are given",
     "replica.high.watermark.checkpoint.interval.ms": "how often all checkpoints are written",
+    # groups and their offsets
+    "group.consumer.assignment.interval.ms": "an assignment follows the last no sooner than this",
+    "group.consumer.assignors": "assignors of the newer protocol, the default one first",
+    "group.consumer.heartbeat.interval.ms": "how often a member of the newer protocol is heard",
+    "group.consumer.max.assignment.interval.ms": "the largest that a group may set",
+    "group.consumer.max.heartbeat.interval.ms": "the largest that a group may set",
+    "group.consumer.max.session.timeout.ms": "the largest that a group may set",
+    "group.consumer.max.size": "members of one group of the newer protocol at most",
+    "group.consumer.migration.policy": "which changes between the protocols of groups are allowed",
+    "group.consumer.min.assignment.interval.ms": "the smallest that a group may set",
+    "group.consumer.min.heartbeat.interval.ms": "the smallest that a group may set",
+    "group.consumer.min.session.timeout.ms": "the smallest that a group may set",
+    "group.consumer.session.timeout.ms": "a member that is not heard for so long is removed",
+    "group.coordinator.rebalance.protocols": "the protocols that groups may use",
+    "group.initial.rebalance.delay.ms": "how long a new classic group waits for more members",
+    "group.max.session.timeout.ms": "the largest session timeout of a classic member",
+    "group.max.size": "members of one classic group at most",
+    "group.min.session.timeout.ms": "the smallest session timeout of a classic member",
+    "offset.metadata.max.bytes": "text that may be kept with one committed offset",
+    "offsets.commit.timeout.ms": "how long a commit waits for the in-sync replicas",
+    "offsets.retention.check.interval.ms": "how often expired offsets are looked for",
+    "offsets.retention.minutes": "offsets of a group without members are kept for so long",
+    "offsets.topic.compression.codec": "the codec of __consumer_offsets by its number; 0: none",
+    "offsets.topic.num.partitions": "partitions of __consumer_offsets when it is made",
+    "offsets.topic.replication.factor": "replicas of __consumer_offsets",
+    "offsets.topic.segment.bytes": "segment.bytes of __consumer_offsets",
     # producers
     "producer.id.expiration.check.interval.ms": "how often expired producer ids are looked for",
     "producer.id.expiration.ms": "an idempotent producer silent for so long is forgotten",
@@ -189,6 +217,9 @@ def meaning_of(name: str) -> str | None:
     for topic_name, twins in kafka.TOPIC_TWINS.items():
         if name == twins[0][0] and topic_name in MEANINGS:
             return f"for topics without their own {topic_name}: {MEANINGS[topic_name]}"
+    twin = kafka.GROUP_TWINS.get(name)
+    if twin in MEANINGS:
+        return MEANINGS[twin]
     for table in (kafka.BROKER, kafka.TOPIC, kafka.GROUP, kafka.CLIENT_METRICS):
         row = table.get(name)
         if row is not None and row[4]:
