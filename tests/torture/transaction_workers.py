@@ -108,12 +108,12 @@ def next_number(journal):
 def one_transaction(producer, name, number, dice, notes):
     count = dice.randint(1, 300)
     notes.write(f"begin {number} {count}\n")
-    producer.begin_transaction()
+    settled(producer.begin_transaction)
     for index in range(count):
         put(producer, "in", f"{name}:{number}:{index}", index % PARTITIONS)
         producer.poll(0)
     if dice.random() < 0.25:
-        producer.flush(CALL_LIMIT_S)
+        settled(producer.flush, CALL_LIMIT_S)  # raises if the transaction timed out meanwhile
         abort(producer)
         notes.write(f"aborted {number}\n")
     elif settled(producer.commit_transaction, CALL_LIMIT_S):
