@@ -24,12 +24,12 @@ def held_moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     gate = Gate()
     copy = Relocation._copy
 
-    def copy_behind_the_gate(self, missing):  # type: ignore[no-untyped-def]
+    def copy_behind_the_gate(self, missing, **how):
         gate.copying += 1
         gate.copying_max = max(gate.copying_max, gate.copying)
         while not gate.is_set() and not self._is_over:
             gate.wait(0.01)
-        copy(self, missing)
+        copy(self, missing, **how)
         gate.copying -= 1
 
     monkeypatch.setattr(Relocation, "_copy", copy_behind_the_gate)

@@ -307,8 +307,9 @@ class Link:
                 broken,
             )
             self.close_when_sent()
-        except Exception as bug:  # noqa: BLE001 - even the service's answer to bugs may have one
-            # It costs this connection. To go on would handle again what was read already.
+        except Exception as bug:  # noqa: BLE001 - a bug costs its own connection
+            # The service answers bugs itself, unless that has one too. To go on would handle again
+            # what was read already.
             _log.error("closing the connection from %s, which met a bug", self, exc_info=bug)
             self.close()
         finally:

@@ -62,6 +62,6 @@ class Outbox:
 def _send(sender: Sender) -> None:
     try:
         sender.send_answers()
-    except Exception as bug:  # noqa: BLE001 - the others are to have their answers
+    except Exception as bug:  # noqa: BLE001 - a bug costs its own connection
         _log.error("closing the connection from %s, which met a bug", sender, exc_info=bug)
         sender.close()

@@ -47,6 +47,8 @@ if hasattr(selectors, "EpollSelector"):
             if self._short_waits >= _STREAK:
                 window = _WINDOW_S if timeout is None else min(_WINDOW_S, timeout)
                 ready = self._poll(started, started + window)
+                if timeout is not None:
+                    timeout = max(timeout - (time.monotonic() - started), 0)
             ready = ready or super().select(timeout)
             if time.monotonic() - started < _WINDOW_S:
                 self._short_waits = min(self._short_waits + 1, 2 * _STREAK)

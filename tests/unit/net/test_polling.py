@@ -93,7 +93,7 @@ def test_never_waits_longer_than_asked(kernel, selector):
     kernel.next_at = kernel.now + 1.0
     before = kernel.now
     assert selector.select(50e-6) == []
-    assert kernel.now - before < 150e-6
+    assert kernel.now - before < 60e-6, "and a few looks"
 
 
 def test_is_not_woken_by_work_that_is_always_there(kernel, selector):

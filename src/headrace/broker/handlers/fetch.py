@@ -218,7 +218,7 @@ class Fetching:
                 await asyncio.to_thread(warm, file_slice)
             except OSError as problem:
                 entries[place] = self._unreadable(waiting.fetch.wants[place], problem)
-            except Exception as error:  # noqa: BLE001 - costs this client, not the broker
+            except Exception as error:  # noqa: BLE001 - a bug costs its own connection
                 frame = self._broker.dispatch.bug_frame(
                     waiting.link, waiting.context, waiting.request, error
                 )
