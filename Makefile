@@ -8,9 +8,9 @@ ROUNDS ?= 2
 PIP := $(PY) -m pip install -q --disable-pip-version-check -c constraints.txt
 
 # A file stays on one worker, so that what its tests share is made once; the slow files come first.
-SPREAD := -n 2 --dist loadfile --no-loadscope-reorder --torture-rounds=$(ROUNDS)
+SPREAD := --dist loadfile --no-loadscope-reorder --torture-rounds=$(ROUNDS)
 # After the others, not among them: a Spark loads the machine so much that they would wait for it.
-SPARK_TESTS := $(PY) -m pytest -rs -m 'spark and not interop' $(SPREAD) tests/spark
+SPARK_TESTS := $(PY) -m pytest -rs -m 'spark and not interop' -n 2 $(SPREAD) tests/spark
 
 .PHONY: help setup run test spark check torture fmt bench interop package docs clean
 help:      ## this list
@@ -30,7 +30,8 @@ setup: .venv/ready  ## make .venv with everything a developer needs
 run: setup ## a node, a stock client, a Spark job if Java is there, and then yours to use
 	$(PY) -m headrace demo
 test: setup ## everything that needs PyPI and Java alone, two rounds of each torture
-	$(PY) -m pytest -m 'not interop and not spark' $(SPREAD)
+	@# One worker more than cores: there is always a test that waits.
+	$(PY) -m pytest -m 'not interop and not spark' -n 3 $(SPREAD)
 	$(SPARK_TESTS)
 spark: setup ## of these, the Spark source and sink on a real Spark (needs Java 17 or newer)
 	$(SPARK_TESTS)

@@ -15,8 +15,11 @@ import pytest
 from headrace.pipeline.demo import why_not
 from tests.spark.kit import Collected, Topics, with_options
 
-# Before the JVM starts: Spark's Python workers must be this interpreter, not the path's.
+# Before a JVM starts: Spark's Python workers must be this interpreter, not the path's.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+# For every JVM of the tests: short runs end before the slow compiler has paid for itself, and
+# collectors with threads of their own take the cores from the others.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -51,8 +54,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         SparkSession.builder.master("local[2]")
         .appName("headrace-tests")
         .config("spark.ui.enabled", "false")
-        # Short runs end before the JVM's slow compiler has paid for itself.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .config("spark.connect.grpc.binding.address", "127.0.0.1")
+        .config("spark.connect.grpc.binding.port", "0")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
@@ -64,6 +67,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect(spark: Any) -> str:
+    """Where clients find a Spark Connect server, in the JVM of the session."""
+    services = spark._jvm.org.apache.spark.sql.connect.service
+    service = getattr(getattr(services, "SparkConnectService$"), "MODULE$")
+    service.start(spark._jsc.sc())
+    return f"sc://127.0.0.1:{service.localPort()}"
 
 
 @pytest.fixture(scope="session")

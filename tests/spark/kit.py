@@ -1,11 +1,16 @@
 """What the tests of the pipeline share: topics filled by a stock client, and collected rows."""
 
 import itertools
+import json
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+JOBS = Path(__file__).parent / "jobs"
 
 _numbers = itertools.count(1)
 _RUN = uuid.uuid4().hex[:8]
@@ -138,6 +143,26 @@ class Topics:
             return found
         finally:
             consumer.close()
+
+
+def run_where_read(master: str, topics: Topics, folder: Path) -> Any:
+    """Runs the job against a topic of 1,000 rows; what it told. Its copies must be whole."""
+    source = topics.create("clustered", 2)
+    targets = [topics.create(name=f"{source}-{end}", partitions=2) for end in ("copy", "streamed")]
+    for partition in range(2):
+        topics.send(source, range(500), partition)
+    done = subprocess.run(
+        [sys.executable, str(JOBS / "where_read.py"), master, topics.bootstrap, source],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=folder,  # where Spark leaves what it leaves
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    rows = sorted(message.value() for message in topics.read(source))
+    for target in targets:
+        assert sorted(message.value() for message in topics.read(target)) == rows
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def with_options(reader: Any, bootstrap: str, options: dict[str, Any]) -> Any:

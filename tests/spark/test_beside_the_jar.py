@@ -6,15 +6,15 @@ The jar runs on PySpark 4.0.0 in an environment of its own, made once under ``.c
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from bench import spark_jar
+from tests.spark.kit import JOBS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.interop]
 
-JOB = Path(__file__).parent / "jobs" / "either_source.py"
+JOB = JOBS / "either_source.py"
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testing import Broker
-from tests.spark.kit import Topics
+from tests.spark.kit import JOBS, Topics
 
 pytestmark = [
     pytest.mark.spark,
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.timeout(0),
 ]
 
-JOB = Path(__file__).parent / "jobs" / "copy_once.py"
+JOB = JOBS / "copy_once.py"
 ROWS = 50_000  # twenty rounds make a million
 # A killed driver ends a run, and so may a killed Python worker; the rest is luck.
 RUNS_MAX = 8

@@ -3,7 +3,7 @@
     where_read.py MASTER BOOTSTRAP TOPIC       prints one JSON document
 
 It also copies the topic, as a batch into TOPIC-copy and as a stream into TOPIC-streamed, exactly
-once each. ``connect`` as the master means a local Spark Connect server.
+once each. MASTER may be the address of a Spark Connect server, ``sc://…``.
 """
 
 import json
@@ -51,14 +51,12 @@ def _stream(spark, bootstrap: str, topic: str) -> None:
 
 def main(master: str, bootstrap: str, topic: str) -> None:
     builder = SparkSession.builder.appName("headrace-where")
-    if master == "connect":
-        spark = builder.remote("local[2]").getOrCreate()
+    if master.startswith("sc://"):
+        spark = builder.remote(master).getOrCreate()
     else:
         spark = (
             builder.master(master)
             .config("spark.ui.enabled", "false")
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
-            .config("spark.executor.extraJavaOptions", "-XX:TieredStopAtLevel=1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.cores.max", "2")
