@@ -1,7 +1,7 @@
 """Logs on a temporary folder, batches to put into them, and a worker that runs when told."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,13 @@ class Disk:
         self.worker = HandWorker()
         self.logs = self.start()
 
-    def start(self, now: Millis = NOW) -> Logs:
+    def start(self, now: Millis = NOW, deleted_ids: Collection[TopicId] = ()) -> Logs:
         self.worker = HandWorker()
         options: dict[str, Any] = {"node_id": 1, **self.options}
         self.logs = Logs(
             self.paths, config_of=lambda topic: self.config, later=self.worker.later, **options
         )
-        self.logs.open_all(now)
+        self.logs.open_all(now, deleted_ids)
         return self.logs
 
     def stop(self) -> None:

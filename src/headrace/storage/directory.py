@@ -18,7 +18,9 @@ import resource
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from headrace.model.config import TopicConfig
 from headrace.model.errors import ConfigError, Corrupt, ErrorCode, Rejected
@@ -47,6 +49,15 @@ _STRAY = "-stray"
 _HEX_DIGITS = frozenset("0123456789abcdef")
 _METADATA_LOG = "__cluster_metadata"  # KRaft's; not a topic
 _NOTE = ".elsewhere"
+
+
+class _Copy(NamedTuple):
+    """What a start found of a move between folders."""
+
+    directory: LogDirectory
+    folder: Path
+    modified_at: int  # in nanoseconds, as the file system says: a file came or went last then
+    is_nearly_whole: bool
 
 
 class Logs:
@@ -82,6 +93,8 @@ class Logs:
         self.failed: dict[TopicPartition, str] = {}  # cannot be served, and why
         # Moves that the last stop interrupted, and where to: they begin anew.
         self.unfinished_moves: dict[TopicPartition, LogDirectory] = {}
+        # Met by a start, until it is settled what they are; those of partitions that have failed.
+        self._copies: dict[TopicPartition, list[_Copy]] = {}
         self._deleted_ids: Collection[TopicId] = ()
         self._places: dict[TopicPartition, LogDirectory] = {}  # of those to be made next
 
@@ -182,41 +195,65 @@ class Logs:
                 directory.take_offline(str(error))
         # From now on somebody waits for the loop.
         self._resources.indexes.renewable_size_max = RENEWED_AT_ONCE_MAX
+        for topic_partition in list(self._copies):
+            self._settle_copies(topic_partition, now)
         for directory in self._online():
             try:
-                self._settle_copies(directory, now)
                 directory.started()
             except OSError as error:
                 directory.take_offline(str(error))
 
-    def _settle_copies(self, directory: LogDirectory, now: Millis) -> None:
-        """Finish or forget moves between folders (``relocation`` says which)."""
-        for folder in sorted(directory.path.glob(f"*{FUTURE}")):
-            topic_partition = _set_aside(folder.name, FUTURE)
-            if topic_partition is None:
-                continue  # somebody else's, as was said when it was met
-            if topic_partition in self.failed:
-                continue  # its own folder is there, and may yet be read
-            if topic_partition in self._logs:
-                log.info("%s: the copy was not finished; its files go now", folder)
-                self.unfinished_moves[topic_partition] = directory
-                folder = folder.rename(doomed_path(folder, topic_partition))
-                self._later(0, _removal(folder))
-                continue
-            if not was_nearly_whole(folder) or any(
-                each.offline is not None or each.is_new for each in self.directories
-            ):
-                # The log itself may lie on a disk that is away; the copy may be half of it.
-                log.error(
-                    "%s: an unfinished copy, and the log itself is in none of the directories. The "
-                    "partition stays offline until a start with the directories that there were",
-                    folder,
-                )
-                self.failed[topic_partition] = f"only an unfinished copy of it is here, {folder}"
-                continue
-            plain = folder.rename(directory.path / str(topic_partition))
+    def _settle_copies(self, topic_partition: TopicPartition, now: Millis) -> None:
+        """Finish or forget the moves of a partition (``relocation`` says which).
+
+        Several copies are there if a process was killed after somebody had changed his mind,
+        or asked for the next move before the last had ended: the youngest is the last wish.
+        """
+        wish = max(self._copies[topic_partition], key=lambda copy: copy.modified_at).directory
+        if topic_partition not in self._logs and topic_partition not in self.failed:
+            self._finish_move(topic_partition, now)
+        if topic_partition in self.failed:
+            return  # its own folder is there, and may yet be read; or a copy is all there is
+        if self._logs[topic_partition].directory is not wish:
+            self.unfinished_moves[topic_partition] = wish
+        for copy in self._copies.pop(topic_partition):
+            log.info("%s: the copy was not finished; its files go now", copy.folder)
+            try:
+                self._doom(copy.folder, topic_partition)
+            except OSError as error:
+                copy.directory.take_offline(str(error))
+
+    def _finish_move(self, topic_partition: TopicPartition, now: Millis) -> None:
+        """Open the copy that is the log by now; if none can be, the partition has ``failed``."""
+        copies = self._copies[topic_partition]
+        whole = [copy for copy in copies if copy.is_nearly_whole]
+        if len(whole) != 1 or any(
+            each.offline is not None or each.is_new for each in self.directories
+        ):
+            # The log itself may lie on a disk that is away; the copy may be half of it.
+            folders = ", ".join(str(copy.folder) for copy in copies)
+            log.error(
+                "%s: %s, and the log itself is in none of the directories. The partition stays "
+                "offline until a start with the directories that there were%s",
+                folders,
+                "an unfinished copy" if len(copies) == 1 else "unfinished copies",
+                ", or with one copy alone" if len(whole) > 1 else "",
+            )
+            self.failed[topic_partition] = f"only an unfinished copy of it is here, {folders}"
+            return
+        (copy,) = whole
+        try:
+            plain = copy.folder.rename(copy.directory.path / str(topic_partition))
             log.info("%s: a move that a stop interrupted is finished", plain)
-            self._open(directory, plain, topic_partition, now)
+            self._open(copy.directory, plain, topic_partition, now)
+        except OSError as error:
+            copy.directory.take_offline(str(error))
+            self.failed[topic_partition] = str(error)
+        copies.remove(copy)
+
+    def _doom(self, folder: Path, topic_partition: TopicPartition) -> None:
+        """Give it the name of a deleted one; its files go in the background."""
+        self._later(0, _removal(folder.rename(doomed_path(folder, topic_partition))))
 
     def _open_directory(self, directory: LogDirectory, now: Millis) -> None:
         with os.scandir(directory.path) as entries:
@@ -227,9 +264,8 @@ class Logs:
                 log.info("%s: its deletion was not finished; its files go now", folder)
                 self._later(0, _removal(folder))
                 continue
-            if _set_aside(name, FUTURE):
-                continue  # once it is known what lies in all folders
-            topic_partition = _parse(name)
+            copied = _set_aside(name, FUTURE)
+            topic_partition = copied or _parse(name)
             if topic_partition is None:
                 log.warning("%s is no partition and is left alone; move it elsewhere", folder)
                 continue
@@ -237,7 +273,11 @@ class Logs:
                 continue
             if self._deleted_ids and self._is_deleted(folder):
                 log.info("%s: its topic was deleted while this disk was away; it goes now", folder)
-                self._later(0, _removal(folder.rename(doomed_path(folder, topic_partition))))
+                self._doom(folder, topic_partition)
+                continue
+            if copied:  # settled once it is known what lies in all folders
+                copy = _Copy(directory, folder, folder.stat().st_mtime_ns, was_nearly_whole(folder))
+                self._copies.setdefault(copied, []).append(copy)
                 continue
             self._open(directory, folder, topic_partition, now)
 
@@ -358,19 +398,24 @@ class Logs:
         if self.failed.pop(topic_partition, None) is not None:
             self._delete_failed(topic_partition)
         if doomed is not None:
-            try:
-                doomed.directory.forget(topic_partition)
-                doomed.delete()
-            except OSError as error:
-                doomed.directory.partition_failed(error)
+            # The folder first, and whatever the disk says next: one that is full cannot take
+            # a checkpoint, and without another name the log would be back after the next start.
+            for step in (doomed.delete, partial(doomed.directory.forget, topic_partition)):
+                try:
+                    step()
+                except OSError as error:
+                    doomed.directory.partition_failed(error)
 
     def _delete_failed(self, topic_partition: TopicPartition) -> None:
         """What could not be opened must not be taken in at the next start."""
         for directory in self._online():
-            folder = directory.path / str(topic_partition)
+            with suppress(OSError):
+                self._doom(directory.path / str(topic_partition), topic_partition)
             with suppress(OSError):
                 directory.forget(topic_partition)
-                self._later(0, _removal(folder.rename(doomed_path(folder, topic_partition))))
+        for copy in self._copies.pop(topic_partition, ()):
+            with suppress(OSError):
+                self._doom(copy.folder, topic_partition)
 
     # -- health ---------------------------------------------------------------------------
 

@@ -182,6 +182,28 @@ def test_a_topic_made_anew_does_not_inherit_a_log_start_by_a_crash(disk):
     assert read_all(again) == [(0, b"of the new topic")]
 
 
+def test_a_topic_deleted_on_a_full_disk_does_not_come_back(disk, monkeypatch):
+    log = disk.log()
+    fill(log, [b"1", b"2", b"3"])
+    log.move_start_to(2)
+    disk.logs.checkpoint(wait=True)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_offsets", full)
+        disk.logs.delete(ORDERS)
+        assert log.closed
+    fill(disk.log(), [b"of the new topic"])
+    again = disk.restarted(clean=False)
+    assert read_all(again) == [(0, b"of the new topic")]
+    disk.logs.delete(ORDERS)
+    disk.crash()
+    disk.start()
+    assert len(disk.logs) == 0
+
+
 def test_a_checkpoint_that_comes_late_does_not_bring_back_what_was_forgotten(disk):
     fill(disk.log(), [b"1", b"2", b"3"])
     disk.log().move_start_to(3)

@@ -18,6 +18,7 @@ from headrace.storage.relocation import Relocation
 from tests.fakes.logs import (
     NOW,
     ORDERS,
+    ORDERS_ID,
     Disk,
     append,
     batch,
@@ -609,3 +610,94 @@ def test_a_copy_does_not_replace_a_log_that_cannot_be_opened(disk, monkeypatch):
         disk.start()
     assert disk.logs.get(ORDERS) is None and "Permission denied" in disk.logs.failed[ORDERS]
     assert log.folder.exists() and relocating.folder.exists()
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Folders of which the last has the log, and the others copies of it."""
+    disk = Disk(*(tmp_path / name for name in "abc"), config=settings(segment_bytes=1 << 20))
+    log = disk.logs.create(ORDERS, ORDERS_ID, disk.config, directory=disk.logs.directories[2])
+    append(log, batch(b"a"))
+    yield disk
+    disk.crash()
+
+
+def age(folder, seconds):
+    os.utime(folder, (NOW / 1000 - seconds,) * 2)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_of_two_unfinished_copies_the_younger_is_the_wish(three, last):
+    targets = three.logs.directories[:2]
+    for number, target in enumerate(targets):
+        age(Relocation(three.log(), target).folder, 10 if number == last else 20)
+    three.crash()
+    three.start()
+    assert read_all(three.log()) == [(0, b"a")]
+    wished = {each: to.path for each, to in three.logs.unfinished_moves.items()}
+    assert wished == {ORDERS: targets[last].path}
+    assert not copies(three)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("next_is_younger", [True, False])
+def test_a_copy_that_is_the_log_is_found_beside_one_that_has_just_begun(
+    three, first, next_is_younger
+):
+    target, next_target = three.logs.directories[first], three.logs.directories[1 - first]
+    log = three.log()
+    relocating = Relocation(log, target)
+    asyncio.run(relocating._catch_up())
+    relocating._switch()
+    append(log, batch(b"b"))
+    begun = Relocation(log, next_target)
+    age(relocating.folder, 10)
+    age(begun.folder, 5 if next_is_younger else 20)
+    three.crash()
+    three.start()
+    log = three.logs.get(ORDERS)
+    assert log.folder == target.path / "orders-0"
+    assert read_all(log) == [(0, b"a"), (1, b"b")]
+    wished = {each: to.path for each, to in three.logs.unfinished_moves.items()}
+    assert wished == ({ORDERS: next_target.path} if next_is_younger else {})
+    assert not copies(three) and not three.logs.failed
+
+
+def test_of_two_whole_copies_none_is_taken_for_the_log(three, caplog):
+    log = three.log()
+    for target in three.logs.directories[:2]:
+        asyncio.run(Relocation(log, target)._catch_up())
+    shutil.rmtree(log.folder)
+    both = copies(three)
+    three.crash()
+    three.start()
+    assert three.logs.get(ORDERS) is None and ORDERS in three.logs.failed
+    assert copies(three) == both and "with one copy alone" in caplog.text
+    three.crash()
+    shutil.rmtree(both[0])
+    three.start()
+    assert read_all(three.logs.get(ORDERS)) == [(0, b"a")]
+
+
+def test_a_copy_of_a_deleted_topic_is_not_taken_for_its_log(disk):
+    log = disk.log()
+    relocating = Relocation(log, other(disk, log))
+    asyncio.run(relocating._catch_up())
+    shutil.rmtree(log.folder)
+    disk.crash()
+    disk.start(deleted_ids={ORDERS_ID})
+    assert disk.logs.get(ORDERS) is None and not disk.logs.failed and not copies(disk)
+
+
+def test_a_topic_of_which_only_a_copy_is_here_can_be_deleted(disk):
+    log = disk.log()
+    Relocation(log, other(disk, log))
+    log.folder.rename(log.folder.with_name("aside"))
+    disk.crash()
+    disk.start()
+    assert ORDERS in disk.logs.failed
+    disk.logs.delete(ORDERS)
+    assert not copies(disk)
+    disk.crash()
+    disk.start()
+    assert not disk.logs.failed
