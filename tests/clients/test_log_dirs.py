@@ -117,6 +117,7 @@ def test_a_partition_moves_under_load_and_nothing_is_lost(tmp_path, flush_messag
             over.set()
             thread.join()
             assert failures == []
+        wait_until(lambda: Path(there, "t-0").exists())  # served from there, it gets its name
         assert len(list(Path(there).glob("t-0/*.log"))) == 1, "a move makes no segments"
         broker.restart()
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
@@ -191,6 +192,23 @@ def test_one_who_asks_for_another_folder_has_changed_his_mind(raw, folders, gate
     gate.set()
     wait_until(lambda: home(raw) == str(second))
     wait_until(lambda: not left_over(folders))
+
+
+def test_a_wish_that_is_refused_leaves_the_one_before_it(raw, folders, gate, monkeypatch):
+    first, second = others(raw, folders)
+    assert move(raw, first, "t") == 0
+    real_mkdir = Path.mkdir
+
+    def mkdir(path, *arguments, **options):
+        if path.parent == second:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real_mkdir(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    assert move(raw, second, "t") == ErrorCode.KAFKA_STORAGE_ERROR
+    assert list(copies(raw)) == [str(first)]
+    gate.set()
+    wait_until(lambda: home(raw) == str(first))
 
 
 def test_one_who_asks_for_the_folder_where_it_lies_gives_the_move_up(raw, folders, gate):

@@ -26,6 +26,9 @@ class _Move(NamedTuple):
     relocation: Relocation
     task: "asyncio.Task[None]"
 
+    def is_the_same(self, log: Log, target: LogDirectory) -> bool:
+        return self.relocation.log is log and self.relocation.target is target
+
     def give_up(self) -> None:
         """Unless there is nothing to be given up any more."""
         if not self.relocation.is_switched:
@@ -46,13 +49,15 @@ class Moves:
         Raises Rejected if there can be no copy in the target.
         """
         before = self._latest.get(log.topic_partition)
-        if before is not None and before.relocation.log is log:
-            if before.relocation.target is target:
-                return
+        if before is not None and before.is_the_same(log, target):
+            return
+        # First: if there can be no copy, the wish before it stays.
+        relocation = Relocation(log, target) if log.directory is not target else None
+        if before is not None:
             before.give_up()
             del self._latest[log.topic_partition]
-        if log.directory is not target:
-            self._begin(Relocation(log, target), before)
+        if relocation is not None:
+            self._begin(relocation, before)
 
     def _begin(self, relocation: Relocation, before: _Move | None) -> None:
         task = self._broker.loop.create_task(self._run(relocation, before))

@@ -81,15 +81,17 @@ class _Missing(NamedTuple):
     log_end: Offset
 
 
-def future_name(topic_partition: TopicPartition) -> str:
-    """A new name for a copy. Raises Rejected where Kafka does: if it would be too long."""
-    name = f"{topic_partition}.{os.urandom(16).hex()}{FUTURE}"
-    if len(name) > _FOLDER_NAME_MAX:
+def _future_name(topic_partition: TopicPartition) -> str:
+    return f"{topic_partition}.{os.urandom(16).hex()}{FUTURE}"
+
+
+def check_name(topic_partition: TopicPartition) -> None:
+    """Raises Rejected where Kafka does: if the name of a copy would be too long."""
+    if len(_future_name(topic_partition)) > _FOLDER_NAME_MAX:
         raise Rejected(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"the name of {topic_partition} is too long for a copy beside it",
         )
-    return name
 
 
 def was_nearly_whole(folder: Path) -> bool:
@@ -109,7 +111,7 @@ class Relocation:
         self.log = moving
         self.target = target
         self.source = moving.directory
-        self.folder = target.path / future_name(moving.topic_partition)
+        self.folder = target.path / _future_name(moving.topic_partition)
         self.size = 0  # bytes of batches in the copy
         self.copied_end = moving.log_start
         self.is_switched = False  # the log lies in the target
@@ -146,6 +148,7 @@ class Relocation:
 
         A copy that is not the log by then is left for ``discard`` or ``empty``.
         """
+        await self._take_plain_name()  # a move before this one may have failed at that
         # Now, not when it was asked for: a move before this one may have ended since.
         self.source, self._old_folder = self.log.directory, self.log.folder
         self._cut_count = self.log.cut_count
@@ -166,10 +169,12 @@ class Relocation:
     def discard(self) -> None:
         """Give the copy up: its files go in the background."""
         self.log.copies.discard(self.folder)
+        # The files that hold them follow. Until then nobody goes by these: whoever makes or
+        # moves a log of that name there begins with offsets of its own.
+        self.target.drop_offsets(self.topic_partition)
         with suppress(OSError):
             doomed = self.folder.rename(doomed_path(self.folder, self.topic_partition))
             self.target.later(0, lambda: remove_folder(doomed))
-            self.target.forget(self.topic_partition)
 
     def empty(self) -> None:
         """Leave but the folder, which tells the next start of the wish. For a thread."""
@@ -423,15 +428,18 @@ class Relocation:
             await self._in_thread(partial(sync_folder, str(self.source.path)))
         except OSError as error:
             self.source.failed(error)  # it is the disk to be rid of; the copy is whole
-        moving = self.log
-        if not moving.closed:
-            plain = self.folder.rename(self.target.path / str(self.topic_partition))
-            moving.relocate(self.target, plain, moving.recovery_point)
-            await self._in_thread(partial(sync_folder, str(self.target.path)))
-            moving.renamed_in = ()
+        await self._take_plain_name()
         log.info(
             "%s: moved from %s to %s", self.topic_partition, self.source.path, self.target.path
         )
+
+    async def _take_plain_name(self) -> None:
+        moving = self.log
+        plain = moving.directory.path / str(self.topic_partition)
+        if not moving.closed and moving.folder != plain:
+            moving.relocate(moving.directory, moving.folder.rename(plain), moving.recovery_point)
+            await self._in_thread(partial(sync_folder, str(moving.directory.path)))
+            moving.renamed_in = ()
 
 
 def _name(segment: Segment, kind: str) -> str:

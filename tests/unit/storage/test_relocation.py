@@ -11,8 +11,8 @@ import pytest
 
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
+from headrace.storage import checkpoint, relocation
 from headrace.storage import log as log_module
-from headrace.storage import relocation
 from headrace.storage.log import Log
 from headrace.storage.relocation import Relocation
 from tests.fakes.logs import (
@@ -495,10 +495,57 @@ def test_cancelled_it_waits_for_the_thread_which_stops_early(disk):
 
 
 def test_a_topic_whose_copy_could_not_be_named_is_refused_as_by_kafka(disk):
-    log = disk.log(TopicPartition("x" * 220, 0))
+    longest = TopicPartition("x" * 213, 0)
+    relocation.check_name(longest)
+    log = disk.log(longest)
+    assert len(Relocation(log, other(disk, log)).folder.name) == 255
     with pytest.raises(Rejected) as caught:
-        Relocation(log, other(disk, log))
+        relocation.check_name(TopicPartition("x" * 214, 0))
     assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_to_give_a_copy_up_writes_no_file_on_the_loop(disk, monkeypatch):
+    log = disk.log()
+    fill(log, [b"1", b"2", b"3"])
+    log.move_start_to(Offset(3))
+    target = other(disk, log)
+    relocating = Relocation(log, target)
+    asyncio.run(relocating._catch_up())
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_offsets", None)
+        relocating.discard()
+    assert ORDERS not in {**target.log_starts, **target.recovery_points}
+    assert not copies(disk)
+    disk.crash()  # before the next checkpoint: the file knows the log start of the copy
+    disk.start()
+    disk.logs.delete(ORDERS)
+    made = disk.logs.create(ORDERS, ORDERS_ID, disk.config, directory=disk.logs.directories[1])
+    append(made, batch(b"of the new topic"))
+    assert read_all(disk.restarted(clean=False)) == [(0, b"of the new topic")]
+
+
+def test_a_log_gets_its_plain_name_before_it_moves_on(disk, between, monkeypatch):
+    """Else a start could find two copies that might be the log, and none that is."""
+    log = disk.log()
+    append(log, batch(b"a"))
+    target = other(disk, log)
+    real_rename = Path.rename
+
+    def rename(path, to):
+        if to.name == "orders-0":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_rename(path, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises(OSError, match="No space"):
+            move(disk, log)
+    assert log.directory is target and log.folder.name.endswith("-future")
+    names = []
+    between += [lambda: names.append(log.folder.name)] * 2
+    move(disk, log)
+    assert names == ["orders-0", "orders-0"]
+    assert read_all(disk.restarted(clean=False)) == [(0, b"a")]
 
 
 # -- what a start makes of it ------------------------------------------------------------

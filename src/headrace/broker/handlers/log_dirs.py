@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.context import Context
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
-from headrace.storage.relocation import future_name
+from headrace.storage.relocation import check_name
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def alter_replica_log_dirs(
 
 
 def _move(broker: "Broker", topic_partition: TopicPartition, target: Path) -> None:
-    future_name(topic_partition)  # raises Rejected if it would be too long, whatever else is wrong
+    check_name(topic_partition)  # as Kafka: first, whatever else is wrong
     for directory in broker.logs.directories:
         if directory.path == target:
             break
