@@ -3,9 +3,12 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +48,42 @@ def test_the_demo_counts_page_views_into_a_table_and_another_topic(tmp_path):
         batches = {line["batch"] for line in lines}
         assert len(lines) == 10 * len(batches)
         assert sum(topics.committed(GROUP, VIEWS).values()) == 200_000
+
+
+def processes_that_name(text):
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text.encode() in entry.read_bytes():
+                found.append(entry)
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks at processes in /proc")
+def test_ctrl_c_in_the_spark_job_leaves_no_trace_on_the_screen_and_no_process(tmp_path):
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "headrace", "demo", "--data", str(tmp_path / "kept")],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)},
+    )
+    with demo:
+        assert any("views counted" in line for line in demo.stdout)
+        tables = str(tmp_path / "kept-tables")
+        assert processes_that_name(tables)
+
+        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to all of them
+
+        out, err = demo.communicate(timeout=60)
+    assert (demo.returncode, err) == (130, "")
+    assert "Delta table" not in out
+    deadline = time.monotonic() + 30
+    while processes_that_name(tables):
+        assert time.monotonic() < deadline, processes_that_name(tables)
+        time.sleep(0.05)
+    assert not list(tmp_path.glob("headrace-*"))

@@ -190,6 +190,7 @@ def _show_files(folder: Path) -> None:
 
 def _count_page_views(address: str, tables: Path, *, kept: bool) -> None:
     """A Spark stream from one topic into a table and another topic, where Spark can run."""
+    from headrace.cli import demo_job
     from headrace.pipeline import demo as pipeline
     from headrace.pipeline.failures import PipelineError
 
@@ -200,7 +201,7 @@ def _count_page_views(address: str, tables: Path, *, kept: bool) -> None:
         return
     output.heading("\n5. Spark counts page views, with no jar")
     try:
-        done = pipeline.run(address, tables, lambda text: output.line(f"   {text}"))
+        done = demo_job.run(address, tables, lambda text: output.line(f"   {text}"))
     except PipelineError as failure:
         raise output.CommandFailed(f"the Spark job failed: {failure}") from None
     output.heading(f"\n6. {done.views_counted:,} views are counted, after {done.seconds:.0f} s")

@@ -12,6 +12,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections import Counter
@@ -196,6 +197,8 @@ def start_spark(folder: Path) -> "SparkSession":
     quiet.write_text(_ERRORS_ONLY)
     # A job this short ends before the JVM's slow compiler has paid for itself.
     java_options = f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:TieredStopAtLevel=1"
+    # Java does not ask TMPDIR by itself; what a killed JVM leaves must lie where ours does.
+    java_options += f' "-Djava.io.tmpdir={tempfile.gettempdir()}"'
     return (
         SparkSession.builder.master("local[2]")
         .appName("headrace-demo")
