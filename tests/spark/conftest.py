@@ -17,9 +17,6 @@ from tests.spark.kit import Collected, Topics, with_options
 
 # Before a JVM starts: Spark's Python workers must be this interpreter, not the path's.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-# For every JVM of the tests: short runs end before the slow compiler has paid for itself, and
-# collectors with threads of their own take the cores from the others.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,6 +40,15 @@ def bootstrap() -> Iterator[str]:
     # A process of its own: the tests burn CPU in Python and would starve a thread.
     with Broker(process=True, config={"log.cleaner.backoff.ms": 200}) as broker:
         yield broker.bootstrap_servers
+
+
+@pytest.fixture(scope="session", autouse=True)
+def light_jvms() -> Iterator[None]:
+    """Short runs end before the slow compiler has paid for itself, and collectors with threads of
+    their own take the cores from the others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        yield
 
 
 @pytest.fixture(scope="session")
