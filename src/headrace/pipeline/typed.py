@@ -20,7 +20,7 @@ from headrace.pipeline.options import ValueFormat
 from headrace.pipeline.schemas import KnownSchemas, schema_source
 
 _PREFIX_SIZE = 5  # a zero byte and the schema's number
-_NEWLINE, _SPACE, _BRACE = 0x0A, 0x20, 0x7B
+_NEWLINE, _TAB, _OPEN, _CLOSE = 0x0A, 0x09, 0x7B, 0x7D
 
 
 class Parsed(NamedTuple):
@@ -75,25 +75,29 @@ class _JsonParser:
 
     def __init__(self, kind: pa.StructType) -> None:
         self._kind = kind
-        # Arrow reads no dates out of JSON, but casts them from text.
-        readable = pa.schema([pa.field(f.name, _readable(f.type, f.name)) for f in kind])
-        self._parse_options = pj.ParseOptions(
-            explicit_schema=readable, unexpected_field_behavior="ignore"
-        )
+        plain = pa.struct([pa.field(f.name, _readable(f.type, f.name)) for f in kind])
+        # Times with more than six digits behind the second (Java and Go write nine) are read as
+        # nanoseconds, which reach from 1677 to 2262 only, and cut: so only if microseconds fail.
+        fine = _in_nanoseconds(plain)
+        self._ways = [plain, fine] if fine != plain else [plain]
 
     def parse(self, values: pa.Array) -> Parsed:
         count = len(values)
         bad: dict[int, str] = {}
         is_null = values.is_null().to_numpy(zero_copy_only=False)
         start, end, data = _raw(values)
-        # Every value that goes to the reader must begin an object. Blank ones would be skipped
-        # by it without a trace, and other JSON is no row.
-        first = data[np.minimum(start, len(data) - 1)] if len(data) else np.zeros(count, np.uint8)
-        odd = np.flatnonzero(~is_null & ((first != _BRACE) | (start == end)))
+        # Every value that goes to the reader must begin and end an object. Blank ones would be
+        # skipped by it without a trace, other JSON is no row, and an object that stays open
+        # would go on in the next value: an object never goes on with "{" behind a "}".
+        padded = data if len(data) else np.zeros(1, np.uint8)
+        first, last = padded[np.minimum(start, len(padded) - 1)], padded[np.maximum(end - 1, 0)]
+        odd = np.flatnonzero(~is_null & ((first != _OPEN) | (last != _CLOSE) | (start == end)))
         for index in odd.tolist():
             text = data[start[index] : end[index]].tobytes().strip()
             if not text.startswith(b"{"):
                 bad[index] = "not a JSON object" if text else "empty"
+            elif not text.endswith(b"}"):
+                bad[index] = "does not end as a JSON object"
         good = ~is_null
         good[list(bad)] = False
         which = np.flatnonzero(good)
@@ -115,11 +119,12 @@ class _JsonParser:
     def _parse_lines(
         self, lines: pa.Array, first: int, parts: list[pa.Array], failed: dict[int, str]
     ) -> None:
-        try:
-            parts.append(self._read(lines))
-            return
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as broken:
-            reason = str(broken).removeprefix("JSON parse error: ").partition(" in row ")[0]
+        for way in self._ways:
+            try:
+                parts.append(self._read(lines, way))
+                return
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as broken:
+                reason = str(broken).removeprefix("JSON parse error: ").partition(" in row ")[0]
         if len(lines) == 1:
             failed[first] = reason
             parts.append(pa.nulls(1, self._kind))
@@ -128,7 +133,7 @@ class _JsonParser:
         self._parse_lines(lines[:middle], first, parts, failed)
         self._parse_lines(lines[middle:], first + middle, parts, failed)
 
-    def _read(self, lines: pa.Array) -> pa.Array:
+    def _read(self, lines: pa.Array, readable: pa.StructType) -> pa.Array:
         joined = pc.binary_join_element_wise(lines, b"\n", b"")
         offsets = np.frombuffer(joined.buffers()[1], dtype=np.int32)
         text = joined.buffers()[2].slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
@@ -136,7 +141,9 @@ class _JsonParser:
             pa.BufferReader(text),
             # One block: a line must not be cut, and the task has one core anyway.
             read_options=pj.ReadOptions(use_threads=False, block_size=text.size + 1),
-            parse_options=self._parse_options,
+            parse_options=pj.ParseOptions(
+                explicit_schema=pa.schema(list(readable)), unexpected_field_behavior="ignore"
+            ),
         )
         if table.num_rows != len(lines):
             raise pa.ArrowInvalid("more than one JSON object")
@@ -146,22 +153,44 @@ class _JsonParser:
             if isinstance(column, pa.ChunkedArray):
                 column = pa.concat_arrays(column.chunks)
             column.validate(full=True)  # text that is not UTF-8
-            columns.append(column if column.type == field.type else column.cast(field.type))
+            if column.type != field.type:
+                column = column.cast(field.type, safe=False)  # nanoseconds are cut
+            columns.append(column)
         return pa.StructArray.from_arrays(columns, fields=list(self._kind))
 
 
+_NOT_IN_JSON = (
+    pa.types.is_map, pa.types.is_null, pa.types.is_interval, pa.types.is_duration, pa.types.is_time,
+)  # fmt: skip
+
+
 def _readable(kind: pa.DataType, name: str) -> pa.DataType:
+    """The type to ask of Arrow's reader; it reads no dates, but they can be cast from text."""
     if pa.types.is_date(kind):
         return pa.string()
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, _readable(f.type, f"{name}.{f.name}")) for f in kind])
     if pa.types.is_list(kind):
         return pa.list_(pa.field("element", _readable(kind.value_type, f"{name}[]")))
-    if pa.types.is_map(kind) or pa.types.is_null(kind) or pa.types.is_interval(kind):
+    if pa.types.is_binary(kind):
+        raise BadOption(
+            f"value.schema: JSON has no bytes for field {name!r}; make it STRING and use unbase64"
+        )
+    if any(is_one(kind) for is_one in _NOT_IN_JSON):
         raise BadOption(
             f"value.schema: field {name!r} of type {kind} cannot be read out of JSON; leave it "
             "out, or read value as bytes and use from_json"
         )
+    return kind
+
+
+def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("ns", kind.tz)
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, _in_nanoseconds(f.type)) for f in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _in_nanoseconds(kind.value_type)))
     return kind
 
 
@@ -175,14 +204,17 @@ def _raw(values: pa.Array) -> tuple[Ints, Ints, Bytes]:
 
 
 def _without_newlines(values: pa.Array) -> pa.Array:
-    """Newlines as spaces: between tokens they mean the same, and the reader reads lines."""
+    """Newlines as tabs: between tokens they mean the same, and the reader reads lines.
+
+    Within text neither may stand there as it is, and the reader refuses a tab.
+    """
     start, end, data = _raw(values)
     if not len(start):
         return values
     used = data[start[0] : end[-1]]
     if not (used == _NEWLINE).any():
         return values
-    changed = np.where(data == _NEWLINE, np.uint8(_SPACE), data)
+    changed = np.where(data == _NEWLINE, np.uint8(_TAB), data)
     _, offsets, _ = values.buffers()
     return pa.Array.from_buffers(
         pa.binary(),

@@ -47,7 +47,8 @@ def test_json_objects_become_rows_with_null_for_what_they_lack(rows, indent):
 
 BAD_JSON = [
     b"", b"   ", b"null", b"[1]", b"17", b'{"n": 1', b'{"n": "x"}', b'{"n": 1} x', b"\xff\xfe",
-    b'{"n": 1}{"n": 2}', b'{"s": "\xff"}', b'{"n": 1.5}', b'{"n": 1, "n": 2}',
+    b'{"n": 1}{"n": 2}', b'{"s": "\xff"}', b'{"n": 1.5}', b'{"n": 1, "n": 2}', b'{"more":',
+    b'{"n": 1}}', b'{"s": "a\nb"}',
 ]  # fmt: skip
 
 
@@ -69,6 +70,33 @@ def test_dates_and_times_are_read_from_text():
 
     assert str(parsed.array[0]["d"]) == "2026-11-15"
     assert set(parsed.bad) == {1}
+
+
+def test_objects_never_reach_from_one_value_into_the_next():
+    # Laid behind each other these are three whole objects, and there are three values.
+    parsed = parse([b'{"more": ', b'{"n": 1}}', b'{"n": 2}{"n": 3}'])
+
+    assert set(parsed.bad) == {0, 1, 2}
+
+
+def test_nanoseconds_are_cut_and_times_beyond_their_reach_are_read_all_the_same():
+    kind = pa.struct([("t", pa.list_(pa.field("element", pa.timestamp("us", "UTC"))))])
+
+    parsed = parse(
+        [b'{"t": ["2026-11-15T22:06:00.123456789Z"]}', b'{"t": ["9999-12-31T23:59:59Z"]}'], kind
+    )
+
+    assert parsed.bad == {}
+    assert [row["t"][0].isoformat() for row in parsed.array.to_pylist()] == [
+        "2026-11-15T22:06:00.123456+00:00",
+        "9999-12-31T23:59:59+00:00",
+    ]
+
+
+@pytest.mark.parametrize("kind", [pa.binary(), pa.duration("us")])
+def test_types_that_json_lacks_are_refused_by_the_name_of_their_field(kind):
+    with pytest.raises(BadOption, match=r"field 'b\[\]'"):
+        parse([], pa.struct([("b", pa.list_(kind))]))
 
 
 def test_a_map_is_refused_by_the_name_of_its_field():
