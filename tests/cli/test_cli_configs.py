@@ -27,6 +27,10 @@ def test_a_bad_value_an_unknown_key_and_an_unknown_topic_are_named(headrace, top
     assert "nonsense" in headrace("configs", "get", "topic", topic, "nonsense", status=1).err
     assert "UNKNOWN_TOPIC" in headrace("configs", "get", "topic", "no-topic", status=1).err
     assert "KEY=VALUE" in headrace("configs", "set", "topic", topic, "novalue", status=2).err
+    headrace("configs", "set", "topic", topic, "flush.ms=9")
+    ran = headrace("configs", "unset", "topic", topic, "flush.ms", "retention.m", status=1)
+    assert (ran.out, f"topic {topic} has no setting retention.m" in ran.err) == ("", True)
+    assert "flush.ms" in headrace("configs", "get", "topic", topic, "--changed").out
 
 
 def test_a_brokers_settings_can_be_set_for_one_and_for_all(headrace):

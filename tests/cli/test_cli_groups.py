@@ -118,6 +118,7 @@ def test_a_reset_beyond_the_log_is_said_and_one_below_zero_refused(headrace, fil
     how = ("groups", "reset", f"far-of-{filled}", "--topic", f"{filled}:0", "--to")
     assert f"{filled}:0 has offsets 0 to 10, so 99 becomes 10" in headrace(*how, "99").err
     headrace(*how, "-5", status=2)
+    assert "--to 'soon': expected earliest, latest" in headrace(*how, "soon", status=2).err
 
 
 def test_a_reset_from_a_file_and_of_some_partitions(broker, headrace, filled, tmp_path):

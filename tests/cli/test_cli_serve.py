@@ -166,7 +166,7 @@ def test_two_on_one_folder_and_a_taken_port_are_refused_in_one_line(start, tmp_p
     address = wait_for(ready, first)
     for arguments, reason in (
         (("--listen", "127.0.0.1:0"), "in use by another broker"),
-        (("--listen", address, "--data", "other"), address),
+        (("--listen", address, "--data", "other"), f"{address}: Address already in use. Stop"),
     ):
         second = start("serve", *arguments)
         out, err = second.communicate(timeout=LIMIT_S)

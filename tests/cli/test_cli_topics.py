@@ -94,11 +94,20 @@ def test_offsets_begin_and_end_and_are_found_by_time(headrace, topic):
         "topics", "offsets", f"{topic}:1", "--time", "2999-01-01", "--format", "json"
     ).document
     assert row["offset"] is None
+    lines = headrace("topics", "offsets", topic, "--time", "2999-01-01").lines
+    assert [line.split() for line in lines] == [
+        ["TOPIC", "PARTITION", "OFFSET"],
+        [topic, "0", "-"],
+        [topic, "1", "-"],
+    ]
     [row] = headrace(
         "topics", "offsets", f"{topic}:1", "--time", "max-timestamp", "--format", "json"
     ).document
     assert row["offset"] in (0, 1, 2)
     assert "no partition 7" in headrace("topics", "offsets", f"{topic}:7", status=1).err
+    assert "max-timestamp" in headrace("topics", "offsets", topic, "--time", "noon", status=2).err
+    ran = headrace("topics", "delete-records", f"{topic}:1", "--before", "99", status=1)
+    assert "OFFSET_OUT_OF_RANGE  99 is beyond its end" in ran.out
 
 
 @pytest.mark.parametrize("command", [("topics", "offsets"), ("topics", "describe"), ("log-dirs",)])

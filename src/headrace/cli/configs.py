@@ -247,6 +247,7 @@ def _change(
     changes: Sequence[tuple[str, str | None]],
     format: Format,
 ) -> None:
+    _check_unset(connection, kind, name, [key for key, value in changes if value is None])
     if _is_beyond_the_client(kind, name):
         broker_requests.change_settings(
             connection, _RESOURCE_TYPES[kind], _resource_name(kind, name), changes
@@ -287,6 +288,16 @@ def _change(
             ["KEY", "VALUE", "STATUS"],
             [(key, value, "unset" if value is None else "set") for key, value in changes],
         )
+
+
+def _check_unset(connection: Connection, kind: Kind, name: str, keys: Sequence[str]) -> None:
+    """A broker takes away what is not there without a word, so a misspelt name would look done."""
+    if not keys or (kind is Kind.BROKER and name == EVERY_BROKER):
+        return  # of all brokers together only what is set is listed
+    found = _read(connection, kind, name)
+    missing = [key for key in keys if key not in found]
+    if missing:
+        raise output.CommandFailed(f"{kind} {name} has no setting {', '.join(missing)}")
 
 
 def _is_beyond_the_client(kind: Kind, name: str) -> bool:

@@ -16,7 +16,7 @@ import typer
 
 from headrace.cli import output
 from headrace.cli.options import DEFAULT_BOOTSTRAP, examples
-from headrace.cli.serve import connectable, listener_of
+from headrace.cli.serve import advice, connectable, listener_of
 from headrace.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,7 +103,9 @@ class Node:
         try:
             self.address = self._ready.result(_LIMIT_S)
         except (OSError, ConfigError) as failure:
-            raise output.CommandFailed(f"cannot serve: {output.reason(failure)}") from None
+            raise output.CommandFailed(
+                f"cannot serve: {output.reason(failure)}{advice(failure)}"
+            ) from None
 
     def stop(self) -> None:
         if self._loop is not None and self._broker is not None and self._thread.is_alive():

@@ -296,7 +296,8 @@ def delete_offsets(
 
 def _name(value: Any) -> str:
     """``STABLE`` and ``PREPARING_REBALANCING`` of the client as Kafka's tools print them."""
-    return "".join(word.capitalize() for word in value.name.split("_"))
+    name = "".join(word.capitalize() for word in value.name.split("_"))
+    return name.replace("Rebalancing", "Rebalance")
 
 
 def _listed(connection: Connection) -> list[Any]:
@@ -380,7 +381,9 @@ def _planned(
     elif to is not None and to.isdecimal():
         wished = dict.fromkeys(chosen, int(to))
     elif to is not None:
-        at = offsets.at_time(values.instant_ms(to, round(time.time() * 1000)))
+        now = round(time.time() * 1000)
+        others = "earliest, latest, current, an offset, "
+        at = offsets.at_time(values.instant_ms(to, now, "--to", others))
         found = offsets.listed(connection, admin, chosen, at)
         # After the last record there is only the end.
         wished = {p: ends[p].offset if found[p].offset is None else found[p].offset for p in chosen}

@@ -16,7 +16,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import NoReturn
 
 DONE = 0
@@ -103,13 +103,15 @@ def is_watched() -> bool:
     return sys.stderr.isatty()
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Rows under their headings; a column in which no row has a value is left out."""
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], kept: Container[str] = ()
+) -> None:
+    """Rows under their headings; a column without any value is left out unless it is ``kept``."""
     cells = [[_cell(value) for value in row] for row in rows]
     needed = [
         slot
         for slot in range(len(columns))
-        if not cells or any(row[slot] != ABSENT for row in cells)
+        if not cells or columns[slot] in kept or any(row[slot] != ABSENT for row in cells)
     ]
     headings = [columns[slot] for slot in needed]
     body = [[row[slot] for slot in needed] for row in cells]

@@ -256,7 +256,7 @@ class Sending:
                 hint = "a compacted topic takes records with keys alone (--key-separator)"
                 self._report(number, f"{explained(error)}; {hint}")
             else:
-                self._report(number, explained(error))
+                self._report(number, self._reason(error))
 
         while True:
             try:
@@ -273,10 +273,15 @@ class Sending:
                 self._producer.poll(0.1)
                 self._show_progress()
             except KafkaException as failure:
-                self._report(number, explained(failure.args[0]))
+                self._report(number, self._reason(failure.args[0]))
                 return
             else:
                 return
+
+    def _reason(self, error: KafkaError) -> str:
+        if error.code() == KafkaError._UNKNOWN_PARTITION:
+            return f"topic {self._topic} has no partition {self._partition}"
+        return explained(error)
 
     def _report(self, number: int, reason: str) -> None:
         self.failed += 1

@@ -6,6 +6,7 @@ acknowledged record a user waits for Python and for us alone.
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -129,7 +130,7 @@ def run(arguments: Sequence[str]) -> int:
         # The node says them too, but into its log, where nobody looks before it is too late.
         for warning in config.warnings:
             output.note(f"warning: {warning}")
-        return _detach(arguments, folder, pid_path, options.ready_file)
+        return _detach(arguments, config, pid_path, options.ready_file)
     log_lines.set_up(options.log_format, options.log_level)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_serve(config, folder, pid_path, options.ready_file))
@@ -215,6 +216,13 @@ def connectable(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def advice(failure: Exception) -> str:
+    """What to do about it, where the system's own words leave that open."""
+    if isinstance(failure, OSError) and failure.errno == errno.EADDRINUSE:
+        return ". Stop who has it ('headrace stop' ends a broker), or take another with --listen"
+    return ""
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Whoever waits for the file sees all of it or none."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
@@ -251,7 +259,9 @@ async def _serve(
     except (OSError, Corrupt, Rejected, ConfigError) as failure:
         # A name that does not resolve comes without the name.
         where = f"{config.text('listeners')}: " if isinstance(failure, socket.gaierror) else ""
-        raise output.CommandFailed(f"cannot serve: {where}{output.reason(failure)}") from failure
+        raise output.CommandFailed(
+            f"cannot serve: {where}{output.reason(failure)}{advice(failure)}"
+        ) from failure
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(pid_file.PidFile(pid_path))
@@ -262,7 +272,7 @@ async def _serve(
         address = connectable(*next(iter(broker.addresses.values())))
         if ready_file is not None:
             write_atomically(ready_file, f"{address}\n")
-        output.line(f"Headrace {__version__} serves {address}, data in {folder}")
+        output.line(f"Headrace {__version__} serves {address}{_reach(config)}, data in {folder}")
         await _until_stopped(broker, stop_asked)
     if broker.failure is not None:
         raise output.CommandFailed(f"the broker failed: {broker.failure}")
@@ -280,12 +290,15 @@ async def _until_stopped(broker: "Broker", stop_asked: asyncio.Event) -> None:
     await stopped
 
 
-def _detach(arguments: Sequence[str], folder: Path, pid_path: Path, ready_file: Path | None) -> int:
+def _detach(
+    arguments: Sequence[str], config: BrokerConfig, pid_path: Path, ready_file: Path | None
+) -> int:
     """Start the same command in a session of its own, and wait until it accepts or fails.
 
     A new process, not a fork: a forked child would share the parent's terminal,
     file offsets and half-initialised modules.
     """
+    folder = data_folder(config)
     folder.mkdir(parents=True, exist_ok=True)
     holder = pid_file.holder_of(pid_path)
     if holder is not None:
@@ -326,12 +339,19 @@ def _detach(arguments: Sequence[str], folder: Path, pid_path: Path, ready_file: 
     if ready_file is None:
         ready.unlink()
     output.line(
-        f"Headrace {__version__} serves {address}, data in {folder}, "
+        f"Headrace {__version__} serves {address}{_reach(config)}, data in {folder}, "
         f"process {child.pid}, log in {log_path}"
     )
     # It outlives us on purpose: without this, Python would warn about it at exit.
     child.returncode = output.DONE
     return output.DONE
+
+
+def _reach(config: BrokerConfig) -> str:
+    """The address we print is for clients here; that others come in as well must be said."""
+    if any(listener.host in ("", "0.0.0.0", "::") for listener in config.listeners):
+        return " and every other address of this machine"
+    return ""
 
 
 def _read_file(path: Path) -> dict[str, str]:

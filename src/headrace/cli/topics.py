@@ -33,6 +33,7 @@ from headrace.cli.options import (
     noun,
 )
 from headrace.core.topics import is_internal
+from headrace.model.errors import ErrorCode
 
 app = noun(
     "Create topics, look at them, change and delete them.",
@@ -315,7 +316,10 @@ def offsets(
         if isinstance(timestamp, int):
             row["timestamp"] = values.iso(timestamp)
     columns = list(rows[0]) if rows else ["topic", "partition", "earliest", "latest"]
-    output.table([name.upper() for name in columns], [list(row.values()) for row in rows])
+    # No record of that time in any partition is an answer too.
+    output.table(
+        [name.upper() for name in columns], [list(row.values()) for row in rows], kept={"OFFSET"}
+    )
 
 
 @app.command(
@@ -366,6 +370,9 @@ def delete_records(
         outcome = outcomes.of(connection, future, f"{one.topic}:{one.partition}")
         if outcome.error is None:
             outcome = outcome._replace(result=outcome.result.low_watermark)
+        elif outcome.error == ErrorCode.OFFSET_OUT_OF_RANGE.name:
+            where = f"'headrace topics offsets {one.topic}' shows where it ends"
+            outcome = outcome._replace(detail=f"{one.offset} is beyond its end; {where}")
         rows.append((one.topic, one.partition, *outcome))
     outcomes.show(["topic", "partition", "low_watermark"], rows, format)
 
@@ -510,4 +517,6 @@ def _spec(text: str) -> offsets_of.Spec:
             return offsets_of.LATEST
         case "max-timestamp":
             return offsets_of.MAX_TIMESTAMP
-    return offsets_of.at_time(values.instant_ms(text, round(time.time() * 1000)))
+    now = round(time.time() * 1000)
+    others = "earliest, latest, max-timestamp, "
+    return offsets_of.at_time(values.instant_ms(text, now, "--time", others))

@@ -37,8 +37,10 @@ def duration_ms(text: str) -> int | None:
     return round(sum(float(number) * _UNIT_MS[unit] for number, unit in parts))
 
 
-def instant_ms(text: str, now: int) -> int:
+def instant_ms(text: str, now: int, option: str = "time", else_: str = "") -> int:
     """A point in time: milliseconds since 1970, ISO 8601, or a duration back from ``now``.
+
+    ``else_`` is what the caller's ``option`` takes besides, for whoever mistyped it.
 
     An ISO time without a zone is taken in the zone of this machine, because
     that is the clock on the wall of whoever typed it.
@@ -52,7 +54,7 @@ def instant_ms(text: str, now: int) -> int:
         instant = datetime.fromisoformat(text)
     except ValueError:
         raise wrong(
-            f"time {text!r}: expected ISO 8601 (2026-07-31T12:00), "
+            f"{option} {text!r}: expected {else_}ISO 8601 (2026-07-31T12:00), "
             "milliseconds since 1970, or a duration back from now (90s, 2h, 1d)"
         ) from None
     return round(instant.astimezone(UTC).timestamp() * 1000)

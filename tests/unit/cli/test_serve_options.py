@@ -114,6 +114,14 @@ def test_an_address_to_listen_everywhere_is_told_as_one_to_connect_to():
     assert serve.connectable("log.example", 1) == "log.example:1"
 
 
+@pytest.mark.parametrize(
+    ("listen", "everywhere"), [(":0", True), ("0.0.0.0:0", True), ("[::]:0", True), ("0", False)]
+)
+def test_who_listens_everywhere_says_so(listen, everywhere):
+    options = serve.parsed_options(["--listen", listen])
+    assert ("every other address" in serve._reach(serve.built_config(options))) == everywhere
+
+
 def test_a_ready_file_appears_whole(tmp_path):
     path = tmp_path / "ready"
     serve.write_atomically(path, "127.0.0.1:1\n")

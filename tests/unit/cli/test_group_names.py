@@ -1,0 +1,16 @@
+"""The states of groups, by the names that Kafka's tools print."""
+
+from confluent_kafka import ConsumerGroupState
+
+from headrace.cli.groups import _name
+
+
+def test_states_have_kafkas_names():
+    assert {_name(state) for state in ConsumerGroupState} == {
+        "Unknown",
+        "PreparingRebalance",
+        "CompletingRebalance",
+        "Stable",
+        "Dead",
+        "Empty",
+    }
