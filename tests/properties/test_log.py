@@ -159,7 +159,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule()
     def flush(self):
         self.log.flush_now()
-        self.disk.logs.checkpoint(wait=True)
+        self.disk.logs.checkpoint()
         self.durable_end = self.log_end
 
     @rule()
@@ -170,7 +170,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule(lost=st.integers(0, 400), garbage=st.binary(max_size=100))
     def crash(self, lost, garbage):
         """Any suffix of what was not fsynced may be lost, and the file system may add rubbish."""
-        self.disk.logs.checkpoint(wait=True)
+        self.disk.logs.checkpoint()
         self.durable_end = max(self.durable_end, self.log.recovery_point)
         segment = self.log.active_base_offset
         path = self.log.folder / f"{segment:020d}.log"

@@ -183,7 +183,7 @@ class Story:
             self.disk.worker.jobs.pop(0)[1]()
 
     def checkpoint(self) -> None:
-        self.disk.logs.checkpoint({self.log.topic_partition: self.log.log_end}, wait=True)
+        self.disk.logs.checkpoint({self.log.topic_partition: self.log.log_end})
 
     def begin_reign(self) -> None:
         self.leader_epoch += self.rng.randrange(1, 3)

@@ -79,7 +79,8 @@ class Chores:
             if segment_count >= _SEGMENTS_PER_STEP:
                 segment_count = 0
                 await asyncio.sleep(0)
-            if not replica.log.closed and replica.leadership is not None:
+            log = replica.log
+            if not log.closed and log.offline is None and replica.leadership is not None:
                 yield replica
 
     # --- rounds --------------------------------------------------------------
@@ -136,9 +137,9 @@ class Chores:
                     replica.log.directory.failed(error)
 
     async def _checkpoint(self) -> None:
-        self._broker.logs.checkpoint(
-            {replica.topic_partition: replica.high_watermark for replica in self._broker.leading()}
-        )
+        async for replica in self._leading():
+            self._broker.logs.note_offsets(replica.log, replica.high_watermark)
+        self._broker.logs.checkpoint_noted()
 
     async def _expire_producers(self) -> None:
         async for replica in self._leading():

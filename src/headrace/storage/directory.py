@@ -437,32 +437,28 @@ class Logs:
 
     # -- checkpoints and the end ----------------------------------------------------------
 
-    def checkpoint(
-        self,
-        high_watermarks: Mapping[TopicPartition, Offset] | None = None,
-        *,
-        wait: bool = False,
-    ) -> None:
-        """Write the checkpoint files; in the background unless ``wait``."""
-        by_directory: dict[LogDirectory, list[Log]] = {each: [] for each in self._online()}
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset] | None = None) -> None:
+        """Write the checkpoint files as they should be now."""
         for each in self._logs.values():
-            if each.directory in by_directory:
-                by_directory[each.directory].append(each)
-        for directory, logs in by_directory.items():
-            for each in logs:
-                name = each.topic_partition
-                directory.recovery_points[name] = each.recovery_point
-                if each.log_start > each.first_base_offset:
-                    directory.log_starts[name] = each.log_start
-                else:
-                    directory.log_starts.pop(name, None)
-                if high_watermarks is not None and name in high_watermarks:
-                    directory.high_watermarks[name] = high_watermarks[name]
-            write = directory.checkpoint_job()
-            if wait:
-                write()
-            else:
-                self._later(0, write)
+            self.note_offsets(each, (high_watermarks or {}).get(each.topic_partition))
+        for directory in self._online():
+            directory.checkpoint_job()()
+
+    def note_offsets(self, log: Log, high_watermark: Offset | None) -> None:
+        """Have the next checkpoint say how far a log is. An older note of it does no harm."""
+        name, directory = log.topic_partition, log.directory
+        directory.recovery_points[name] = log.recovery_point
+        if log.log_start > log.first_base_offset:
+            directory.log_starts[name] = log.log_start
+        else:
+            directory.log_starts.pop(name, None)
+        if high_watermark is not None:
+            directory.high_watermarks[name] = high_watermark
+
+    def checkpoint_noted(self) -> None:
+        """Write the checkpoint files, in the background, with what was noted for them."""
+        for directory in self._online():
+            self._later(0, directory.checkpoint_job())
 
     def close_clean(
         self,
@@ -494,7 +490,7 @@ class Logs:
             self._background.close()
         if not fsync_each:
             os.sync()
-        self.checkpoint(high_watermarks, wait=True)
+        self.checkpoint(high_watermarks)
         for directory in self._online():
             if directory not in torn:
                 mark = directory.path / checkpoint.CLEAN_SHUTDOWN

@@ -4,6 +4,7 @@ import asyncio
 
 from confluent_kafka import Producer
 
+from headrace.broker import chores
 from headrace.storage.compaction import Compaction
 from headrace.testing import Broker
 
@@ -41,3 +42,36 @@ def test_a_log_that_somebody_flushes_for_long_holds_up_no_other(tmp_path):
 
         done = asyncio.run_coroutine_threadsafe(flush_beside(), node.loop).result(60)
         assert done == other.log_end == 1
+
+
+def test_a_checkpoint_of_many_logs_lets_others_in_between(monkeypatch, tmp_path):
+    """A disk that fails and a topic that is deleted meanwhile are left out."""
+    monkeypatch.setattr(chores, "_SEGMENTS_PER_STEP", 2)
+    config = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
+    with Broker(data=tmp_path, topics={"t": 6, "last": 2}, config=config) as broker:
+        node = broker._runner._node
+        noted = []
+        two_are_noted = asyncio.Event()
+
+        def note(log, high_watermark):
+            noted.append(log)
+            if len(noted) == 2:
+                two_are_noted.set()
+
+        monkeypatch.setattr(node.logs, "note_offsets", note)
+        for_later = []
+        monkeypatch.setattr(node.logs, "checkpoint_noted", lambda: for_later.extend(noted))
+
+        async def fail_beside():
+            checkpointing = asyncio.ensure_future(node._chores._checkpoint())
+            await two_are_noted.wait()
+            (failed,) = {log.directory for log in node.logs} - {noted[-1].directory}
+            failed.offline = "it broke"
+            await node.replicas.delete([log.topic_partition for log in node.logs][-2:])
+            await checkpointing
+            failed.offline = None
+            return failed
+
+        failed = asyncio.run_coroutine_threadsafe(fail_beside(), node.loop).result(60)
+        assert for_later == noted and 2 < len(noted) < 6
+        assert not any(log.directory is failed for log in noted[2:])

@@ -163,11 +163,11 @@ def test_a_topic_made_anew_does_not_inherit_offsets(disk):
     log = disk.log()
     fill(log, [b"a"] * 10)
     log.move_start_to(5)
-    disk.logs.checkpoint({ORDERS: 10}, wait=True)
+    disk.logs.checkpoint({ORDERS: 10})
     disk.logs.delete(ORDERS)
     log = disk.log()
     assert (log.log_start, log.log_end, disk.logs.high_watermark(ORDERS)) == (0, 0, 0)
-    disk.logs.checkpoint(wait=True)
+    disk.logs.checkpoint()
     log = disk.restarted(clean=False)
     assert (log.log_start, log.log_end) == (0, 0)
 
@@ -175,7 +175,7 @@ def test_a_topic_made_anew_does_not_inherit_offsets(disk):
 def test_a_topic_made_anew_does_not_inherit_a_log_start_by_a_crash(disk):
     fill(disk.log(), [b"1", b"2", b"3"])
     disk.log().move_start_to(3)
-    disk.logs.checkpoint(wait=True)
+    disk.logs.checkpoint()
     disk.logs.delete(ORDERS)
     fill(disk.log(), [b"of the new topic"])
     again = disk.restarted(clean=False)
@@ -186,7 +186,7 @@ def test_a_topic_deleted_on_a_full_disk_does_not_come_back(disk, monkeypatch):
     log = disk.log()
     fill(log, [b"1", b"2", b"3"])
     log.move_start_to(2)
-    disk.logs.checkpoint(wait=True)
+    disk.logs.checkpoint()
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -207,9 +207,10 @@ def test_a_topic_deleted_on_a_full_disk_does_not_come_back(disk, monkeypatch):
 def test_a_checkpoint_that_comes_late_does_not_bring_back_what_was_forgotten(disk):
     fill(disk.log(), [b"1", b"2", b"3"])
     disk.log().move_start_to(3)
-    disk.logs.checkpoint()  # not written yet: the worker is busy
+    disk.logs.note_offsets(disk.log(), None)
+    disk.logs.checkpoint_noted()  # not written yet: the worker is busy
     late = disk.worker.jobs.pop()[1]
-    disk.logs.checkpoint(wait=True)
+    disk.logs.checkpoint()
     disk.logs.delete(ORDERS)
     fill(disk.log(), [b"of the new topic"])
     late()
@@ -247,7 +248,7 @@ def test_checkpoints_have_kafkas_names_and_form(disk):
         fill(disk.log(name), [b"a"] * 3)
     disk.log(TopicPartition("orders", 1)).move_start_to(2)
     disk.log().flush_now()
-    disk.logs.checkpoint(dict.fromkeys(partitions("orders", 2), 3), wait=True)
+    disk.logs.checkpoint(dict.fromkeys(partitions("orders", 2), 3))
     first, second = (disk.log(name).directory.path for name in partitions("orders", 2))
     assert (first / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 0 3\n"
     assert (second / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 1 0\n"
@@ -258,7 +259,7 @@ def test_checkpoints_have_kafkas_names_and_form(disk):
 
 def test_high_watermarks_survive_a_restart_within_the_log(disk):
     fill(disk.log(), [b"a"] * 5)
-    disk.logs.checkpoint({ORDERS: 4}, wait=True)
+    disk.logs.checkpoint({ORDERS: 4})
     disk.restarted(clean=False)
     assert disk.logs.high_watermark(ORDERS) == 4
     disk.log().truncate_to(2)

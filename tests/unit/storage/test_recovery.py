@@ -125,7 +125,7 @@ def test_after_a_crash_nothing_below_the_recovery_point_is_checked(disk, monkeyp
     log.roll(NOW)
     fill(log, [b"x" * 100] * 50)
     log.flush_now()
-    disk.logs.checkpoint(wait=True)
+    disk.logs.checkpoint()
     flushed = file(log, 50).stat().st_size
     fill(log, [b"y" * 100] * 3)
     disk.crash()
@@ -256,7 +256,7 @@ def test_a_damaged_transaction_index_is_made_anew(disk, damage, clean):
     before = log.aborted_transactions(0, 12)
     assert before == [(2, 2), (6, 6), (10, 10)]
     disk.worker.run()
-    disk.logs.checkpoint(wait=True)
+    disk.logs.checkpoint()
     if clean:
         disk.stop()
     else:
@@ -291,7 +291,7 @@ def test_without_any_snapshot_a_crashed_log_is_read_from_its_start(disk):
     log = a_busy_log(disk.log())
     before = state(log)
     log.flush_now()
-    disk.logs.checkpoint(wait=True)
+    disk.logs.checkpoint()
     disk.crash()
     for path in log.folder.glob("*.snapshot"):
         path.unlink()
@@ -332,7 +332,7 @@ def test_a_reign_below_the_recovery_point_outlives_a_crash(disk):
     log.roll(NOW)
     append(log, batch(b"b"), leader_epoch=3)
     disk.worker.run()  # the first segment is durable: nobody reads it again
-    disk.logs.checkpoint(wait=True)
+    disk.logs.checkpoint()
     assert disk.restarted(clean=False).history.reigns == [(0, 0), (3, 1)]
 
 
@@ -399,7 +399,7 @@ def test_a_log_that_lost_everything_above_its_start_begins_there(disk):
     log = disk.log()
     fill(log, [b"a"] * 10)
     log.move_start_to(8)
-    disk.logs.checkpoint(wait=True)
+    disk.logs.checkpoint()
     disk.crash()
     with file(log, 0).open("r+b") as torn:
         torn.truncate(100)
@@ -416,7 +416,7 @@ def test_what_a_failed_roll_left_within_a_segment_hides_nothing(disk, how, left)
     fill(log, [b"a", b"b", b"c", b"d"])
     if how == "crash after a flush":
         log.flush_now()
-        disk.logs.checkpoint(wait=True)
+        disk.logs.checkpoint()
     before = read_all(log)
     if how == "clean":
         disk.stop()
