@@ -64,7 +64,36 @@ def test_bad_records_go_to_their_topic_with_place_and_reason(topics, lines, read
     headers = {name: value.decode() for name, value in letter.headers()}
     assert letter.value() == b"no json"
     assert headers.pop("reason")
+    assert int(headers.pop("timestamp")) > 0
     assert headers == {"topic": lines, "partition": "0", "offset": "1"}
+
+
+def test_letters_are_sent_while_the_next_records_are_fetched(topics, read):
+    source, letters = topics.create("many"), topics.create("letters")
+    for _ in range(4):  # batches of their own, so that one fetch does not bring them all
+        topics.send(source, [b"x" * 100_000])
+
+    frame = read(
+        subscribe=source, value__format="json", value__schema="n INT", value__bad__topic=letters
+    )
+
+    assert frame.count() == 0
+    assert sorted(dict(letter.headers())["offset"] for letter in topics.read(letters)) == [
+        b"0", b"1", b"2", b"3",
+    ]  # fmt: skip
+
+
+def test_a_letter_about_an_old_record_is_not_old_itself(topics, read):
+    source, letters = topics.create("old"), topics.create("letters")
+    topics.send(source, [b"no json"], timestamp=1_000)
+
+    read(
+        subscribe=source, value__format="json", value__schema="n INT", value__bad__topic=letters
+    ).collect()
+
+    (letter,) = topics.read(letters)
+    assert letter.timestamp()[1] > 1_000
+    assert dict(letter.headers())["timestamp"] == b"1000"
 
 
 def test_a_bad_record_stops_the_query_only_if_asked(lines, read):

@@ -1,8 +1,12 @@
 """Bad records into a topic of their own, with where they lay and what is wrong with them.
 
-Key and value stay as they were; the headers ``topic``, ``partition``, ``offset`` and ``reason``
-tell the rest. A task that is run again sends its bad records again: at least once.
+Key and value stay as they were; the headers ``topic``, ``partition``, ``offset``, ``timestamp``
+and ``reason`` tell the rest. A letter has the time of its sending: with the record's own, retention
+could take it at once, or the topic refuse it as too far from now. A task that is run again sends
+its bad records again: at least once.
 """
+
+import time
 
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.cluster import Cluster
@@ -33,9 +37,10 @@ class DeadLetters:
             ("topic", place.topic.encode()),
             ("partition", str(place.partition).encode()),
             ("offset", str(offset).encode()),
+            ("timestamp", str(timestamp_ms).encode()),
             ("reason", reason.encode()),
         )
-        self._records.append(Record(0, timestamp_ms, key, value, headers))
+        self._records.append(Record(0, int(time.time() * 1000), key, value, headers))
 
     def send(self) -> None:
         """Returns when the brokers have everything that was added."""

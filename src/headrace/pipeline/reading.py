@@ -37,7 +37,9 @@ def read_partition(
     reader = RangeReader(cluster, partition.range, partition.topic_id, options.fetch)
     letters = None
     if options.value.on_bad == "topic":
-        letters = DeadLetters(cluster, options.value.bad_topic)
+        # A client of its own: the reader's has the next fetch under way while letters are sent.
+        client = options.client._replace(client_id=f"{options.client.client_id}-letters")
+        letters = DeadLetters(shared_cluster(client), options.value.bad_topic)
     rows = RowBuilder(schema, partition.range.place, options.value, letters)
     for records in reader:
         yield from rows.batches(records)

@@ -119,6 +119,7 @@ class _JsonParser:
     def _parse_lines(
         self, lines: pa.Array, first: int, parts: list[pa.Array], failed: dict[int, str]
     ) -> None:
+        reason = ""
         for way in self._ways:
             try:
                 parts.append(self._read(lines, way))
