@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from headrace.broker.moves import Moves
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
 from headrace.storage.compaction import Compaction
@@ -50,6 +51,11 @@ def copies(raw):
 
 
 def move(raw, folder, topic, partition=0):
+    (code,) = move_all(raw, folder, topic, [partition])
+    return code
+
+
+def move_all(raw, folder, topic, partitions):
     request = m.AlterReplicaLogDirsRequest
     response = raw.ask(
         ApiKey.ALTER_REPLICA_LOG_DIRS,
@@ -58,12 +64,12 @@ def move(raw, folder, topic, partition=0):
             dirs=[
                 request.AlterReplicaLogDir(
                     path=str(folder),
-                    topics=[request.AlterReplicaLogDirTopic(name=topic, partitions=[partition])],
+                    topics=[request.AlterReplicaLogDirTopic(name=topic, partitions=partitions)],
                 )
             ]
         ),
     )
-    return response.results[0].partitions[0].error_code
+    return [partition.error_code for partition in response.results[0].partitions]
 
 
 def test_new_partitions_go_where_the_fewest_are(tmp_path):
@@ -332,6 +338,37 @@ def test_what_is_wrong_with_a_request_is_said_at_once(raw, broker, folders, tmp_
         assert move(raw, folder, "x" * 230) == ErrorCode.INVALID_TOPIC_EXCEPTION
     broker._runner._node.logs.directories[folders.index(there)].take_offline("it broke")
     assert move(raw, there, "t") == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_many_moves_asked_for_at_once_let_others_in_between(raw, broker, folders, monkeypatch):
+    broker.create_topics({"u": 3})
+    turns = []
+
+    def ask(self, log, target):
+        turns.append(log.topic_partition.partition)
+        self._broker.loop.call_soon(turns.append, "somebody else")
+
+    monkeypatch.setattr(Moves, "ask", ask)
+    assert move_all(raw, folders[0], "u", [0, 1, 2]) == [0, 0, 0]
+    assert turns[:5] == [0, "somebody else", 1, "somebody else", 2]
+
+
+def test_no_move_begins_any_more_once_all_have_been_ended(raw, broker, folders):
+    node = broker._runner._node
+    asyncio.run_coroutine_threadsafe(node.moves.stop(), node.loop).result()
+    there = others(raw, folders)[0]
+    assert move(raw, there, "t") == ErrorCode.BROKER_NOT_AVAILABLE
+    assert not left_over(folders)
+
+
+def test_a_folder_whose_disk_does_not_answer_is_said_to_have_failed(raw, broker, folders):
+    gone = others(raw, folders)[0]
+    gone.rename(gone.with_name("gone"))
+    response = raw.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, m.DescribeLogDirsRequest(topics=None))
+    codes = {result.log_dir: result.error_code for result in response.results}
+    expected = {str(folder): 0 for folder in folders}
+    assert codes == {**expected, str(gone): ErrorCode.KAFKA_STORAGE_ERROR}
+    assert broker._runner._node.logs.directories[folders.index(gone)].offline
 
 
 def test_a_topics_level_is_what_the_broker_recompresses_with(tmp_path):

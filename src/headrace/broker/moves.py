@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.model.errors import Rejected
+from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
 from headrace.storage.disk import LogDirectory
 from headrace.storage.log import Log
@@ -48,6 +48,8 @@ class Moves:
 
         Raises Rejected if there can be no copy in the target.
         """
+        if self._stopping:
+            raise Rejected(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops")
         before = self._latest.get(log.topic_partition)
         if before is not None and before.is_the_same(log, target):
             return

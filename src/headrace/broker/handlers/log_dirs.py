@@ -1,5 +1,6 @@
 """DescribeLogDirs and AlterReplicaLogDirs: which partition lies in which folder, and how large."""
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +44,12 @@ def _describe(
     if directory.offline is not None:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
-    usage = shutil.disk_usage(directory.path)
+    try:
+        usage = shutil.disk_usage(directory.path)
+    except OSError as error:
+        directory.failed(error)
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return result
     result.total_bytes, result.usable_bytes = usage.total, usage.free
     by_topic: dict[str, list[m.DescribeLogDirsResponse.DescribeLogDirsPartition]] = {}
 
@@ -70,7 +76,7 @@ def _describe(
     return result
 
 
-def alter_replica_log_dirs(
+async def alter_replica_log_dirs(
     broker: "Broker", context: Context, request: m.AlterReplicaLogDirsRequest
 ) -> m.AlterReplicaLogDirsResponse:
     """Begin moves; DescribeLogDirs shows how far they are."""
@@ -89,6 +95,7 @@ def alter_replica_log_dirs(
                         partition_index=partition, error_code=code
                     )
                 )
+                await asyncio.sleep(0)  # to make a folder takes a while; others want an answer too
     return response(
         results=[
             response.AlterReplicaLogDirTopicResult(topic_name=topic, partitions=partitions)
