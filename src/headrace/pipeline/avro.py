@@ -21,6 +21,8 @@ from headrace.pipeline.columns import Bytes, Ints, binary_fields, byte_pairs, re
 from headrace.pipeline.failures import BadOption
 
 _DEPTH_MAX = 64
+_DECIMAL_DIGITS_MAX = 38
+_LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _PADDING = bytes(32)
 
 
@@ -417,12 +419,22 @@ def _scaled(node: Node, factor: int, kind: pa.DataType) -> Node:
         found = node.decode(rows, which, build)
         if found is None:
             return None
-        return pa.array(found.to_numpy() * factor).view(kind)
+        numbers = found.to_numpy()
+        beyond = (numbers < _LONG_MIN // factor) | (numbers > _LONG_MAX // factor)
+        if beyond.any():
+            rows.mark_bad(which[beyond])
+            numbers = np.where(beyond, 0, numbers)
+        return pa.array(numbers * factor).view(kind)
 
     return Node(kind, decode)
 
 
 def _decimal(node: Node, precision: int, scale: int) -> Node:
+    if not 0 <= scale <= precision <= _DECIMAL_DIGITS_MAX or not precision:
+        raise BadOption(
+            f"the Avro schema has a decimal of {precision} digits, {scale} of them behind the "
+            f"point; a column has up to {_DECIMAL_DIGITS_MAX}"
+        )
     kind = pa.decimal128(precision, scale)
 
     def decode(rows: AvroRows, which: Ints, build: bool) -> pa.Array | None:

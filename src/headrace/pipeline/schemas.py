@@ -101,24 +101,28 @@ class SchemaRegistry:
 class KnownSchemas:
     """Schemas parsed once per process: a number never gets another schema.
 
-    None for a number that nobody knows, which is asked for again by the next task.
+    In place of one that cannot be had, the reason. A number that nobody knows is asked for again
+    by the next task.
     """
 
     _parsed: ClassVar[dict[tuple[str, int], Node]] = {}
 
     def __init__(self, source: SchemaFolder | SchemaRegistry) -> None:
         self._source = source
-        self._missing: set[int] = set()
+        self._reasons: dict[int, str] = {}
 
-    def get(self, schema_id: int) -> Node | None:
-        found = self._parsed.get((self._source.place, schema_id))
-        if found is None and schema_id not in self._missing:
-            text = self._source.text(schema_id)
+    def get(self, schema_id: int) -> Node | str:
+        found = self._parsed.get((self._source.place, schema_id)) or self._reasons.get(schema_id)
+        if found is not None:
+            return found
+        text = self._source.text(schema_id)
+        try:
             if text is None:
-                self._missing.add(schema_id)
-            else:
-                found = self._parsed[self._source.place, schema_id] = parse_schema(text)
-        return found
+                raise BadOption("there is none")
+            node = self._parsed[self._source.place, schema_id] = parse_schema(text)
+        except BadOption as unfit:
+            return self._reasons.setdefault(schema_id, f"schema {schema_id}: {unfit}")
+        return node
 
 
 def schema_source(folder: str, registry: str) -> SchemaFolder | SchemaRegistry | None:

@@ -32,6 +32,8 @@ class Parsed(NamedTuple):
 
 Parser = Callable[[pa.Array], Parsed]
 
+_UNFIT = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
+
 
 def value_parser(settings: ValueFormat, kind: pa.DataType) -> Parser:
     """A function from a binary array to one of the wanted type."""
@@ -42,6 +44,30 @@ def value_parser(settings: ValueFormat, kind: pa.DataType) -> Parser:
     if settings.name == "json":
         return _JsonParser(kind).parse
     return _AvroParser(settings, kind).parse
+
+
+def _in_halves(
+    convert: Callable[[pa.Array], pa.Array],
+    rows: pa.Array,
+    kind: pa.DataType,
+    first: int,
+    parts: list[pa.Array],
+    failed: dict[int, str],
+) -> None:
+    """All rows converted, in parts. Arrow fails as a whole, so it gets half of them until the
+    bad ones stand alone."""
+    try:
+        parts.append(convert(rows))
+        return
+    except _UNFIT as broken:
+        reason = str(broken).removeprefix("JSON parse error: ").partition(" in row ")[0]
+    if len(rows) == 1:
+        failed[first] = reason
+        parts.append(pa.nulls(1, kind))
+        return
+    middle = len(rows) // 2
+    _in_halves(convert, rows[:middle], kind, first, parts, failed)
+    _in_halves(convert, rows[middle:], kind, first + middle, parts, failed)
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -67,11 +93,7 @@ def _parse_text(values: pa.Array) -> Parsed:
 
 
 class _JsonParser:
-    """One JSON object per value, by Arrow's reader of JSON lines.
-
-    It reads many lines in one go and fails as a whole, so when it does the lines are halved
-    until the bad ones stand alone.
-    """
+    """One JSON object per value, by Arrow's reader of JSON lines."""
 
     def __init__(self, kind: pa.StructType) -> None:
         self._kind = kind
@@ -106,7 +128,7 @@ class _JsonParser:
         lines = _without_newlines(values if which.size == count else values.take(pa.array(which)))
         parts: list[pa.Array] = []
         failed: dict[int, str] = {}
-        self._parse_lines(lines, 0, parts, failed)
+        _in_halves(self._read_any_way, lines, self._kind, 0, parts, failed)
         found = pa.concat_arrays(parts)
         bad |= {int(which[index]): reason for index, reason in failed.items()}
         if which.size == count and not failed:
@@ -116,23 +138,13 @@ class _JsonParser:
         place[which] = np.arange(which.size)
         return Parsed(found.take(pa.array(np.maximum(place, 0), mask=~good)), bad)
 
-    def _parse_lines(
-        self, lines: pa.Array, first: int, parts: list[pa.Array], failed: dict[int, str]
-    ) -> None:
-        reason = ""
-        for way in self._ways:
+    def _read_any_way(self, lines: pa.Array) -> pa.Array:
+        for way in self._ways[:-1]:
             try:
-                parts.append(self._read(lines, way))
-                return
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as broken:
-                reason = str(broken).removeprefix("JSON parse error: ").partition(" in row ")[0]
-        if len(lines) == 1:
-            failed[first] = reason
-            parts.append(pa.nulls(1, self._kind))
-            return
-        middle = len(lines) // 2
-        self._parse_lines(lines[:middle], first, parts, failed)
-        self._parse_lines(lines[middle:], first + middle, parts, failed)
+                return self._read(lines, way)
+            except _UNFIT:
+                continue
+        return self._read(lines, self._ways[-1])
 
     def _read(self, lines: pa.Array, readable: pa.StructType) -> pa.Array:
         joined = pc.binary_join_element_wise(lines, b"\n", b"")
@@ -239,6 +251,9 @@ class _AvroParser:
         self._prefixed = settings.avro_prefixed
         if self._known is None:
             self._plain = parse_schema(settings.schema)
+            clash = _clash(self._plain.type, kind, "value")
+            if clash:
+                raise BadOption(f"value.schema and the columns do not fit: {clash}")
 
     def parse(self, values: pa.Array) -> Parsed:
         count = len(values)
@@ -251,7 +266,9 @@ class _AvroParser:
             found, wrong = decode_rows(node, taken, _PREFIX_SIZE if self._prefixed else 0)
             for index in np.flatnonzero(wrong).tolist():
                 bad[int(which[index])] = "the bytes do not fit the Avro schema"
-            parts.append(fitted(found, self._kind))
+            failed: dict[int, str] = {}
+            _in_halves(self._fitted, found, self._kind, 0, parts, failed)
+            bad |= {int(which[at]): reason for at, reason in failed.items() if not wrong[at]}
             owners.append(which)
         if not parts:
             return Parsed(pa.nulls(count, self._kind), bad)
@@ -283,14 +300,55 @@ class _AvroParser:
         groups = []
         for number in np.unique(numbers).tolist():
             here = which[numbers == number]
-            node = self._plain if self._known is None else self._known.get(number)
-            if node is None:
-                bad |= dict.fromkeys(here.tolist(), f"there is no schema {number}")
-            elif not pa.types.is_struct(node.type):
-                bad |= dict.fromkeys(here.tolist(), f"schema {number} is no record")
+            node = self._schema(number)
+            if isinstance(node, str):
+                bad |= dict.fromkeys(here.tolist(), node)
             else:
                 groups.append((node, here))
         return groups
+
+    def _schema(self, number: int) -> Node | str:
+        """The schema of this number, or why its values cannot be had."""
+        if self._known is None:
+            assert self._plain is not None
+            return self._plain
+        node = self._known.get(number)
+        if isinstance(node, str):
+            return node
+        if not pa.types.is_struct(node.type):
+            return f"schema {number} is no record"
+        clash = _clash(node.type, self._kind, "value")
+        return f"schema {number}: {clash}" if clash else node
+
+    def _fitted(self, rows: pa.Array) -> pa.Array:
+        return fitted(rows, self._kind)
+
+
+# Within a family types become each other, each value that the other type can hold.
+_FAMILIES = (
+    (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    (pa.types.is_string, pa.types.is_binary),
+    (pa.types.is_timestamp,),
+)
+
+
+def _clash(written: pa.DataType, wanted: pa.DataType, name: str) -> str:
+    """Why values of one type can never be of the other; empty if they may."""
+    types = pa.types
+    if written == wanted or types.is_null(written):
+        return ""
+    if types.is_struct(written) and types.is_struct(wanted):
+        common = [f for f in wanted if written.get_field_index(f.name) >= 0]
+        clashes = (_clash(written.field(f.name).type, f.type, f"{name}.{f.name}") for f in common)
+        return next(filter(None, clashes), "")
+    if types.is_list(written) and types.is_list(wanted):
+        return _clash(written.value_type, wanted.value_type, f"{name}[]")
+    if types.is_map(written) and types.is_map(wanted):
+        return _clash(written.item_type, wanted.item_type, f"{name}[]")
+    for family in _FAMILIES:
+        if all(any(is_one(kind) for is_one in family) for kind in (written, wanted)):
+            return ""
+    return f"{name} is {written} in the Avro schema, but {wanted} in the column"
 
 
 def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:

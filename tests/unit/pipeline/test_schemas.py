@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from headrace.pipeline.avro import Node
 from headrace.pipeline.failures import BadOption, PipelineError
 from headrace.pipeline.schemas import KnownSchemas, SchemaFolder, SchemaRegistry, schema_source
 
@@ -51,8 +52,7 @@ def test_a_registry_is_asked_once_for_each_number(address):
     known = KnownSchemas(SchemaRegistry(f"http://{address}/"))
 
     assert known.get(7) is known.get(7)
-    assert known.get(404) is None
-    assert known.get(404) is None
+    assert known.get(404) == known.get(404) == "schema 404: there is none"
     assert KnownSchemas(SchemaRegistry(f"http://{address}")).get(7) is known.get(7)
     assert [path for path, _ in Registry.seen] == ["/base/schemas/ids/7", "/base/schemas/ids/404"]
 
@@ -86,12 +86,12 @@ def test_a_registry_that_is_not_there_is_named():
 
 def test_a_folder_is_looked_at_again_for_a_number_that_was_missing(tmp_path):
     folder = SchemaFolder(str(tmp_path))
-    assert KnownSchemas(folder).get(3) is None
+    assert KnownSchemas(folder).get(3) == "schema 3: there is none"
 
     (tmp_path / "3.avsc").write_text(RECORD)
     (tmp_path / "12.json").write_text('"string"')
 
-    assert KnownSchemas(folder).get(3) is not None
+    assert isinstance(KnownSchemas(folder).get(3), Node)
     assert folder.newest(()) == '"string"'
 
 

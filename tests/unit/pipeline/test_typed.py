@@ -151,7 +151,7 @@ def test_avro_by_number_takes_each_schema_from_the_folder(tmp_path):
 
     assert parsed.array.to_pylist() == [{"n": 2, "s": "x"}, {"n": 3, "s": None}] + [None] * 4
     assert parsed.bad == {
-        2: "there is no schema 9",
+        2: "schema 9: there is none",
         3: "no schema number in front (a zero byte and four bytes)",
         5: "no schema number in front (a zero byte and four bytes)",
     }
@@ -161,3 +161,56 @@ def test_avro_with_a_prefix_and_the_schema_given():
     parsed = parse([b"\0\0\0\0\x09\x02"], KIND, "avro", schema=json.dumps(AVRO), avro_prefixed=True)
 
     assert parsed.array.to_pylist() == [{"n": 1, "s": None}]
+
+
+def test_an_avro_number_that_its_column_cannot_hold_is_bad_and_its_neighbours_are_not():
+    narrow = pa.struct([("n", pa.int32())])
+
+    parsed = parse(
+        [b"\x02", b"\x80\x80\x80\x80\x80\x40", b"\x04"], narrow, "avro", schema=json.dumps(AVRO)
+    )
+
+    assert parsed.array.to_pylist() == [{"n": 1}, None, {"n": 2}]
+    assert list(parsed.bad) == [1] and "not in range" in parsed.bad[1]
+
+
+def test_a_time_beyond_what_a_column_can_say_is_bad():
+    at = {"type": "long", "logicalType": "timestamp-millis"}
+    schema = {"type": "record", "name": "R", "fields": [{"name": "at", "type": at}]}
+    kind = pa.struct([("at", pa.timestamp("us", "UTC"))])
+
+    parsed = parse([b"\x80" * 8 + b"\x40", b"\x02"], kind, "avro", schema=json.dumps(schema))
+
+    assert list(parsed.bad) == [0]
+    assert parsed.array[1]["at"].value == 1_000
+
+
+CANNOT_BE_COLUMNS = {
+    "a union": (["int", "string"], "schema 4: the Avro schema has a union"),
+    "another type": ("string", "schema 4: value.n is string in the Avro schema, but int64"),
+    "a decimal": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 50},
+        "schema 4: the Avro schema has a decimal of 50 digits",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CANNOT_BE_COLUMNS)
+def test_values_in_a_schema_that_cannot_be_the_columns_are_bad_and_others_are_read(tmp_path, case):
+    kind, reason = CANNOT_BE_COLUMNS[case]
+    odd = {"type": "record", "name": "R", "fields": [{"name": "n", "type": kind}]}
+    (tmp_path / "3.avsc").write_text(json.dumps(AVRO))
+    (tmp_path / "4.avsc").write_text(json.dumps(odd))
+
+    parsed = parse(
+        [b"\0\0\0\0\x04\x02x", b"\0\0\0\0\x03\x02"], KIND, "avro",
+        avro_folder=str(tmp_path), avro_prefixed=True,
+    )  # fmt: skip
+
+    assert parsed.array.to_pylist() == [None, {"n": 1, "s": None}]
+    assert list(parsed.bad) == [0] and parsed.bad[0].startswith(reason)
+
+
+def test_columns_that_a_given_avro_schema_can_never_fill_are_refused():
+    with pytest.raises(BadOption, match="value.n is int64 in the Avro schema, but string"):
+        parse([], pa.struct([("n", pa.string())]), "avro", schema=json.dumps(AVRO))
