@@ -5,6 +5,8 @@ import threading
 
 import pytest
 
+from headrace.testing import Broker
+
 
 def test_a_broker_that_is_not_there_is_one_line_with_advice(headrace):
     for arguments in (
@@ -51,6 +53,27 @@ def test_a_broker_is_reached_for_before_a_client_is_made(headrace):
     # One that cannot connect would hold up whoever presses Ctrl-C.
     ran = headrace("topics", "list", "-b", "127.0.0.1:1", "-X", "no.such=1", status=1)
     assert "cannot reach a broker" in ran.err
+
+
+@pytest.fixture(scope="module")
+def elsewhere():
+    """A broker that sends its clients to an address where nobody can come."""
+    nowhere = "PLAINTEXT://no-such-host.invalid:9092"
+    with Broker(config={"advertised.listeners": nowhere}) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("groups", "list"),
+        ("produce", "t", "-X", "message.timeout.ms=500"),
+    ],
+)
+def test_an_advertised_address_that_does_not_resolve_is_said(headrace, elsewhere, arguments):
+    ran = headrace(*arguments, "-b", elsewhere, stdin=b"x\n", status=1)
+    assert ran.out == ""
+    assert "no-such-host.invalid:9092" in ran.err
 
 
 @pytest.mark.parametrize("address", ["9092:", "host:port", ":9092"])

@@ -150,6 +150,23 @@ def test_a_daemon_that_cannot_start_says_why_on_the_terminal(start, tmp_path):
     assert address in line and "headrace.log" in line
 
 
+@pytest.mark.parametrize("arguments", [(), ("-daemon",)])
+def test_a_folder_that_cannot_be_is_said_without_a_trace(start, tmp_path, arguments):
+    (tmp_path / "file").touch()
+    status, out, err = ended(start("serve", *arguments, "--listen", "0", "--data", "file/below"))
+    assert (status, out) == (1, "")
+    last = err.splitlines()[-1]
+    assert last.startswith("headrace: cannot serve") and str(tmp_path / "file" / "below") in last
+    assert "Traceback" not in err
+
+
+def test_a_ready_file_that_cannot_be_written_ends_the_broker_cleanly(start, tmp_path):
+    status, out, err = ended(start("serve", "--listen", "0", "--ready-file", "nowhere/ready"))
+    assert (status, out) == (1, "")
+    assert err.splitlines()[-1].startswith("headrace: --ready-file nowhere/ready: No such file")
+    assert (tmp_path / "headrace-data" / ".kafka_cleanshutdown").exists()
+
+
 def test_a_daemon_warns_on_the_terminal(start, tmp_path):
     arguments = ("serve", "-daemon", "--listen", "127.0.0.1:0", "-X", "no.such.setting=1")
     status, _, err = ended(start(*arguments))

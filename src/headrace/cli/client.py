@@ -87,13 +87,19 @@ class Connection:
         """The one line for what the client reported while ``doing`` something."""
         error = failure.args[0] if isinstance(failure, KafkaException) else failure
         if error.code() in _UNREACHED:
-            if self._admin is not None:
-                self._admin.poll(0)  # hands us what went wrong on the way
-            why = self._last_error.str() if self._last_error is not None else error.str()
+            why = self.last_trouble() or error.str()
             return self._unreached(
                 f"{doing}: no answer from {self.bootstrap} within {ANSWER_TIMEOUT_S:.0f} s ({why})"
             )
-        return CommandFailed(f"{doing}: {explained(error)}")
+        # Where the client gave up by itself, its own words rarely tell what stood in the way.
+        trouble = self.last_trouble() if error.code() < 0 else None
+        return CommandFailed(f"{doing}: {explained(error)}{f' ({trouble})' if trouble else ''}")
+
+    def last_trouble(self) -> str | None:
+        """What last went wrong between a client and a broker, such as a name that is not known."""
+        if self._admin is not None:
+            self._admin.poll(0)  # hands us what it has seen
+        return None if self._last_error is None else str(self._last_error.str())
 
     def answer(self, future: "Future[Answer]", doing: str) -> Answer:
         """What the broker answered; an error of ours is raised, the broker's is the caller's."""

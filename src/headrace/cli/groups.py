@@ -306,6 +306,8 @@ def _listed(connection: Connection) -> list[Any]:
         listed = connection.answer(future, "listing groups")
     except KafkaException as failure:
         raise connection.failed(failure, "listing groups") from None
+    if listed.errors:  # a broker did not answer, and its groups are missing
+        raise connection.failed(listed.errors[0], "listing groups")
     return sorted(listed.valid, key=lambda one: str(one.group_id))
 
 

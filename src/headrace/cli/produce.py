@@ -166,7 +166,7 @@ def produce(
         }
     )
     _check_topic(connection, producer, topic)
-    sending = Sending(producer, topic, partition, line_format)
+    sending = Sending(connection, producer, topic, partition, line_format)
     interrupted = False
     try:
         with interruptible():
@@ -194,12 +194,18 @@ class Sending:
     """Lines on their way: what was read, what arrived, what did not."""
 
     def __init__(
-        self, producer: Producer, topic: str, partition: int | None, line_format: LineFormat
+        self,
+        connection: Connection,
+        producer: Producer,
+        topic: str,
+        partition: int | None,
+        line_format: LineFormat,
     ) -> None:
         self.read = 0
         self.delivered = 0
         self.failed = 0
         self.size = 0  # bytes of the lines read
+        self._connection = connection
         self._producer = producer
         self._topic = topic
         # librdkafka's "let the partitioner choose" is -1.
@@ -281,6 +287,9 @@ class Sending:
     def _reason(self, error: KafkaError) -> str:
         if error.code() == KafkaError._UNKNOWN_PARTITION:
             return f"topic {self._topic} has no partition {self._partition}"
+        if error.code() == KafkaError._MSG_TIMED_OUT:
+            trouble = self._connection.last_trouble()
+            return f"no acknowledgement in time{f' ({trouble})' if trouble else ''}"
         return explained(error)
 
     def _report(self, number: int, reason: str) -> None:

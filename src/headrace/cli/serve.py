@@ -125,7 +125,10 @@ def run(arguments: Sequence[str]) -> int:
     pid_path = options.pid_file or folder / pid_file.NAME
     if options.ready_file is not None:
         # A leftover of an earlier run would say "ready" too early.
-        options.ready_file.unlink(missing_ok=True)
+        try:
+            options.ready_file.unlink(missing_ok=True)
+        except OSError as failure:
+            raise _wrong(f"--ready-file {output.reason(failure)}") from None
     if options.daemon:
         # The node says them too, but into its log, where nobody looks before it is too late.
         for warning in config.warnings:
@@ -271,7 +274,13 @@ async def _serve(
             )
         address = connectable(*next(iter(broker.addresses.values())))
         if ready_file is not None:
-            write_atomically(ready_file, f"{address}\n")
+            try:
+                write_atomically(ready_file, f"{address}\n")
+            except OSError as failure:
+                await broker.stop()
+                raise output.CommandFailed(
+                    f"--ready-file {ready_file}: {failure.strerror}"
+                ) from None
         output.line(f"Headrace {__version__} serves {address}{_reach(config)}, data in {folder}")
         await _until_stopped(broker, stop_asked)
     if broker.failure is not None:
@@ -299,14 +308,18 @@ def _detach(
     file offsets and half-initialised modules.
     """
     folder = data_folder(config)
-    folder.mkdir(parents=True, exist_ok=True)
+    log_path = folder / LOG_NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        log_path.touch()
+    except OSError as failure:
+        raise output.CommandFailed(f"cannot serve: {output.reason(failure)}") from None
     holder = pid_file.holder_of(pid_path)
     if holder is not None:
         raise output.CommandFailed(
             f"process {holder.process} serves {folder} already; 'headrace stop' ends it"
         )
     ready = ready_file or folder / f".headrace.ready.{os.getpid()}"
-    log_path = folder / LOG_NAME
     kept = [argument for argument in arguments if _FLAGS.get(argument) != "--daemon"]
     command = [sys.executable, "-m", "headrace", "serve", *kept, "--ready-file", str(ready)]
     with log_path.open("ab") as log_file:
