@@ -487,7 +487,7 @@ def _headers(data: Bytes, headers_at: Ints, header_count: Ints) -> pa.Array:
         position[has] = start + np.maximum(size, 0)
     if total and (key_size.min() < 0 or value_size.min() < -1 or position.max() > position_max):
         raise BadBatch(ErrorCode.INVALID_RECORD, "a record header reaches beyond its record")
-    keys = binary_fields(data, key_start, key_size).cast(pa.string())
+    keys = _texts(binary_fields(data, key_start, key_size))
     pairs_of = pa.StructArray.from_arrays(
         [keys, binary_fields(data, value_start, value_size)], fields=list(HEADERS_TYPE.value_type)
     )
@@ -495,6 +495,14 @@ def _headers(data: Bytes, headers_at: Ints, header_count: Ints) -> pa.Array:
     return pa.Array.from_buffers(
         HEADERS_TYPE, count, [valid, pa.py_buffer(ends)], children=[pairs_of]
     )
+
+
+def _texts(raw: pa.Array) -> pa.Array:
+    """As text; what is not UTF-8 is replaced, as Kafka's Java client does."""
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([one.decode(errors="replace") for one in raw.to_pylist()], pa.string())
 
 
 def _open_one_by_one(sections: Sequence[Section]) -> Records:

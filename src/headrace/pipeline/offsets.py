@@ -41,12 +41,7 @@ class Range(NamedTuple):
 def parse_offsets(option: str, text: str) -> Offsets:
     form = f'{option} takes JSON like {{"topicA":{{"0":23,"1":-1}}}}'
     try:
-        by_topic = json.loads(text)
-        return {
-            TopicPartition(topic, int(partition)): _whole(number)
-            for topic, partitions in by_topic.items()
-            for partition, number in partitions.items()
-        }
+        return offsets_from_json(json.loads(text))
     except (ValueError, TypeError, AttributeError) as broken:
         raise BadOption(f"{form}, not {text!r}") from broken
 
@@ -65,10 +60,11 @@ def offsets_to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str
 
 
 def offsets_from_json(by_topic: Mapping[str, Mapping[str, int]]) -> Offsets:
+    """ValueError, TypeError or AttributeError if it is nothing of the kind."""
     return {
-        TopicPartition(topic, int(partition)): offset
+        TopicPartition(topic, int(partition)): _whole(number)
         for topic, partitions in by_topic.items()
-        for partition, offset in partitions.items()
+        for partition, number in partitions.items()
     }
 
 
@@ -109,12 +105,18 @@ def _parse_limit(options: Mapping[str, str], names: tuple[str, str, str], defaul
     time_for_all, time_for_each, offset = names
     text = options.get(time_for_all.lower())
     if text is not None:
-        if not text.strip().lstrip("-").isdecimal():
+        # Not below 0: brokers take negative times for "earliest", "latest" and the like.
+        if not text.strip().isdecimal():
             raise BadOption(f"{time_for_all} takes milliseconds since 1970, not {text!r}")
         return Limit(time_for_all, all_since_ms=int(text))
     text = options.get(time_for_each.lower())
     if text is not None:
         times = parse_offsets(time_for_each, text)
+        for place, time_ms in times.items():
+            if time_ms < 0:
+                raise BadOption(
+                    f"{time_for_each} takes milliseconds since 1970, not {time_ms} for {place}"
+                )
         return Limit(time_for_each, since_ms_by_partition=tuple(sorted(times.items())))
     text = options.get(offset.lower(), default).strip()
     if text.lower() in ("earliest", "latest"):

@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -36,6 +37,9 @@ from headrace.pipeline.typed import Parsed, Parser, value_parser
 # Rows per Arrow batch: enough to make the cost per batch small, and few enough that a batch of
 # 1 KB rows stays below 32 MB on its way through the JVM.
 _BATCH_ROWS_MAX = 32_768
+
+# A timestamp counts microseconds in eight bytes.
+_TIME_MS_MAX = ((1 << 63) - 1) // 1000
 
 HEADERS = ArrayType(
     StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -136,6 +140,12 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
     if value.name == "string":
         expected["value"] = StringType()
     for field in schema.fields:
+        # Spark would trust in it, and read rubbish out of the nulls or fail without a reason.
+        if field.name not in _NEVER_NULL and (promised := _not_null(field, field.name)):
+            raise BadOption(
+                f"{promised} is declared NOT NULL, but a record may lack it: leave that out, and "
+                "filter where the rows are used"
+            )
         if value.name in ("json", "avro") and field.name == "value":
             if not isinstance(field.dataType, StructType):
                 raise BadOption(
@@ -156,6 +166,28 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
                 f"not {field.dataType.simpleString()}"
             )
     _check_bad_column(options, schema.fieldNames())
+
+
+_NEVER_NULL = ("topic", "partition", "offset", "timestamp", "timestampType")
+
+
+def _not_null(field: StructField, name: str) -> str:
+    """The name of the first field at or below this one that may not be null; empty if none."""
+    if not field.nullable:
+        return name
+    kind = field.dataType
+    while isinstance(kind, ArrayType | MapType):
+        inner_nullable = (
+            kind.containsNull if isinstance(kind, ArrayType) else kind.valueContainsNull
+        )
+        if not inner_nullable:
+            return f"{name}[]"
+        kind, name = (
+            kind.elementType if isinstance(kind, ArrayType) else kind.valueType,
+            f"{name}[]",
+        )
+    fields = kind.fields if isinstance(kind, StructType) else []
+    return next(filter(None, (_not_null(inner, f"{name}.{inner.name}") for inner in fields)), "")
 
 
 class RowBuilder:
@@ -183,7 +215,7 @@ class RowBuilder:
             "topic": lambda records: self._repeated("topic", place.topic, records.size),
             "partition": lambda records: self._repeated("partition", place.partition, records.size),
             "offset": lambda records: pa.array(records.offset),
-            "timestamp": _timestamps,
+            "timestamp": self._timestamps,
             "timestampType": lambda records: pa.array(records.timestamp_type.astype(np.int32)),
             "headers": Records.headers,
         }
@@ -263,6 +295,13 @@ class RowBuilder:
             made = self._constants[name] = pa.repeat(pa.scalar(value, kind), max(count, 1024))
         return made.slice(0, count)
 
-
-def _timestamps(records: Records) -> pa.Array:
-    return pa.array(records.timestamp_ms * 1000).view(pa.timestamp("us", "UTC"))
+    def _timestamps(self, records: Records) -> pa.Array:
+        beyond = (records.timestamp_ms > _TIME_MS_MAX) | (records.timestamp_ms < -_TIME_MS_MAX)
+        if beyond.any():
+            at = int(beyond.argmax())
+            raise PipelineError(
+                f"the record at offset {records.offset[at]} of {self._place} has the time "
+                f"{records.timestamp_ms[at]} ms, beyond what a timestamp can say; leave the column "
+                "timestamp out, with the option columns"
+            )
+        return pa.array(records.timestamp_ms * 1000).view(pa.timestamp("us", "UTC"))

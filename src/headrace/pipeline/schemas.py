@@ -116,9 +116,9 @@ class KnownSchemas:
         if found is not None:
             return found
         text = self._source.text(schema_id)
+        if text is None:
+            return self._reasons.setdefault(schema_id, f"there is no schema {schema_id}")
         try:
-            if text is None:
-                raise BadOption("there is none")
             node = self._parsed[self._source.place, schema_id] = parse_schema(text)
         except BadOption as unfit:
             return self._reasons.setdefault(schema_id, f"schema {schema_id}: {unfit}")

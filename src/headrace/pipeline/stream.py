@@ -92,14 +92,20 @@ class StreamOffset(NamedTuple):
 
 
 def parse_offset(json: Mapping[str, Any]) -> StreamOffset:
-    ours = json.get(_OURS, {})
-    start = ours.get("start")
-    return StreamOffset(
-        offsets_from_json({name: entry for name, entry in json.items() if name != _OURS}),
-        ours.get("group", ""),
-        {name: id_from_text(text) for name, text in ours.get("ids", {}).items()},
-        None if start is None else offsets_from_json(start),
-    )
+    try:
+        ours = json.get(_OURS, {})
+        start = ours.get("start")
+        return StreamOffset(
+            offsets_from_json({name: entry for name, entry in json.items() if name != _OURS}),
+            ours.get("group", ""),
+            {name: id_from_text(text) for name, text in ours.get("ids", {}).items()},
+            None if start is None else offsets_from_json(start),
+        )
+    except (ValueError, TypeError, AttributeError) as broken:
+        raise PipelineError(
+            'the checkpoint must hold offsets like {"topicA":{"0":23}} for this source, not '
+            f"{str(json)[:1000]} ({broken})"
+        ) from broken
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -257,7 +263,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for place, offset in began.offsets.items():
             latest = self._latest.get(place)
             known_id = began.topic_ids.get(place.topic, NO_TOPIC_ID)
-            if latest is None:
+            if latest is None and not self._options.subscription.covers(place):
+                lost[place] = (
+                    f"the query stood at {offset} of {place}, which its options (subscribe, "
+                    "subscribePattern, assign) do not name any more; name it again, or begin with "
+                    "a new checkpoint"
+                )
+            elif latest is None:
                 lost[place] = f"{place} does not exist any more; the query stood at {offset}"
             elif _is_another(known_id, self._pictures[place.topic].topic_id):
                 lost[place] = (

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -38,6 +39,12 @@ class Subscription(NamedTuple):
                 )
             alive[name] = picture
         return alive
+
+    def covers(self, place: TopicPartition) -> bool:
+        """Whether it would be read if it existed."""
+        if self.pattern:
+            return re.fullmatch(self.pattern, place.topic) is not None
+        return place.topic in self.topics or place in self.assigned
 
     def missing(self, pictures: Mapping[str, TopicPicture]) -> list[str]:
         """What was named but does not exist; a pattern misses nothing."""
@@ -99,11 +106,15 @@ def _checked_pattern(pattern: str) -> str:
     if not pattern:
         raise BadOption("subscribePattern is empty")
     try:
-        re.compile(pattern)
-    except re.error as broken:
+        with warnings.catch_warnings():
+            # What Python warns of are Java's sets within sets, which it reads as other sets.
+            warnings.simplefilter("error", FutureWarning)
+            re.compile(pattern)
+    except (re.error, FutureWarning) as broken:
         raise BadOption(
-            f"subscribePattern {pattern!r} is no regular expression that Python reads "
-            f"({broken}); Java's \\p{{...}} classes must be spelled out"
+            f"subscribePattern {pattern!r} is no regular expression that Python reads as Java "
+            f"does ({broken}); what only Java knows, such as \\p{{...}}, \\Q...\\E and "
+            "[a-z&&[^b]], must be spelled out"
         ) from broken
     return pattern
 

@@ -229,3 +229,11 @@ def test_empty_keys_and_values_are_not_null():
     assert records.keys().to_pylist() == [b"", None]
     assert records.values().to_pylist() == [b"", None]
     assert np.array_equal(records.value_size, [0, -1])
+
+
+def test_a_header_key_that_is_not_utf8_is_read_as_java_does():
+    batch = a_batch([(1, None, b"v", [("AB", b"1"), ("b", None)])]).replace(b"AB", b"\xffB")
+
+    (found,) = open_sections([section(batch)]).headers().to_pylist()
+
+    assert found == [{"key": "\ufffdB", "value": b"1"}, {"key": "b", "value": None}]

@@ -52,7 +52,7 @@ def test_a_registry_is_asked_once_for_each_number(address):
     known = KnownSchemas(SchemaRegistry(f"http://{address}/"))
 
     assert known.get(7) is known.get(7)
-    assert known.get(404) == known.get(404) == "schema 404: there is none"
+    assert known.get(404) == known.get(404) == "there is no schema 404"
     assert KnownSchemas(SchemaRegistry(f"http://{address}")).get(7) is known.get(7)
     assert [path for path, _ in Registry.seen] == ["/base/schemas/ids/7", "/base/schemas/ids/404"]
 
@@ -86,7 +86,7 @@ def test_a_registry_that_is_not_there_is_named():
 
 def test_a_folder_is_looked_at_again_for_a_number_that_was_missing(tmp_path):
     folder = SchemaFolder(str(tmp_path))
-    assert KnownSchemas(folder).get(3) == "schema 3: there is none"
+    assert KnownSchemas(folder).get(3) == "there is no schema 3"
 
     (tmp_path / "3.avsc").write_text(RECORD)
     (tmp_path / "12.json").write_text('"string"')

@@ -1,16 +1,17 @@
-"""Planning a batch of a stream while the broker is away for a moment."""
+"""Planning a batch of a stream: brokers that are away for a moment, checkpoints that do not fit."""
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructType
 
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.pipeline import stream
 from headrace.pipeline.cluster import NO_TOPIC_ID, Cluster, TopicPicture
-from headrace.pipeline.failures import Disconnected
+from headrace.pipeline.failures import DataLost, Disconnected, PipelineError
 from headrace.pipeline.offsets import Range
 from headrace.pipeline.options import parse_source
-from headrace.pipeline.stream import StreamOffset, StreamReader
+from headrace.pipeline.stream import StreamOffset, StreamReader, parse_offset
 
 OPTIONS = parse_source(
     {
@@ -56,3 +57,29 @@ def test_a_broker_that_restarts_while_new_partitions_are_planned_does_not_stop_t
 
     assert sorted(part.range for part in planned) == [Range(old, 5, 7), Range(new, 0, 3)]
     assert cluster.asked == 2
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"t": {"0": "12"}},
+        {"t": {"zero": 12}},
+        {"t": {"0": None}},
+        {"t": 12},
+        [12],
+        {"t": {"0": 12}, "#headrace": 5},
+        {"t": {"0": 12}, "#headrace": {"ids": {"t": "no id"}}},
+    ],
+)
+def test_a_checkpoint_that_was_edited_wrongly_is_refused_with_what_should_stand_there(edited):
+    with pytest.raises(PipelineError, match="the checkpoint must hold offsets like"):
+        parse_offset(edited)
+
+
+def test_a_topic_that_the_options_name_no_more_is_not_called_deleted(cluster, monkeypatch):
+    monkeypatch.setattr(stream, "LOSS_CONFIRMED_AFTER_S", 0)
+    reader = StreamReader(OPTIONS, StructType().add("value", BinaryType()))
+    stood = StreamOffset({TopicPartition("t", 0): 0, TopicPartition("other", 0): 7})
+
+    with pytest.raises(DataLost, match="7 of other-0, which its options .* do not name any more"):
+        reader.latestOffset(stood.to_json(), ReadAllAvailable())

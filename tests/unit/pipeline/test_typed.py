@@ -151,7 +151,7 @@ def test_avro_by_number_takes_each_schema_from_the_folder(tmp_path):
 
     assert parsed.array.to_pylist() == [{"n": 2, "s": "x"}, {"n": 3, "s": None}] + [None] * 4
     assert parsed.bad == {
-        2: "schema 9: there is none",
+        2: "there is no schema 9",
         3: "no schema number in front (a zero byte and four bytes)",
         5: "no schema number in front (a zero byte and four bytes)",
     }
