@@ -58,7 +58,7 @@ class Broker:
         process: bool = False,
     ) -> None:
         self._settings = {k: _text(v) for k, v in (config or {}).items()}
-        self._topics = dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+        self._topics = _partition_counts(topics)
         self._own_folder = data is None
         self._data = Path(data) if data is not None else None
         self._process = process
@@ -178,7 +178,7 @@ class Broker:
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
 
-        counts = topics if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
+        counts = _partition_counts(topics)
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
         wishes = [NewTopic(name, num_partitions=count) for name, count in counts.items()]
         for made in admin.create_topics(wishes).values():
@@ -198,6 +198,12 @@ class Broker:
         """A consumer group: its state and lag, a rebalance, the expiry of a member."""
         runner = self._running()
         return Group(runner.host, runner.port, name)
+
+
+def _partition_counts(topics: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
+    if isinstance(topics, str):  # Python would take it for a list of letters
+        raise TypeError(f"topics takes several names: topics=[{topics!r}]")
+    return dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
 
 
 def _text(value: Any) -> str:

@@ -29,6 +29,11 @@ def test_a_topic_that_cannot_be_made_ends_the_start_and_the_broker(process):
         pass
 
 
+def test_one_name_is_not_taken_for_a_list_of_letters():
+    with pytest.raises(TypeError, match=r"topics=\['orders'\]"):
+        Broker(topics="orders")
+
+
 @pytest.mark.parametrize("name", ["log.retention.ms", "no.such.setting"])
 def test_a_wrong_setting_ends_the_start(name):
     with pytest.raises(ConfigError, match=name), Broker(config={name: "x"}):
