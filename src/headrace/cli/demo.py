@@ -82,7 +82,8 @@ def demo(
             _write(node.address)
             _read(node.address)
             _show_files(folder)
-            _count_page_views(node.address, tables, kept=keep_serving or data is not None)
+            how_long = "" if data is not None else _until(keep_serving)
+            _count_page_views(node.address, tables, how_long)
             if keep_serving:
                 _serve_until_interrupted(node.address)
         finally:
@@ -190,7 +191,12 @@ def _show_files(folder: Path) -> None:
         output.line(f"   {path.relative_to(folder)}  {path.stat().st_size} bytes")
 
 
-def _count_page_views(address: str, tables: Path, *, kept: bool) -> None:
+def _until(keep_serving: bool) -> str:
+    """How long a temporary folder stays, for whoever wants to look into it."""
+    return f"  (removed {'at Ctrl-C' if keep_serving else 'now'}; --data DIR keeps it)"
+
+
+def _count_page_views(address: str, tables: Path, how_long: str) -> None:
     """A Spark stream from one topic into a table and another topic, where Spark can run."""
     from headrace.cli import demo_job
     from headrace.pipeline import demo as pipeline
@@ -209,8 +215,7 @@ def _count_page_views(address: str, tables: Path, *, kept: bool) -> None:
     output.heading(f"\n6. {done.views_counted:,} views are counted, after {done.seconds:.0f} s")
     for page, count in done.top_pages:
         output.line(f"   {count:>8,}  {page}")
-    removed = "" if kept else "  (removed now; --data DIR keeps it)"
-    output.line(f"   Delta table: {done.table}{removed}")
+    output.line(f"   Delta table: {done.table}{how_long}")
     output.line(
         f"   topic {pipeline.BUSIEST!r}: {done.busiest_sent} lines, the busiest pages of each "
         "batch, exactly once"
