@@ -137,6 +137,32 @@ def test_later_tasks_of_a_batch_stage_what_earlier_ones_may_hand_to_the_driver(
     assert sorted(int(m.value()) for m in topics.read(topic)) == list(range(800))
 
 
+def test_rows_larger_than_a_batch_usually_is_pass_through_the_staging_topic(spark, topics, write):
+    topic, staging = topics.create(max_message_bytes=4_000_000), topics.name("staging")
+
+    write(
+        spark.sql("SELECT repeat('x', 2000000) AS value"),
+        topic=topic,
+        delivery="exactly-once",
+        delivery__messageBytesMax=1_000,
+        delivery__stagingTopic=staging,
+        kafka__max__request__size=3_000_000,
+        kafka__compression__type="none",
+    )
+
+    assert [len(message.value()) for message in topics.read(topic)] == [2_000_000]
+
+
+def test_a_topic_is_copied_whole_without_a_select(topics, read, write):
+    source, target = topics.create(partitions=2), topics.create(partitions=2)
+    topics.send(source, [("k", "a"), ("l", "b")], partition=1)
+
+    write(read(subscribe=source), topic=target)
+
+    copied = [(m.partition(), m.key(), m.value()) for m in topics.read(target)]
+    assert copied == [(1, b"k", b"a"), (1, b"l", b"b")]
+
+
 REFUSED = {
     "a row larger than the producer allows": (
         "SELECT repeat('x', 5000) AS value", {"kafka__max__request__size": 3000},
@@ -158,8 +184,8 @@ REFUSED = {
     ),
     "no value": ("SELECT 'k' AS key", {}, "the column value is missing"),
     "a value of the wrong type": ("SELECT 1 AS value", {}, "'value' must be string or binary"),
-    "a column that means nothing": (
-        "SELECT 'v' AS value, 1 AS colour", {}, "column 'colour' cannot be written",
+    "a column in other letters": (
+        "SELECT 'v' AS value, 'k' AS Key", {}, "column 'Key' must be spelled 'key'",
     ),
     "no topic at all": ("SELECT 'v' AS value", {"topic": ""}, "give the option topic"),
     "an unknown option": ("SELECT 'v' AS value", {"colour": "red"}, "no option 'colour'"),

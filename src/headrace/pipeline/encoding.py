@@ -81,7 +81,7 @@ def encode(
             None if rows.headers is None else rows.headers.take(taken),
         )
     key_size, value_size = _sizes(rows.key), _sizes(rows.value)
-    headers = None if rows.headers is None else _header_bytes(rows.headers)
+    headers = None if rows.headers is None else _header_bytes(rows, order, first_row)
     content_size = np.maximum(key_size, 0) + np.maximum(value_size, 0)
     if headers is not None:
         content_size = content_size + _sizes(headers)
@@ -221,8 +221,10 @@ def _list_sizes(lists: pa.Array) -> Ints:
     return found
 
 
-def _header_bytes(lists: pa.Array) -> pa.Array:
+def _header_bytes(rows: Outgoing, order: Ints, first_row: int) -> pa.Array:
     """For each row the bytes of all its headers, behind each other."""
+    lists = rows.headers
+    assert lists is not None
     entries = lists.flatten()
     counts = _list_sizes(lists)
     if not len(entries):
@@ -231,7 +233,13 @@ def _header_bytes(lists: pa.Array) -> pa.Array:
     values = entries.field("value")
     key_size, value_size = _sizes(keys), _sizes(values)
     if entries.null_count or keys.null_count:
-        raise BadRow("a row's headers hold a null header or a header with a null key")
+        wrong = pc.or_(entries.is_null(), keys.is_null()).to_numpy(zero_copy_only=False)
+        at = int(np.repeat(np.arange(len(lists)), counts)[wrong.argmax()])
+        raise BadRow(
+            f"row {first_row + int(order[at])} of this task, for partition "
+            f"{int(rows.partition[at])} of topic {rows.topics[rows.topic_of[at]]!r}, has a header "
+            "that is null or has a null key; correct the column headers"
+        )
     joined = pc.binary_join_element_wise(
         _numbers([(key_size, varint_widths(key_size))]),
         keys,

@@ -51,6 +51,7 @@ _END_VERSION_MAX = 4
 _ADD_VERSION_MAX = 3
 _MARKER_PARTITIONS = 8
 _STAGING_PARTITIONS = 8
+_STAGED_SIZE_MAX = 1 << 30
 _MARKERS_READ_FIRST = 1_000
 _MARKERS_READ_GROWTH = 8
 _DAY_MS = 86_400_000
@@ -315,6 +316,8 @@ def stage(
             # Append time or another codec would change the batches.
             "message.timestamp.type": "CreateTime",
             "compression.type": "producer",
+            # Which rows are too large is for the topic to say that they go to.
+            "max.message.bytes": str(_STAGED_SIZE_MAX),
         },
         option="delivery.stagingTopic",
     )

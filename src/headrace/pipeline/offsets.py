@@ -195,9 +195,10 @@ def _check_all_named(
 ) -> None:
     wrong = sorted(named.keys() ^ set(places))
     if wrong:
+        hint = " (-2 is earliest, -1 latest)" if limit.by_partition is not None else ""
         raise BadOption(
-            f"{limit.option} must name every partition that is read and no other (-2 is earliest, "
-            f"-1 latest); it differs in {', '.join(str(place) for place in wrong)}"
+            f"{limit.option} must name every partition that is read and no other{hint}; "
+            f"it differs in {', '.join(str(place) for place in wrong)}"
         )
 
 

@@ -4,7 +4,9 @@ At least once: tasks send, and the driver has nothing to do. Exactly once: tasks
 and the driver sends everything in one transaction (exactly_once.py).
 """
 
+import functools
 import hashlib
+import logging
 import random
 import time
 import uuid
@@ -45,6 +47,8 @@ from headrace.pipeline.partitioning import partitions_by_key
 from headrace.pipeline.producing import BatchSender, Identity, new_identity
 from headrace.pipeline.workers import hasten, settle
 
+log = logging.getLogger(__name__)
+
 # Rows are encoded together up to these bounds, so that batches are large although they are
 # spread over many partitions.
 _ENCODE_SIZE = 16 << 20
@@ -57,6 +61,14 @@ _COLUMNS: dict[str, tuple[DataType, ...]] = {
     "topic": (StringType(),),
     "partition": (IntegerType(),),
 }
+
+_WRITTEN = (*_COLUMNS, "headers")
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    """A stream's columns are looked at for every batch."""
+    log.warning("%s", text)
 
 
 class TaskMessage(WriterCommitMessage):
@@ -76,16 +88,18 @@ class TaskMessage(WriterCommitMessage):
 
 
 def check_columns(schema: StructType, topic: str) -> None:
+    """Columns of other names are left out, as Spark's own sink does; topics can be copied so."""
     types = {field.name: field.dataType for field in schema.fields}
+    others = [name for name in types if name not in _WRITTEN]
+    for name in others:
+        if name.lower() in _WRITTEN:
+            raise BadOption(f"column {name!r} must be spelled {name.lower()!r} to be written")
+    if others:
+        _warn_once(f"not written: {', '.join(others)}; rows have {', '.join(_WRITTEN)}")
     for name, found in types.items():
         if name == "headers":
             _check_headers(found)
-        elif name not in _COLUMNS:
-            raise BadOption(
-                f"column {name!r} cannot be written; rows have key, value, headers, topic and "
-                "partition"
-            )
-        elif found not in _COLUMNS[name]:
+        elif name in _COLUMNS and found not in _COLUMNS[name]:
             allowed = " or ".join(kind.simpleString() for kind in _COLUMNS[name])
             raise BadOption(f"column {name!r} must be {allowed}, not {found.simpleString()}")
     if "value" not in types:
@@ -132,7 +146,7 @@ class RowEncoder:
 
     def _encode(self, gathered: list[pa.RecordBatch]) -> list[EncodedBatch]:
         table = pa.Table.from_batches(gathered).combine_chunks()
-        rows = {name: _one(table.column(name)) for name in table.column_names}
+        rows = {name: _one(table.column(name)) for name in table.column_names if name in _WRITTEN}
         options = self._options
         count = table.num_rows
         topics, topic_of = self._topics(rows.get("topic"), count)

@@ -90,6 +90,18 @@ def test_a_row_that_is_too_large_is_named_with_the_option_to_change():
     assert "kafka.max.request.size allows 3000" in text
 
 
+@pytest.mark.parametrize("header", [None, {"key": None, "value": b"x"}])
+def test_a_row_with_a_header_without_a_key_is_named(header):
+    fine = [{"key": "k", "value": None}]
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = outgoing([(0, partition, None, b"v", None) for partition in (2, 1, 0)])._replace(
+        headers=pa.array([fine, [*fine, header], None], kind)
+    )
+
+    with pytest.raises(BadRow, match="row 41 of this task, for partition 1 of topic 'a', has a"):
+        encoded(rows, first_row=40)
+
+
 def test_a_batch_knows_the_numbers_of_its_first_and_last_row():
     rows = [(0, partition, None, b"v", None) for partition in (1, 0, 1, 0, 0)]
 
