@@ -1,5 +1,6 @@
 """At least once: the offset is committed after the work. Nothing is lost, something may be doubled.
 
+    headrace topics create orders
     python examples/at_least_once.py 127.0.0.1:9092
 
 Copies the lines of the topic ``orders`` to the file ``at-least-once.txt``.

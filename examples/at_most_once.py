@@ -1,5 +1,6 @@
 """At most once: the offset is committed before the work. Nothing is doubled, something may be lost.
 
+    headrace topics create orders
     python examples/at_most_once.py 127.0.0.1:9092
 
 Copies the lines of the topic ``orders`` to the file ``at-most-once.txt``.

@@ -1,5 +1,6 @@
 """Exactly once from topic to topic, results and offsets in one transaction: no loss, no double.
 
+    headrace topics create orders
     python examples/exactly_once.py 127.0.0.1:9092
 
 Reads ``orders``, writes each in capitals to ``shouted``. The offsets of what was read are committed

@@ -1,5 +1,6 @@
 """Strict order: one partition, acks=all, idempotence, one sender and one reader at a time.
 
+    headrace topics create ledger
     python examples/strict_order.py send 127.0.0.1:9092 < ledger.txt
     python examples/strict_order.py read 127.0.0.1:9092 --output copy.txt
 
