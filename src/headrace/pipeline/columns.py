@@ -1,7 +1,7 @@
 """Fetched record batches to Arrow columns, with no Python object per record.
 
-What one fetch brought is opened as a whole: the records sections of all its batches are laid
-behind each other into one buffer, and every step below works on all records of that buffer.
+What one fetch brought is opened together: the records sections of its batches are laid behind
+each other into one buffer, and every step below works on all records of that buffer.
 
     where records start   each record names its own length, so record n+1 is found through
                           record n. Many batches are walked at the same time, one step of all
@@ -15,7 +15,7 @@ behind each other into one buffer, and every step below works on all records of 
 A record-by-record reader costs 1.05 µs per row, this one about a quarter.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import cramjam
@@ -46,6 +46,7 @@ _PADDING = b"\0" * 16
 _WALK_TOGETHER_BATCHES_MIN = 48
 _WALK_TOGETHER_WASTE_MAX = 4
 _ZSTD_ROOM_SIZE = 8 << 20
+_PIECE_SIZE = 64 << 20
 
 
 def _two_byte_tables() -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int8], Ints]:
@@ -210,23 +211,37 @@ HEADERS_TYPE = pa.list_(
 )
 
 
-def open_sections(sections: Sequence[Section]) -> Records:
-    """All records of these batches, in order. BadBatch if their bytes are no records."""
+def open_sections(sections: Sequence[Section], piece_size: int = _PIECE_SIZE) -> Iterator[Records]:
+    """All records of these batches, in order. BadBatch if their bytes are no records.
+
+    In pieces of about that size uncompressed: well compressed, a fetch of megabytes is gigabytes.
+    """
     if any(section.header.magic < 2 for section in sections):
-        return _open_one_by_one(sections)
+        yield _open_one_by_one(sections)
+        return
+    piece: list[Section] = []
     parts: list[Any] = []
-    starts = np.empty(len(sections) + 1, dtype=np.int64)
     size = 0
-    for index, (header, batch) in enumerate(sections):
-        part = _uncompressed(header.codec, batch[RECORDS_AT:])
-        starts[index] = size
-        size += len(part)
+    for section in sections:
+        part = _uncompressed(section.header.codec, section.batch[RECORDS_AT:])
+        if piece and size + len(part) > piece_size:
+            yield _open_together(piece, parts)
+            piece, parts, size = [], [], 0
+        piece.append(section)
         parts.append(part)
-    starts[-1] = size
+        size += len(part)
+    if piece:
+        yield _open_together(piece, parts)
+
+
+def _open_together(sections: Sequence[Section], parts: list[Any]) -> Records:
+    """The records of these batches, whose records sections are these parts."""
+    starts = np.zeros(len(sections) + 1, dtype=np.int64)
+    np.cumsum([len(part) for part in parts], out=starts[1:])
+    size = int(starts[-1])
     if size > 0x7FFF_FFFF - len(_PADDING):
-        raise BadBatch(ErrorCode.INVALID_RECORD, f"{size} bytes of records in one fetch")
-    parts.append(_PADDING)
-    data = np.frombuffer(b"".join(parts), dtype=np.uint8)
+        raise BadBatch(ErrorCode.INVALID_RECORD, f"{size} bytes of records in one batch")
+    data = np.frombuffer(b"".join([*parts, _PADDING]), dtype=np.uint8)
     counts = np.array([header.record_count for header, _ in sections], dtype=np.int64)
     record_starts = _record_starts(data, starts, counts)
     base_offset = np.array([header.base_offset for header, _ in sections], dtype=np.int64)

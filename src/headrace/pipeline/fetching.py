@@ -76,9 +76,10 @@ class RangeReader:
     def __iter__(self) -> Iterator[Records]:
         for first_offset, sections in self.batches():
             # A fetch brings whole batches, with records before the position that was asked for.
-            records = open_sections(sections).within(first_offset, self._offset_end)
-            if records.size:
-                yield records
+            for piece in open_sections(sections):
+                records = piece.within(first_offset, self._offset_end)
+                if records.size:
+                    yield records
 
     def batches(self) -> Iterator[tuple[int, list[Section]]]:
         """Every batch with a record in the range, closed; several at a time, in order.

@@ -30,6 +30,12 @@ def section(batch):
     return Section(read_header(batch), memoryview(batch))
 
 
+def opened(sections):
+    """What fits into one piece."""
+    (records,) = open_sections(sections)
+    return records
+
+
 def rows_of(records):
     headers = records.headers()
     assert headers.validate(full=True) is None
@@ -62,7 +68,7 @@ def test_columns_hold_what_the_record_reader_finds(batches, codec):
         sections.append(section(a_batch(rows, base_offset, codec=codec)))
         base_offset += len(rows) + 3
 
-    found = rows_of(open_sections(sections))
+    found = rows_of(opened(sections))
 
     assert found == [record for _, batch in sections for record in iter_records(batch)]
 
@@ -79,7 +85,7 @@ def test_many_batches_are_walked_together_and_come_out_in_order(value_size):
         sections.append(section(a_batch(rows, base_offset)))
         base_offset += len(rows)
 
-    found = rows_of(open_sections(sections))
+    found = rows_of(opened(sections))
 
     assert found == [record for _, batch in sections for record in iter_records(batch)]
 
@@ -87,7 +93,7 @@ def test_many_batches_are_walked_together_and_come_out_in_order(value_size):
 def test_a_record_without_headers_has_null_and_not_an_empty_list():
     batch = a_batch([(0, None, b"a", []), (0, None, b"b", [("k", None)])])
 
-    assert open_sections([section(batch)]).headers().to_pylist() == [
+    assert opened([section(batch)]).headers().to_pylist() == [
         None,
         [{"key": "k", "value": None}],
     ]
@@ -96,7 +102,7 @@ def test_a_record_without_headers_has_null_and_not_an_empty_list():
 def test_append_time_is_the_time_of_every_record():
     batch = a_batch([(5, None, b"a", []), (9, None, b"b", [])], timestamp_type=1)
 
-    records = open_sections([section(batch)])
+    records = opened([section(batch)])
 
     assert records.timestamp_ms.tolist() == [9, 9]
     assert records.timestamp_type.tolist() == [1, 1]
@@ -106,7 +112,7 @@ def test_a_range_is_cut_inside_a_batch():
     batch = memoryview(a_batch([(0, None, b"%d" % n, []) for n in range(10)]))
     sifted = sift(batch, 3, 6, None)
 
-    records = open_sections(sifted.sections).within(3, 6)
+    records = opened(sifted.sections).within(3, 6)
 
     assert records.values().to_pylist() == [b"3", b"4", b"5"]
     assert sifted.next_offset == 10
@@ -165,8 +171,8 @@ def test_rolled_back_records_are_hidden_and_those_after_the_abort_are_not():
     committed = sift(data, 0, 100, [(1, 0)])
     everything = sift(data, 0, 100, None)
 
-    assert open_sections(committed.sections).values().to_pylist() == [b"kept", b"second try"]
-    assert open_sections(everything.sections).values().to_pylist() == [
+    assert opened(committed.sections).values().to_pylist() == [b"kept", b"second try"]
+    assert opened(everything.sections).values().to_pylist() == [
         b"lost",
         b"kept",
         b"second try",
@@ -185,7 +191,7 @@ def test_broken_bytes_are_refused_and_nothing_else_happens(noise, position, coun
     except BadBatch:
         expected = None
     try:
-        records = open_sections(sections)
+        records = opened(sections)
         found = records.values().to_pylist(), records.keys().to_pylist()
         records.headers()
     except (BadBatch, pa.ArrowInvalid):
@@ -214,7 +220,7 @@ def test_old_messages_are_read_one_by_one():
     message += zlib.crc32(body).to_bytes(4, "big") + body
     sifted = sift(memoryview(message), 0, 10, None)
 
-    records = open_sections(sifted.sections)
+    records = opened(sifted.sections)
 
     assert records.offset.tolist() == [5]
     assert records.timestamp_ms.tolist() == [1234]
@@ -224,7 +230,7 @@ def test_old_messages_are_read_one_by_one():
 
 
 def test_empty_keys_and_values_are_not_null():
-    records = open_sections([section(a_batch([(0, b"", b"", []), (0, None, None, [])]))])
+    records = opened([section(a_batch([(0, b"", b"", []), (0, None, None, [])]))])
 
     assert records.keys().to_pylist() == [b"", None]
     assert records.values().to_pylist() == [b"", None]
@@ -234,6 +240,20 @@ def test_empty_keys_and_values_are_not_null():
 def test_a_header_key_that_is_not_utf8_is_read_as_java_does():
     batch = a_batch([(1, None, b"v", [("AB", b"1"), ("b", None)])]).replace(b"AB", b"\xffB")
 
-    (found,) = open_sections([section(batch)]).headers().to_pylist()
+    (found,) = opened([section(batch)]).headers().to_pylist()
 
     assert found == [{"key": "\ufffdB", "value": b"1"}, {"key": "b", "value": None}]
+
+
+def test_batches_that_unfold_to_much_are_opened_in_pieces():
+    batches = [
+        a_batch([(1, None, b"x" * 1000, [])] * 3, base_offset=3 * number, codec=1)
+        for number in range(5)
+    ]
+
+    pieces = list(open_sections([section(batch) for batch in batches], piece_size=7_000))
+
+    assert [piece.offset.tolist() for piece in pieces] == [
+        [0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11], [12, 13, 14],
+    ]  # fmt: skip
+    assert all(value == b"x" * 1000 for piece in pieces for value in piece.values().to_pylist())

@@ -57,7 +57,7 @@ def test_a_column_that_is_never_null_may_be_declared_so():
 def test_a_time_beyond_every_timestamp_is_told_with_its_place(timestamp):
     schema = StructType([StructField("timestamp", TimestampType())])
     batch = build_batch([Record(0, 5, None, b"a"), Record(1, timestamp, None, b"b")])
-    records = open_sections([Section(read_header(batch), memoryview(batch))])
+    (records,) = open_sections([Section(read_header(batch), memoryview(batch))])
     assert records.timestamp_ms[1] == timestamp
 
     with pytest.raises(PipelineError, match="offset 1 of t-0 has the time"):
