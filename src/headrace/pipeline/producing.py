@@ -145,7 +145,12 @@ class BatchSender:
         """Sends to every broker that has no request under way and something to get."""
         chosen: dict[int, list[tuple[TopicPartition, _Waiting]]] = {}
         sizes: dict[int, int] = {}
+        # Not again before its answer, though its leader may have moved: the second answer would
+        # be taken for the next batch's.
+        awaited = {place for entries in self._under_way.values() for place, _ in entries}
         for place, queue in self._queues.items():
+            if place in awaited:
+                continue
             try:
                 leader = self._cluster.leader(*place)
             except (Refused, Disconnected) as failed:

@@ -99,6 +99,18 @@ def test_a_broker_that_left_the_cluster_before_it_answered_is_sent_to_again():
     assert brokers.stored == [(5, 0, 0)], "under the same number, in case it was stored"
 
 
+def test_a_batch_is_not_sent_to_a_new_leader_while_the_old_one_may_still_answer():
+    class Moving(Brokers):
+        def leader(self, topic, partition):
+            return 1 if self._waiting else 0  # it moves once a request is under way
+
+    brokers = Moving()
+    sender = BatchSender(brokers, Identity(5, 0))
+    sender.send(batches(0, 0))
+    sender.flush()
+    assert brokers.stored == [(5, 0, 0), (5, 1, 0)], "two answers for one batch hid the other one"
+
+
 def test_a_sender_that_fails_leaves_no_answer_to_the_next_user_of_a_connection():
     brokers = Brokers(ErrorCode.INVALID_RECORD)
     with pytest.raises(PipelineError), BatchSender(brokers, Identity(5, 0)) as sender:
