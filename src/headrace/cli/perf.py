@@ -265,7 +265,8 @@ def _send_all(
             continue
         producer.poll(0)
         now = time.perf_counter()
-        if rate and (ahead_s := started_at + number / rate - now) > 0:
+        # Each report ends a poll, so one poll alone would not wait long enough.
+        while rate and (ahead_s := started_at + number / rate - time.perf_counter()) > 0:
             producer.poll(ahead_s)
         if now - shown_at > _PROGRESS_INTERVAL_S:
             shown_at = now
