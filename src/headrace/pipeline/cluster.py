@@ -28,6 +28,8 @@ from headrace.wire import messages as m
 from headrace.wire.schema import Message
 
 EARLIEST, LATEST = -2, -1  # what ListOffsets takes in place of a timestamp
+_EARLIEST_LOCAL = -4
+_EARLIEST_LOCAL_SINCE_VERSION = 8
 NO_TOPIC_ID = bytes(16)
 _NEVER = float("-inf")
 _GROUP_BY_NAME_VERSION_MAX = 9
@@ -330,6 +332,24 @@ class Cluster:
         else:
             ask_for_the_rest()
         return found
+
+    def is_remote(self, place: TopicPartition, offset: int) -> bool:
+        """Whether the leader has moved this offset to remote storage (tiered storage).
+
+        Asked of the leader once; False from brokers that know no such thing.
+        """
+        leader = self.leader(*place)
+        version = self.connection(leader).version_of(m.ListOffsetsRequest)
+        if version < _EARLIEST_LOCAL_SINCE_VERSION:
+            return False
+        by_topic = {place.topic: [place]}
+        try:
+            found = self._list_offsets_of(leader, by_topic, {place: _EARLIEST_LOCAL}, False)
+        except Refused as refused:
+            if refused.retriable:
+                raise
+            return False
+        return offset < found[place]
 
     def _list_offsets_of(
         self,

@@ -242,13 +242,16 @@ class RangeReader:
         """An empty answer below the end: there is nothing yet, or nothing any more.
 
         The first is waited for. But if the broker itself shows offsets up to our end and has no
-        batch at or after our position, twice, then compaction has taken all of them.
+        batch at or after our position, twice, then compaction has taken all of them. Unless they
+        lie in remote storage: while that is slow, brokers answer so as well.
         """
         visible_end = last_stable_offset if self._settings.read_committed else high_watermark
         if visible_end < self._offset_end:
             return
         self._empty_answers += 1
-        if self._empty_answers >= _EMPTY_ANSWERS_AT_A_GAP:
+        if self._empty_answers < _EMPTY_ANSWERS_AT_A_GAP:
+            return
+        if not self._cluster.is_remote(self._place, self._position):
             self._position = self._offset_end
 
     def _refused(self, code: ErrorCode) -> list[Section]:
