@@ -88,7 +88,7 @@ class EmbeddedTree:
         # From here on only the worker thread touches these.
         self._connection: sqlite3.Connection
         self._zxid = 0
-        self._unsettled = True
+        self._unsettled = False
         self._node_watches: dict[str, list[Watch]] = {}
         self._children_watches: dict[str, list[Watch]] = {}
         self._woken: list[tuple[Watch, str]] = []
@@ -193,6 +193,7 @@ class EmbeddedTree:
             connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
             connection.execute("PRAGMA synchronous=NORMAL")
             (self._zxid,) = connection.execute("SELECT zxid FROM counter").fetchone()
+            self._unsettled = True  # not before: there would be nothing to settle it with
         except sqlite3.OperationalError as error:
             raise OSError(
                 f"the coordination tree {self._path} cannot be opened: {error}"
