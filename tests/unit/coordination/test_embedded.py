@@ -1,5 +1,6 @@
 """The embedded tree keeps ZooKeeper's rules, and what it acknowledged survives a kill."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.coordination import embedded
 from headrace.coordination.embedded import FILE_NAME, EmbeddedTree
 from headrace.coordination.tree import (
     ANY_VERSION,
@@ -227,6 +229,17 @@ async def test_only_plain_files_lie_in_the_folder(tmp_path):
         entries = list(tmp_path.iterdir())
         assert FILE_NAME in [entry.name for entry in entries]
         assert all(entry.is_file() for entry in entries)
+
+
+@in_loop
+async def test_a_machine_too_busy_to_open_it_at_once_opens_it_later(tmp_path):
+    tree = EmbeddedTree(tmp_path / FILE_NAME, asyncio.get_running_loop())
+    tree._thread.start()
+    tree._thread.join(4 * embedded._QUIET_SECONDS)
+    assert tree._thread.is_alive()
+    await tree._run(tree._open)
+    assert await tree.get("/") is not None
+    await tree.close()
 
 
 @in_loop
