@@ -190,9 +190,10 @@ def narrow(
         ends = {place: min(ends[place], bounds.offset_end) for place in places}
     else:
         ends = {place: ends[place] for place in places}
-    if bounds.since_ms is not None:
+    # Records without a time say -1, which a bound before 1970 lets pass; brokers cannot be asked.
+    if bounds.since_ms is not None and bounds.since_ms >= 0:
         found = cluster.list_offsets(
-            dict.fromkeys(places, max(0, bounds.since_ms)), read_committed=read_committed
+            dict.fromkeys(places, bounds.since_ms), read_committed=read_committed
         )
         # No record is that young: nothing can pass, of what was there when the ends were taken.
         starts = {

@@ -110,6 +110,19 @@ def test_a_lower_bound_in_time_is_exact():
     assert narrowed(Bounds(since_ms=500)) == ({A0: 50, B0: 50}, {A0: 1000, B0: 50})
 
 
+def test_a_lower_bound_before_1970_lets_records_without_a_time_pass():
+    class Timeless(Brokers):
+        def list_offsets(self, wanted, *, read_committed):
+            return dict.fromkeys(wanted, 7)  # the first record that has a time
+
+    bounds = Bounds(since_ms=-500)
+    starts, _ = narrow(
+        bounds, {A0: 0}, {A0: 9}, Timeless("CreateTime"), read_committed=False, disorder_ms=None
+    )
+
+    assert starts == {A0: 0}
+
+
 def test_a_time_that_no_record_reaches_leaves_nothing():
     starts, ends = narrowed(Bounds(since_ms=10_000_001))
 
