@@ -79,7 +79,7 @@ class Cleaned(NamedTuple):
 
 
 class ChildDied(Exception):
-    """The child ended without saying that it was done, nor why not: killed, or a bug in it."""
+    """The child could not be started, or ended without a word: killed, or a bug in it."""
 
 
 class Compaction:
@@ -112,7 +112,7 @@ class Compaction:
                 except Corrupt as damage:
                     self._give_up(log, damage)
                 except OSError as error:
-                    log.directory.failed(error)
+                    log.directory.partition_failed(error)
                 else:
                     candidates[log] = dirt, log.config.min_cleanable_dirty_ratio
         chosen = dirtiest(candidates)
@@ -141,7 +141,7 @@ class Compaction:
             self._give_up(log, damage)
         except OSError as error:
             if not log.closed:
-                log.directory.failed(error)
+                log.directory.partition_failed(error)
         return None
 
     def _give_up(self, log: Log, damage: Corrupt) -> None:
@@ -198,16 +198,7 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
         dirt.clean_size + dirt.dirty_size,
     )
     cut_count = log.cut_count
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-P",  # the folder that the broker was started in is not a place to import from
-        "-m",
-        "headrace.storage.cleaner",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env=child_environment(),
-        limit=_EVENT_SIZE_MAX,
-    )
+    child = await _start_child(log)
     try:
         done, size_before, size_after = await _follow(log, job, child, cut_count)
     finally:
@@ -248,6 +239,22 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
             done["batches_unreadable"],
         )
     return result
+
+
+async def _start_child(log: Log) -> asyncio.subprocess.Process:
+    try:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # the folder that the broker was started in is not a place to import from
+            "-m",
+            "headrace.storage.cleaner",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=child_environment(),
+            limit=_EVENT_SIZE_MAX,
+        )
+    except (OSError, RuntimeError) as limit:  # too many processes or threads: no fault of the disk
+        raise ChildDied(f"no process to compact {log.topic_partition}: {limit}") from limit
 
 
 async def _follow(

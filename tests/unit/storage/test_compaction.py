@@ -1,6 +1,7 @@
 """Compaction of live logs by a real child process: what goes, what stays, what it survives."""
 
 import asyncio
+import errno
 import json
 import os
 import struct
@@ -385,6 +386,43 @@ def test_a_child_that_dies_is_told_from_one_that_is_done(
     monkeypatch.setattr(compaction.sys, "executable", "/bin/false")
     with pytest.raises(ChildDied):
         asyncio.run(clean(log, dirt, SETTINGS, NOW))
+    assert compact(log) is None
+    assert log.directory.offline is None
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+        RuntimeError("can't start new thread"),
+    ],
+)
+def test_a_system_that_gives_no_process_costs_a_round_and_no_disk(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, limit: Exception
+) -> None:
+    log = disk.log()
+    put(log, 200)
+
+    async def refused(*_, **__):
+        raise limit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "create_subprocess_exec", refused)
+        assert compact(log) is None
+    assert log.directory.offline is None
+    assert compact(log) is not None
+
+
+def test_a_file_that_the_child_may_not_read_costs_no_disk(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = disk.log()
+    put(log, 200)
+
+    async def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(compaction, "_follow", refused)
     assert compact(log) is None
     assert log.directory.offline is None
 
