@@ -7,10 +7,14 @@ clean mark. A bug while records are being written ends the broker without that m
 """
 
 import asyncio
+import errno
 import logging
+import os
 import random
 import socket
+import threading
 from collections.abc import Coroutine, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +40,14 @@ from headrace.net.buffers import BufferPool
 from headrace.net.listener import ConnectionLimits, CreationRate, Listener
 from headrace.net.outbox import Outbox
 from headrace.net.polling import ready_counter
+from headrace.storage.background import MORE_THREADS
 from headrace.storage.checkpoint import META_PROPERTIES, read_properties
 from headrace.storage.directory import LogDirectory, Logs
 
 _log = logging.getLogger(__name__)
 
 _DEFAULT_NODE_ID = 1
+_THREAD_COUNT = min(32, (os.cpu_count() or 1) + 4)  # as many as asyncio would take in time
 _REQUEST_MEMORY_MIN = 256 << 20
 _STOP_GRACE_S = 0.5
 # Smaller wakes the loop too often; one that the kernel grows leaves the processor's cache, and
@@ -108,6 +114,7 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.dispatch = Dispatch(self)
         try:
+            self._take_threads()
             self._take_addresses()
             self._lock_logs()
             # A task of its own, so that a failure elsewhere can end a start that waits.
@@ -125,6 +132,20 @@ class Broker:
         self.moves.resume()
         for listener in self._listeners:
             listener.accept_from_now_on(self.loop)
+
+    def _take_threads(self) -> None:
+        """All now: one that cannot be had later would stop the broker in the middle of its work."""
+        executor = ThreadPoolExecutor(_THREAD_COUNT, thread_name_prefix="headrace")
+        let_go = threading.Event()
+        try:
+            for _ in range(_THREAD_COUNT):
+                executor.submit(let_go.wait)  # keeps its thread busy, so the next gets another
+        except RuntimeError as refusal:
+            executor.shutdown(wait=False)
+            raise OSError(errno.EAGAIN, f"{refusal}. {MORE_THREADS}") from refusal
+        finally:
+            let_go.set()
+        self.loop.set_default_executor(executor)
 
     def _take_addresses(self) -> None:
         """Bind before anything else: a taken port should cost no recovery."""
@@ -441,14 +462,16 @@ class Broker:
         self._close_links()
 
     async def _end_failed(self) -> None:
-        if self._chores is not None:
-            await self._chores.stop()
-        await self.moves.crash()
-        await self._cancel_tasks()
-        await self.dispatch.producing.close()
-        await self.control.close()
-        self.logs.abandon()
-        self._stopped.set()
+        try:
+            if self._chores is not None:
+                await self._chores.stop()
+            await self.moves.crash()
+            await self._cancel_tasks()
+            await self.dispatch.producing.close()
+            await self.control.close()
+        finally:
+            self.logs.abandon()
+            self._stopped.set()
 
 
 def owner_of(paths: Iterable[Path]) -> int | None:

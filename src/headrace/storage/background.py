@@ -19,9 +19,14 @@ log = logging.getLogger(__name__)
 
 Job = Callable[[], None]
 
+MORE_THREADS = "Raise the limit on processes and threads (ulimit -u, or pids of the container)"
+
 
 class Background:
-    """Runs jobs in order of their time; the thread starts with the first one."""
+    """Runs jobs in order of their time; the thread starts with the first one.
+
+    If the system gives none, the jobs wait, and each that comes tries again.
+    """
 
     def __init__(self, on_bug: Callable[[Exception], None]) -> None:
         self._on_bug = on_bug
@@ -39,11 +44,17 @@ class Background:
             self._count += 1
             heapq.heappush(self._jobs, (time.monotonic() + delay_ms / 1000, self._count, job))
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="headrace-storage", daemon=True
-                )
-                self._thread.start()
+                self._start()
             self._changed.notify()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name="headrace-storage", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as refusal:
+            log.error("files are flushed and deleted later: %s. %s", refusal, MORE_THREADS)
+        else:
+            self._thread = thread
 
     def close(self) -> None:
         """Run what is due, drop the rest, end the thread."""

@@ -1,6 +1,7 @@
 """A start or a stop that fails half-way ends, says why, and leaves nothing behind."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -10,6 +11,11 @@ from headrace.model.config import BrokerConfig
 
 def a_config(folder):
     return BrokerConfig.parse({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)})
+
+
+async def starts_and_stops(broker):
+    await broker.start()
+    await broker.stop()
 
 
 def test_a_failure_while_the_start_waits_ends_the_start(tmp_path, monkeypatch):
@@ -26,13 +32,7 @@ def test_a_failure_while_the_start_waits_ends_the_start(tmp_path, monkeypatch):
         await asyncio.wait_for(broker.stop(), 10)
 
     asyncio.run(body())
-    again = Broker(a_config(tmp_path))
-
-    async def starts_and_stops():
-        await again.start()
-        await again.stop()
-
-    asyncio.run(starts_and_stops())
+    asyncio.run(starts_and_stops(Broker(a_config(tmp_path))))
 
 
 def test_whoever_waits_for_a_stop_that_fails_does_not_wait_for_ever(tmp_path, monkeypatch):
@@ -43,5 +43,51 @@ def test_whoever_waits_for_a_stop_that_fails_does_not_wait_for_ever(tmp_path, mo
         with pytest.raises(ZeroDivisionError):
             await broker.stop()
         await asyncio.wait_for(broker.wait_stopped(), 10)
+
+    asyncio.run(body())
+
+
+def test_whoever_waits_for_the_end_after_a_failure_does_not_wait_for_ever(tmp_path, monkeypatch):
+    async def body():
+        broker = Broker(a_config(tmp_path))
+        await broker.start()
+        close = broker.control.close
+
+        async def fails():
+            await close()
+            raise ZeroDivisionError("while ending")
+
+        monkeypatch.setattr(broker.control, "close", fails)
+        broker.fail(ZeroDivisionError("at first"))
+        await asyncio.wait_for(broker.wait_stopped(), 10)
+        assert str(broker.failure) == "at first"
+
+    asyncio.run(body())
+    asyncio.run(starts_and_stops(Broker(a_config(tmp_path))))
+
+
+def refused(thread):
+    raise RuntimeError("can't start new thread")
+
+
+def test_a_system_that_gives_no_threads_is_told_of_at_the_start(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(OSError, match="ulimit -u"):
+            asyncio.run(starts_and_stops(Broker(a_config(tmp_path))))
+    asyncio.run(starts_and_stops(Broker(a_config(tmp_path))))
+
+
+def test_once_started_a_broker_needs_no_more_threads(tmp_path, monkeypatch):
+    async def body():
+        broker = Broker(a_config(tmp_path))
+        await broker.start()
+        broker.logs.directories[0].later(0, lambda: None)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refused)
+            all_at_once = threading.Barrier(5)
+            await asyncio.gather(*(asyncio.to_thread(all_at_once.wait, 10) for _ in range(5)))
+            await broker.stop()
+        assert broker.failure is None
 
     asyncio.run(body())

@@ -11,6 +11,7 @@ import pytest
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import TopicId, TopicPartition
 from headrace.storage import checkpoint
+from headrace.storage.background import Background
 from headrace.storage.directory import Logs
 from tests.fakes.logs import NOW, ORDERS, ORDERS_ID, Disk, append, batch, fill, read_all, settings
 
@@ -438,6 +439,22 @@ def test_a_bug_in_a_job_is_told_and_the_jobs_behind_it_run(tmp_path):
     assert done.wait(10)
     assert [type(bug) for bug in bugs] == [ZeroDivisionError]
     logs.abandon()
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again_with_the_next_job(monkeypatch, caplog):
+    done = threading.Event()
+    background = Background(lambda error: None)
+
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        background.later(0, done.set)
+    assert not done.is_set() and "can't start new thread" in caplog.text
+    background.later(0, lambda: None)
+    assert done.wait(10)
+    background.close()
 
 
 def test_a_worker_of_our_own_runs_jobs_and_ends(tmp_path):
