@@ -206,6 +206,35 @@ def test_the_demo_on_a_taken_port_says_so_in_one_line(start):
     assert len(err.splitlines()) == 1 and "Errno" not in err
 
 
+def test_a_closed_terminal_ends_it_cleanly_unless_nohup_says_otherwise(start, tmp_path):
+    ready = tmp_path / "ready"
+    process = start("serve", "--listen", "0", "--ready-file", str(ready))
+    wait_for(ready, process)
+    process.send_signal(signal.SIGHUP)
+    assert ended(process)[0] == 0
+    assert (tmp_path / "headrace-data" / ".kafka_cleanshutdown").exists()
+
+    ready.unlink()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does; a child inherits it
+    try:
+        process = start("serve", "--listen", "0", "--ready-file", str(ready))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    address = wait_for(ready, process)
+    process.send_signal(signal.SIGHUP)
+    assert is_served(address)
+
+
+def test_it_serves_though_nobody_reads_what_it_prints(start, tmp_path):
+    process = start("serve", "--listen", "0", "--ready-file", "ready")
+    process.stdout.close()
+    process.stdout = None
+    assert is_served(wait_for(tmp_path / "ready", process))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(LIMIT_S) == 0
+    assert (tmp_path / "headrace-data" / ".kafka_cleanshutdown").exists()
+
+
 def test_a_second_signal_ends_it_at_once(environment, tmp_path):
     program = (
         "import asyncio, os, signal, headrace.broker.app as app\n"
@@ -266,7 +295,7 @@ def test_the_demo_says_what_its_spark_job_misses_and_shows_the_node_alone(
     assert text.count("good morning") == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_demo_keeps_serving_when_asked_and_leaves_nothing_behind(start, tmp_path, number):
     process = start(
         "demo", "--keep-serving", "--listen", "127.0.0.1:0",

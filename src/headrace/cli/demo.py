@@ -67,8 +67,9 @@ def demo(
     """
     if keep_serving is None:
         keep_serving = output.is_terminal()
-    # Told to end, it ends as with Ctrl-C, so that the temporary folder goes too.
+    # Told to end, or left alone by its terminal, it ends as with Ctrl-C: the folder goes too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as temporary:
         folder = Path(temporary) / "log" if data is None else data.absolute()
         # Not inside the log's folder: Kafka would refuse to start on it.

@@ -59,8 +59,8 @@ Options:
                          and 'headrace stop' ends it.
   -h, --help             Show this message and exit.
 
-  Ctrl-C and SIGTERM end it cleanly; a second one at once. The exit status is 0 after a clean
-  end, 1 when it could not start or failed, 2 for wrong options or settings.
+  Ctrl-C, SIGTERM and SIGHUP end it cleanly; a second one at once. The exit status is 0 after a
+  clean end, 1 when it could not start or failed, 2 for wrong options or settings.
 
 Example:
   headrace serve
@@ -255,7 +255,10 @@ async def _serve(
             os._exit(128 + number)
         stop_asked.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    ends = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it is
+        ends.append(signal.SIGHUP)
+    for number in ends:
         loop.add_signal_handler(number, on_signal, number)
     try:
         await broker.start()
@@ -281,7 +284,10 @@ async def _serve(
                 raise output.CommandFailed(
                     f"--ready-file {ready_file}: {failure.strerror}"
                 ) from None
-        output.line(f"Headrace {__version__} serves {address}{_reach(config)}, data in {folder}")
+        try:
+            output.line(_told(address, config))
+        except output.ReaderGone:
+            output.abandon_stdout()  # clients need us, whether or not somebody reads this
         await _until_stopped(broker, stop_asked)
     if broker.failure is not None:
         raise output.CommandFailed(f"the broker failed: {broker.failure}")
@@ -351,20 +357,18 @@ def _detach(
     address = ready.read_text().strip()
     if ready_file is None:
         ready.unlink()
-    output.line(
-        f"Headrace {__version__} serves {address}{_reach(config)}, data in {folder}, "
-        f"process {child.pid}, log in {log_path}"
-    )
+    output.line(f"{_told(address, config)}, process {child.pid}, log in {log_path}")
     # It outlives us on purpose: without this, Python would warn about it at exit.
     child.returncode = output.DONE
     return output.DONE
 
 
-def _reach(config: BrokerConfig) -> str:
-    """The address we print is for clients here; that others come in as well must be said."""
-    if any(listener.host in ("", "0.0.0.0", "::") for listener in config.listeners):
-        return " and every other address of this machine"
-    return ""
+def _told(address: str, config: BrokerConfig) -> str:
+    # The address is for clients here; that others come in as well must be said.
+    everywhere = any(listener.host in ("", "0.0.0.0", "::") for listener in config.listeners)
+    reach = " and every other address of this machine" if everywhere else ""
+    folders = ", ".join(str(Path(folder).absolute()) for folder in config.list("log.dirs"))
+    return f"Headrace {__version__} serves {address}{reach}, data in {folders}"
 
 
 def _read_file(path: Path) -> dict[str, str]:

@@ -119,7 +119,14 @@ def test_an_address_to_listen_everywhere_is_told_as_one_to_connect_to():
 )
 def test_who_listens_everywhere_says_so(listen, everywhere):
     options = serve.parsed_options(["--listen", listen])
-    assert ("every other address" in serve._reach(serve.built_config(options))) == everywhere
+    line = serve._told("127.0.0.1:9092", serve.built_config(options))
+    assert ("every other address" in line) == everywhere
+
+
+def test_all_folders_are_named_from_the_root(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = serve.built_config(serve.parsed_options(["-X", "log.dirs=a,b"]))
+    assert serve._told("host:1", config).endswith(f"data in {tmp_path}/a, {tmp_path}/b")
 
 
 def test_a_ready_file_appears_whole(tmp_path):
