@@ -105,7 +105,12 @@ def parse_schema(text: str) -> Node:
         schema = json.loads(text)
     except ValueError:
         schema = text.strip()  # a primitive type may stand there by its bare name
-    return _Parser().node(schema, "", 0)
+    try:
+        return _Parser().node(schema, "", 0)
+    except (KeyError, TypeError, ValueError, AttributeError) as broken:
+        raise BadOption(
+            f"no Avro schema: {text[:200]} ({type(broken).__name__}: {broken})"
+        ) from broken
 
 
 class _Parser:

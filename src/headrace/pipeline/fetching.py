@@ -70,6 +70,7 @@ class RangeReader:
         self._leader: int | None = None
         self._bytes_per_offset = 0.0
         self._empty_answers = 0
+        self._visible_end = 0
         self._loss_seen_at: float | None = None
         self.bytes_fetched = 0
 
@@ -128,13 +129,21 @@ class RangeReader:
                 give_up_at = self._deadline()
                 pause_ms = self._cluster.settings.retry_backoff_ms
             elif time.monotonic() > give_up_at:
-                raise PipelineError(
-                    f"{self._place} brought nothing at offset {first_offset} within "
-                    f"{self._settings.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs), "
-                    f"although it was to be read up to {self._offset_end}"
-                )
+                self._give_up()
             if sections:
                 yield first_offset, sections
+
+    def _give_up(self) -> None:
+        """The brokers answer, but nothing came. Offsets that they do not have are loss."""
+        what = (
+            f"{self._place} brought nothing at offset {self._position} within "
+            f"{self._settings.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs), although it was "
+            f"to be read up to {self._offset_end}"
+        )
+        if self._position < self._visible_end:
+            raise PipelineError(what)
+        report_loss(self._settings.fail_on_data_loss, f"{what}; it ends at {self._visible_end}")
+        self._position = self._offset_end
 
     def _deadline(self) -> float:
         return time.monotonic() + self._settings.poll_timeout_ms / 1000
@@ -245,8 +254,9 @@ class RangeReader:
         batch at or after our position, twice, then compaction has taken all of them. Unless they
         lie in remote storage: while that is slow, brokers answer so as well.
         """
-        visible_end = last_stable_offset if self._settings.read_committed else high_watermark
-        if visible_end < self._offset_end:
+        read_committed = self._settings.read_committed
+        self._visible_end = last_stable_offset if read_committed else high_watermark
+        if self._visible_end < self._offset_end:
             return
         self._empty_answers += 1
         if self._empty_answers < _EMPTY_ANSWERS_AT_A_GAP:

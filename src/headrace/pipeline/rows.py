@@ -81,6 +81,8 @@ def default_schema(options: SourceOptions) -> StructType | str:
     if value.name:
         columns["value"] = _value_ddl(options)
         if value.on_bad == "column":
+            if value.bad_column.lower() in (name.lower() for name in KAFKA_COLUMNS):
+                raise BadOption(f"value.bad.column: there is a column {value.bad_column!r} already")
             columns[value.bad_column] = f"STRUCT<{BAD_FIELDS}>"
     if options.columns:
         unknown = [name for name in options.columns if name not in columns]
@@ -103,7 +105,13 @@ def _value_ddl(options: SourceOptions) -> str:
             "with .schema(…) whose column value is a struct"
         )
     if value.schema.lstrip().startswith("{"):
-        return StructType.fromJson(json.loads(value.schema)).simpleString()
+        try:
+            return StructType.fromJson(json.loads(value.schema)).simpleString()
+        except (ValueError, KeyError, TypeError, AttributeError) as broken:
+            raise BadOption(
+                f"value.schema is neither DDL nor a StructType as JSON: {value.schema[:200]!r} "
+                f"({type(broken).__name__}: {broken})"
+            ) from broken
     return f"STRUCT<{value.schema}>"
 
 

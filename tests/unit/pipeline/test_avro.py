@@ -185,6 +185,12 @@ def test_a_writers_fields_are_fitted_to_the_columns_by_name():
         '["null", "int", "string"]',
         '{"type": "record", "name": "R", "fields": [{"name": "r", "type": "R"}]}',
         "{}",
+        '{"type": "record", "name": "R"}',
+        '{"type": "record", "name": "R", "fields": [{"nam": "x", "type": "int"}]}',
+        '{"type": "record", "name": "R", "fields": [1]}',
+        '{"type": "enum", "name": "E"}',
+        '{"type": "fixed", "name": "F", "size": "x"}',
+        '{"type": "bytes", "logicalType": "decimal"}',
     ],
 )
 def test_a_schema_that_cannot_be_columns_is_refused(schema):

@@ -7,6 +7,7 @@ import pytest
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.cluster import NO_TOPIC_ID, ClientSettings, Cluster, TopicPicture
+from headrace.pipeline.failures import DataLost, PipelineError
 from headrace.pipeline.fetching import RangeReader
 from headrace.pipeline.offsets import Range
 from headrace.pipeline.options import FetchSettings
@@ -43,7 +44,10 @@ class Tiered(Cluster):
 
     def receive(self, kind, *, timeout_s):
         self._empty_answers -= 1
-        records = b"" if self._empty_answers >= 0 else build_batch([Record(0, 1, None, b"v")])
+        asked = self._request.topics[0].partitions[0].fetch_offset
+        records = build_batch([Record(0, 1, None, b"v")])
+        if self._empty_answers >= 0 or asked > 0:
+            records = b""
         return SimpleNamespace(
             error_code=0,
             responses=[
@@ -65,8 +69,9 @@ class Tiered(Cluster):
         return kind(topics=[kind.ListOffsetsTopicResponse(name="t", partitions=[partition])])
 
 
-def values(cluster):
-    reader = RangeReader(cluster, Range(PLACE, 0, 1), NO_TOPIC_ID, FetchSettings())
+def values(cluster, offset_end=1, **settings):
+    range_ = Range(PLACE, 0, offset_end)
+    reader = RangeReader(cluster, range_, NO_TOPIC_ID, FetchSettings(**settings))
     return [value for records in reader for value in records.values().to_pylist()]
 
 
@@ -77,3 +82,18 @@ def test_what_lies_in_slow_remote_storage_is_waited_for():
 @pytest.mark.parametrize("cluster", [{"first_local": 0}, {"first_local": 1, "version": 7}])
 def test_nothing_on_the_leaders_own_disk_is_a_gap(cluster):
     assert values(Tiered(**cluster)) == []
+
+
+def test_an_end_that_the_log_does_not_reach_is_loss():
+    cluster = Tiered(first_local=0, empty_answers=0)
+
+    with pytest.raises(DataLost, match="was to be read up to 5; it ends at 1"):
+        values(cluster, 5, poll_timeout_ms=1)
+    assert values(cluster, 5, poll_timeout_ms=1, fail_on_data_loss=False) == [b"v"]
+
+
+def test_what_is_there_and_does_not_come_is_never_passed_over():
+    cluster = Tiered(first_local=1, empty_answers=1 << 30)
+
+    with pytest.raises(PipelineError, match="brought nothing at offset 0"):
+        values(cluster, poll_timeout_ms=1, fail_on_data_loss=False)

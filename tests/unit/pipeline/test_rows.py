@@ -14,7 +14,7 @@ from headrace.model.ids import TopicPartition
 from headrace.pipeline.columns import Section, open_sections
 from headrace.pipeline.failures import BadOption, PipelineError
 from headrace.pipeline.options import ValueFormat, parse_source
-from headrace.pipeline.rows import RowBuilder, check_schema
+from headrace.pipeline.rows import RowBuilder, check_schema, default_schema
 from headrace.records.batch import read_header
 from headrace.records.record import Record, build_batch
 
@@ -45,6 +45,20 @@ N_NOT_NULL = StructType([StructField("n", LongType(), nullable=False)])
 def test_a_column_that_may_be_null_cannot_be_declared_otherwise(options, field, named):
     with pytest.raises(BadOption, match=f"{named} declared NOT NULL"):
         check_schema(StructType([field]), parse_source(options, streaming=False))
+
+
+@pytest.mark.parametrize("schema", ['{"type":', '{"type":"struct"}', '{"fields":[1]}'])
+def test_a_schema_that_is_no_json_of_a_struct_is_refused_by_the_name_of_its_option(schema):
+    with pytest.raises(BadOption, match="value.schema is neither DDL nor a StructType"):
+        default_schema(parse_source({**JSON, "value.schema": schema}, streaming=False))
+
+
+@pytest.mark.parametrize("name", ["key", "Offset"])
+def test_the_column_of_bad_records_does_not_take_the_place_of_another(name):
+    options = {**JSON, "value.bad": "column", "value.bad.column": name}
+
+    with pytest.raises(BadOption, match="value.bad.column: there is a column"):
+        default_schema(parse_source(options, streaming=False))
 
 
 def test_a_column_that_is_never_null_may_be_declared_so():
