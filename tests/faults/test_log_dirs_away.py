@@ -287,3 +287,22 @@ def test_a_log_file_that_becomes_a_folder_under_a_running_broker_costs_one_parti
         with RawClient(broker.bootstrap_servers) as client:
             assert client.fetch("orders", 1).error_code == 0, "the second segment is sound"
             assert client.produce("orders", A_RECORD, partition=1).error_code == 0
+
+
+@pytest.mark.parametrize("kind", ["index", "log"])
+def test_a_file_that_cannot_be_flushed_costs_one_partition(tmp_path, kind):
+    """The index is met when its entries are saved, the log when it is fsynced."""
+    config = {"log.flush.interval.messages": 1, "log.index.interval.bytes": 0}
+    with (
+        Broker(config=config, data=tmp_path, topics={"t": 1, "u": 1}) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
+        assert client.produce("t", A_RECORD).error_code == 0
+        file = tmp_path / "t-0" / f"{0:020d}.{kind}"
+        file.rename(file.with_name("aside"))
+        file.mkdir()
+        assert client.produce("t", A_RECORD).error_code == STORAGE_ERROR
+        assert client.produce("u", A_RECORD).error_code == 0
+        file.rmdir()
+        file.with_name("aside").rename(file)
+        assert client.produce("t", A_RECORD).error_code == 0

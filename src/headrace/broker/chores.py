@@ -134,7 +134,7 @@ class Chores:
                 try:
                     await replica.log.flush()
                 except OSError as error:
-                    replica.log.directory.failed(error)
+                    replica.log.directory.partition_failed(error)
 
     async def _checkpoint(self) -> None:
         async for replica in self._leading():

@@ -310,7 +310,7 @@ class Replicas:
                 try:
                     await log.flush()
                 except OSError as error:
-                    log.directory.failed(error)
+                    log.directory.partition_failed(error)
             if log.recovery_point < offset_end:
                 failed[replica] = Rejected(
                     ErrorCode.KAFKA_STORAGE_ERROR,

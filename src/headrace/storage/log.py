@@ -62,6 +62,7 @@ from headrace.records.batch import (
 from headrace.storage import checkpoint, recovery, time_lookup
 from headrace.storage.disk import LogDirectory
 from headrace.storage.files import (
+    ONE_FILE_ERRNOS,
     TRANSIENT_ERRNOS,
     FileSlice,
     OpenFile,
@@ -1102,6 +1103,8 @@ class Log:
         except OSError as error:
             if error.errno in TRANSIENT_ERRNOS:
                 log.warning("%s was not flushed: %s", self.topic_partition, error)
+            elif error.errno in ONE_FILE_ERRNOS:
+                directory.partition_failed(error)  # it could not be opened
             else:
                 # The kernel may have dropped the pages: a second fsync proves nothing.
                 directory.take_offline(f"fsync failed: {error}")
