@@ -65,6 +65,10 @@ class Broker:
         self._runner: _Thread | _Process | None = None
         self._port = 0
 
+    def __repr__(self) -> str:  # pytest shows it beside a test that failed
+        place = self.bootstrap_servers if self._runner is not None else "not running"
+        return f"<headrace.testing.Broker {place}, data in {self._data}>"
+
     # --- life ----------------------------------------------------------------
 
     def start(self) -> "Broker":

@@ -29,6 +29,13 @@ def test_a_topic_that_cannot_be_made_ends_the_start_and_the_broker(process):
         pass
 
 
+def test_a_broker_says_where_it_is_and_where_its_files_lie(tmp_path):
+    broker = Broker(data=tmp_path / "data")
+    assert repr(broker) == f"<headrace.testing.Broker not running, data in {tmp_path}/data>"
+    with broker:
+        assert f"Broker {broker.bootstrap_servers}, data in {tmp_path}" in repr(broker)
+
+
 def test_one_name_is_not_taken_for_a_list_of_letters():
     with pytest.raises(TypeError, match=r"topics=\['orders'\]"):
         Broker(topics="orders")
