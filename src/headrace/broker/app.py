@@ -398,7 +398,7 @@ class Broker:
         """Answers that are made get a moment to leave; idle connections are not waited for."""
         give_up_at = self.loop.time() + _STOP_GRACE_S
         for link in self.limits.links:
-            link.mute(True)  # what a client still sends would keep it busy for ever
+            link.mute()  # what a client still sends would keep it busy for ever
         while self.loop.time() < give_up_at:
             busy = [link for link in self.limits.links if not link.idle]
             if not busy and not self._tasks:

@@ -198,12 +198,6 @@ class Replicas:
     def of_topic(self, topic: str) -> list[Replica]:
         return list(self._by_name.get(topic, {}).values())
 
-    def topic_name(self, topic_id: TopicId) -> str | None:
-        partitions = self._by_id.get(topic_id)
-        if not partitions:
-            return None
-        return next(iter(partitions.values())).topic_partition.topic
-
     def __iter__(self) -> Iterator[Replica]:
         for partitions in self._by_name.values():
             yield from partitions.values()

@@ -221,13 +221,11 @@ class Link:
     def close_when_sent(self) -> None:
         """Handle nothing further, and close once what was answered has left."""
         self._close_when_sent = True
-        self._muted = True
+        self.mute()
 
-    def mute(self, muted: bool) -> None:
-        """Stop or go on handling what this client sends (quotas, authentication)."""
-        self._muted = muted
-        if not muted and not self._in_turn:
-            self._loop.call_soon(self._resume)
+    def mute(self) -> None:
+        """Handle nothing further of what this client sends."""
+        self._muted = True
 
     # --- reading -------------------------------------------------------------
 
@@ -369,7 +367,7 @@ class Link:
     def _update_reading(self) -> None:
         buffer = self._buffer
         full = buffer is not None and self._filled_to == len(buffer.view)
-        wanted = not full and not (self._close_when_sent and self._muted)
+        wanted = not full and not self._close_when_sent
         if wanted and not self._reading:
             self._loop.add_reader(self._fd, self._readable)
         elif not wanted and self._reading:
@@ -471,7 +469,7 @@ class Link:
 
     @property
     def idle(self) -> bool:
-        """Nothing is being answered and no request is half received."""
+        """Nothing is being answered; a request may be half received."""
         return not self._slots and not self._out
 
     def close(self) -> None:

@@ -422,10 +422,6 @@ class Logs:
     def _online(self) -> list[LogDirectory]:
         return [each for each in self.directories if each.offline is None]
 
-    def offline(self, directory: LogDirectory, reason: str) -> None:
-        """Take a folder out of service with all its partitions."""
-        directory.take_offline(reason)
-
     def unreadable(self, path: str, error: OSError) -> None:
         """Judge an error met in a partition's file by somebody who knows no more than its path."""
         for directory in self.directories:

@@ -337,7 +337,7 @@ def test_a_folder_that_fails_goes_offline_alone(disk, monkeypatch):
     told = []
     disk.logs.on_offline = told.append
     broken = disk.log(names[0])
-    disk.logs.offline(broken.directory, "tested")
+    broken.directory.take_offline("tested")
     assert told == [broken.directory]
     assert (broken.offline, disk.log(names[1]).offline) == ("tested", None)
     append(disk.log(names[1]), batch(b"y"))
@@ -351,7 +351,7 @@ def test_a_folder_that_fails_goes_offline_alone(disk, monkeypatch):
 
 def test_without_any_folder_left_nothing_is_made(disk):
     for directory in disk.logs.directories:
-        disk.logs.offline(directory, "tested")
+        directory.take_offline("tested")
     with pytest.raises(Rejected) as caught:
         disk.logs.create(ORDERS, ORDERS_ID, settings())
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
