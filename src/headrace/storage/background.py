@@ -2,12 +2,15 @@
 
 Its jobs release the GIL in system calls; nothing that loops over records in
 Python belongs here, since it would hold up the event loop. That is for child
-processes, which get their environment here.
+processes, which are started here.
 """
 
+import asyncio
+import errno
 import heapq
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -81,6 +84,23 @@ class Background:
             except Exception as error:  # a bug; the jobs behind it have done no wrong
                 log.error("a background job on files met a bug", exc_info=error)
                 self._on_bug(error)
+
+
+async def start_child(module: str, *, line_size_max: int = 1 << 16) -> asyncio.subprocess.Process:
+    """``python -m module``, to be talked to; OSError if the system gives no more processes."""
+    try:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # the folder that the broker was started in is not a place to import from
+            "-m",
+            module,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=child_environment(),
+            limit=line_size_max,
+        )
+    except RuntimeError as refusal:  # there is no thread to wait for its end with
+        raise OSError(errno.EAGAIN, str(refusal)) from refusal
 
 
 def child_environment() -> dict[str, str]:

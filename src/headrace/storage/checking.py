@@ -9,13 +9,12 @@ the spot, which takes less time than asking.
 import asyncio
 import json
 import logging
-import sys
 from contextlib import suppress
 
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.records.batch import NO_CODEC, BadBatch, read_header
 from headrace.records.record import RecordFault, validate_records
-from headrace.storage.background import child_environment
+from headrace.storage.background import start_child
 from headrace.storage.checker import ANSWER, QUESTION
 
 _log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ class Checking:
                 answer = json.loads(await self._ask(batch, compacted))
             except (asyncio.IncompleteReadError, OSError) as error:
                 _log.error(
-                    "the process that checks records died: %r. The next gets a new one", error
+                    "no process checks records: %r. The next batch asks for a new one", error
                 )
                 await self._end()
                 raise Rejected(
@@ -56,15 +55,7 @@ class Checking:
         if self._ending is not None:
             self._ending.cancel()
         if self._child is None:
-            self._child = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # the folder that the broker was started in is not a place to import from
-                "-m",
-                "headrace.storage.checker",
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                env=child_environment(),
-            )
+            self._child = await start_child("headrace.storage.checker")
         questions, answers = self._child.stdin, self._child.stdout
         assert questions is not None and answers is not None
         questions.write(QUESTION.pack(compacted, len(batch)))

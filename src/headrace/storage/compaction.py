@@ -19,7 +19,6 @@ import errno
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +36,7 @@ from headrace.model.config import BrokerConfig
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, Position, TopicPartition
 from headrace.records.batch import HEADER_SIZE, BadBatch, read_header
-from headrace.storage.background import child_environment
+from headrace.storage.background import start_child
 from headrace.storage.files import OpenFile, read_exactly
 from headrace.storage.log import Log
 from headrace.storage.swap import discard_cleaned
@@ -198,7 +197,10 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
         dirt.clean_size + dirt.dirty_size,
     )
     cut_count = log.cut_count
-    child = await _start_child(log)
+    try:
+        child = await start_child("headrace.storage.cleaner", line_size_max=_EVENT_SIZE_MAX)
+    except OSError as limit:  # no fault of the disk
+        raise ChildDied(f"no process to compact {log.topic_partition}: {limit}") from limit
     try:
         done, size_before, size_after = await _follow(log, job, child, cut_count)
     finally:
@@ -239,22 +241,6 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
             done["batches_unreadable"],
         )
     return result
-
-
-async def _start_child(log: Log) -> asyncio.subprocess.Process:
-    try:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # the folder that the broker was started in is not a place to import from
-            "-m",
-            "headrace.storage.cleaner",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=child_environment(),
-            limit=_EVENT_SIZE_MAX,
-        )
-    except (OSError, RuntimeError) as limit:  # too many processes or threads: no fault of the disk
-        raise ChildDied(f"no process to compact {log.topic_partition}: {limit}") from limit
 
 
 async def _follow(

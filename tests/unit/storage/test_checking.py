@@ -50,6 +50,20 @@ async def test_a_child_that_dies_costs_one_batch():
 
 
 @in_loop
+async def test_a_child_that_cannot_be_started_costs_one_batch(monkeypatch):
+    async def refused(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    checking = Checking()
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "create_subprocess_exec", refused)
+        with pytest.raises(Rejected):
+            await checking.check(KEYED, compacted=True)
+    assert await checking.check(KEYED, compacted=True) == []
+    await checking.close()
+
+
+@in_loop
 async def test_a_child_that_nobody_asks_any_more_ends_by_itself():
     checking = Checking()
     await checking.check(KEYED, compacted=True)

@@ -383,7 +383,7 @@ def test_a_child_that_dies_is_told_from_one_that_is_done(
     log = disk.log()
     put(log, 200)
     dirt = measure(summarize(log, log.log_end), NOW)
-    monkeypatch.setattr(compaction.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ChildDied):
         asyncio.run(clean(log, dirt, SETTINGS, NOW))
     assert compact(log) is None
