@@ -44,7 +44,7 @@ _EMPTY_ANSWERS_AT_A_GAP = 2
 LOSS_CONFIRMED_AFTER_S = 2.0
 
 LOST_ADVICE = (
-    "They may have been removed by retention, or the topic was deleted. Set failOnDataLoss=false "
+    "Records may have been removed by retention, or the topic deleted. Set failOnDataLoss=false "
     "to go on with what is there"
 )
 
