@@ -608,6 +608,8 @@ class Coordinator(Generic[S]):
                 if part is None:
                     break  # compaction left nothing behind this offset
                 data = await asyncio.to_thread(os.pread, part.file.fd, part.size, part.position)
+                if len(data) < part.size:  # without a whole batch this would not get any further
+                    raise Corrupt(f"{part.file.path} ends at byte {part.position + len(data)}")
                 end, count = self._replay_chunk(led.shard, data)
                 next_offset = max(next_offset, end)
                 record_count += count

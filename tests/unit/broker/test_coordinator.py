@@ -352,6 +352,21 @@ async def test_a_log_that_cannot_be_read_is_not_coordinated(tmp_path, caplog):
         assert "cannot be read" in caplog.text
 
 
+@in_loop
+async def test_a_log_that_became_shorter_is_not_read_for_ever(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"a", b"1"))
+        (file,) = broker.replica(TOPIC, 0).log.folder.glob("*.log")
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1])
+        coordinator._drop(coordinator._led[0], ErrorCode.NOT_COORDINATOR)
+        coordinator.refresh()
+        await until(lambda: not coordinator.is_loading())
+        with pytest.raises(Rejected, match="cannot be read"):
+            read(coordinator, b"a")
+        file.write_bytes(whole)
+
+
 # Committing.
 
 
