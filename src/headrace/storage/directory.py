@@ -114,6 +114,11 @@ class Logs:
                 try:
                     directory.open(self.cluster_id, self.node_id)
                 except OSError as error:
+                    if len(self.directories) == 1:
+                        raise ConfigError(
+                            f"{directory.path} cannot be used: {error.strerror or error}; make it "
+                            "a folder that can be written, or name another (log.dirs, --data)"
+                        ) from error
                     directory.take_offline(str(error))
                     continue
                 self.cluster_id = directory.cluster_id

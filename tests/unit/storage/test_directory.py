@@ -364,7 +364,14 @@ def test_a_folder_that_cannot_be_used_at_the_start_is_left_out(tmp_path):
     append(disk.log(), batch(b"a"))
     disk.crash()
     with pytest.raises(ConfigError, match="none of log.dirs can be used"):
+        Disk(tmp_path / "file", tmp_path / "file" / "below")
+
+
+def test_the_only_folder_must_be_of_use(tmp_path, caplog):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ConfigError, match="file cannot be used: File exists; "):
         Disk(tmp_path / "file")
+    assert not caplog.records, "there are no others that stay"
 
 
 def test_an_unreadable_partition_stays_offline_and_the_others_open(disk, monkeypatch):
