@@ -23,9 +23,12 @@ settings.register_profile("gate", settings.get_profile("headrace"), max_examples
 settings.load_profile("headrace")
 
 
-# A run in the background of a shell has SIGINT ignored, and so would every program that it starts.
+# A run in the background of a shell has SIGINT ignored and one under nohup SIGHUP, and so would
+# every program that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -69,7 +69,8 @@ def demo(
         keep_serving = output.is_terminal()
     # Told to end, or left alone by its terminal, it ends as with Ctrl-C: the folder goes too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it is
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as temporary:
         folder = Path(temporary) / "log" if data is None else data.absolute()
         # Not inside the log's folder: Kafka would refuse to start on it.

@@ -47,7 +47,9 @@ def test_whoever_waits_for_a_stop_that_fails_does_not_wait_for_ever(tmp_path, mo
     asyncio.run(body())
 
 
-def test_whoever_waits_for_the_end_after_a_failure_does_not_wait_for_ever(tmp_path, monkeypatch):
+def test_whoever_waits_for_the_end_after_a_failure_does_not_wait_for_ever(
+    tmp_path, monkeypatch, caplog
+):
     async def body():
         broker = Broker(a_config(tmp_path))
         await broker.start()
@@ -61,6 +63,7 @@ def test_whoever_waits_for_the_end_after_a_failure_does_not_wait_for_ever(tmp_pa
         broker.fail(ZeroDivisionError("at first"))
         await asyncio.wait_for(broker.wait_stopped(), 10)
         assert str(broker.failure) == "at first"
+        assert str(caplog.records[-1].exc_info[1]) == "while ending"
 
     asyncio.run(body())
     asyncio.run(starts_and_stops(Broker(a_config(tmp_path))))
