@@ -97,7 +97,7 @@ def _compact_once(run: Run, node: Node, topic: str) -> tuple[list[float], list[f
         prober.communicate()
     taken = load.read_samples(output)
     output.unlink()
-    topics.delete(node.address, topic)
+    topics.delete(node, topic)
     # The first second belongs to the prober's own connection.
     first_at = taken[0][0] + 1
     before = [took for sent_at, took in taken if first_at < sent_at < changed_at]

@@ -30,7 +30,7 @@ def raw_limit(run: Run) -> list[Row]:
                 produced = load.produce(node.address, topic, count, 1024)
             with cpu_of(node, cpu):
                 consumed = load.consume(node.address, topic, count)
-            topics.delete(node.address, topic)
+            topics.delete(node, topic)
             file = run.scratch / "raw"
             into_file = _timed(_copy_to_file, file, size, _send_zeros)
             from_file = _timed(_send_file, file, size, _discard)

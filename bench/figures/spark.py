@@ -99,7 +99,7 @@ def writing(run: Run) -> list[Row]:
                     told = session.ask(
                         "write", address=node.address, topic=topic, rows=count, options=options
                     )
-                    topics.delete(node.address, topic)
+                    topics.delete(node, topic)
                     rate = count / told["seconds"]
                     run.say(f"spark-write {side} {way}: {rate:,.0f} rows/s")
                     if round_number:

@@ -22,7 +22,7 @@ def throughput(run: Run) -> list[Row]:
                 topic = f"size-{_SIZES[label]}-{round_number}"
                 for side, node in turns(nodes, round_number):
                     _produce(run, kept, side, node, topic, label, counts[label], by=_LEAN)
-                    topics.delete(node.address, topic)
+                    topics.delete(node, topic)
                 topic += "-librdkafka"
                 for side, node in turns(nodes, round_number):
                     _produce(run, kept, side, node, topic, label, counts[label], by=_LIBRDKAFKA)
@@ -30,7 +30,7 @@ def throughput(run: Run) -> list[Row]:
                     for side, node in turns(nodes, round_number):
                         _consume(run, kept, side, node, topic, label, counts[label])
                 for node in nodes.values():
-                    topics.delete(node.address, topic)
+                    topics.delete(node, topic)
     rows = []
     for label in _SIZES:
         rows += [
