@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 
 from headrace.pipeline.demo import BUSIEST, GROUP, VIEWS, read_counts
 from headrace.testing import Broker
-from tests.spark.kit import Topics
+from tests.spark.kit import Topics, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -61,7 +60,10 @@ def processes_that_name(text):
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks at processes in /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/cmdline").exists(),
+    reason="what the demo leaves running is looked up in /proc, which only Linux has",
+)
 def test_ctrl_c_in_the_spark_job_leaves_no_trace_on_the_screen_and_no_process(tmp_path):
     demo = subprocess.Popen(
         [sys.executable, "-m", "headrace", "demo", "--data", str(tmp_path / "kept")],
@@ -82,8 +84,5 @@ def test_ctrl_c_in_the_spark_job_leaves_no_trace_on_the_screen_and_no_process(tm
         out, err = demo.communicate(timeout=60)
     assert (demo.returncode, err) == (130, "")
     assert "Delta table" not in out
-    deadline = time.monotonic() + 30
-    while processes_that_name(tables):
-        assert time.monotonic() < deadline, processes_that_name(tables)
-        time.sleep(0.05)
+    wait_for(lambda: not processes_that_name(tables), "the end of the job's processes")
     assert not list(tmp_path.glob("headrace-*"))

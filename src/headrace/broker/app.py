@@ -469,7 +469,7 @@ class Broker:
             await self._cancel_tasks()
             await self.dispatch.producing.close()
             await self.control.close()
-        except Exception:  # noqa: BLE001 - a bug; but what is held must be let go
+        except Exception:  # noqa: BLE001 - a bug stops the broker, never the host
             _log.exception("another error while the broker ends")
         finally:
             self.logs.abandon()
