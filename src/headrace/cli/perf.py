@@ -8,6 +8,7 @@ import contextlib
 import random
 import string
 import time
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -91,16 +92,9 @@ def perf_produce(
         }
     )
     sent = _Sent()
-    interrupted = False
     started_at = time.perf_counter()
-    try:
-        with interruptible():
-            _send_all(connection, producer, topic, _payloads(value_size), records, rate, sent)
-    except KeyboardInterrupt:
-        # What was measured until then is what somebody waited for.
-        interrupted = True
-    finally:
-        output.progress_over()
+    with _measuring() as measured:
+        _send_all(connection, producer, topic, _payloads(value_size), records, rate, sent)
     seconds = time.perf_counter() - started_at
     _show(
         format,
@@ -113,8 +107,7 @@ def perf_produce(
         sent.latency,
         "acknowledgement",
     )
-    if interrupted:
-        output.leave(output.INTERRUPTED)
+    measured.leave_if_interrupted()
     if sent.failed:
         raise output.CommandFailed(f"{sent.failed} records failed, the last: {sent.last_failure}")
 
@@ -157,7 +150,7 @@ def perf_consume(
     count = size = 0
     started_at = shown_at = last_at = time.perf_counter()
     first_at: float | None = None
-    try:
+    with contextlib.closing(consumer), _measuring() as measured:
         while count < wanted:
             batch = consumer.consume(min(10_000, wanted - count), timeout=0.1)
             now = time.perf_counter()
@@ -176,9 +169,6 @@ def perf_consume(
             if now - shown_at > _PROGRESS_INTERVAL_S:
                 shown_at = now
                 _show_progress(count, wanted, now - started_at)
-    finally:
-        output.progress_over()
-        consumer.close()
     _show(
         format,
         {
@@ -188,6 +178,7 @@ def perf_consume(
             **_throughput(count, size, last_at - started_at),
         },
     )
+    measured.leave_if_interrupted()
 
 
 @app.command(
@@ -218,10 +209,14 @@ def perf_latency(
     )
     consumer = connection.consumer({"fetch.wait.max.ms": 500, "fetch.error.backoff.ms": 0})
     acknowledged, delivered = Percentiles(), Percentiles()
-    with contextlib.closing(consumer), interruptible():
+    with contextlib.closing(consumer), _measuring() as measured:
         _prepare(connection, producer, consumer, topic, payload)
+        started_at = shown_at = time.perf_counter()
         for number in range(records):
             sent_at = time.perf_counter()
+            if sent_at - shown_at > _PROGRESS_INTERVAL_S:
+                shown_at = sent_at
+                _show_progress(number, records, sent_at - started_at)
             _send(connection, producer, topic, payload)
             if producer.flush(ANSWER_TIMEOUT_S):
                 raise output.CommandFailed(f"record {number + 1} was not acknowledged")
@@ -232,12 +227,36 @@ def perf_latency(
         format,
         {
             "topic": topic,
-            "records": records,
+            "records": delivered.count,
             "acknowledgement_ms": acknowledged.named_ms(),
         },
         delivered,
         "end_to_end",
     )
+    measured.leave_if_interrupted()
+
+
+class _Measured:
+    """Whether it could go on to its end."""
+
+    interrupted = False
+
+    def leave_if_interrupted(self) -> None:
+        if self.interrupted:
+            output.leave(output.INTERRUPTED)
+
+
+@contextlib.contextmanager
+def _measuring() -> Iterator[_Measured]:
+    """Ctrl-C ends it, not the command: what was measured is what somebody waited for."""
+    measured = _Measured()
+    try:
+        with interruptible():
+            yield measured
+    except KeyboardInterrupt:
+        measured.interrupted = True
+    finally:
+        output.progress_over()
 
 
 def _send_all(
