@@ -234,8 +234,12 @@ class Producing:
         if opening or isinstance(codes, Awaitable):
             self.finish_turn()
             produced.slot = link.hold()
+            # Before the task takes its first step the receive buffer may be lent to another link.
+            copies = [
+                (outcome, replica, bytearray(records)) for outcome, replica, records in staged
+            ]
             self._broker.spawn(
-                self._append_later(produced, opening, staged, context, enlisting, codes)
+                self._append_later(produced, opening, copies, context, enlisting, codes)
             )
             return
         for outcome, replica, records in staged:
@@ -315,13 +319,11 @@ class Producing:
         self,
         produced: _FullProduced,
         opening: list[tuple[_Outcome, Replica, bytearray]],
-        staged: list[tuple[_Outcome, Replica, memoryview]],
+        copies: list[tuple[_Outcome, Replica, bytearray]],
         context: Context,
         enlisting: Enlisting,
         codes: "Codes | Awaitable[Codes]",
     ) -> None:
-        # The receive buffer is reused as soon as this coroutine first waits.
-        copies = [(outcome, replica, bytearray(records)) for outcome, replica, records in staged]
         ready = [(outcome, replica, memoryview(records)) for outcome, replica, records in copies]
         try:
             ready += await self._open_all(opening, context.api_version)
