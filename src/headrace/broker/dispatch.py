@@ -27,7 +27,7 @@ from headrace.core.parked import Parked
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.net.link import FileRange, Link, Slot
 from headrace.wire import commit, schema
-from headrace.wire.api import ApiKey, api_name, is_served, request_class
+from headrace.wire.api import ApiKey, api_name, is_served, request_class, what_is_not_served
 from headrace.wire.framing import RequestHeader, encode_response, parse_request_header
 from headrace.wire.schema import Message
 
@@ -216,10 +216,7 @@ class Dispatch:
 
     def _unserved(self, link: Link, context: Context) -> None:
         if context.api_key != _API_VERSIONS:
-            raise PeerBroken(
-                f"a request with API key {context.api_key} version {context.api_version}, "
-                "which was not announced to it"
-            )
+            raise PeerBroken(what_is_not_served(context.api_key, context.api_version))
         # The client cannot know what we speak yet: answer in the oldest words there are, with
         # the error that makes it ask again in an older version.
         self._handle(link, context._replace(api_version=0), None)

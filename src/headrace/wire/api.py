@@ -258,6 +258,17 @@ def is_served(api_key: int, api_version: int) -> bool:
     return served is not None and served[0] <= api_version <= served[1]
 
 
+def what_is_not_served(api_key: int, api_version: int) -> str:
+    """A request that nobody was told to send, in words for the log."""
+    if api_key not in APIS:
+        return f"a request with API key {api_key}, which Kafka does not have"
+    served = SERVED.get(api_key)  # type: ignore[call-overload]  # a plain int finds its member
+    if served is None:
+        return f"{api_name(api_key)} (API key {api_key}), which is not served"
+    first, last = served
+    return f"{api_name(api_key)} version {api_version}; versions {first} to {last} are served"
+
+
 def is_flexible(api_key: int, api_version: int) -> bool:
     return api_version >= FIRST_FLEXIBLE_VERSION.get(api_key, NO_LIMIT)
 

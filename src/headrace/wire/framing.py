@@ -50,7 +50,7 @@ def parse_request_header(buffer: Buffer, position: int, end: int) -> RequestHead
     """
     client_id_start = position + _REQUEST_HEAD_SIZE
     if client_id_start > end:
-        raise PeerBroken(f"a request of {end - position} bytes has no header")
+        raise PeerBroken(f"a request of {end - position} bytes, too few for a header")
     api_key, api_version, correlation_id, size = _read_request_head(buffer, position)
     if api_key == _CONTROLLED_SHUTDOWN and api_version == 0:
         # The one request whose header has no client id.
@@ -65,7 +65,7 @@ def parse_request_header(buffer: Buffer, position: int, end: int) -> RequestHead
         try:
             client_id = str(buffer[client_id_start:body_position], "utf-8")
         except UnicodeDecodeError as broken:
-            raise PeerBroken(f"client id: {broken}") from broken
+            raise PeerBroken(f"a client id that is no text: {broken}") from broken
     elif size != -1:
         raise PeerBroken(f"a client id of {size} bytes")
     if api_version >= FIRST_FLEXIBLE_VERSION.get(api_key, NO_LIMIT):
@@ -82,7 +82,7 @@ def parse_request_header(buffer: Buffer, position: int, end: int) -> RequestHead
 def skip_tags(buffer: Buffer, position: int, end: int) -> int:
     """Past a set of tagged fields, none of which is looked at."""
     if position >= end:
-        raise PeerBroken("tagged fields are missing")
+        raise PeerBroken("a header without its tagged fields")
     first = buffer[position]
     if not first:
         return position + 1

@@ -364,7 +364,7 @@ class _DecoderSource(_Source):
     """Writes a decoder. In its source, ``d`` is the data, ``p`` the position, ``end`` exclusive.
 
     Reading a fixed width or a byte beyond the data fails inside ``struct`` or
-    the index, which the one ``except`` turns into ``PeerBroken``. Slices are cut
+    the index, which the ``except`` at its end turns into ``PeerBroken``. Slices are cut
     short in silence, so each of them is checked before.
     """
 
@@ -372,14 +372,15 @@ class _DecoderSource(_Source):
         super().__init__(known, api_version)
         self.names |= {
             "PeerBroken": PeerBroken,
-            "ERRORS": (error, IndexError, UnicodeDecodeError, OverflowError),
+            "BEYOND": (error, IndexError),
+            "ERRORS": (UnicodeDecodeError, OverflowError),
             "new": object.__new__,
             "longer": _longer_uvarint,
             "uvarint": _read_uvarint,
             "skip_tags": _skip_tags,
-            "SHORT": f"{known.name} {api_version} is cut short",
-            "NULL": f"{known.name} {api_version} has null where nothing allows it",
-            "TAG": f"{known.name} {api_version} has a tagged field of another size",
+            "SHORT": f"{known.name} version {api_version}, cut short",
+            "NULL": f"{known.name} version {api_version} with null where nothing allows it",
+            "TAG": f"{known.name} version {api_version} with a tagged field of another size",
         }
         # Records must stay where they are. Everything else is small, and a
         # bytes object is the fastest thing to take apart.
@@ -396,8 +397,10 @@ class _DecoderSource(_Source):
         self.flush()
         self.emit("return o, position + p")
         self.indent = 1
+        self.emit("except BEYOND as broken:", "    raise PeerBroken(SHORT) from broken")
         self.emit("except ERRORS as broken:")
-        self.emit(f"    raise PeerBroken(f'{known.name} {api_version}: {{broken}}') from broken")
+        what = f"{known.name} version {api_version}"
+        self.emit(f"    raise PeerBroken(f'{what}: {{broken}}') from broken")
 
     def flush(self) -> None:
         if not self.run:
@@ -592,7 +595,7 @@ def _skip_tags(data: Buffer, position: int, first: int) -> int:
         size, position = _read_uvarint(data, position)
         position += size
         if position > end:
-            raise PeerBroken("a tagged field is cut short")
+            raise PeerBroken("a tagged field that is cut short")
     return position
 
 
@@ -601,7 +604,7 @@ def skip_all_tags(data: Buffer) -> int:
     try:
         return _skip_tags(data, 1, data[0])
     except IndexError as broken:
-        raise PeerBroken("tagged fields are cut short") from broken
+        raise PeerBroken("tagged fields that are cut short") from broken
 
 
 class _EncoderSource(_Source):

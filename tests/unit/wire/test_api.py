@@ -10,6 +10,7 @@ from headrace.wire.api import (
     is_served,
     request_class,
     response_class,
+    what_is_not_served,
 )
 from headrace.wire.messages.tables import APIS
 
@@ -40,6 +41,12 @@ def test_a_version_is_served_within_its_range_and_not_beside_it() -> None:
     assert is_served(1, 18)
     assert not is_served(1, 19)
     assert not is_served(999, 0)
+
+
+def test_the_log_names_what_an_old_or_a_new_client_sent() -> None:
+    assert what_is_not_served(19, 1) == "CreateTopics version 1; versions 2 to 7 are served"
+    assert what_is_not_served(55, 2) == "DescribeQuorum (API key 55), which is not served"
+    assert "999" in what_is_not_served(999, 0)
 
 
 def test_flexible_versions_begin_where_the_definitions_say() -> None:

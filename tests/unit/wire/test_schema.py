@@ -140,6 +140,12 @@ def test_five_billion_tagged_fields_are_refused_at_the_end_of_the_frame() -> Non
         schema.decoder(m.ApiVersionsRequest, 3)(raw, 0, len(raw))
 
 
+@pytest.mark.parametrize("message_version", [0, 11])  # a number is missing, or a byte
+def test_a_message_that_ends_early_is_called_cut_short(message_version: int) -> None:
+    with pytest.raises(PeerBroken, match=f"MetadataRequest version {message_version}, cut short"):
+        schema.decoder(m.MetadataRequest, message_version)(b"\x01", 0, 1)
+
+
 def test_a_tagged_field_must_have_the_size_it_announced() -> None:
     message = m.ApiVersionsResponse(zk_migration_ready=True)
     raw = bytearray(encoded(message, 3))
