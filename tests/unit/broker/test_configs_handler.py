@@ -194,6 +194,14 @@ def test_a_broker_lists_every_setting_and_which_can_change():
     assert synonyms(secret) == [("ssl.key.password", None, 4)]
 
 
+def test_a_broker_that_was_given_no_id_says_which_it_has_under_both_names():
+    broker = a_broker()
+    broker.config = BrokerConfig.parse({})
+    for name in ("node.id", "broker.id"):
+        found = entry(broker, BROKER, "1", name)
+        assert (found.value, found.config_source) == ("1", 5)
+
+
 def test_the_settings_of_all_brokers_are_those_that_were_set():
     broker = a_broker()
     assert described(broker, BROKER, "").configs == []

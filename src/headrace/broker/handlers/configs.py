@@ -211,7 +211,7 @@ def _broker_sources(broker: "Broker", names: Iterable[str]) -> tuple[_Source, ..
         (FROM_BROKER, broker.control.broker_overrides(broker.node_id).get),
         (FROM_ALL_BROKERS, broker.control.broker_overrides(None).get),
         (FROM_FILE, _file_text(config)),
-        (FROM_DEFAULT, config.default_text),
+        (FROM_DEFAULT, _default_text(config)),
     )
     return tuple(
         _Source(name, _normal(name, text), source)
@@ -226,6 +226,15 @@ def _file_text(config: BrokerConfig) -> Callable[[str], str | None]:
         if name in ("node.id", "broker.id") and config.node_id_is_given:
             return str(config.node_id)
         return config.given_text(name)
+
+    return text_of
+
+
+def _default_text(config: BrokerConfig) -> Callable[[str], str | None]:
+    def text_of(name: str) -> str | None:
+        if name == "broker.id" and not config.node_id_is_given:
+            return str(config.node_id)  # tools take it for the broker's id; -1 is nobody's
+        return config.default_text(name)
 
     return text_of
 

@@ -127,7 +127,7 @@ def _wanted_topic(
     code = refusals.get(name or "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if name is None or not is_legal_name(name):
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
-    return Topic(error_code=code, name=name or "", topic_authorized_operations=NOT_ASKED)
+    return Topic(error_code=code, name=name or "", topic_authorized_operations=operations)
 
 
 def _topic(picture: Picture, topic: TopicState, context: Context, operations: int) -> Topic:
