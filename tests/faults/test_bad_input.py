@@ -282,6 +282,20 @@ def test_sequences_with_gaps_and_old_epochs_are_refused(client, headrace_topic):
     assert client.fetch(headrace_topic, 0).high_watermark == 3
 
 
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize(
+    ("topic_id", "name"), [(b"n" * 16, None), (b"n" * 16, "t"), (bytes(16), None)]
+)
+def test_metadata_by_id_is_refused_where_an_answer_must_have_a_name(
+    client, version, topic_id, name
+):
+    wanted = m.MetadataRequest.MetadataRequestTopic(topic_id=topic_id, name=name)
+    answer = client.ask(ApiKey.METADATA, version, m.MetadataRequest(topics=[wanted]))
+    (topic,) = answer.topics
+    assert topic.error_code == ErrorCode.INVALID_REQUEST
+    assert (topic.topic_id, topic.name) == (topic_id, name or "")
+
+
 def test_a_topic_made_anew_under_a_reader_has_another_id(headrace_broker):
     headrace_broker.create_topics(["reborn"])
     admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap_servers})

@@ -29,6 +29,8 @@ NOT_ASKED = -(2**31)
 # Up to version 3 a request cannot say whether missing topics may be made: they are.
 _FIRST_VERSION_WITH_CONSENT = 4
 _FIRST_VERSION_WITH_LISTENER_ERROR = 6
+# Versions 10 and 11 have the fields for it, but an answer there cannot leave the name out.
+_FIRST_VERSION_BY_ID = 12
 
 Partition = m.MetadataResponse.MetadataResponsePartition
 Topic = m.MetadataResponse.MetadataResponseTopic
@@ -37,6 +39,7 @@ Topic = m.MetadataResponse.MetadataResponseTopic
 def metadata(
     broker: "Broker", context: Context, request: m.MetadataRequest
 ) -> m.MetadataResponse | Awaitable[m.MetadataResponse]:
+    _require_names(context, request)
     if broker.config.bool("auto.create.topics.enable") and (
         request.allow_auto_topic_creation or context.api_version < _FIRST_VERSION_WITH_CONSENT
     ):
@@ -44,6 +47,16 @@ def metadata(
         if missing:
             return _create_and_answer(broker, context, request, missing)
     return build_metadata(broker.picture, context, request)
+
+
+def _require_names(context: Context, request: m.MetadataRequest) -> None:
+    if context.api_version < _FIRST_VERSION_BY_ID and any(
+        wanted.name is None or wanted.topic_id != NO_TOPIC_ID for wanted in request.topics or ()
+    ):
+        raise Rejected(
+            ErrorCode.INVALID_REQUEST,
+            f"topics are asked for by id from version {_FIRST_VERSION_BY_ID} on",
+        )
 
 
 def _missing(picture: Picture, context: Context, request: m.MetadataRequest) -> list[str]:
