@@ -487,7 +487,7 @@ class ClassicGroup:
             self._timers.set(self._join_timer, now + self._rebalance_timeout_ms())
             return NOTHING
         if self.leader_id not in self._joining:
-            self.leader_id = next(iter(self._joining))
+            self.leader_id = next(reversed(self._joining))
         self.generation += 1
         self.protocol_name = self._choose_protocol()
         self.subscribed_topics = self._subscriptions()
@@ -646,13 +646,15 @@ class ClassicGroup:
         self._count_votes(member, -1)
         if member.instance_id is not None:
             self._static.pop(member.instance_id, None)
-        if self.leader_id == member_id:
-            self.leader_id = next(iter(self.members), None)
         self._timers.cancel(member.session)
         self._synced(member_id)
         outcome = NOTHING
         if (parked := self._joining.pop(member_id, None)) is not None:
             outcome += join_refused(parked, ErrorCode.UNKNOWN_MEMBER_ID, "")
+        if self.leader_id == member_id:
+            # Of those that wait, the one that came last: some clients end without leaving (Kafka
+            # Streams), so that an older one may be gone, and all would wait for its assignment.
+            self.leader_id = next(reversed(self._joining or self.members), None)
         if (parked := self._syncing.pop(member_id, None)) is not None:
             outcome += refused(parked, m.SyncGroupResponse, ErrorCode.UNKNOWN_MEMBER_ID)
         return outcome

@@ -201,6 +201,16 @@ def test_a_pending_member_holds_the_rebalance_up_until_its_session_would_be_over
     assert groups.answer(again).error_code == ErrorCode.NONE
 
 
+def test_the_one_that_joined_last_leads_if_the_leader_is_gone():
+    """One that joined before it may be gone as well, though its join still waits."""
+    groups = Groups()
+    groups.stable()
+    older, newer = groups.join(), groups.join()
+    groups.pass_time(SESSION_MS)
+    assert groups.answer(older).leader == groups.answer(newer).member_id
+    assert groups.answer(newer).leader == groups.answer(newer).member_id
+
+
 def test_a_join_that_says_nothing_new_is_answered_again_while_the_leader_assigns():
     groups = Groups()
     ticket = groups.join()
