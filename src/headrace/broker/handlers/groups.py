@@ -270,7 +270,8 @@ def describe_groups(broker: "Broker", context: Context, request: m.DescribeGroup
     def finish(groups: list[Any]) -> Message:
         operations = GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
         for group in groups:
-            group.authorized_operations = operations
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = operations
         return m.DescribeGroupsResponse(groups=groups)
 
     return gather((ask(group_id) for group_id in request.groups), finish)
