@@ -282,6 +282,19 @@ def test_sequences_with_gaps_and_old_epochs_are_refused(client, headrace_topic):
     assert client.fetch(headrace_topic, 0).high_watermark == 3
 
 
+@pytest.mark.parametrize(("version", "timestamp"), [(11, -7), (1, -7), (6, -3), (10, -6)])
+def test_a_special_time_that_the_version_does_not_have_is_no_bad_request(
+    client, headrace_topic, version, timestamp
+):
+    request = m.ListOffsetsRequest
+    asked = request.ListOffsetsPartition(
+        partition_index=0, current_leader_epoch=-1, timestamp=timestamp
+    )
+    topics = [request.ListOffsetsTopic(name=headrace_topic, partitions=[asked])]
+    answer = client.ask(ApiKey.LIST_OFFSETS, version, request(replica_id=-1, topics=topics))
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
 @pytest.mark.parametrize("version", [10, 11])
 @pytest.mark.parametrize(
     ("topic_id", "name"), [(b"n" * 16, None), (b"n" * 16, "t"), (bytes(16), None)]

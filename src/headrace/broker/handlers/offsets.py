@@ -7,6 +7,7 @@ from headrace.broker.replicas import Replica
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Millis
 from headrace.wire import messages as m
+from headrace.wire.api import NO_LIMIT
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
@@ -14,8 +15,16 @@ if TYPE_CHECKING:
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(
     -1, -7, -1
 )
-# The version from which each special time may be asked for.
-_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+# The version from which each special time may be asked for. A special time that is not here
+# belongs to a Kafka to come, of which no version is served.
+_SINCE = {
+    LATEST: 0,
+    EARLIEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 _NOWHERE = (-1, -1, -1)  # offset, timestamp, leader epoch
 
 
@@ -68,10 +77,10 @@ async def _find(
 ) -> tuple[int, int, int]:
     log = replica.log
     readable_end = replica.readable_end(isolation_level)
-    if timestamp < 0 and api_version < _SINCE.get(timestamp, 0):
+    if timestamp < 0 and api_version < _SINCE.get(timestamp, NO_LIMIT):
         raise Rejected(
             ErrorCode.UNSUPPORTED_VERSION,
-            f"timestamp {timestamp} needs ListOffsets version {_SINCE[timestamp]} or newer",
+            f"timestamp {timestamp} cannot be asked for in ListOffsets version {api_version}",
         )
     if timestamp == LATEST:
         return readable_end, -1, replica.lead().leader_epoch
@@ -79,8 +88,6 @@ async def _find(
         return log.log_start, -1, log.history.epoch_at(log.log_start)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOWHERE  # nothing is tiered here
-    if timestamp < 0 and timestamp != MAX_TIMESTAMP:
-        raise Rejected(ErrorCode.INVALID_REQUEST, f"there is no special timestamp {timestamp}")
     try:
         if timestamp == MAX_TIMESTAMP:
             found = await log.look_up(log.max_timestamp)
