@@ -73,6 +73,23 @@ def test_an_aborted_transaction_is_named_to_readers_of_committed_records(
     assert client.partition_of(headrace_topic, committed=False).aborted_transactions is None
 
 
+def test_a_piece_of_the_log_comes_with_the_aborted_transactions_that_it_has_records_of(
+    client, headrace_topic, name
+):
+    for number in range(5):
+        one = f"{name}-{number}"
+        producer = client.start(one)
+        assert client.add(one, producer, headrace_topic, 0) is NONE
+        assert client.put(one, producer, headrace_topic, b"a") is NONE
+        assert client.end(one, producer, False) is NONE
+        end = 2 * number + 2
+        wait_for(lambda end=end: client.last_stable_offset(headrace_topic) == end, "no marker")
+    for offset in range(10):
+        piece = client.partition_of(headrace_topic, offset=offset, max_bytes=1)
+        first_offsets = [one.first_offset for one in piece.aborted_transactions]
+        assert first_offsets == [offset - offset % 2]
+
+
 def test_sequences_go_on_from_one_transaction_to_the_next(client, headrace_topic, name):
     producer = client.start(name)
     for number, commit in enumerate((True, False, True)):

@@ -249,7 +249,7 @@ class TransactionalClient(RawClient):
             for partition in response.markers[0].topics[0].partitions
         ]
 
-    def partition_of(self, topic, partition=0, *, committed=True, offset=0):
+    def partition_of(self, topic, partition=0, *, committed=True, offset=0, max_bytes=1 << 24):
         """What a fetch from the beginning says: the ends, the aborted list, the records."""
         request = m.FetchRequest
         response = self.ask(
@@ -268,7 +268,7 @@ class TransactionalClient(RawClient):
                             request.FetchPartition(
                                 partition=partition,
                                 fetch_offset=offset,
-                                partition_max_bytes=1 << 24,
+                                partition_max_bytes=max_bytes,
                             )
                         ],
                     )

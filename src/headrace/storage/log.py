@@ -663,6 +663,16 @@ class Log:
             segments.forget_recent()
             return segments.read(fetch_offset, max_bytes, end_offset, log_end, at_least_one)
 
+    def end_of(self, found: FileSlice, fetch_offset: Offset, end_offset: Offset) -> Offset:
+        """Where the records end that have just been read from ``fetch_offset`` on.
+
+        An offset that none of them reaches, ``end_offset`` at most; theirs, if the log tells it.
+        """
+        try:
+            return self._segments.end_of(found, fetch_offset, end_offset)
+        except Corrupt:
+            return end_offset  # whoever reads on is told what is wrong there
+
     def bytes_between(self, fetch_offset: Offset, end_offset: Offset) -> int:
         """About how many bytes [fetch_offset, end_offset) has; for deciding whether to wait."""
         if fetch_offset >= end_offset:

@@ -7,6 +7,7 @@ may have emptied its end.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from operator import attrgetter
 
 from headrace.core.retention import SegmentFacts
 from headrace.model.ids import Offset, Position, ProducerId
@@ -14,6 +15,7 @@ from headrace.storage.files import FileSlice
 from headrace.storage.segment import Segment
 
 _RECENT_COUNT = 32
+_last_offset = attrgetter("last_offset")
 
 
 class Segments:
@@ -159,12 +161,25 @@ class Segments:
         between = sum(segment.size for segment in self.items[first:last])
         return max(between - skipped + end, 1)
 
+    def end_of(self, found: FileSlice, start: Offset, end_offset: Offset) -> Offset:
+        """As ``Log.end_of``. Raises SegmentDamaged if what follows ``found`` is no batch."""
+        end = Position(found.position + found.size)
+        for slot in range(self.slot_of(start), len(self.items)):
+            segment = self.items[slot]
+            if segment.file is found.file:
+                if end < segment.size:
+                    return min(Offset(segment.header_at(end).base_offset), end_offset)
+                return min([*self.bases[slot + 1 : slot + 2], end_offset])
+        return end_offset
+
     def aborted_between(self, start: Offset, end_offset: Offset) -> list[tuple[ProducerId, Offset]]:
         found: list[tuple[ProducerId, Offset]] = []
         # A transaction is listed where its marker lies, which may be segments later.
-        for segment in self.items[self.slot_of(start) :]:
-            for aborted in segment.aborted:
-                if aborted.last_offset >= start and aborted.first_offset < end_offset:
+        for slot in range(self.slot_of(start), len(self.items)):
+            listed = self.items[slot].aborted  # in the order of their markers
+            for place in range(bisect_left(listed, start, key=_last_offset), len(listed)):
+                aborted = listed[place]
+                if aborted.first_offset < end_offset:
                     found.append((aborted.producer_id, aborted.first_offset))
                 if aborted.last_stable_offset >= end_offset:
                     return found

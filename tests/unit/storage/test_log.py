@@ -610,6 +610,30 @@ def test_aborted_transactions_are_listed_for_the_range_they_reach_into(log):
     assert log.aborted_transactions(4, 6) == []
 
 
+def test_a_piece_that_was_read_ends_where_the_next_batch_begins(log):
+    append(log, batch(b"a"), batch(b"b", b"c"), batch(b"d"))
+    log.roll(NOW)
+    append(log, batch(b"e"))
+
+    def end_of_piece(fetch_offset, max_bytes, end_offset):
+        found = log.read(fetch_offset, max_bytes, end_offset, at_least_one=True)
+        return log.end_of(found, fetch_offset, end_offset)
+
+    assert [end_of_piece(offset, 1, 5) for offset in range(5)] == [1, 3, 3, 4, 5]
+    assert end_of_piece(0, 1 << 20, 5) == 4  # the end of the segment
+    assert end_of_piece(0, 1 << 20, 3) == 3
+
+
+def test_what_lies_behind_a_piece_may_be_damaged_without_harm_to_it(log):
+    append(log, batch(b"a"), batch(b"b"), batch(b"c"))
+    found = log.read(0, 1, 3, at_least_one=True)
+    path = log.folder / "00000000000000000000.log"
+    damaged = bytearray(path.read_bytes())
+    damaged[found.size + 16] = 9  # a magic that there is not
+    path.write_bytes(damaged)
+    assert log.end_of(found, 0, 3) == 3
+
+
 # -- durability --------------------------------------------------------------------------
 
 

@@ -178,7 +178,10 @@ class Fetching:
             try:
                 found = log.read(fetch_offset, size_max, readable_end, at_least_one=at_least_one)
                 if found is not None and aborted is not None:
-                    aborted = log.aborted_transactions(fetch_offset, readable_end)
+                    # Not those behind what is sent: a reader far back would be told of all of
+                    # them with every piece.
+                    end_offset = log.end_of(found, fetch_offset, readable_end)
+                    aborted = log.aborted_transactions(fetch_offset, end_offset)
             except (Corrupt, OSError) as problem:
                 raise replica.unreadable(problem) from problem
         return FetchedPartition(
