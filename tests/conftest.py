@@ -1,4 +1,4 @@
-"""What all tests share: profiles, the number of torture rounds, and no leaks.
+"""What all tests share: profiles, the number of torture rounds, no leaks and no stale views.
 
 A test that leaves a thread, a child process or a file descriptor behind fails: what leaks in a
 test leaks in somebody's service.
@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from headrace.net.buffers import Buffer, BufferPool
+
 # In CI the examples are the same every time, so that a red run can be run again; on a developer's
 # machine every run tries others.
 settings.register_profile(
@@ -22,6 +24,8 @@ settings.register_profile(
 settings.register_profile("gate", settings.get_profile("headrace"), max_examples=20)
 settings.load_profile("headrace")
 
+
+OVERWRITTEN_SIZE = 1 << 14
 
 # A run in the background of a shell has SIGINT ignored and one under nohup SIGHUP, and so would
 # every program that it starts.
@@ -40,6 +44,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def torture_rounds(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--torture-rounds"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def returned_buffers_are_overwritten() -> Iterator[None]:
+    """Who keeps a view into a receive buffer for longer than the turn finds nonsense in it.
+
+    In service it finds what another client sent, but only if both came in the same moment.
+    """
+    give_back = BufferPool.give_back
+
+    def overwrite_and_give_back(pool: BufferPool, buffer: Buffer) -> None:
+        beginning = buffer.view[:OVERWRITTEN_SIZE]
+        beginning[:] = b"\xee" * len(beginning)
+        give_back(pool, buffer)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BufferPool, "give_back", overwrite_and_give_back)
+        yield
 
 
 @pytest.fixture(autouse=True)
