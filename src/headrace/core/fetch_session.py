@@ -162,6 +162,9 @@ class FetchSessions:
                 known.asked_again(want)
         for key in forgotten:
             session.wants.pop(key, None)
+        if not session.wants:  # nothing is left to remember; like one that was closed
+            del self._sessions[session_id]
+            return Fetch([], None, False)
         return Fetch(list(session.wants.values()), session, True)
 
     def _open(self, wants: list[Want], by_topic_id: bool, now: float) -> Session | None:

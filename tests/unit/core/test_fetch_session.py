@@ -68,6 +68,14 @@ def test_a_closed_session_is_gone():
     assert len(cache) == 0
 
 
+def test_a_session_of_which_everything_is_forgotten_is_closed():
+    cache = sessions()
+    cache.resolve(0, 0, [want(0), want(1)], [], False, now=0)
+    assert cache.resolve(1, 1, [], [("t", 0)], False, now=0).session_id == 1
+    assert cache.resolve(1, 2, [], [("t", 1)], False, now=0) == ([], None, False)
+    assert len(cache) == 0
+
+
 def test_a_full_cache_gives_no_session_until_one_is_idle_long_enough():
     cache = sessions(count_max=1)
     assert cache.resolve(0, 0, [want()], [], False, now=0).session_id == 1
