@@ -247,6 +247,28 @@ DIFFERENCES: dict[str, tuple[tuple[str, str, str], ...]] = {
             "with a plug-in",
             "none; its special timestamps in ListOffsets find nothing",
         ),
+        (
+            "ListOffsets by time after DeleteRecords",
+            "finds nothing while a segment below the new start, with such a time, is on disk",
+            "finds the first record from the new start on",
+        ),
+    ),
+    "What a client is answered": (
+        (
+            "Metadata for a topic that it makes (`auto.create.topics.enable`)",
+            "UNKNOWN_TOPIC_OR_PARTITION (3); it is there when the client asks again",
+            "the topic with its leaders: it is made before the answer",
+        ),
+        (
+            "FindCoordinator before the internal topic exists",
+            "COORDINATOR_NOT_AVAILABLE (15); it is there when the client asks again",
+            "the coordinator: the topic is made before the answer",
+        ),
+        (
+            "a Fetch that its sizes cut short",
+            "ends within a batch, which the client drops",
+            "has whole batches only, up to the last index entry within the size",
+        ),
     ),
     "The cluster": (
         (
