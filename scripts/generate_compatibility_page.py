@@ -65,6 +65,11 @@ JUDGES = (
         "`make interop`",
     ),
     (
+        "Kafka Streams 4.3.1, an application of exactly_once_v2",
+        "that every record counts once while it and the broker are killed",
+        "`make interop`",
+    ),
+    (
         "Spark 4.0.0 with its own Kafka jar",
         "that the same job gives the same table, and keys the same partition",
         "`make interop`",
