@@ -161,6 +161,22 @@ def test_a_batch_that_cannot_be_unpacked_is_refused_where_it_must_be(
     assert client.produce(topic, good).base_offset == 0
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_topic_without_partitions_may_come_along(client, headrace_topic, place):
+    request = m.ProduceRequest
+    for number in range(3):
+        data = [request.PartitionProduceData(index=0, records=a_batch())]
+        topics = [request.TopicProduceData(name=headrace_topic, partition_data=data)]
+        topics.insert(place, request.TopicProduceData(name="of-no-use", partition_data=[]))
+        answer = client.ask(
+            ApiKey.PRODUCE, 9, request(acks=-1, timeout_ms=10_000, topic_data=topics)
+        )
+        parts = [(topic.name, len(topic.partition_responses)) for topic in answer.responses]
+        assert sorted(parts) == sorted([("of-no-use", 0), (headrace_topic, 1)])
+        (told,) = answer.responses[1 - place].partition_responses
+        assert (told.error_code, told.base_offset) == (0, number)
+
+
 def test_null_records_are_refused(client, headrace_topic):
     assert client.produce(headrace_topic, None).error_code == ErrorCode.INVALID_RECORD
 

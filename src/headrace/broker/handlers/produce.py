@@ -249,7 +249,9 @@ class Producing:
             else:
                 self._stage_or_refuse(replica, records, produced.acks, outcome, context.api_version)
         self._turn.append(produced)
-        if len(produced.outcomes) == 1 and staged and not is_known:
+        # A topic without partitions may come along; such a request is not of the usual shape.
+        alone = len(request.topic_data) == len(produced.outcomes) == 1
+        if alone and staged and not is_known:
             self._remember(link, context, request, frame, staged[0][1])
 
     def _find(self, context: Context, request: Any, topic: Any, data: Any) -> Replica:
