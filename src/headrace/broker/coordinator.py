@@ -690,8 +690,9 @@ class Coordinator(Generic[S]):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = deadline
-        # Rounded up: a timer that fires a hair early would only find nothing to do.
-        delay_s = max(0.0, (deadline - now + 1) / 1000)
+        # Not rounded up: who waits for a session's time exactly finds it over, and a timer that
+        # fires a hair early finds nothing to do and is set again.
+        delay_s = max(0.0, (deadline - now) / 1000)
         self._timer = self._broker.loop.call_later(delay_s, self._wake)
 
     def _wake(self) -> None:

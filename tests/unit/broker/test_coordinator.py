@@ -549,6 +549,31 @@ async def test_a_shard_is_woken_when_its_time_has_come(tmp_path):
 
 
 @in_loop
+async def test_a_shard_is_woken_at_its_deadline_and_again_if_that_was_a_hair_early(tmp_path):
+    """A client that sleeps for a session's time and then deletes the group may do so."""
+    async with coordinated(tmp_path) as (broker, coordinator):
+        delays, call_later = [], broker.loop.call_later
+
+        def noted(delay_s, call, *arguments):
+            if call == coordinator._wake:
+                delays.append(delay_s)
+            return call_later(delay_s, call, *arguments)
+
+        broker.loop.call_later = noted
+        shard, rings_in_ms = shard_of(coordinator), 3_600_000
+
+        def ring_later(shard, now):
+            shard.rings_at = now + rings_in_ms
+            return NOTHING
+
+        coordinator.tell(0, ring_later)
+        assert delays == [rings_in_ms / 1000]
+        coordinator._wake()
+        assert shard.rung == [] and len(delays) == 2
+        assert 0 < delays[1] <= delays[0]
+
+
+@in_loop
 async def test_a_shard_is_woken_also_if_what_it_decided_could_not_be_written(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         leadership = broker.replica(TOPIC, 0).leadership
