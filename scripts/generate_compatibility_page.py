@@ -83,9 +83,7 @@ JUDGES = (
 
 # Why an API that Kafka announces is not served here.
 NOT_SERVED = {
-    "TLS, SASL and quotas come with a later release": (
-        ApiKey.SASL_HANDSHAKE,
-        ApiKey.SASL_AUTHENTICATE,
+    "quotas and users come with a later release": (
         ApiKey.DESCRIBE_CLIENT_QUOTAS,
         ApiKey.ALTER_CLIENT_QUOTAS,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
@@ -135,6 +133,9 @@ REMARKS = {
     ApiKey.RENEW_DELEGATION_TOKEN: "the same",
     ApiKey.EXPIRE_DELEGATION_TOKEN: "the same",
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "the same",
+    ApiKey.SASL_HANDSHAKE: "ILLEGAL_SASL_STATE (34), as Kafka says on a listener without SASL; "
+    "TLS and SASL come with a later release",
+    ApiKey.SASL_AUTHENTICATE: "ILLEGAL_SASL_STATE (34) too",
 }
 
 # What it is about, what Apache Kafka 4.3.1 does, what Headrace does and why.

@@ -287,3 +287,12 @@ async def test_a_client_without_a_name_cannot_have_tokens(tmp_path, api_key):
         with pytest.raises(Rejected) as refused:
             await broker.ask(api_key, SERVED[api_key][1])
         assert refused.value.code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE])
+@in_loop
+async def test_a_client_that_comes_with_a_password_hears_that_none_is_wanted(tmp_path, api_key):
+    async with running(tmp_path) as broker:
+        with pytest.raises(Rejected) as refused:
+            await broker.ask(api_key, SERVED[api_key][1])
+        assert refused.value.code == ErrorCode.ILLEGAL_SASL_STATE

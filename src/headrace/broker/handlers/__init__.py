@@ -66,6 +66,8 @@ HANDLERS: dict[int, str] = {
     ApiKey.RENEW_DELEGATION_TOKEN: "admin:renew_delegation_token",
     ApiKey.EXPIRE_DELEGATION_TOKEN: "admin:expire_delegation_token",
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "admin:describe_delegation_token",
+    ApiKey.SASL_HANDSHAKE: "admin:sasl_handshake",
+    ApiKey.SASL_AUTHENTICATE: "admin:sasl_authenticate",
 }
 
 _loaded: dict[int, Handler] = {}

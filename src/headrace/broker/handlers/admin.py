@@ -1,7 +1,7 @@
-"""Leaders, reassignments, ACLs, delegation tokens: what a node on its own can say about them.
+"""Leaders, reassignments, ACLs, tokens, SASL: what a node on its own can say about them.
 
 Elections and reassignments are the controller's, also on a cluster of one, where
-there is rarely anything to do. There is no authorizer and no token, and each says so.
+there is rarely anything to do. There is no authorizer, no token and no SASL, and each says so.
 """
 
 from collections.abc import Iterable
@@ -162,3 +162,24 @@ def _tokens_refused() -> ErrorCode:
     (DELEGATION_TOKEN_AUTH_DISABLED), and nobody can authenticate here.
     """
     return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+
+
+def sasl_handshake(
+    broker: "Broker", context: Context, request: m.SaslHandshakeRequest
+) -> m.SaslHandshakeResponse:
+    raise Rejected(_sasl_refused())
+
+
+def sasl_authenticate(
+    broker: "Broker", context: Context, request: m.SaslAuthenticateRequest
+) -> m.SaslAuthenticateResponse:
+    raise Rejected(_sasl_refused(), "This listener takes clients without SASL.")
+
+
+def _sasl_refused() -> ErrorCode:
+    """Kafka's answer on a listener without SASL: the client is in already.
+
+    Unannounced, it would leave a client whose settings are wrong with less: some ask
+    unannounced and are cut off without a word, some speak of a broker that is too old.
+    """
+    return ErrorCode.ILLEGAL_SASL_STATE
