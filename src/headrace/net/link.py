@@ -52,6 +52,21 @@ _FILE_ERRNOS = frozenset(
 )
 
 
+# What stands first in what other programs send, where a request has its size.
+_OTHER_PROTOCOLS = {
+    "a TLS handshake, where no TLS is spoken": (b"\x16\x03",),
+    "a web request, where Kafka's protocol is spoken": (b"GET ", b"HEAD", b"POST"),
+}
+
+
+def _impossible_size(size: int, size_max: int) -> str:
+    first = size.to_bytes(4, "big", signed=True)
+    for what, beginnings in _OTHER_PROTOCOLS.items():
+        if first.startswith(beginnings):
+            return what
+    return f"a frame of {size} bytes, where 0 to {size_max} (socket.request.max.bytes) are allowed"
+
+
 class FileHandle(Protocol):
     @property
     def fd(self) -> int: ...
@@ -283,10 +298,7 @@ class Link:
                 (size,) = _SIZE(view, read_at)
                 if not 0 <= size <= self._frame_size_max:
                     # There is no next boundary to search for: the stream is over.
-                    raise PeerBroken(
-                        f"a frame of {size} bytes, where 0 to {self._frame_size_max} "
-                        "(socket.request.max.bytes) are allowed"
-                    )
+                    raise PeerBroken(_impossible_size(size, self._frame_size_max))
                 frame_end = read_at + 4 + size
                 if frame_end > filled_to:
                     size_needed = size + 4

@@ -294,6 +294,23 @@ def test_an_impossible_size_closes_the_connection(size):
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "it sent a web request"),
+        (bytes.fromhex("16030100a5010000a10303"), "it sent a TLS handshake"),
+        (b"\x7f\xff\xff\xff", "it sent a frame of 2147483647 bytes"),
+    ],
+)
+def test_the_log_says_who_took_the_port_for_another(data, what, caplog):
+    async def test(service, peer):
+        await peer.send(data)
+        await until(lambda: service.closed)
+
+    run(test)
+    assert what in caplog.text
+
+
 def test_bytes_that_the_service_cannot_understand_close_only_after_earlier_answers():
     async def test(service, peer):
         def act(link, body):
