@@ -572,6 +572,11 @@ def _suggestion(name: str) -> str:
     return did_you_mean(name, [*BROKER, *OURS, *old.BROKER])
 
 
+# Keys and certificates belong to one listener: Kafka refuses them for a whole broker too. Other
+# settings of listeners that come later do nothing yet, here as in the file.
+_STORES = ("ssl.key.", "ssl.keystore.", "ssl.truststore.")
+
+
 def _dynamic_row(name: str) -> Row:
     """The facts of a setting that may change while running; refuse any other by name."""
     row = row_of(name)
@@ -588,7 +593,7 @@ def check_dynamic(config: BrokerConfig, overrides: Mapping[str, str], *, for_all
         row = _dynamic_row(name)
         if for_all and row[3] == "b":
             raise ConfigError(f"{name} belongs to one broker: set it with a broker's id")
-        if row[4] in ("tls", "sasl"):
+        if name.startswith(_STORES):
             from headrace.model.settings.words import REASONS
 
             raise ConfigError(f"{name} cannot be set: {REASONS[row[4]]}")

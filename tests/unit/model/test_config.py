@@ -9,8 +9,10 @@ from headrace.model.config import (
     check_dynamic,
     check_group_overrides,
     parse_properties,
+    without_effect,
 )
 from headrace.model.errors import ConfigError
+from headrace.model.settings.kafka import BROKER
 
 # The file that Apache Kafka 4.3 ships for one node, without its comments.
 KAFKA_43_SERVER_PROPERTIES = """
@@ -419,7 +421,10 @@ def test_dynamic_settings_lie_over_the_file_and_fall_back_when_gone():
         ("listeners", "PLAINTEXT://:1", "read-only while the broker runs"),
         ("no.such.name", "3", "is not a broker setting"),
         ("log.cleaner.backoff.ms", "-1", "expected an integer from 0"),
+        ("ssl.key.password", "p", "TLS listeners come with a later release"),
         ("ssl.keystore.type", "PEM", "TLS listeners come with a later release"),
+        ("ssl.truststore.location", "/a", "TLS listeners come with a later release"),
+        ("sasl.login.refresh.window.factor", "x", "expected a number"),
         ("log.retention.ms", "0", "expected -1 for no limit"),
     ],
 )
@@ -428,6 +433,20 @@ def test_a_change_that_cannot_be_made_while_running_is_refused_by_name(name, tex
         check_dynamic(BrokerConfig.parse({}), {name: text}, for_all=False)
     assert str(refused.value).startswith(name)
     assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("num.io.threads", "4"),
+        ("sasl.kerberos.min.time.before.relogin", "58000"),
+        ("ssl.keymanager.algorithm", "PKIX"),
+    ],
+)
+def test_a_change_without_effect_is_taken_as_it_is_in_the_file(name, text):
+    check_dynamic(BrokerConfig.parse({}), {name: text}, for_all=False)
+    (line,) = without_effect({name: text}, BROKER)
+    assert line.startswith(f"{name} has no effect: ")
 
 
 def test_what_belongs_to_one_broker_cannot_be_set_for_all():
