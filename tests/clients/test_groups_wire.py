@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from headrace.model.errors import ErrorCode
+from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey
@@ -380,6 +381,25 @@ def test_an_empty_group_id_is_refused_where_there_must_be_one(client):
 def test_offsets_can_be_kept_under_the_empty_group_id_as_kafka_0_8_did(client, headrace_topic):
     assert commit(client, "", headrace_topic, 3) == OK
     assert fetch(client, "", headrace_topic) == [(3, OK)]
+
+
+@pytest.mark.parametrize("version", [3, 9, 13])
+def test_clients_write_nothing_into_the_topic_of_the_groups_and_delete_nothing(
+    client, group, headrace_topic, version
+):
+    record = Record(0, 1_700_000_000_000, b"no key of a group", b"x", ())
+    assert commit(client, group, headrace_topic) == OK
+    topic = "__consumer_offsets"
+    if version >= 13:
+        topic = client.metadata(topic).topics[0].topic_id
+    told = client.produce(topic, build_batch([record]), version=version)
+    assert (told.error_code, told.base_offset) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
+    request = m.DeleteRecordsRequest
+    asked = request.DeleteRecordsPartition(partition_index=0, offset=-1)
+    topics = [request.DeleteRecordsTopic(name="__consumer_offsets", partitions=[asked])]
+    answer = client.ask(ApiKey.DELETE_RECORDS, 2, request(topics=topics, timeout_ms=10_000))
+    (told,) = answer.topics[0].partitions
+    assert told.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def test_a_group_id_of_ten_thousand_letters_works(client, headrace_topic):

@@ -74,7 +74,8 @@ class RawClient:
             timeout_ms=10_000,
             topic_data=[
                 request.TopicProduceData(
-                    name=topic,
+                    name=topic if isinstance(topic, str) else "",
+                    topic_id=topic if isinstance(topic, bytes) else bytes(16),
                     partition_data=[request.PartitionProduceData(index=partition, records=records)],
                 )
             ],

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.context import Context
 from headrace.broker.handlers.enlisting import Enlisting, may_be_appended
 from headrace.broker.replicas import Replica
+from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicId, TopicPartition
 from headrace.net.link import Link, Slot
@@ -31,6 +32,9 @@ _log = logging.getLogger(__name__)
 
 ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 TOPIC_ID_SINCE = 13
+# Who calls himself so knows what he does: in Kafka too he may write to internal topics, whose
+# coordinators read back whatever lies there.
+ADMIN_CLIENT_ID = "__admin_client"
 
 
 class RememberedShape:
@@ -268,6 +272,11 @@ class Producing:
         if replica is None:
             raise self._broker.unhosted(
                 topic.name if context.api_version < TOPIC_ID_SINCE else topic.topic_id, data.index
+            )
+        if is_internal(replica.topic_partition.topic) and context.client_id != ADMIN_CLIENT_ID:
+            raise Rejected(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{replica.topic_partition.topic} is internal: the broker alone writes to it",
             )
         if data.records is None or not len(data.records):
             raise Rejected(

@@ -4,6 +4,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from headrace.broker.context import Context
+from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset
 from headrace.wire import messages as m
@@ -40,6 +41,10 @@ def delete_records(
 
 def _delete(broker: "Broker", topic: str, partition: int, offset: int) -> Offset:
     replica = broker.replica(topic, partition)
+    if is_internal(topic):
+        raise Rejected(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: the broker needs its records"
+        )
     high_watermark = replica.high_watermark
     if "delete" not in replica.log.config.cleanup_policy:
         raise Rejected(
