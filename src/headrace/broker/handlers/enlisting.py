@@ -119,7 +119,7 @@ class Enlisting:
         topic_partition = replica.topic_partition
         code = codes.get(topic_partition)
         if code is None:
-            return None
+            return self._ended_meanwhile(replica, records)
         if code is not ErrorCode.NONE:
             refusal = refusal_of(
                 code,
@@ -131,8 +131,20 @@ class Enlisting:
                 self._come_again(replica, records)
             return refusal
         if not self._still_holds(replica):
-            return Rejected(ErrorCode.INVALID_TXN_STATE, "the transaction ended meanwhile")
+            return _ended()
         return self._gap(replica, records)
+
+    def _ended_meanwhile(self, replica: Replica, records: memoryview) -> Rejected | None:
+        """Whether a batch that nobody was asked about was unpacked for so long that it is late."""
+        producer = transactional_producer(records)
+        if (
+            producer is None
+            or self._adds  # then its epoch is too old by now
+            or replica.topic_partition in self._known  # nobody wants to know
+            or replica.log.producers.has_ongoing_transaction(*producer)
+        ):
+            return None
+        return _ended()
 
     def _still_holds(self, replica: Replica) -> bool:
         """Whether an answer that was perhaps waited for is still true of the partition."""
@@ -176,3 +188,7 @@ class Enlisting:
             )
         self._broker.transactions.postponed.pop(key, None)
         return None
+
+
+def _ended() -> Rejected:
+    return Rejected(ErrorCode.INVALID_TXN_STATE, "the transaction ended meanwhile")
