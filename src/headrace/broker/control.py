@@ -484,20 +484,25 @@ class Control:
             overrides=overrides,
         )
 
-    async def delete_topics(self, names: Sequence[str]) -> list[TopicState | Rejected]:
-        """One answer per name, in order: the topic that is gone, or why not."""
+    async def delete_topics(self, wanted: Sequence[str | TopicId]) -> list[TopicState | Rejected]:
+        """One answer per name or id, in order: the topic that is gone, or why not."""
         if not self._broker.config.bool("delete.topic.enable"):
             return [
                 Rejected(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false.")
-                for _ in names
+                for _ in wanted
             ]
         async with self._changing:
             answers: list[TopicState | Rejected] = []
             doomed = []
-            for name in names:
-                topic = self.picture.topics.get(name)
+            for each in wanted:
+                if isinstance(each, str):
+                    topic = self.picture.topics.get(each)
+                    missing = Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                else:
+                    topic = self.picture.topic_by_id(each)
+                    missing = Rejected(ErrorCode.UNKNOWN_TOPIC_ID, "The topic is gone by now.")
                 if topic is None:
-                    answers.append(Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+                    answers.append(missing)
                 else:
                     answers.append(topic)
                     doomed.append(topic)

@@ -1,14 +1,17 @@
 """What a request has looked at may have changed by the time that it has waited for something."""
 
+import asyncio
 import threading
 
 import pytest
 
+from headrace.core.topics import NewTopic
 from headrace.model.errors import ErrorCode
 from headrace.records import record
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from tests.fakes.standin import in_loop, running
 from tests.fakes.transactional_client import TransactionalClient
 from tests.fakes.waiting import wait_until
 
@@ -67,3 +70,25 @@ def test_a_batch_that_was_unpacked_while_its_transaction_ended_opens_no_other(cl
     assert codes == [ErrorCode.INVALID_TXN_STATE]
     partition = ending.partition_of("packed")
     assert partition.last_stable_offset == partition.high_watermark  # nobody waits for an end
+
+
+@in_loop
+async def test_who_deletes_a_topic_by_its_id_does_not_delete_the_next_of_that_name(tmp_path):
+    async with running(tmp_path) as broker:
+        await broker.control.create_topics([NewTopic("t")])
+        old = broker.picture.topics["t"]
+        state = m.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=old.topic_id)
+        broker.replicas.before_delete = asyncio.Event()
+        first = asyncio.create_task(broker.control.delete_topics(["t"]))
+        again = asyncio.create_task(broker.control.create_topics([NewTopic("t")]))
+        # It finds the topic still there.
+        by_id = asyncio.create_task(
+            broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[state], timeout_ms=1000)
+        )
+        await broker.replicas.delete_reached.wait()
+        broker.replicas.before_delete.set()
+        await asyncio.gather(first, again)
+        (result,) = (await by_id).responses
+        assert result.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert result.topic_id == old.topic_id
+        assert broker.picture.topics["t"].topic_id != old.topic_id

@@ -123,12 +123,15 @@ async def delete_topics(
         counts[wish] = counts.get(wish, 0) + 1
     results: list[m.DeleteTopicsResponse.DeletableTopicResult] = []
     names: list[str] = []
+    ids: dict[str, TopicId] = {}  # of those asked by id: another topic may have that name soon
     for (name, topic_id), count in counts.items():
         try:
             if count > 1:
                 what = "name" if name is not None else "id"
                 raise Rejected(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
             names.append(_name_to_delete(picture.topic_by_id(topic_id), name, topic_id))
+            if name is None:
+                ids[names[-1]] = topic_id
         except Rejected as refusal:
             results.append(_not_deleted(name, topic_id, refusal))
     if len(set(names)) != len(names):
@@ -136,9 +139,11 @@ async def delete_topics(
         both = Rejected(ErrorCode.INVALID_REQUEST, "Topic given by name and by id.")
         results += [_not_deleted(name, NO_TOPIC_ID, both) for name in sorted(twice)]
         names = [name for name in names if name not in twice]
-    answers = await broker.control.delete_topics(names)
+    answers = await broker.control.delete_topics([ids.get(name, name) for name in names])
     for name, answer in zip(names, answers, strict=True):
-        if isinstance(answer, TopicState):
+        if isinstance(answer, Rejected) and answer.code == ErrorCode.UNKNOWN_TOPIC_ID:
+            results.append(_not_deleted(None, ids[name], answer))
+        elif isinstance(answer, TopicState):
             results.append(
                 m.DeleteTopicsResponse.DeletableTopicResult(
                     name=name,
