@@ -227,14 +227,16 @@ class Broker:
 
     def _directory_failed(self, directory: LogDirectory) -> None:
         """Also called by threads that write to it."""
-        lost = [log.topic_partition for log in self.logs if log.directory is directory]
+        lost = [
+            (log.topic_partition, log.topic_id) for log in self.logs if log.directory is directory
+        ]
         self.loop.call_soon_threadsafe(self._tell_control, lost)
 
     def _worker_failed(self, bug: Exception) -> None:
         """Called by the thread that flushes and deletes: nobody knows what it left undone."""
         self.loop.call_soon_threadsafe(self.fail, bug)
 
-    def _tell_control(self, lost: list[TopicPartition]) -> None:
+    def _tell_control(self, lost: list[tuple[TopicPartition, TopicId]]) -> None:
         if not self._stopping:
             self.spawn(self.control.replicas_failed(lost))
 

@@ -296,7 +296,10 @@ class Control:
             if state.topic_partition not in known
         )
         if len(failed) > len(known):
-            await self.replicas_failed([each for each in failed if each not in known])
+            topics = self.picture.topics
+            await self.replicas_failed(
+                [(each, topics[each.topic].topic_id) for each in failed if each not in known]
+            )
         self._found.clear()
 
     async def _host(self, states: Iterable[PartitionState]) -> Rejected | None:
@@ -575,10 +578,17 @@ class Control:
         )
         return self._homes.decide_placed(topics, placed)
 
-    async def replicas_failed(self, topic_partitions: Sequence[TopicPartition]) -> None:
+    async def replicas_failed(self, lost: Sequence[tuple[TopicPartition, TopicId]]) -> None:
         """The disk under these failed while running: everybody may know that nobody leads them."""
         node_id = self._broker.node_id
         async with self._changing:
+            # Not those deleted meanwhile: the next topic of that name lies on another disk.
+            topics = self.picture.topics
+            topic_partitions = [
+                each
+                for each, topic_id in lost
+                if (topic := topics.get(each.topic)) is not None and topic.topic_id == topic_id
+            ]
             self._controller.replicas_failed(topic_partitions, node_id)
             try:
                 await self._commit(self._controller.decide_failures(topic_partitions, node_id))

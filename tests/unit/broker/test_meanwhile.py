@@ -7,6 +7,7 @@ import pytest
 
 from headrace.core.topics import NewTopic
 from headrace.model.errors import ErrorCode
+from headrace.model.ids import TopicPartition
 from headrace.records import record
 from headrace.testing import Broker
 from headrace.wire import messages as m
@@ -92,3 +93,30 @@ async def test_who_deletes_a_topic_by_its_id_does_not_delete_the_next_of_that_na
         assert result.error_code == ErrorCode.UNKNOWN_TOPIC_ID
         assert result.topic_id == old.topic_id
         assert broker.picture.topics["t"].topic_id != old.topic_id
+
+
+@in_loop
+async def test_a_disk_that_fails_while_its_topic_is_deleted_costs_the_next_one_no_leader(tmp_path):
+    async with running(tmp_path) as broker:
+        await broker.control.create_topics([NewTopic("t")])
+        lost = [(TopicPartition("t", 0), broker.picture.topics["t"].topic_id)]
+        broker.replicas.before_delete = asyncio.Event()
+        deleting = asyncio.create_task(broker.control.delete_topics(["t"]))
+        again = asyncio.create_task(broker.control.create_topics([NewTopic("t")]))
+        await broker.replicas.delete_reached.wait()
+        failing = asyncio.create_task(broker.control.replicas_failed(lost))
+        await asyncio.sleep(0)
+        broker.replicas.before_delete.set()
+        await asyncio.gather(deleting, again, failing)
+        (partition,) = broker.picture.topics["t"].partitions
+        assert (partition.leader, partition.offline) == (broker.node_id, ())
+
+
+@in_loop
+async def test_a_disk_that_fails_takes_the_leader_of_what_lies_there(tmp_path):
+    async with running(tmp_path) as broker:
+        await broker.control.create_topics([NewTopic("t")])
+        topic_id = broker.picture.topics["t"].topic_id
+        await broker.control.replicas_failed([(TopicPartition("t", 0), topic_id)])
+        (partition,) = broker.picture.topics["t"].partitions
+        assert (partition.leader, partition.offline) == (-1, (broker.node_id,))
