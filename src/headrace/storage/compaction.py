@@ -85,9 +85,9 @@ class Compaction:
     """Cleans the dirtiest log, again and again; the broker calls it by the clock."""
 
     def __init__(self) -> None:
-        # Logs whose files contradict themselves, with the reason. Only a restart, which checks
-        # them, brings these back.
-        self.uncleanable: dict[TopicPartition, str] = {}
+        # Logs whose files contradict themselves. Only a restart, which checks them, brings these
+        # back; a topic made anew has another log.
+        self.uncleanable: dict[TopicPartition, Log] = {}
 
     async def clean_dirtiest(
         self, logs: Iterable[tuple[Log, Offset]], settings: CleanerSettings, now: Millis
@@ -124,7 +124,7 @@ class Compaction:
             "compact" in log.config.cleanup_policy
             and not log.closed
             and log.offline is None
-            and log.topic_partition not in self.uncleanable
+            and self.uncleanable.get(log.topic_partition) is not log
         )
 
     async def _clean(
@@ -144,7 +144,7 @@ class Compaction:
         return None
 
     def _give_up(self, log: Log, damage: Corrupt) -> None:
-        self.uncleanable[log.topic_partition] = str(damage)
+        self.uncleanable[log.topic_partition] = log
         _log.error(
             "%s is not compacted any more: %s. Restart the broker to have the log checked",
             log.topic_partition,

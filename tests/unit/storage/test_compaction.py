@@ -366,6 +366,25 @@ def test_damage_on_disk_stops_the_cleaning_of_that_log_alone(disk: Disk) -> None
     assert log.directory.offline is None
 
 
+def test_a_topic_made_anew_is_cleaned_whatever_became_of_the_one_before(disk: Disk) -> None:
+    log = disk.log()
+    put(log, 200)
+    path = min(log.folder.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[40] ^= 1
+    path.write_bytes(data)
+    rounds = Compaction()
+    asyncio.run(rounds.clean_dirtiest([(log, log.log_end)], SETTINGS, NOW))
+    assert list(rounds.uncleanable) == [ORDERS]
+    disk.logs.delete(ORDERS)
+    again = disk.log()
+    put(again, 200)
+
+    done = asyncio.run(rounds.clean_dirtiest([(again, again.log_end)], SETTINGS, NOW))
+
+    assert done is not None and done.topic_partition == ORDERS
+
+
 def test_a_batch_that_nobody_can_open_is_kept_as_it_is(disk: Disk) -> None:
     log = disk.log()
     broken = bytearray(keyed((b"k0", b"value")))
