@@ -91,6 +91,7 @@ class Broker:
         self._starting: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
         self._stopping = False
+        self._finishing = False  # and all is well so far
 
     @property
     def config(self) -> BrokerConfig:
@@ -369,12 +370,13 @@ class Broker:
         if self._stopping:
             await self._stopped.wait()
             return
-        self._stopping = True
+        self._stopping = self._finishing = True
         try:
             await self._finish()
         finally:
             self._stopped.set()
-        _log.info("stopped cleanly")
+        if self.failure is None:
+            _log.info("stopped cleanly")
 
     async def _finish(self) -> None:
         for listener in self._listeners:
@@ -390,6 +392,9 @@ class Broker:
         await self._cancel_tasks()
         await self.dispatch.producing.close()
         await self.control.close()
+        if self.failure is not None:
+            self.logs.abandon()
+            return
         high_watermarks = {r.topic_partition: r.high_watermark for r in self.leading()}
         await asyncio.to_thread(self.logs.close_clean, high_watermarks)
 
@@ -441,20 +446,27 @@ class Broker:
     def fail(self, error: BaseException) -> None:
         """Stop at once and vouch for nothing: recovery at the next start decides what is there."""
         if self._stopping:
+            if self._finishing and self.failure is None:
+                self.failure = error  # ``_finish`` sees it before it would leave the mark
+                self._tell_of_failure(error)
             return
         self._stopping = True
         self.failure = error
         if self._starting is not None:
             self._starting.cancel()  # ``start`` gives up and raises the failure
             return
+        self._tell_of_failure(error)
+        self._drop_clients()
+        self._ending = self.loop.create_task(self._end_failed())
+
+    @staticmethod
+    def _tell_of_failure(error: BaseException) -> None:
         _log.critical(
             "the broker stops, because it cannot know what was written: %s. "
             "Start it again: it recovers its logs",
             error,
             exc_info=error,
         )
-        self._drop_clients()
-        self._ending = self.loop.create_task(self._end_failed())
 
     def _drop_clients(self) -> None:
         self.groups.close()

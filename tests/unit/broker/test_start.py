@@ -7,6 +7,7 @@ import pytest
 
 from headrace.broker.app import Broker
 from headrace.model.config import BrokerConfig
+from headrace.storage.checkpoint import CLEAN_SHUTDOWN
 
 
 def a_config(folder):
@@ -67,6 +68,26 @@ def test_whoever_waits_for_the_end_after_a_failure_does_not_wait_for_ever(
 
     asyncio.run(body())
     asyncio.run(starts_and_stops(Broker(a_config(tmp_path))))
+
+
+def test_a_bug_while_the_broker_stops_leaves_no_clean_mark(tmp_path, caplog):
+    async def body():
+        broker = Broker(a_config(tmp_path))
+        await broker.start()
+
+        async def fails():
+            await asyncio.sleep(0)
+            raise ZeroDivisionError("while writing")
+
+        broker.spawn(fails())
+        await broker.stop()
+        assert str(broker.failure) == "while writing"
+
+    asyncio.run(body())
+    assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+    assert "stopped cleanly" not in caplog.text
+    asyncio.run(starts_and_stops(Broker(a_config(tmp_path))))
+    assert (tmp_path / CLEAN_SHUTDOWN).exists()
 
 
 def refused(thread):
