@@ -14,6 +14,7 @@ from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from tests.fakes.raw_client import RawClient
+from tests.fakes.waiting import wait_until
 
 BATCH = build_batch([Record(0, -1, b"key", b"value")])
 
@@ -41,6 +42,11 @@ class Partition:
 
         self._do(action)
 
+    def delete_while_one_waits(self):
+        wait_until(lambda: len(self._node.dispatch.parked_produces))
+        deleting = self._node.control.delete_topics(["t"])
+        asyncio.run_coroutine_threadsafe(deleting, self._loop).result(20)
+
 
 @pytest.fixture
 def node():
@@ -62,6 +68,19 @@ def test_an_answer_waits_until_every_replica_in_sync_has_the_batch(node, is_firs
     (answer,) = topic.partition_responses
     assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, before)
     assert client.fetch("t", 0).high_watermark == before + 1
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["decoded", "of a known shape"])
+def test_one_whose_topic_is_deleted_meanwhile_is_not_acknowledged(node, is_first):
+    partition, client = node
+    if not is_first:
+        client.produce("t", BATCH)
+    partition.in_sync(1, 2)
+    client.produce("t", BATCH, answer=False)
+    partition.delete_while_one_waits()
+    (topic,) = client.answer(ApiKey.PRODUCE, 9).responses
+    (answer,) = topic.partition_responses
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
 def test_one_that_waits_too_long_is_told_and_the_batch_stays(node):

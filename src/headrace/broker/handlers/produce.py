@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.context import Context
 from headrace.broker.handlers.enlisting import Enlisting, may_be_appended
 from headrace.broker.replicas import Replica
+from headrace.core.partition import Leadership
 from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicId, TopicPartition
@@ -58,6 +59,7 @@ class _Outcome:
 
     __slots__ = (
         "replica",
+        "leadership",
         "error_code",
         "error_message",
         "record_errors",
@@ -69,6 +71,7 @@ class _Outcome:
 
     def __init__(self) -> None:
         self.replica: Replica | None = None
+        self.leadership: Leadership | None = None  # of the reign in which it was staged
         self.error_code: int = ErrorCode.NONE
         self.error_message: str | None = None
         self.record_errors: list[tuple[int, str]] = []
@@ -85,10 +88,21 @@ class _Outcome:
 
     @property
     def committed(self) -> bool:
-        if self.offset_end < 0 or self.replica is None:
-            return True
-        leadership = self.replica.leadership
-        return leadership is None or leadership.high_watermark >= self.offset_end
+        leadership = self.leadership
+        return self.offset_end < 0 or (
+            leadership is not None and leadership.high_watermark >= self.offset_end
+        )
+
+    def refuse_if_reign_ended(self) -> None:
+        """What is not committed by then may be lost, or its topic is deleted."""
+        replica = self.replica
+        if replica is not None and replica.leadership is not self.leadership and not self.committed:
+            self.refuse(
+                Rejected(
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                    f"this broker no longer leads {replica.topic_partition}",
+                )
+            )
 
 
 class Produced:
@@ -296,6 +310,7 @@ class Producing:
         outcome.append_time = appended.append_time
         outcome.log_start = appended.log_start
         if acks == ACKS_ALL:
+            outcome.leadership = replica.leadership
             outcome.offset_end = Offset(appended.last_offset + 1)
 
     def _stage_or_refuse(
@@ -478,7 +493,9 @@ class Producing:
         ]
 
     def try_again(self, produced: Produced) -> bool:
-        """Answer a parked request if every in-sync replica has its batches by now."""
+        """Answer a parked request if every in-sync replica has its batches, or never will."""
+        for outcome in produced.outcomes:
+            outcome.refuse_if_reign_ended()
         if not all(outcome.committed for outcome in produced.outcomes):
             return False
         assert produced.slot is not None
