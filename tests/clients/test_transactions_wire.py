@@ -311,8 +311,17 @@ def test_going_on_with_an_old_epoch_is_refused(client, name, version, code):
     old = client.start(name)
     client.start(name)
     assert client.init(name, expected=old, version=version) == (code, -1, -1)
-    half = client.init(name, expected=(old[0], -1), version=version)
-    assert half == (ErrorCode.INVALID_REQUEST, -1, -1)
+    for half in ((old[0], -1), (-2, -1), (-1, -2)):
+        refused = client.init(name, expected=half, version=version)
+        assert refused == (ErrorCode.INVALID_REQUEST, -1, -1)
+    assert client.init(name, expected=(-2, -2), version=version) == (code, -1, -1)
+
+
+def test_a_producer_without_transactions_names_id_and_epoch_or_neither(client):
+    assert client.init(None)[0] is NONE
+    assert client.init(None, expected=(5, 0))[0] is NONE
+    for half in ((5, -1), (-1, 0), (-2, -1)):
+        assert client.init(None, expected=half) == (ErrorCode.INVALID_REQUEST, -1, -1)
 
 
 def test_ids_and_timeouts_that_make_no_sense(client, name):

@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.context import Context
 from headrace.broker.markers import Codes, Marker
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import TopicPartition
+from headrace.model.ids import NO_PRODUCER_ID, TopicPartition
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
     from headrace.broker.app import Broker
 
+_NO_EPOCH = -1
+
 
 def init_producer_id(broker: "Broker", context: Context, request: m.InitProducerIdRequest) -> Any:
+    # A producer that goes on names both; any other negative number is as wrong as a stranger's.
+    if (request.producer_id != NO_PRODUCER_ID) != (request.producer_epoch != _NO_EPOCH):
+        return m.InitProducerIdResponse(
+            error_code=ErrorCode.INVALID_REQUEST, producer_epoch=_NO_EPOCH
+        )
     if request.transactional_id is None:
         return _fresh_producer_id(broker)
     # Imported by those who use transactions: most producers are only idempotent.

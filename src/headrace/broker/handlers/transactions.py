@@ -18,7 +18,7 @@ from headrace.core.transactions import answers
 from headrace.core.transactions.listing import Filter
 from headrace.core.transactions.shard import TransactionShard
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import Millis, ProducerEpoch, ProducerId, TopicPartition
+from headrace.model.ids import NO_PRODUCER_ID, Millis, ProducerEpoch, ProducerId, TopicPartition
 from headrace.wire import messages as m
 from headrace.wire.schema import Message
 
@@ -57,14 +57,10 @@ def init_transactional_producer(
     def shaped(answer: Any) -> Message:
         return refuse(answer.error_code) if answer.error_code else answer
 
-    if (
-        not transactional_id
-        or len(transactional_id.encode()) > _ID_SIZE_MAX
-        or (request.producer_id < 0) != (request.producer_epoch < 0)
-    ):
+    if not transactional_id or len(transactional_id.encode()) > _ID_SIZE_MAX:
         return refuse(ErrorCode.INVALID_REQUEST)
     expected = None
-    if request.producer_id >= 0:
+    if request.producer_id != NO_PRODUCER_ID:
         expected = request.producer_id, request.producer_epoch
     return _ask(
         broker,
