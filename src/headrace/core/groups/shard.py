@@ -44,6 +44,7 @@ _REPLAYERS: Mapping[int, Replayer] = {2: replay_group_metadata, **CONSUMER_REPLA
 _RECORD_TYPE = Struct(">h")
 _PARTITION = Struct(">i")
 _MINUTE_MS = 60_000
+_LAST_TIME = (1 << 63) - 1
 _EXPIRY = Timer("", "expiry")
 _GROUPS_PER_EXPIRY = 200  # looked at in one go; others are served in between
 _FIRST_COMMIT_WITH_GROUP_NOT_FOUND = 9
@@ -204,7 +205,8 @@ class GroupShard:
         by_topic_id = context.api_version >= FIRST_COMMIT_WITH_TOPIC_IDS
         expire_at = -1
         if request.retention_time_ms >= 0:
-            expire_at = now + request.retention_time_ms
+            # The longest time there is means for ever; its end would not fit the record.
+            expire_at = min(now + request.retention_time_ms, _LAST_TIME)
         elif not code:
             packed = take_packed(
                 request, context.api_version, picture, by_topic_id, self.offsets, now

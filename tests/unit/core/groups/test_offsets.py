@@ -309,6 +309,13 @@ def test_a_retention_time_of_the_commit_counts_instead_of_the_brokers():
     assert groups.offsets() == {}
 
 
+def test_a_retention_time_without_end_is_no_error():
+    groups = Groups()
+    assert groups.commit({0: 5}, retention_ms=2**63 - 1, version=4) == {0: ErrorCode.NONE}
+    groups.pass_time(2 * WEEK_MS)
+    assert groups.offsets() == {0: 5}
+
+
 def test_a_group_without_members_and_offsets_goes_at_the_next_look():
     groups = Groups()
     (member,), _ = groups.stable()
