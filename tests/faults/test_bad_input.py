@@ -197,6 +197,15 @@ def test_acks_0_is_not_answered_and_a_failure_closes(headrace_broker, headrace_t
         assert raw.is_closed_by_broker()
 
 
+def test_an_unknown_acks_counts_only_where_something_could_be_appended(client, headrace_topic):
+    refused = client.produce(headrace_topic, a_batch(), acks=2)
+    assert refused.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+    refused = client.produce(headrace_topic, a_batch(), acks=2, partition=7)
+    assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    refused = client.produce(headrace_topic, b"", acks=2)
+    assert refused.error_code == ErrorCode.INVALID_RECORD
+
+
 @pytest.mark.parametrize("offset", [-1, -(2**63), 1, 2**63 - 1])
 def test_an_offset_outside_the_log_is_out_of_range(client, headrace_topic, offset):
     assert client.fetch(headrace_topic, offset).error_code == ErrorCode.OFFSET_OUT_OF_RANGE

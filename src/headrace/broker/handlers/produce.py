@@ -273,11 +273,6 @@ class Producing:
             self._remember(link, context, request, frame, staged[0][1])
 
     def _find(self, context: Context, request: Any, topic: Any, data: Any) -> Replica:
-        if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
-            raise Rejected(
-                ErrorCode.INVALID_REQUIRED_ACKS,
-                f"acks={request.acks}: expected -1 (all), 0 (none) or 1 (leader)",
-            )
         replicas = self._broker.replicas
         if context.api_version >= TOPIC_ID_SINCE:
             replica = replicas.get_by_id(TopicId(bytes(topic.topic_id)), data.index)
@@ -287,16 +282,21 @@ class Producing:
             raise self._broker.unhosted(
                 topic.name if context.api_version < TOPIC_ID_SINCE else topic.topic_id, data.index
             )
-        if is_internal(replica.topic_partition.topic) and context.client_id != ADMIN_CLIENT_ID:
-            raise Rejected(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"{replica.topic_partition.topic} is internal: the broker alone writes to it",
-            )
         if data.records is None or not len(data.records):
             raise Rejected(
                 ErrorCode.INVALID_RECORD,
                 f"no records for {replica.topic_partition}; a produce request carries "
                 "exactly one batch per partition",
+            )
+        if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
+            raise Rejected(
+                ErrorCode.INVALID_REQUIRED_ACKS,
+                f"acks={request.acks}: expected -1 (all), 0 (none) or 1 (leader)",
+            )
+        if is_internal(replica.topic_partition.topic) and context.client_id != ADMIN_CLIENT_ID:
+            raise Rejected(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{replica.topic_partition.topic} is internal: the broker alone writes to it",
             )
         return replica
 
