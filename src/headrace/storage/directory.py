@@ -354,6 +354,10 @@ class Logs:
             )
         place = self._places.pop(topic_partition, None)
         directory = directory or place or next(self._emptiest())
+        if directory.offline is not None:  # it failed after it was chosen
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{directory.path} is offline: {directory.offline}"
+            )
         folder = directory.path / str(topic_partition)
         try:
             directory.forget(topic_partition)

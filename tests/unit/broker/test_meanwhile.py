@@ -5,7 +5,10 @@ import threading
 
 import pytest
 
+from headrace.broker.app import Broker as Node
+from headrace.core.controller import CreateTopic
 from headrace.core.topics import NewTopic
+from headrace.model.config import BrokerConfig
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records import record
@@ -120,3 +123,27 @@ async def test_a_disk_that_fails_takes_the_leader_of_what_lies_there(tmp_path):
         await broker.control.replicas_failed([(TopicPartition("t", 0), topic_id)])
         (partition,) = broker.picture.topics["t"].partitions
         assert (partition.leader, partition.offline) == (-1, (broker.node_id,))
+
+
+@in_loop
+async def test_a_topic_is_not_made_on_a_disk_that_failed_after_it_was_chosen(tmp_path, monkeypatch):
+    folders = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    node = Node(BrokerConfig.parse({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": folders}))
+    await node.start()
+    registry = node.control._registry
+    commit = registry.commit
+
+    async def commit_while_the_disk_fails(*changes):
+        await commit(*changes)
+        for directory in set(node.logs._places.values()):
+            directory.take_offline("tested")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(registry, "commit", commit_while_the_disk_fails)
+        (refusal,) = await node.control.create_topics([NewTopic("t")])
+    assert refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "t" not in node.picture.topics
+    (again,) = await node.control.create_topics([NewTopic("t")])
+    assert isinstance(again, CreateTopic)
+    assert node.replica("t", 0).log.offline is None
+    await node.stop()
