@@ -637,12 +637,22 @@ class Control:
         name: str,
         overrides: Mapping[str, str],
         validate_only: bool = False,
+        *,
+        built_on: Mapping[str, str] | None = None,
     ) -> None:
-        """Replace all settings of one resource. Raises Rejected when they cannot stand."""
+        """Replace all settings of one resource. Raises Rejected when they cannot stand.
+
+        ``built_on`` are those that these were made of, if they were.
+        """
         async with self._changing:
             if resource_type == TOPIC and name not in self.picture.topics:
                 raise Rejected(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
+                )
+            if built_on is not None and built_on != self.overrides(resource_type, name):
+                raise Rejected(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"'{name}' was deleted and made anew meanwhile; ask again.",
                 )
             self._settings.check(resource_type, name, overrides)
             if validate_only:

@@ -44,8 +44,8 @@ class KeptSettings:
     def configured_names(self, resource_type):
         return sorted(name for name, kept in self.kept[resource_type].items() if kept)
 
-    async def alter_configs(self, resource_type, name, overrides, validate_only):
-        assert not validate_only
+    async def alter_configs(self, resource_type, name, overrides, *, built_on):
+        assert built_on in (None, self.overrides(resource_type, name))
         await asyncio.sleep(0)
         self.kept[resource_type][name] = dict(overrides)
         dynamic = self.broker_overrides() | self.broker_overrides(self.broker.node_id)

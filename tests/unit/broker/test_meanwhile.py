@@ -147,3 +147,27 @@ async def test_a_topic_is_not_made_on_a_disk_that_failed_after_it_was_chosen(tmp
     assert isinstance(again, CreateTopic)
     assert node.replica("t", 0).log.offline is None
     await node.stop()
+
+
+@in_loop
+async def test_settings_of_a_topic_are_not_given_to_the_next_of_its_name(tmp_path):
+    async with running(tmp_path) as broker:
+        old, new = {"retention.ms": "1"}, {"segment.bytes": "2000000"}
+        await broker.control.create_topics([NewTopic("t", overrides=old)])
+        broker.replicas.before_delete = asyncio.Event()
+        deleting = asyncio.create_task(broker.control.delete_topics(["t"]))
+        again = asyncio.create_task(broker.control.create_topics([NewTopic("t", overrides=new)]))
+        request = m.IncrementalAlterConfigsRequest
+        change = request.AlterableConfig(name="flush.ms", config_operation=0, value="3")
+        resource = request.AlterConfigsResource(
+            resource_type=2, resource_name="t", configs=[change]
+        )
+        altering = asyncio.create_task(
+            broker.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])
+        )
+        await broker.replicas.delete_reached.wait()
+        broker.replicas.before_delete.set()
+        await asyncio.gather(deleting, again)
+        (answer,) = (await altering).responses
+        assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert broker.control.topic_overrides("t") == new

@@ -637,8 +637,10 @@ async def _replace(
 ) -> None:
     resource_type, name = asked.resource_type, asked.name
     _check_overrides(broker, resource_type, name, overrides)
-    if not validate_only and overrides != broker.control.overrides(resource_type, name):
-        await broker.control.alter_configs(resource_type, name, overrides, False)
+    before = broker.control.overrides(resource_type, name)
+    if not validate_only and overrides != before:
+        built_on = before if asked.keeps_others else None
+        await broker.control.alter_configs(resource_type, name, overrides, built_on=built_on)
         _tell(context, resource_type, name, overrides)
 
 
