@@ -303,6 +303,16 @@ def test_lists_are_appended_to_and_subtracted_from():
         assert broker.control.overrides(TOPIC, "orders")["cleanup.policy"] == now
 
 
+def test_a_lone_comma_is_no_empty_list():
+    broker = a_broker()
+    answer = incremental(broker, TOPIC, "orders", ("cleanup.policy", SET, ","))
+    assert answer.error_code == ErrorCode.INVALID_CONFIG
+    assert replaced(broker, TOPIC, "orders", ("cleanup.policy", ",")).error_code == (
+        ErrorCode.INVALID_CONFIG
+    )
+    assert broker.control.overrides(TOPIC, "orders") == {}
+
+
 def test_alter_replaces_all_settings():
     broker = a_broker()
     incremental(broker, TOPIC, "orders", ("segment.ms", SET, "2"))

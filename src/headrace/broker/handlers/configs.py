@@ -596,7 +596,9 @@ def _changed(broker: "Broker", asked: _Asked) -> dict[str, str]:
                 present = _starting_list(broker.config, asked.resource_type, change.name, row)
             overrides[change.name] = _list_with(present, change.operation, text)
         elif row is not None and row[0] == "list":
-            overrides[change.name] = ",".join(dict.fromkeys(split_list(text)))
+            items = split_list(text)
+            # Left as it is, a lone comma is refused; made one item it would be the empty list.
+            overrides[change.name] = text if "" in items else ",".join(dict.fromkeys(items))
         else:
             overrides[change.name] = text
     return overrides
