@@ -611,10 +611,13 @@ class Coordinator(Generic[S]):
                 if len(data) < part.size:  # without a whole batch this would not get any further
                     raise Corrupt(f"{part.file.path} ends at byte {part.position + len(data)}")
                 end, count = self._replay_chunk(led.shard, data)
-                next_offset = max(next_offset, end)
                 record_count += count
                 await asyncio.sleep(0)
+                # Retention may have taken away what comes next.
+                next_offset = max(next_offset, end, log.log_start)
         except (BadBatch, Corrupt, IndexError, PeerBroken, Rejected, OSError, ValueError) as error:
+            if log.closed:
+                return  # the topic was deleted
             led.problem = f"{led.replica.topic_partition} cannot be read: {error}"
             _log.error(
                 "%s. Groups or transactions of this partition are not served; "

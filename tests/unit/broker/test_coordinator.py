@@ -12,7 +12,7 @@ from headrace.core.outcome import NOTHING, NewRecord, Outcome, ProducerStamp, Re
 from headrace.core.topics import NewTopic
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import Millis
+from headrace.model.ids import Millis, Offset, TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.wire import messages as m
 from tests.fakes.standin import in_loop
@@ -491,6 +491,48 @@ async def test_who_waits_on_a_partition_that_is_led_elsewhere_now_is_told(tmp_pa
         with pytest.raises(Rejected) as refused:
             read(coordinator, b"k")
         assert refused.value.code == ErrorCode.NOT_COORDINATOR
+
+
+@asynccontextmanager
+async def loading(folder, monkeypatch, meanwhile):
+    """A coordinator of three batches; ``meanwhile`` is done when it has replayed the first."""
+    async with coordinated(folder) as (broker, coordinator):
+        for key in (b"a", b"b", b"c"):
+            write(coordinator, (key, b"text"))
+    async with coordinated(folder) as (broker, coordinator):
+        monkeypatch.setattr("headrace.broker.coordinator._LOAD_CHUNK_SIZE", 1)
+        replay_chunk, chunks = coordinator._replay_chunk, []
+
+        def replay(shard, data):
+            chunks.append(data)
+            if len(chunks) == 1:
+                meanwhile(broker)
+            return replay_chunk(shard, data)
+
+        coordinator._replay_chunk = replay
+        yield broker, coordinator
+
+
+@in_loop
+async def test_records_that_are_deleted_while_loading_do_not_end_it(tmp_path, monkeypatch):
+    def delete(broker):
+        broker.replica(TOPIC, 0).log.move_start_to(Offset(2))
+
+    async with loading(tmp_path, monkeypatch, delete) as (_, coordinator):
+        await until(lambda: not coordinator.is_loading())
+        assert read(coordinator, b"c") == "text"
+
+
+@in_loop
+async def test_nobody_complains_of_a_topic_that_is_deleted_while_loading(
+    tmp_path, monkeypatch, caplog
+):
+    def delete(broker):
+        broker.spawn(broker.replicas.delete([TopicPartition(TOPIC, 0)]))
+
+    async with loading(tmp_path, monkeypatch, delete) as (broker, _):
+        await until(lambda: broker.replicas.get(TOPIC, 0) is None and not broker._tasks)
+    assert "cannot be read" not in caplog.text
 
 
 @in_loop
