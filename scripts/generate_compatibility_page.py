@@ -275,6 +275,21 @@ DIFFERENCES: dict[str, tuple[tuple[str, str, str], ...]] = {
             "ends within a batch, which the client drops",
             "has whole batches only, up to the last index entry within the size",
         ),
+        (
+            "the order of topics, partitions and groups in an answer",
+            "mostly that of a hash table",
+            "mostly that of the request",
+        ),
+        (
+            "a partition twice in one Produce, Fetch or DeleteRecords",
+            "taken once",
+            "taken and answered twice",
+        ),
+        (
+            "an isolation level that there is not, in Fetch or ListOffsets",
+            "UNKNOWN_SERVER_ERROR (-1)",
+            "read as uncommitted",
+        ),
     ),
     "The cluster": (
         (
