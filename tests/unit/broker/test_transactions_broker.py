@@ -171,12 +171,9 @@ def test_a_batch_behind_one_that_comes_again_is_not_taken_before_it(start):
     assert client.end("tx", producer, True) is NONE
 
 
-def test_a_batch_whose_transaction_ended_while_it_was_asked_about_is_refused(start):
-    inside, client = start()
-    producer = client.start("tx")
-    client.add("tx", producer, "t", 0)
+def enlist_slowly(inside):
+    """The events of having been asked about a partition, and of answering."""
     asked, go_on = threading.Event(), threading.Event()
-    transactions = inside.node.transactions
 
     def slow_enlist(name, who, partitions, *, adds):
         async def later():
@@ -186,7 +183,15 @@ def test_a_batch_whose_transaction_ended_while_it_was_asked_about_is_refused(sta
 
         return later()
 
-    inside.do(lambda: setattr(transactions, "enlist", slow_enlist))
+    inside.do(lambda: setattr(inside.node.transactions, "enlist", slow_enlist))
+    return asked, go_on
+
+
+def test_a_batch_whose_transaction_ended_while_it_was_asked_about_is_refused(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    asked, go_on = enlist_slowly(inside)
     _, join = in_thread(lambda: client.put("tx", producer, "t", b"late"))
     assert asked.wait(20)
     with TransactionalClient(f"127.0.0.1:{client.sock.getpeername()[1]}") as other:
@@ -195,6 +200,22 @@ def test_a_batch_whose_transaction_ended_while_it_was_asked_about_is_refused(sta
         assert join() is ErrorCode.INVALID_TXN_STATE
         assert other.last_stable_offset("t") == 1
         assert other.producers("t").active_producers[0].current_txn_start_offset == -1
+
+
+def test_offsets_whose_transaction_ended_while_it_was_asked_about_are_refused(start):
+    inside, client = start()
+    client.find("group", kind=0)
+    producer = client.start("tx")
+    assert client.add_offsets("tx", producer, "group") is NONE
+    asked, go_on = enlist_slowly(inside)
+    _, join = in_thread(lambda: client.commit_offsets("tx", "group", producer, "t", 3))
+    assert asked.wait(20)
+    with TransactionalClient(f"127.0.0.1:{client.sock.getpeername()[1]}") as other:
+        assert other.end("tx", producer, True) is NONE
+        wait_until(lambda: other.state("tx") == "CompleteCommit")
+        go_on.set()
+        assert join() is ErrorCode.INVALID_TXN_STATE
+        assert other.committed_offset("group", "t", require_stable=True) == (-1, NONE)
 
 
 # --- followers that lag

@@ -245,7 +245,20 @@ def txn_offset_commit(
         return _commit(broker, context, request)
     codes = broker.transactions.enlist(request.transactional_id, producer, [offsets], adds=adds)
     if isinstance(codes, Awaitable):
-        return _commit_later(broker, context, request, codes)
+        producers = replica.log.producers
+        known = producers.entries.get(producer[0])
+        return _commit_later(
+            broker,
+            context,
+            request,
+            codes,
+            # Else its marker lies there by now, as in ``enlisting``.
+            lambda: (
+                adds
+                or producers.entries.get(producer[0]) is known
+                or producers.has_ongoing_transaction(*producer)
+            ),
+        )
     return _commit_enlisted(broker, context, request, codes[offsets])
 
 
@@ -254,8 +267,11 @@ async def _commit_later(
     context: Context,
     request: m.TxnOffsetCommitRequest,
     pending: "Awaitable[Codes]",
+    is_still_open: Callable[[], bool],
 ) -> Message:
     (code,) = (await pending).values()
+    if code is ErrorCode.NONE and not is_still_open():
+        code = ErrorCode.INVALID_TXN_STATE
     answer = _commit_enlisted(broker, context, request, code)
     return answer if isinstance(answer, Message) else await answer
 
