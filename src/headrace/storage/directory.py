@@ -79,9 +79,10 @@ class Logs:
         self.config_of = config_of
         self.producer_expiration_ms = producer_expiration_ms
         self._background = None
+        self._has_met_bug = False
         self.on_bug: Callable[[Exception], None] = lambda error: None
         if later is None:
-            self._background = Background(lambda error: self.on_bug(error))
+            self._background = Background(self._met_bug)
             later = self._background.later
         self._later = later
         self._resources = Resources(OpenFiles(open_files_max or _open_files_max()), IndexCache())
@@ -437,6 +438,11 @@ class Logs:
             if directory.path == Path(path).parent.parent:
                 directory.partition_failed(error)
 
+    def _met_bug(self, error: Exception) -> None:
+        """Called by the worker thread, also for what is left to do while a stop waits for it."""
+        self._has_met_bug = True
+        self.on_bug(error)
+
     def _went_offline(self, directory: LogDirectory) -> None:
         self.on_offline(directory)
 
@@ -497,7 +503,7 @@ class Logs:
             os.sync()
         self.checkpoint(high_watermarks)
         for directory in self._online():
-            if directory not in torn:
+            if directory not in torn and not self._has_met_bug:
                 mark = directory.path / checkpoint.CLEAN_SHUTDOWN
                 try:
                     checkpoint.write_clean_shutdown(mark, broker_epoch)

@@ -349,6 +349,17 @@ def test_a_folder_that_fails_goes_offline_alone(disk, monkeypatch):
     disk.start()
 
 
+def test_a_bug_in_what_a_stop_still_has_to_do_leaves_no_clean_mark(tmp_path):
+    logs = Logs([tmp_path], node_id=1, config_of=lambda topic: settings())
+    logs.open_all(NOW)
+    met = []
+    logs.on_bug = met.append
+    logs.directories[0].later(0, lambda: 1 / 0)
+    logs.close_clean()
+    assert len(met) == 1
+    assert not (tmp_path / checkpoint.CLEAN_SHUTDOWN).exists()
+
+
 def test_without_any_folder_left_nothing_is_made(disk):
     for directory in disk.logs.directories:
         directory.take_offline("tested")
