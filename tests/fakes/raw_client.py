@@ -67,6 +67,21 @@ class RawClient:
 
     # --- what most tests ask -------------------------------------------------
 
+    def create_topic(self, name, **settings):
+        """A topic of one partition; a setting is named with ``_`` for each dot."""
+        request = m.CreateTopicsRequest
+        topic = request.CreatableTopic(
+            name=name,
+            num_partitions=1,
+            replication_factor=1,
+            configs=[
+                request.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+                for key, value in settings.items()
+            ],
+        )
+        response = self.ask(ApiKey.CREATE_TOPICS, 7, request(topics=[topic], timeout_ms=10_000))
+        assert response.topics[0].error_code == 0
+
     def produce(self, topic, records, *, partition=0, acks=-1, version=9, answer=True):
         request = m.ProduceRequest
         message = request(

@@ -91,7 +91,7 @@ class Broker:
         self._starting: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
         self._stopping = False
-        self._finishing = False  # and all is well so far
+        self._finishing = False  # by a clean stop, whose mark a bug still prevents
 
     @property
     def config(self) -> BrokerConfig:

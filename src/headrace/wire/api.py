@@ -264,7 +264,7 @@ def what_is_not_served(api_key: int, api_version: int) -> str:
     """A request that nobody was told to send, in words for the log."""
     if api_key not in APIS:
         return f"a request with API key {api_key}, which Kafka does not have"
-    served = SERVED.get(api_key)  # type: ignore[call-overload]  # a plain int finds its member
+    served = SERVED.get(ApiKey(api_key))
     if served is None:
         return f"{api_name(api_key)} (API key {api_key}), which is not served"
     first, last = served

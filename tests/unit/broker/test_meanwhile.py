@@ -43,19 +43,9 @@ def clients():
         yield first, second
 
 
-def create_packed(client, name):
-    """A topic whose batches are packed anew, in a thread."""
-    request = m.CreateTopicsRequest
-    setting = request.CreatableTopicConfig(name="compression.type", value="gzip")
-    topic = request.CreatableTopic(
-        name=name, num_partitions=1, replication_factor=1, configs=[setting]
-    )
-    client.ask(ApiKey.CREATE_TOPICS, 7, request(topics=[topic], timeout_ms=10_000))
-
-
 def test_a_batch_that_was_unpacked_while_its_transaction_ended_opens_no_other(clients, monkeypatch):
     late, ending = clients
-    create_packed(late, "packed")
+    late.create_topic("packed", compression_type="gzip")  # packed anew, in a thread
     producer = late.start("tx")
     assert late.add("tx", producer, "packed", 0) is ErrorCode.NONE
     assert late.put("tx", producer, "packed", b"in time") is ErrorCode.NONE

@@ -33,15 +33,6 @@ def clients(broker):
         yield first, second
 
 
-def create_compacted(client, name):
-    request = m.CreateTopicsRequest
-    setting = request.CreatableTopicConfig(name="cleanup.policy", value="compact")
-    topic = request.CreatableTopic(
-        name=name, num_partitions=1, replication_factor=1, configs=[setting]
-    )
-    client.ask(ApiKey.CREATE_TOPICS, 7, request(topics=[topic], timeout_ms=10_000))
-
-
 def produce(client, transactional_id=None, **batches):
     request = m.ProduceRequest
     topics = [
@@ -108,7 +99,7 @@ def test_the_first_batches_of_two_transactions(broker, clients):
 
 
 def test_a_batch_that_waits_for_another_of_its_request_to_be_unpacked(broker, clients):
-    create_compacted(clients[0], "table")
+    clients[0].create_topic("table", cleanup_policy="compact")
     with OneTurn(broker):
         for client, value in zip(clients, (b"one", b"two"), strict=True):
             batch = build_batch([Record(0, -1, b"key", value)])
