@@ -20,8 +20,11 @@ from tests.fakes.raw_client import RawClient
 SMALL_SEGMENTS = {"internal.segment.bytes": "2000"}  # no index entry within one
 
 
-def one_record():
-    return build_batch([Record(0, int(time.time() * 1000), b"key", b"x" * 100)])
+def one_record(size=100):
+    return build_batch([Record(0, int(time.time() * 1000), b"key", bytes(size))])
+
+
+LARGE = 300_000  # goes by sendfile
 
 
 def make_damaged_topic(broker, **settings):
@@ -67,38 +70,69 @@ def unreadable_sector(*_):
     raise OSError(errno.EIO, "input/output error")
 
 
-@pytest.mark.parametrize("where", ["warm", "pread"])
-def test_a_sector_that_cannot_be_read_costs_its_disk_and_not_the_broker(where, monkeypatch):
+def nothing_is_resident(monkeypatch):
+    monkeypatch.setattr(fetch, "is_resident", lambda file_slice: False)
+    monkeypatch.setattr(fetch, "read_resident", lambda file_slice: None)
+
+
+@pytest.mark.parametrize("size", [100, LARGE])
+def test_a_sector_that_cannot_be_read_costs_its_disk_and_not_the_broker(size, monkeypatch):
     with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
-        client.produce("orders", one_record())
-        if where == "warm":
-            monkeypatch.setattr(fetch, "is_resident", lambda file_slice: False)
-            monkeypatch.setattr(fetch, "warm", unreadable_sector)
-        else:
-            monkeypatch.setattr(fetch.os, "pread", unreadable_sector)
+        client.produce("orders", one_record(size))
+        nothing_is_resident(monkeypatch)
+        monkeypatch.setattr(residency.os, "pread", unreadable_sector)
         for _ in range(2):
             assert client.fetch("orders", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert client.metadata("orders").brokers
 
 
-def test_a_sector_that_fails_a_probe_is_found_by_the_read_that_follows(monkeypatch):
+def test_a_sector_is_found_where_nobody_says_what_is_in_memory(monkeypatch):
+    monkeypatch.setattr(residency._Probe, "can_ask", False)
     with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
         client.produce("orders", one_record())
+        assert bytes(client.fetch("orders", 0).records).endswith(bytes(100) + b"\0")
+        monkeypatch.setattr(residency.os, "pread", unreadable_sector)
+        assert client.fetch("orders", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize(("size", "reader"), [(100, "read"), (LARGE, "warm")])
+def test_a_sector_that_fails_a_probe_is_found_by_the_read_that_follows(size, reader, monkeypatch):
+    read = getattr(fetch, reader)
+    with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
+        client.produce("orders", one_record(size))
         monkeypatch.setattr(residency, "_preadv", unreadable_sector)
         monkeypatch.setattr(residency._Probe, "can_ask", True)
-        warmed = []
-        monkeypatch.setattr(fetch, "warm", warmed.append)
+        asked = []
+
+        def noted(file_slice):
+            asked.append(file_slice)
+            return read(file_slice)
+
+        monkeypatch.setattr(fetch, reader, noted)
         for _ in range(2):
-            assert client.fetch("orders", 0).error_code == ErrorCode.NONE
-        assert len(warmed) == 2
+            assert len(client.fetch("orders", 0).records) > size
+        assert len(asked) == 2
+
+
+@pytest.mark.parametrize("said", [errno.EOPNOTSUPP, errno.EAGAIN])
+def test_what_the_kernel_does_not_say_or_have_is_read_by_a_thread(said, monkeypatch):
+    def says(*_):
+        raise OSError(said, "not now")
+
+    monkeypatch.setattr(residency, "_preadv", says)
+    monkeypatch.setattr(residency._Probe, "can_ask", True)
+    with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
+        client.produce("orders", one_record())
+        assert bytes(client.fetch("orders", 0).records).endswith(bytes(100) + b"\0")
+        assert residency._Probe.can_ask is (said == errno.EAGAIN)
 
 
 def test_a_bug_while_records_are_warmed_costs_one_connection(monkeypatch):
     with pytest.raises(BrokerFailed, match="a bug"), Broker(topics=["orders"]) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             client.produce("orders", one_record())
-            monkeypatch.setattr(fetch, "is_resident", lambda file_slice: False)
-            monkeypatch.setattr(fetch, "warm", a_bug)
+            nothing_is_resident(monkeypatch)
+            monkeypatch.setattr(fetch, "read", a_bug)
             assert client.fetch("orders", 0).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
             assert client.is_closed_by_broker()
         with RawClient(broker.bootstrap_servers) as other:
@@ -110,7 +144,7 @@ def a_bug(*_):
 
 
 def test_a_sector_that_cannot_be_sent_costs_its_disk_alone(tmp_path, monkeypatch):
-    large = build_batch([Record(0, -1, None, bytes(300_000))])  # goes by sendfile
+    large = build_batch([Record(0, -1, None, bytes(LARGE))])
     folders = tmp_path / "a", tmp_path / "b"
     config = {"log.dirs": ",".join(map(str, folders))}
     with Broker(config=config, data=folders[0], topics={"orders": 2}) as broker:

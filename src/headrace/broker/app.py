@@ -339,11 +339,8 @@ class Broker:
     def park_produce(self, produced: Produced) -> None:
         self.dispatch.park_produce(produced)
 
-    def arm_timer(self) -> None:
-        """See that somebody looks when the next deadline of a parked request has come."""
-        deadline = self.dispatch.next_deadline()
-        if deadline is None:
-            return
+    def arm_timer(self, deadline: float) -> None:
+        """See that somebody looks when the deadline of a parked request has come."""
         at = deadline / 1000
         if self._timer is not None:
             if self._timer.when() <= at:
@@ -358,7 +355,9 @@ class Broker:
         except Exception as error:  # noqa: BLE001 - a bug while answering: the broker stops
             self.fail(error)
         else:
-            self.arm_timer()
+            deadline = self.dispatch.next_deadline()
+            if deadline is not None:
+                self.arm_timer(deadline)
 
     # --- end -----------------------------------------------------------------
 

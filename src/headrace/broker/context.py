@@ -13,3 +13,10 @@ class Context(NamedTuple):
     listener: str
     client_host: str
     principal: str = ANONYMOUS
+
+    def of_request(self, correlation_id: int) -> "Context":
+        """The same for the next request of the same client."""
+        key, version, _, client_id, listener, host, principal = self
+        return tuple.__new__(
+            Context, (key, version, correlation_id, client_id, listener, host, principal)
+        )

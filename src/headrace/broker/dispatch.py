@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
 from headrace.broker.handlers import handler
-from headrace.broker.handlers.fetch import Fetching, ParkedFetch
+from headrace.broker.handlers.fetch import Fetching, ParkedFetch, RememberedFetch
 from headrace.broker.handlers.produce import ACKS_NONE, Produced, Producing, RememberedShape
 from headrace.broker.known_answers import KnownAnswers, Question
 from headrace.broker.refusals import refused
@@ -51,10 +51,11 @@ _FETCH_SIZE_MAX = 1 << 21  # 60,000 partitions at once
 class ClientState:
     """What the broker remembers of one connection."""
 
-    __slots__ = ("remembered", "parked")
+    __slots__ = ("remembered", "remembered_fetch", "parked")
 
     def __init__(self) -> None:
         self.remembered: RememberedShape | None = None
+        self.remembered_fetch: RememberedFetch | None = None
         self.parked: ParkedFetch | None = None
 
 
@@ -101,13 +102,17 @@ class Dispatch:
                 correlation_id = bytes(view[start + 4 : start + 8])
                 if self.producing.shaped(link, remembered, correlation_id, records):
                     return
+        if state.remembered_fetch is not None:
+            again = state.remembered_fetch.match(view, start, end)
+            if again is not None:
+                self._finish_produces()
+                self.fetching.fetch(link, *again)
+                return
         header = parse_request_header(view, start, end)
         if header.api_key == _PRODUCE:
             self._produce(link, header, view, start, end, is_known=is_known)
             return
-        if self.producing.turn_open:
-            # Requests take effect in their order: what was produced before is there.
-            self.producing.finish_turn()
+        self._finish_produces()
         context = self._context(link, header)
         if not is_served(header.api_key, header.api_version):
             self._unserved(link, context)
@@ -118,7 +123,11 @@ class Dispatch:
                 f"{api_name(header.api_key)} of {size} bytes; only Produce may be that large"
             )
         if header.api_key == _FETCH:
-            self.fetching.fetch(link, context, self._decode(header, view, end))
+            request = self._decode(header, view, end)
+            state.remembered_fetch = RememberedFetch.of(
+                context, request, view[start:end], header.body_position - start
+            )
+            self.fetching.fetch(link, context, request)
         elif size > _FRAME_SIZE_ON_LOOP_MAX:
             self._decode_apart(link, context, header, view[start:end], start)
         else:
@@ -128,6 +137,11 @@ class Dispatch:
                 link.answer([known])
             else:
                 self._handle(link, context, self._decode(header, view, end), question)
+
+    def _finish_produces(self) -> None:
+        """Requests take effect in their order: what was produced before is there."""
+        if self.producing.turn_open:
+            self.producing.finish_turn()
 
     def _known_answer(self, context: Context, question: Question | None) -> bytearray | None:
         if question is None:
@@ -277,15 +291,15 @@ class Dispatch:
     # --- those that wait -----------------------------------------------------
 
     def park_fetch(self, waiting: ParkedFetch, wait_ms: int) -> None:
-        replicas = self.fetching.partitions_waited_for(waiting)
+        deadline = self._broker.clock.monotonic_ms() + wait_ms
         waiting.link.state.parked = waiting
-        self.parked_fetches.add(waiting, replicas, self._broker.clock.monotonic_ms() + wait_ms)
-        self._broker.arm_timer()
+        self.parked_fetches.add(waiting, self.fetching.partitions_waited_for(waiting), deadline)
+        self._broker.arm_timer(deadline)
 
     def park_produce(self, produced: Produced) -> None:
         deadline = self._broker.clock.monotonic_ms() + produced.timeout_ms
         self.parked_produces.add(produced, self.producing.replicas_waited_for(produced), deadline)
-        self._broker.arm_timer()
+        self._broker.arm_timer(deadline)
 
     def committed(self, replica: "Replica") -> None:
         """New records of ``replica`` may be seen; those who wait are served at the turn's end."""

@@ -91,11 +91,14 @@ class Replica:
             )
         return leadership
 
-    def check_leader_epoch(self, current_leader_epoch: int) -> None:
-        """A client that knows another reign must learn of ours, or wait until we know of its."""
+    def lead_in(self, current_leader_epoch: int) -> Leadership:
+        """The reign that a client knows of (-1: any).
+
+        One that knows another must learn of ours, or wait until we know of its.
+        """
         leadership = self.lead()
         if current_leader_epoch < 0 or current_leader_epoch == leadership.leader_epoch:
-            return
+            return leadership
         if current_leader_epoch < leadership.leader_epoch:
             raise Rejected(
                 ErrorCode.FENCED_LEADER_EPOCH,

@@ -59,7 +59,8 @@ class Leadership:
     @property
     def enough_replicas(self) -> bool:
         """Whether a write with acks=all may be taken at all."""
-        return len(self.isr) >= self.insync_required
+        count = len(self.isr)
+        return count >= self.min_insync_replicas or count >= len(self.replicas)
 
     def appended(self, log_end: Offset) -> list[Effect]:
         """The leader's own log now ends at ``log_end`` (exclusive)."""
@@ -75,7 +76,8 @@ class Leadership:
             # KIP-966: what too few replicas hold is not shown, so that nothing seen can be lost
             # by an unclean restart of the last of them.
             return []
-        if self.isr != {self.broker_id} or self.log_end <= self.high_watermark:
+        alone = len(self.isr) == 1 and self.broker_id in self.isr
+        if not alone or self.log_end <= self.high_watermark:
             return []
         self.high_watermark = self.log_end
         return [HighWatermarkAdvanced(self.log_end)]

@@ -1,7 +1,8 @@
 """Is a range of a file in the page cache? And if not, bring it there, in a thread.
 
 The page cache is the only cache. A range that is not in it would block the loop inside
-``sendfile`` (14 ms for a cold megabyte, measured), so it is read once by a thread first.
+``sendfile`` (14 ms for a cold megabyte, measured), so it is read once by a thread first. What is
+small enough to be copied needs no question: it is read, unless that would have to wait.
 """
 
 import errno
@@ -20,7 +21,7 @@ class _Probe:
     """One byte to read into, and whether this kernel can be asked at all."""
 
     can_ask = _preadv is not None and _NOWAIT != 0
-    byte = [bytearray(1)]
+    byte = bytearray(1)
 
 
 def is_resident(file_slice: FileSlice) -> bool:
@@ -28,19 +29,42 @@ def is_resident(file_slice: FileSlice) -> bool:
 
     Pages come and go in long runs, so two probes of 1.3 µs see nearly every cold range.
     """
-    if not _Probe.can_ask:
-        return True
     fd, position = file_slice.file.fd, file_slice.position
+    # As if everything were warm where nobody can say.
+    return not _Probe.can_ask or (
+        _read_now(fd, _Probe.byte, position)
+        and _read_now(fd, _Probe.byte, position + file_slice.size - 1)
+    )
+
+
+def read_resident(file_slice: FileSlice) -> bytes | bytearray | None:
+    """The bytes themselves; None if they would have to be waited for, or are not all there."""
+    if not _Probe.can_ask:
+        try:
+            return read(file_slice)
+        except OSError:
+            return None  # as below
+    into = bytearray(file_slice.size)
+    return into if _read_now(file_slice.file.fd, into, file_slice.position) else None
+
+
+def _read_now(fd: int, into: bytearray, position: int) -> bool:
+    """Fill ``into`` from the page cache, or say that it cannot be done."""
     try:
-        _preadv(fd, _Probe.byte, position, _NOWAIT)  # type: ignore[misc]
-        _preadv(fd, _Probe.byte, position + file_slice.size - 1, _NOWAIT)  # type: ignore[misc]
+        count: int = _preadv(fd, (into,), position, _NOWAIT)  # type: ignore[misc]
+        return count == len(into)
     except BlockingIOError:
         return False
     except OSError as error:
-        if error.errno not in _CANNOT_SAY:
-            return False  # whoever warms it meets the error where it can be waited for
-        _Probe.can_ask = False  # go on as if everything were warm
-    return True
+        if error.errno in _CANNOT_SAY:
+            _Probe.can_ask = False
+        # Whoever reads it in a thread meets the error where it can be waited for.
+        return False
+
+
+def read(file_slice: FileSlice) -> bytes:
+    """The bytes, fewer if the log was cut meanwhile. May block; for a thread."""
+    return os.pread(file_slice.file.fd, file_slice.size, file_slice.position)
 
 
 def warm(file_slice: FileSlice) -> None:

@@ -164,6 +164,8 @@ class Segments:
     def end_of(self, found: FileSlice, start: Offset, end_offset: Offset) -> Offset:
         """As ``Log.end_of``. Raises SegmentDamaged if what follows ``found`` is no batch."""
         end = Position(found.position + found.size)
+        if found.file is self.active.file and end == self.active.size:
+            return end_offset  # as for all who read at the tail
         for slot in range(self.slot_of(start), len(self.items)):
             segment = self.items[slot]
             if segment.file is found.file:
@@ -177,6 +179,8 @@ class Segments:
         # A transaction is listed where its marker lies, which may be segments later.
         for slot in range(self.slot_of(start), len(self.items)):
             listed = self.items[slot].aborted  # in the order of their markers
+            if not listed:
+                continue
             for place in range(bisect_left(listed, start, key=_last_offset), len(listed)):
                 aborted = listed[place]
                 if aborted.first_offset < end_offset:

@@ -1,16 +1,29 @@
-"""The answer to Fetch, written by hand: header bytes around file ranges that are never copied.
+"""Fetch by hand: the shape of a consumer's requests, and answers around ranges of files.
 
-Versions 4 to 18 (12 and later are flexible). Records stand last in a partition's entry, so an
-answer is pieces of head, records, head, records, ... The caller gets them as a list whose sizes
-are known, with the size prefix already in front.
+A consumer of one partition asks again and again for the same but for where to go on. A
+``FetchShape`` remembers the bytes around what changes; who matches it needs no decoding.
+
+    request     size | api key, version | correlation id | client id … session id | session epoch
+                       ^^^^^ head ^^^^^                    ^^^^^^^ before epoch ^^
+                | topics … leader epoch | fetch offset | … rack id
+                  ^^^ before offset ^^^                  ^^ rest ^
+
+Answers are of versions 4 to 18 (12 and later are flexible). Records stand last in a partition's
+entry, so an answer is pieces of head, records, head, records, ... The caller gets them as a list
+whose sizes are known, with the size prefix already in front, and no record is copied.
 """
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
 _FLEXIBLE_SINCE = 12
+TOPIC_ID_SINCE = 13
+_NO_REPLICA_ID_SINCE = 15
+_ONE = 2  # as the count of an array
 
+_read_epoch = Struct(">i").unpack_from
+_read_offset = Struct(">q").unpack_from
 _partition_v4 = Struct(">ihqq").pack  # index, error, high watermark, last stable offset
 _partition_v5 = Struct(">ihqqq").pack  # ... log start
 _session = Struct(">ihi").pack  # throttle, error, session id
@@ -21,18 +34,93 @@ _diverging = Struct(">iq").pack
 _put_head = Struct(">ii").pack_into
 
 
-class FetchedPartition(NamedTuple):
-    """What one partition answers. ``records`` has a length: bytes, or a range of a file."""
+class FetchShape:
+    """Requests for one partition by its topic's id, as one client sends them."""
 
-    partition: int
-    error_code: int
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    log_start: int = -1
-    aborted: Sequence[tuple[int, int]] | None = None  # (producer id, first offset)
-    records: Any = None
-    records_size: int = 0
-    diverging: tuple[int, int] | None = None  # (leader epoch, its end offset)
+    __slots__ = (
+        "_head",
+        "_before_epoch",
+        "_epoch_at",
+        "_before_offset",
+        "_offset_at",
+        "_rest",
+        "_size",
+    )
+
+    def __init__(self, frame: bytes, epoch_at: int, offset_at: int) -> None:
+        self._epoch_at = epoch_at
+        self._offset_at = offset_at
+        self._head = frame[:4]
+        self._before_epoch = frame[8:epoch_at]
+        self._before_offset = frame[epoch_at + 4 : offset_at]
+        self._rest = frame[offset_at + 8 :]
+        self._size = len(frame)
+
+    @classmethod
+    def of(cls, frame: bytes, api_version: int, body_at: int) -> "FetchShape | None":
+        """Of a whole request without its size; None if it is for more than one partition."""
+        if api_version < TOPIC_ID_SINCE:
+            return None
+        # replica id (once), longest wait, least and most bytes, isolation level, session id
+        epoch_at = body_at + 17 + (4 if api_version < _NO_REPLICA_ID_SINCE else 0)
+        topics_at = epoch_at + 4
+        partitions_at = topics_at + 1 + 16
+        if frame[topics_at] != _ONE or frame[partitions_at] != _ONE:
+            return None
+        return cls(frame, epoch_at, partitions_at + 1 + 4 + 4)  # partition, leader epoch
+
+    def match(self, view: memoryview, start: int, end: int) -> tuple[int, int] | None:
+        """Session epoch and fetch offset of the request in ``[start, end)`` if it is like that."""
+        data: bytearray = view.obj  # type: ignore[assignment]  # compares in place, as no view does
+        epoch_at = start + self._epoch_at
+        offset_at = start + self._offset_at
+        if (
+            end - start == self._size
+            and data.startswith(self._before_offset, epoch_at + 4)
+            and data.startswith(self._rest, offset_at + 8)
+            and data.startswith(self._before_epoch, start + 8)
+            and data.startswith(self._head, start)
+        ):
+            return _read_epoch(data, epoch_at)[0], _read_offset(data, offset_at)[0]
+        return None
+
+
+class FetchedPartition:
+    """What one partition answers: bytes, or a range of a file, of ``records_size``."""
+
+    __slots__ = (
+        "partition",
+        "error_code",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start",
+        "aborted",
+        "records",
+        "records_size",
+        "diverging",
+    )
+
+    def __init__(
+        self,
+        partition: int,
+        error_code: int,
+        high_watermark: int = -1,
+        last_stable_offset: int = -1,
+        log_start: int = -1,
+        aborted: Sequence[tuple[int, int]] | None = None,  # (producer id, first offset)
+        records: Any = None,
+        records_size: int = 0,
+        diverging: tuple[int, int] | None = None,  # (leader epoch, its end offset)
+    ) -> None:
+        self.partition = partition
+        self.error_code = error_code
+        self.high_watermark = high_watermark
+        self.last_stable_offset = last_stable_offset
+        self.log_start = log_start
+        self.aborted = aborted
+        self.records = records
+        self.records_size = records_size
+        self.diverging = diverging
 
 
 def _uvarint(value: int) -> bytes:
@@ -60,12 +148,12 @@ def encode_fetch_response(
     head = bytearray(9 if flexible else 8)  # size, correlation id, tags of the header
     parts: list[Any] = [head]
     out = head
+    size = -4  # of all parts before ``out``; the size itself does not count
     if version >= 7:
         out += _session(throttle_time_ms, error_code, session_id)
     else:
         out += _i32(throttle_time_ms)
     out += _uvarint(len(topics) + 1) if flexible else _i32(len(topics))
-    records_size = 0
     for topic, partitions in topics:
         if isinstance(topic, bytes):
             out += topic
@@ -77,29 +165,34 @@ def encode_fetch_response(
         for entry in partitions:
             _put_partition(out, entry, version, flexible)
             if entry.records_size:
-                records_size += entry.records_size
-                parts.append(entry.records)
+                size += len(out) + entry.records_size
                 out = bytearray()
-                parts.append(out)
+                parts += (entry.records, out)
             if flexible:
                 _put_partition_tags(out, entry)
         if flexible:
             out.append(0)
     if flexible:
         out.append(0)
-    # Only heads are bytearrays here; records come as bytes or file ranges.
-    size = records_size + sum(len(part) for part in parts if type(part) is bytearray) - 4
-    _put_head(head, 0, size, correlation_id)
+    _put_head(head, 0, size + len(out), correlation_id)
     return parts
 
 
 def _put_partition(out: bytearray, entry: FetchedPartition, version: int, flexible: bool) -> None:
     """Everything of one partition up to and with the size of its records."""
-    partition, error_code, high_watermark, last_stable_offset, log_start, aborted = entry[:6]
     if version >= 5:
-        out += _partition_v5(partition, error_code, high_watermark, last_stable_offset, log_start)
+        out += _partition_v5(
+            entry.partition,
+            entry.error_code,
+            entry.high_watermark,
+            entry.last_stable_offset,
+            entry.log_start,
+        )
     else:
-        out += _partition_v4(partition, error_code, high_watermark, last_stable_offset)
+        out += _partition_v4(
+            entry.partition, entry.error_code, entry.high_watermark, entry.last_stable_offset
+        )
+    aborted = entry.aborted
     if aborted is None:
         out += b"\0" if flexible else b"\xff\xff\xff\xff"
     else:

@@ -11,6 +11,7 @@ two comparisons. It also holds the answer as a template to be filled in.
 from struct import Struct
 
 _FLEXIBLE_SINCE = 9
+_NO_TAGS = bytes(3)  # of partition, topic and request
 
 _i32 = Struct(">i").unpack_from
 _put_outcome = Struct(">hqqq").pack_into
@@ -40,7 +41,7 @@ class ProduceShape:
         self._flexible = api_version >= _FLEXIBLE_SINCE
         self._v3 = api_version < 5
         size = len(records)
-        tail = 3 if self._flexible else 0  # tags of partition, topic and request: none
+        tail = len(_NO_TAGS) if self._flexible else 0
         size_length = _uvarint_length(size + 1) if self._flexible else 4
         self._records_at = len(frame) - tail - size - size_length
         self._prefix = bytes(frame[:4])
@@ -73,7 +74,7 @@ class ProduceShape:
                 if shift > 28:
                     return None
             records_end = at + size - 1
-            if records_end + 3 != end or size < 1 or any(view[records_end:end]):
+            if records_end + 3 != end or size < 1 or not data.startswith(_NO_TAGS, records_end):  # type: ignore[attr-defined]
                 return None
         else:
             if at + 4 > end:

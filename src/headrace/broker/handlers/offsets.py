@@ -47,7 +47,7 @@ async def list_offsets(
                         ErrorCode.INVALID_REQUEST, "the partition is named twice in one request"
                     )
                 replica = broker.replica(topic.name, asked.partition_index)
-                replica.check_leader_epoch(asked.current_leader_epoch)
+                replica.lead_in(asked.current_leader_epoch)
                 offset, timestamp, leader_epoch = await _find(
                     replica, asked.timestamp, request.isolation_level, context.api_version
                 )
@@ -132,7 +132,7 @@ def offset_for_leader_epoch(
             partitions.append(answer)
             try:
                 replica = broker.replica(topic.topic, asked.partition)
-                replica.check_leader_epoch(asked.current_leader_epoch)
+                replica.lead_in(asked.current_leader_epoch)
                 log = replica.log
                 end = log.history.end_of(LeaderEpoch(asked.leader_epoch), log.log_end)
                 answer.leader_epoch = end.leader_epoch

@@ -7,7 +7,7 @@ loop, and its connection waits; so does one whose transaction's coordinator has 
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
@@ -55,30 +55,20 @@ class RememberedShape:
 
 
 class _Outcome:
-    """What became of one partition's batch."""
+    """What became of one partition's batch.
 
-    __slots__ = (
-        "replica",
-        "leadership",
-        "error_code",
-        "error_message",
-        "record_errors",
-        "base_offset",
-        "append_time",
-        "log_start",
-        "offset_end",
-    )
+    One is made per batch, and most differ from these defaults in little.
+    """
 
-    def __init__(self) -> None:
-        self.replica: Replica | None = None
-        self.leadership: Leadership | None = None  # of the reign in which it was staged
-        self.error_code: int = ErrorCode.NONE
-        self.error_message: str | None = None
-        self.record_errors: list[tuple[int, str]] = []
-        self.base_offset = -1
-        self.append_time = -1
-        self.log_start = -1
-        self.offset_end = Offset(-1)  # acks=all waits until the high watermark is here
+    replica: Replica | None = None
+    leadership: Leadership | None = None  # of the reign in which it was staged
+    error_code: int = ErrorCode.NONE
+    error_message: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()
+    base_offset: int = -1
+    append_time: int = -1
+    log_start: int = -1
+    offset_end = Offset(-1)  # acks=all waits until the high watermark is here
 
     def refuse(self, refusal: Rejected) -> None:
         self.error_code = refusal.code
@@ -116,6 +106,13 @@ class Produced:
         self.timeout_ms = timeout_ms
         self.outcomes: list[_Outcome] = []
         self.slot: Slot | None = None
+
+    @property
+    def committed(self) -> bool:
+        for outcome in self.outcomes:  # noqa: SIM110 - all() would cost as much as the answer
+            if not outcome.committed:
+                return False
+        return True
 
     def written(self, failed: dict[Replica, Rejected]) -> None:
         for outcome in self.outcomes:
@@ -454,7 +451,7 @@ class Producing:
         link = produced.link
         if produced.acks == ACKS_NONE:
             self._end_unacknowledged(produced)
-        elif all(outcome.committed for outcome in produced.outcomes):
+        elif produced.committed:
             if produced.slot is None:
                 link.answer(produced.encode())
             else:
@@ -496,7 +493,7 @@ class Producing:
         """Answer a parked request if every in-sync replica has its batches, or never will."""
         for outcome in produced.outcomes:
             outcome.refuse_if_reign_ended()
-        if not all(outcome.committed for outcome in produced.outcomes):
+        if not produced.committed:
             return False
         assert produced.slot is not None
         produced.slot.answer(produced.encode())

@@ -1,0 +1,153 @@
+"""A consumer that asks for the same partition again and again is not decoded again and again."""
+
+import time
+
+import pytest
+
+from headrace.broker.dispatch import Dispatch
+from headrace.model.errors import ErrorCode
+from headrace.records.record import Record, build_batch, iter_records
+from headrace.testing import Broker
+from headrace.wire import messages as m
+from headrace.wire import schema
+from headrace.wire.api import ApiKey
+from headrace.wire.framing import encode_request, parse_response_header
+from tests.fakes.raw_client import RawClient
+
+VERSION = 17
+
+
+@pytest.fixture
+def broker():
+    with Broker(topics=["t"]) as broker:
+        yield broker
+
+
+@pytest.fixture
+def client(broker):
+    with RawClient(broker.bootstrap_servers) as client:
+        yield client
+
+
+@pytest.fixture
+def topic_id(client):
+    return bytes(client.metadata("t").topics[0].topic_id)
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The API keys of all requests that were decoded."""
+    keys = []
+    decode = Dispatch._decode
+
+    def noted(header, view, end):
+        keys.append(header.api_key)
+        return decode(header, view, end)
+
+    monkeypatch.setattr(Dispatch, "_decode", staticmethod(noted))
+    return keys
+
+
+def produce(client, value):
+    record = Record(0, int(time.time() * 1000), None, value)
+    assert client.produce("t", build_batch([record])).error_code == 0
+
+
+def request(topic_id, offset, session_id=0, session_epoch=-1, max_wait_ms=10_000):
+    fetch = m.FetchRequest
+    partition = fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return fetch(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_id=session_id,
+        session_epoch=session_epoch,
+        topics=[fetch.FetchTopic(topic_id=topic_id, partitions=[partition])],
+    )
+
+
+def frame(correlation_id, asked):
+    return bytes(encode_request(ApiKey.FETCH, VERSION, correlation_id, "raw", asked))
+
+
+def next_answer(client):
+    frame = client.read_frame()
+    correlation_id, position = parse_response_header(frame, 0, len(frame), ApiKey.FETCH, VERSION)
+    response, _ = schema.decoder(m.FetchResponse, VERSION)(frame, position, len(frame))
+    return correlation_id, response
+
+
+def values(response):
+    """Of the first batch of every partition."""
+    return [
+        record.value
+        for topic in response.responses
+        for partition in topic.partitions
+        for record in iter_records(partition.records)
+    ]
+
+
+def test_fetches_sent_at_once_are_answered_each_for_itself(broker, client, topic_id, decoded):
+    with RawClient(broker.bootstrap_servers) as producer:
+        for value in (b"a", b"b"):
+            produce(producer, value)
+        # The third waits, and the fourth behind it must not be taken in its place.
+        client.send(b"".join(frame(10 + n, request(topic_id, n)) for n in (0, 1, 2, 3)))
+        answers = [next_answer(client) for _ in range(2)]
+        produce(producer, b"c")
+        answers.append(next_answer(client))
+        produce(producer, b"d")
+        answers.append(next_answer(client))
+    told = [(correlation_id, *values(response)) for correlation_id, response in answers]
+    assert told == [(10, b"a"), (11, b"b"), (12, b"c"), (13, b"d")]
+    assert decoded.count(ApiKey.FETCH) == 1
+
+
+def test_the_epochs_of_a_session_are_read_from_each_request(client, topic_id, decoded):
+    produce(client, b"a")
+    produce(client, b"b")
+    opened = client.ask(ApiKey.FETCH, VERSION, request(topic_id, 0, 0, 0))
+    session_id = opened.session_id
+    assert session_id
+    for epoch, offset in ((1, 1), (2, 0), (3, 1)):
+        again = client.ask(ApiKey.FETCH, VERSION, request(topic_id, offset, session_id, epoch))
+        assert again.error_code == 0
+        assert values(again) == [b"ab"[offset : offset + 1]]
+    late = client.ask(ApiKey.FETCH, VERSION, request(topic_id, 0, session_id, 2))
+    assert late.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    # The one that opened it has no session id yet and is of another shape.
+    assert decoded.count(ApiKey.FETCH) == 2
+
+
+def test_what_was_produced_before_on_the_same_connection_is_there(client, topic_id, decoded):
+    produce(client, b"a")
+    assert values(client.ask(ApiKey.FETCH, VERSION, request(topic_id, 0))) == [b"a"]
+    asked = m.ProduceRequest(
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[
+            m.ProduceRequest.TopicProduceData(
+                name="t",
+                partition_data=[
+                    m.ProduceRequest.PartitionProduceData(
+                        index=0, records=build_batch([Record(0, -1, None, b"b")])
+                    )
+                ],
+            )
+        ],
+    )
+    both = bytes(encode_request(ApiKey.PRODUCE, 9, 20, "raw", asked))
+    both += frame(21, request(topic_id, 1, max_wait_ms=0))
+    client.send(both)
+    client.read_frame()
+    correlation_id, response = next_answer(client)
+    assert (correlation_id, values(response)) == (21, [b"b"])
+
+
+def test_a_request_too_large_to_keep_is_decoded_each_time(client, topic_id, decoded):
+    produce(client, b"a")
+    asked = request(topic_id, 0)
+    asked.rack_id = "r" * 2000
+    for _ in range(2):
+        assert values(client.ask(ApiKey.FETCH, VERSION, asked)) == [b"a"]
+    assert decoded.count(ApiKey.FETCH) == 2
