@@ -6,14 +6,17 @@ import select
 import threading
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.model.errors import ErrorCode
+from headrace.records.batch import headers
 from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
 from headrace.wire.api import ApiKey
 from tests.fakes.raw_client import RawClient
+from tests.fakes.waiting import wait_until
 
 
 def one_record():
@@ -29,50 +32,139 @@ def broker():
         yield broker
 
 
-def test_nobody_is_acknowledged_before_the_fsync_that_others_wait_for_too(broker, monkeypatch):
-    may_end = threading.Event()
+@pytest.fixture
+def may_fsync(monkeypatch):
+    """Nothing gets to the platter before this is set."""
+    event = threading.Event()
     fsync = os.fsync
 
     def slow_fsync(fd):
-        assert may_end.wait(20)
+        assert event.wait(20)
         fsync(fd)
 
+    monkeypatch.setattr(os, "fsync", slow_fsync)
+    yield event
+    event.set()
+
+
+def wait_until_written(broker, topic, count):
+    (log,) = (broker.data / f"{topic}-0").glob("*.log")
+    wait_until(lambda: len(list(headers(log.read_bytes()))) == count)
+
+
+def nobody_is_answered(*clients):
+    return select.select([client.sock for client in clients], [], [], 0.1)[0] == []
+
+
+def test_nobody_is_acknowledged_before_the_fsync_that_others_wait_for_too(broker, may_fsync):
     with (
         RawClient(broker.bootstrap_servers) as one,
         RawClient(broker.bootstrap_servers) as other,
         RawClient(broker.bootstrap_servers) as reader,
     ):
-        monkeypatch.setattr(os, "fsync", slow_fsync)
         one.produce("orders", one_record(), answer=False)
-        assert reader.fetch("orders", 0, max_wait_ms=20_000).high_watermark == 1
+        wait_until_written(broker, "orders", 1)
         other.produce("orders", one_record(), answer=False)
-        assert reader.fetch("orders", 1, max_wait_ms=20_000).high_watermark == 2
-        assert select.select([one.sock, other.sock], [], [], 0.1)[0] == []
-        may_end.set()
+        wait_until_written(broker, "orders", 2)
+        assert reader.fetch("orders", 0).high_watermark == 0, "a power cut could take it back"
+        assert nobody_is_answered(one, other)
+        may_fsync.set()
         for client in (one, other):
             answer = client.answer(ApiKey.PRODUCE, 9)
             assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+        assert reader.fetch("orders", 0).high_watermark == 2
 
 
-def test_two_writers_of_one_moment_wait_for_the_same_fsync(broker, monkeypatch):
+def test_two_writers_of_one_moment_wait_for_the_same_fsync(broker, may_fsync):
     # Both turns come before the flush begins, so only one of them starts it.
-    may_end = threading.Event()
-    fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: (may_end.wait(20), fsync(fd))[1])
     clients = [RawClient(broker.bootstrap_servers) for _ in range(8)]
     try:
         for client in clients:
             client.produce("orders", one_record(), answer=False)
-        with RawClient(broker.bootstrap_servers) as reader:
-            assert reader.fetch("orders", 7, max_wait_ms=20_000).high_watermark == 8
-        assert select.select([client.sock for client in clients], [], [], 0.1)[0] == []
-        may_end.set()
+        wait_until_written(broker, "orders", 8)
+        assert nobody_is_answered(*clients)
+        may_fsync.set()
         for client in clients:
             client.answer(ApiKey.PRODUCE, 9)
     finally:
-        may_end.set()
         for client in clients:
             client.sock.close()
+
+
+def test_a_consumer_that_waits_gets_the_records_with_the_fsync(broker, may_fsync):
+    with (
+        RawClient(broker.bootstrap_servers) as producer,
+        RawClient(broker.bootstrap_servers) as reader,
+    ):
+        producer.produce("orders", one_record(), answer=False, acks=1)
+        wait_until_written(broker, "orders", 1)
+        threading.Timer(0.1, may_fsync.set).start()
+        found = reader.fetch("orders", 0, max_wait_ms=20_000)
+        assert len(found.records) == len(one_record())
+        producer.answer(ApiKey.PRODUCE, 9)
+
+
+def test_a_duplicate_waits_for_the_fsync_of_the_first(broker, may_fsync):
+    batch = build_batch(
+        [Record(0, -1, b"key", b"value")], producer_id=7, producer_epoch=0, base_sequence=0
+    )
+    with (
+        RawClient(broker.bootstrap_servers) as one,
+        RawClient(broker.bootstrap_servers) as again,
+    ):
+        one.produce("orders", batch, answer=False)
+        wait_until_written(broker, "orders", 1)
+        again.produce("orders", batch, answer=False)
+        assert nobody_is_answered(one, again)
+        may_fsync.set()
+        for client in (one, again):
+            answer = client.answer(ApiKey.PRODUCE, 9)
+            assert answer.responses[0].partition_responses[0].base_offset == 0
+
+
+def ends_only_after(event, work):
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(0.2)
+    assert thread.is_alive()
+    event.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def flushing_broker():
+    """Its internal topics as well."""
+    with Broker(config={"log.flush.interval.messages": 1}, topics=["orders"]) as broker:
+        yield broker
+
+
+def test_a_commit_waits_for_the_fsync_of_its_topic(flushing_broker, request):
+    settings = {"bootstrap.servers": flushing_broker.bootstrap_servers, "group.id": "g"}
+    consumer = Consumer(settings)
+    try:
+        consumer.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
+        may_fsync = request.getfixturevalue("may_fsync")
+        place = [TopicPartition("orders", 0, 5)]
+        ends_only_after(may_fsync, lambda: consumer.commit(offsets=place, asynchronous=False))
+        (committed,) = consumer.committed([TopicPartition("orders", 0)], timeout=20)
+        assert committed.offset == 5
+    finally:
+        consumer.close()
+
+
+def test_a_transaction_ends_with_the_fsyncs_of_its_topics(flushing_broker, request):
+    settings = {"bootstrap.servers": flushing_broker.bootstrap_servers, "transactional.id": "t"}
+    producer = Producer(settings)
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce("orders", b"value")
+    assert producer.flush(20) == 0
+    may_fsync = request.getfixturevalue("may_fsync")
+    ends_only_after(may_fsync, lambda: producer.commit_transaction(20))
+    with RawClient(flushing_broker.bootstrap_servers) as reader:
+        # The decision is durable by now; the marker comes behind it.
+        wait_until(lambda: reader.fetch("orders", 0).last_stable_offset == 2)
 
 
 def test_a_failing_fsync_is_told_to_whoever_waits_for_it(broker, monkeypatch):

@@ -13,7 +13,7 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.cluster import Endpoint, Picture
 from headrace.model.config import BrokerConfig, topic_config
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import BrokerId, TopicId, TopicPartition
+from headrace.model.ids import BrokerId, Offset, TopicId, TopicPartition
 from headrace.net.buffers import BufferPool
 from headrace.net.listener import ConnectionLimits, CreationRate, Listener
 from headrace.net.outbox import Outbox
@@ -319,6 +319,15 @@ class Broker:
         if replica.topic_partition.topic == OFFSETS_TOPIC:
             self.groups.committed(replica)
         self.transactions.committed(replica)
+
+    def flush_unflushed(self) -> None:
+        """Do what ``flush.messages`` asks for; those who wait for it are told as of a replica."""
+        if self.replicas.unflushed:
+            self.spawn(self._flush(self.replicas.take_unflushed()))
+
+    async def _flush(self, unflushed: Mapping[Replica, Offset]) -> None:
+        await self.replicas.flush(unflushed)
+        self.dispatch.serve_committed()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run to its end in the background; a failure there stops the broker."""

@@ -438,6 +438,7 @@ class Coordinator(Generic[S]):
                 transaction_version=transaction_version,
             )
             replica.write_staged()
+            self._broker.flush_unflushed()
         except Rejected as refusal:
             if refusal.code in _PASSED_ON:
                 raise

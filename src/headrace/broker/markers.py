@@ -153,6 +153,7 @@ class Markers:
             transaction_version=marker.transaction_version,
         )
         replica.write_staged()
+        self._broker.flush_unflushed()
         offset_end = Offset(appended.last_offset + 1)
         if leadership.high_watermark >= offset_end:
             sending.answered(topic_partition, ErrorCode.NONE)

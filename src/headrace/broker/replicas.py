@@ -97,7 +97,7 @@ class Replica:
         One that knows another must learn of ours, or wait until we know of its.
         """
         leadership = self.lead()
-        if current_leader_epoch < 0 or current_leader_epoch == leadership.leader_epoch:
+        if current_leader_epoch in (-1, leadership.leader_epoch):
             return leadership
         if current_leader_epoch < leadership.leader_epoch:
             raise Rejected(
@@ -157,13 +157,27 @@ class Replica:
         return appended
 
     def write_staged(self) -> None:
-        """Write what was staged and carry out what follows from the longer log."""
-        log = self.log
-        log.write_staged()
-        if log.log_end - log.recovery_point >= log.config.flush_messages:
+        """Write what was staged and carry out what follows from the longer log.
+
+        Where ``flush.messages`` asks for an fsync first, that follows in ``Replicas.flush``.
+        """
+        self.log.write_staged()
+        if self._flush_is_due:
             self._owner.unflushed[self] = None
-        if self.leadership is not None:
+        elif self.leadership is not None:
             self._owner.run(self, self.leadership.appended(self.log.log_end))
+
+    @property
+    def _flush_is_due(self) -> bool:
+        log = self.log
+        return log.log_end - log.recovery_point >= log.config.flush_messages
+
+    def flushed(self) -> None:
+        """Let count what an fsync has made durable."""
+        log = self.log
+        end = log.recovery_point if self._flush_is_due else log.log_end
+        if self.leadership is not None and end > self.leadership.log_end:
+            self._owner.run(self, self.leadership.appended(end))
 
 
 class Replicas:
@@ -180,7 +194,7 @@ class Replicas:
         self.clock = clock
         self.validates_records = False  # headrace.validate.records
         self.staged: dict[Replica, None] = {}  # all and only those with staged batches
-        # Those that flush.messages wants fsynced before anything further is acknowledged.
+        # Those that flush.messages wants fsynced before anything further counts.
         self.unflushed: dict[Replica, None] = {}
         self.on_committed: Callable[[Replica], None] = lambda replica: None
         # Bumped when a partition comes, goes or changes: what remembers a replica looks here.
@@ -308,6 +322,7 @@ class Replicas:
                     await log.flush()
                 except OSError as error:
                     log.directory.partition_failed(error)
+            replica.flushed()
             if log.recovery_point < offset_end:
                 failed[replica] = Rejected(
                     ErrorCode.KAFKA_STORAGE_ERROR,

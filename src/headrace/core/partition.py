@@ -63,7 +63,7 @@ class Leadership:
         return count >= self.min_insync_replicas or count >= len(self.replicas)
 
     def appended(self, log_end: Offset) -> list[Effect]:
-        """The leader's own log now ends at ``log_end`` (exclusive)."""
+        """The leader's own log now ends at ``log_end`` (exclusive), as far as it counts."""
         self.log_end = log_end
         return self._advance_high_watermark()
 

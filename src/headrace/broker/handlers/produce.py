@@ -446,6 +446,7 @@ class Producing:
         for produced in turn:
             produced.written(failed)
             self._answer_or_park(produced)
+        self._broker.dispatch.serve_committed()
 
     def _answer_or_park(self, produced: Produced) -> None:
         link = produced.link
