@@ -216,8 +216,8 @@ def test_another_leader_epoch_is_fenced_or_unknown(client, headrace_topic):
     current = topic.partitions[0].leader_epoch
     newer = client.fetch(headrace_topic, 0, current_leader_epoch=current + 1)
     assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-    if current > 0:
-        older = client.fetch(headrace_topic, 0, current_leader_epoch=current - 1)
+    for epoch in {current - 1, -2} - {-1}:  # -1: whatever it is
+        older = client.fetch(headrace_topic, 0, current_leader_epoch=epoch)
         assert older.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
@@ -315,9 +315,11 @@ def test_a_special_time_that_the_version_does_not_have_is_no_bad_request(
     asked = request.ListOffsetsPartition(
         partition_index=0, current_leader_epoch=-1, timestamp=timestamp
     )
-    topics = [request.ListOffsetsTopic(name=headrace_topic, partitions=[asked])]
+    names = (headrace_topic, "absent")
+    topics = [request.ListOffsetsTopic(name=name, partitions=[asked]) for name in names]
     answer = client.ask(ApiKey.LIST_OFFSETS, version, request(replica_id=-1, topics=topics))
-    assert answer.topics[0].partitions[0].error_code == ErrorCode.UNSUPPORTED_VERSION
+    for topic in answer.topics:
+        assert topic.partitions[0].error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 @pytest.mark.parametrize("version", [10, 11])

@@ -231,9 +231,9 @@ class Controller:
                     topic_id,
                     default_partition_count=default_partition_count,
                     default_replication_factor=default_replication_factor,
+                    check_settings=check_settings,
                     dice=dice,
                 )
-                check_settings(change.overrides)
                 other = accepted.setdefault(collision_key(wanted.name), wanted.name)
                 if other != wanted.name:
                     raise _collision(wanted.name, other)
@@ -249,9 +249,10 @@ class Controller:
         *,
         default_partition_count: int,
         default_replication_factor: int,
+        check_settings: Callable[[Mapping[str, str]], None],
         dice: Dice,
     ) -> CreateTopic:
-        """Raises Rejected with the reason that Kafka would give; settings are not looked at."""
+        """Raises Rejected with the reason that Kafka would give, of several the same."""
         check_name(wanted.name)
         if wanted.name in FORBIDDEN_TOPICS:
             raise Rejected(
@@ -263,6 +264,12 @@ class Controller:
         other = self._names_by_collision_key.get(collision_key(wanted.name))
         if other is not None:
             raise _collision(wanted.name, other)
+        overrides = {}
+        for name, value in wanted.overrides.items():
+            if value is None:
+                raise Rejected(ErrorCode.INVALID_CONFIG, f"Topic setting {name} has a null value.")
+            overrides[name] = value
+        check_settings(overrides)
         check_counts(wanted)
         brokers = self.picture.brokers
         if wanted.assignments:
@@ -277,11 +284,6 @@ class Controller:
                 start=dice.start,
                 shift=dice.shift,
             )
-        overrides = {}
-        for name, value in wanted.overrides.items():
-            if value is None:
-                raise Rejected(ErrorCode.INVALID_CONFIG, f"Topic setting {name} has a null value.")
-            overrides[name] = value
         partitions = tuple(
             self._born(wanted.name, topic_id, partition, chosen)
             for partition, chosen in enumerate(replicas)

@@ -337,6 +337,7 @@ def test_alter_replaces_all_settings():
             ErrorCode.INVALID_REQUEST,
         ),
         (TOPIC, "absent", [("retention.ms", SET, "1")], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "absent", [("no.such", SET, "1")], ErrorCode.INVALID_CONFIG),
         (TOPIC, "bad name!", [("retention.ms", SET, "1")], ErrorCode.INVALID_TOPIC_EXCEPTION),
         (TOPIC, "", [("retention.ms", SET, "1")], ErrorCode.INVALID_REQUEST),
         (BROKER, "1", [("num.partitions", SET, "3")], ErrorCode.INVALID_REQUEST),

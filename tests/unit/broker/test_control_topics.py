@@ -101,6 +101,9 @@ async def test_a_request_to_validate_answers_alike_and_makes_nothing(tmp_path):
         (creatable("x", configs={"retention.ms": "abc"}), ErrorCode.INVALID_CONFIG),
         (creatable("x", configs={"retention.ms": None}), ErrorCode.INVALID_CONFIG),
         (creatable("x", configs={"no.such": "1"}), ErrorCode.INVALID_CONFIG),
+        (creatable("x", 0, configs={"no.such": "1"}), ErrorCode.INVALID_CONFIG),
+        (creatable("x", 1, 2, configs={"retention.ms": None}), ErrorCode.INVALID_CONFIG),
+        (creatable("is_there", configs={"no.such": "1"}), ErrorCode.TOPIC_ALREADY_EXISTS),
         (creatable("__cluster_metadata"), ErrorCode.INVALID_REQUEST),
     ],
 )

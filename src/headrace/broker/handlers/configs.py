@@ -548,15 +548,13 @@ def _value_of(name: str, text: str | None) -> str:
 
 
 def _check_resource(broker: "Broker", resource_type: int, name: str) -> None:
-    """Refuse a resource that does not exist or that cannot have settings."""
+    """Refuse a resource that cannot have settings."""
     if resource_type == TOPIC:
         if not name:
             raise Rejected(
                 ErrorCode.INVALID_REQUEST, "There are no settings for all topics at once"
             )
         check_name(name)
-        if name not in broker.picture.topics:
-            raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}")
     elif resource_type == BROKER:
         if name:
             _check_broker_id(broker, name)
@@ -639,6 +637,8 @@ async def _replace(
 ) -> None:
     resource_type, name = asked.resource_type, asked.name
     _check_overrides(broker, resource_type, name, overrides)
+    if resource_type == TOPIC and name not in broker.picture.topics:  # no earlier, as in Kafka
+        raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}")
     before = broker.control.overrides(resource_type, name)
     if not validate_only and overrides != before:
         built_on = before if asked.keeps_others else None

@@ -46,10 +46,18 @@ async def list_offsets(
                     raise Rejected(
                         ErrorCode.INVALID_REQUEST, "the partition is named twice in one request"
                     )
+                if asked.timestamp < 0 and context.api_version < _SINCE.get(
+                    asked.timestamp, NO_LIMIT
+                ):
+                    raise Rejected(
+                        ErrorCode.UNSUPPORTED_VERSION,
+                        f"timestamp {asked.timestamp} cannot be asked for in ListOffsets version "
+                        f"{context.api_version}",
+                    )
                 replica = broker.replica(topic.name, asked.partition_index)
                 replica.lead_in(asked.current_leader_epoch)
                 offset, timestamp, leader_epoch = await _find(
-                    replica, asked.timestamp, request.isolation_level, context.api_version
+                    replica, asked.timestamp, request.isolation_level
                 )
                 answer.offset = offset
                 answer.timestamp = timestamp
@@ -72,16 +80,9 @@ def _asked_twice(request: m.ListOffsetsRequest) -> set[tuple[str, int]]:
     return twice
 
 
-async def _find(
-    replica: Replica, timestamp: int, isolation_level: int, api_version: int
-) -> tuple[int, int, int]:
+async def _find(replica: Replica, timestamp: int, isolation_level: int) -> tuple[int, int, int]:
     log = replica.log
     readable_end = replica.readable_end(isolation_level)
-    if timestamp < 0 and api_version < _SINCE.get(timestamp, NO_LIMIT):
-        raise Rejected(
-            ErrorCode.UNSUPPORTED_VERSION,
-            f"timestamp {timestamp} cannot be asked for in ListOffsets version {api_version}",
-        )
     if timestamp == LATEST:
         return readable_end, -1, replica.lead().leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
