@@ -106,6 +106,7 @@ class Node:
         try:
             self.address = self._ready.result(_LIMIT_S)
         except (OSError, ConfigError) as failure:
+            self._thread.join(_LIMIT_S)  # its loop closes with a thread, which an exit refuses
             raise output.CommandFailed(
                 f"cannot serve: {output.reason(failure)}{advice(failure)}"
             ) from None
