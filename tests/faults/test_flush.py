@@ -14,6 +14,7 @@ from headrace.model.errors import ErrorCode
 from headrace.records.batch import headers
 from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
+from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
@@ -176,3 +177,118 @@ def test_a_failing_fsync_is_told_to_whoever_waits_for_it(broker, monkeypatch):
         refused = client.produce("orders", one_record())
         assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     monkeypatch.undo()
+
+
+def path_of(fd):
+    return os.readlink(f"/proc/self/fd/{fd if isinstance(fd, int) else fd.fileno()}")
+
+
+@pytest.fixture
+def fsync_of(monkeypatch):
+    """Have something else happen first where the end of a path is fsynced."""
+    fsync = os.fsync
+    instead = {}
+
+    def changed(fd):
+        for end, happens in instead.items():
+            if path_of(fd).endswith(end):
+                happens()
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", changed)
+    return instead
+
+
+def failing_once(code):
+    failures = [OSError(code, os.strerror(code))]
+
+    def fail():
+        if failures:
+            raise failures.pop()
+
+    return fail
+
+
+def codes_of(clients):
+    answers = [client.answer(ApiKey.PRODUCE, 9) for client in clients]
+    return [answer.responses[0].partition_responses[0].error_code for answer in answers]
+
+
+def test_an_fsync_that_succeeds_after_one_that_failed_proves_nothing(broker, fsync_of):
+    # The kernel tells once that it has lost pages, and keeps no mark on them.
+    may_fail, fail = threading.Event(), failing_once(errno.EIO)
+    fsync_of["orders-0/00000000000000000000.log"] = lambda: (may_fail.wait(20), fail())
+    clients = [RawClient(broker.bootstrap_servers) for _ in range(3)]
+    try:
+        for count, client in enumerate(clients, 1):
+            client.produce("orders", one_record(), answer=False)
+            wait_until_written(broker, "orders", count)
+        may_fail.set()
+        assert codes_of(clients) == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
+    finally:
+        for client in clients:
+            client.sock.close()
+
+
+def test_who_waits_for_the_fsync_of_a_topic_that_is_deleted_meanwhile_is_told(broker, fsync_of):
+    is_there, may_end = threading.Event(), threading.Event()
+    fsync_of["/orders-0"] = lambda: (is_there.set(), may_end.wait(20))  # the last of them
+    with (
+        RawClient(broker.bootstrap_servers) as producer,
+        RawClient(broker.bootstrap_servers) as admin,
+    ):
+        producer.produce("orders", one_record(), answer=False)
+        assert is_there.wait(20)
+        request = m.DeleteTopicsRequest
+        doomed = [request.DeleteTopicState(name="orders")]
+        admin.ask(ApiKey.DELETE_TOPICS, 6, request(topics=doomed, timeout_ms=10_000))
+        may_end.set()
+        assert codes_of([producer]) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_a_marker_whose_fsync_cannot_be_had_at_once_counts_later(broker, fsync_of):
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"}
+    producer = Producer(settings)
+    producer.init_transactions(20)
+    producer.begin_transaction()
+    producer.produce("orders", b"value")
+    assert producer.flush(20) == 0
+    fsync_of["orders-0/00000000000000000000.log"] = failing_once(errno.EMFILE)
+    producer.commit_transaction(20)
+    with RawClient(broker.bootstrap_servers) as reader:
+        wait_until(lambda: reader.fetch("orders", 0).last_stable_offset == 2)
+
+
+def test_a_marker_that_counts_by_the_same_write_takes_nobodys_fsync_away(broker, fsync_of):
+    may_end = threading.Event()
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"}
+    producer = Producer(settings)
+    with RawClient(broker.bootstrap_servers) as client:
+        client.create_topic("other", flush_messages="1")
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        producer.produce("other", b"value")
+        assert producer.flush(20) == 0
+        for topic in ("orders", "other"):
+            fsync_of[f"{topic}-0/00000000000000000000.log"] = lambda: may_end.wait(20)
+        producer.commit_transaction(20)
+        wait_until_written(broker, "other", 2)
+        change = m.IncrementalAlterConfigsRequest
+        settings = [change.AlterableConfig(name="flush.messages", config_operation=1, value=None)]
+        asked = change.AlterConfigsResource(
+            resource_type=2, resource_name="other", configs=settings
+        )
+        client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, change(resources=[asked]))
+        request = m.ProduceRequest
+        both = [
+            request.TopicProduceData(
+                name=topic,
+                partition_data=[request.PartitionProduceData(index=0, records=one_record())],
+            )
+            for topic in ("orders", "other")
+        ]
+        client.post(ApiKey.PRODUCE, 9, request(acks=1, timeout_ms=10_000, topic_data=both))
+        wait_until_written(broker, "other", 3)
+        assert nobody_is_answered(client)
+        may_end.set()
+        assert codes_of([client]) == [ErrorCode.NONE]

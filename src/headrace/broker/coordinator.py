@@ -437,8 +437,8 @@ class Coordinator(Generic[S]):
                 origin=COORDINATOR,
                 transaction_version=transaction_version,
             )
-            replica.write_staged()
-            self._broker.flush_unflushed()
+            if replica.write_staged():
+                self._broker.flush(replica)
         except Rejected as refusal:
             if refusal.code in _PASSED_ON:
                 raise

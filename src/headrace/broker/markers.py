@@ -152,8 +152,8 @@ class Markers:
             origin=COORDINATOR,
             transaction_version=marker.transaction_version,
         )
-        replica.write_staged()
-        self._broker.flush_unflushed()
+        if replica.write_staged():
+            self._broker.flush(replica)
         offset_end = Offset(appended.last_offset + 1)
         if leadership.high_watermark >= offset_end:
             sending.answered(topic_partition, ErrorCode.NONE)

@@ -156,21 +156,29 @@ class Replica:
         owner.staged[self] = None
         return appended
 
-    def write_staged(self) -> None:
+    def write_staged(self) -> bool:
         """Write what was staged and carry out what follows from the longer log.
 
-        Where ``flush.messages`` asks for an fsync first, that follows in ``Replicas.flush``.
+        True if ``flush.messages`` asks for an fsync first: then that follows in
+        ``Replicas.flush``, to which the caller must see.
         """
         self.log.write_staged()
         if self._flush_is_due:
-            self._owner.unflushed[self] = None
-        elif self.leadership is not None:
+            return True
+        if self.leadership is not None:
             self._owner.run(self, self.leadership.appended(self.log.log_end))
+        return False
 
     @property
     def _flush_is_due(self) -> bool:
         log = self.log
         return log.log_end - log.recovery_point >= log.config.flush_messages
+
+    @property
+    def awaits_flush(self) -> bool:
+        """Whether something is written that does not count yet, and may one day."""
+        leadership, log = self.leadership, self.log
+        return leadership is not None and leadership.log_end < log.log_end and log.offline is None
 
     def flushed(self) -> None:
         """Let count what an fsync has made durable."""
@@ -194,8 +202,6 @@ class Replicas:
         self.clock = clock
         self.validates_records = False  # headrace.validate.records
         self.staged: dict[Replica, None] = {}  # all and only those with staged batches
-        # Those that flush.messages wants fsynced before anything further counts.
-        self.unflushed: dict[Replica, None] = {}
         self.on_committed: Callable[[Replica], None] = lambda replica: None
         # Bumped when a partition comes, goes or changes: what remembers a replica looks here.
         self.generation = 0
@@ -295,22 +301,22 @@ class Replicas:
 
     # --- effects -------------------------------------------------------------
 
-    def write_staged(self) -> dict[Replica, Rejected]:
-        """Write every staged batch; returns the partitions whose disk refused, with why."""
+    def write_staged(self) -> tuple[dict[Replica, Rejected], dict[Replica, Offset]]:
+        """Write every staged batch.
+
+        Returns the partitions whose disk refused, with why, and those to ``flush`` before
+        anything further of them counts, with up to where (exclusive).
+        """
         failed: dict[Replica, Rejected] = {}
+        unflushed: dict[Replica, Offset] = {}
         staged, self.staged = self.staged, {}
         for replica in staged:
             try:
-                replica.write_staged()
+                if replica.write_staged():
+                    unflushed[replica] = replica.log.log_end
             except Rejected as refusal:
                 failed[replica] = refusal
-        return failed
-
-    def take_unflushed(self) -> dict[Replica, Offset]:
-        """What ``flush.messages`` wants fsynced, and up to where (exclusive)."""
-        taken = {replica: replica.log.log_end for replica in self.unflushed}
-        self.unflushed.clear()
-        return taken
+        return failed, unflushed
 
     async def flush(self, unflushed: Mapping[Replica, Offset]) -> dict[Replica, Rejected]:
         """Make that durable; returns the partitions whose disk did not, with why."""

@@ -1120,7 +1120,11 @@ class Log:
                 directory.take_offline(f"fsync failed: {error}")
             return
         with self._flush_lock:
-            if self._cut_count == cut_count and end_offset > self.recovery_point:
+            if (
+                self._cut_count == cut_count
+                and end_offset > self.recovery_point
+                and directory.offline is None  # by the one before, which told of pages lost
+            ):
                 self.recovery_point = end_offset
 
     def _sync_renames(self) -> None:

@@ -363,11 +363,9 @@ class Producing:
                 outcome.refuse(unlisted)
             else:
                 self._stage_or_refuse(replica, view, produced.acks, outcome, context.api_version)
-        replicas = self._broker.replicas
-        produced.written(replicas.write_staged())
-        produced.written(await replicas.flush(replicas.take_unflushed()))
-        self._answer_or_park(produced)
-        self._broker.dispatch.serve_committed()
+        failed, unflushed = self._broker.replicas.write_staged()
+        produced.written(failed)
+        await self._flush_and_answer([produced], unflushed)
 
     async def _open_all(
         self, opening: list[tuple[_Outcome, Replica, bytearray]], api_version: int
@@ -425,15 +423,14 @@ class Producing:
     def finish_turn(self) -> None:
         """Write what was staged, then answer in the order of the requests."""
         turn, self._turn = self._turn, []
-        replicas = self._broker.replicas
-        failed = replicas.write_staged()
+        failed, unflushed = self._broker.replicas.write_staged()
         if failed:
             for produced in turn:
                 produced.written(failed)
-        if replicas.unflushed:
+        if unflushed:
             for produced in turn:
                 produced.slot = produced.link.later()
-            self._broker.spawn(self._flush_and_answer(turn, replicas.take_unflushed()))
+            self._broker.spawn(self._flush_and_answer(turn, unflushed))
             return
         for produced in turn:
             self._answer_or_park(produced)
@@ -441,8 +438,9 @@ class Producing:
     async def _flush_and_answer(
         self, turn: list[Produced], unflushed: dict[Replica, Offset]
     ) -> None:
-        """``flush.messages`` is reached: acknowledge only what an fsync has made durable."""
+        """Where ``flush.messages`` is reached, acknowledge only what an fsync made durable."""
         failed = await self._broker.replicas.flush(unflushed)
+        self._broker.flush_again(failed)
         for produced in turn:
             produced.written(failed)
             self._answer_or_park(produced)
@@ -460,7 +458,9 @@ class Producing:
         else:
             if produced.slot is None:
                 produced.slot = link.later()
-            self._broker.park_produce(produced)
+            # The reign may have ended during an fsync; then nobody would wake it.
+            if not self.try_again(produced):
+                self._broker.park_produce(produced)
 
     def _answer_bug(self, produced: _FullProduced, error: Exception) -> None:
         frame = self._broker.dispatch.bug_frame(
