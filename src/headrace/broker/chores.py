@@ -24,6 +24,7 @@ _SEGMENTS_PER_STEP = 100  # of all the partitions looked at without a pause
 _NEVER_MS = 2**62
 _LOAD_HANDLERS_AFTER_S = 0.5  # the first requests come first
 _LONGEST_WAIT_MS = 3_600_000  # then the setting is looked at again
+_LOOK_AGAIN_AFTER_S = 1  # at a setting that asks for nothing: a topic may get flush.ms at any time
 
 
 class Chores:
@@ -62,9 +63,10 @@ class Chores:
     ) -> None:
         while True:
             wait_ms = interval_ms()
-            await asyncio.sleep(min(wait_ms, _LONGEST_WAIT_MS) / 1000)
             if wait_ms >= _NEVER_MS:
+                await asyncio.sleep(_LOOK_AGAIN_AFTER_S)
                 continue
+            await asyncio.sleep(min(wait_ms, _LONGEST_WAIT_MS) / 1000)
             try:
                 await work()
             except Exception as error:  # noqa: BLE001 - a bug while files are changed

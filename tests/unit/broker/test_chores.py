@@ -5,8 +5,11 @@ import asyncio
 from confluent_kafka import Producer
 
 from headrace.broker import chores
+from headrace.records.record import Record, build_batch
 from headrace.storage.compaction import Compaction
 from headrace.testing import Broker
+from tests.fakes.raw_client import RawClient
+from tests.fakes.waiting import wait_until
 
 
 def test_a_cleaner_that_never_comes_to_an_end_hears_of_changed_settings(monkeypatch, tmp_path):
@@ -23,6 +26,14 @@ def test_a_cleaner_that_never_comes_to_an_end_hears_of_changed_settings(monkeypa
         node = broker._runner._node
         asyncio.run_coroutine_threadsafe(node._chores._compact(), node.loop).result()
     assert speeds[0] > 1000 and speeds[1:] == [1000, 1000]
+
+
+def test_a_topic_made_later_has_its_flush_ms_heeded(tmp_path):
+    with Broker(data=tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+        client.create_topic("t", flush_ms="1")
+        client.produce("t", build_batch([Record(0, -1, None, b"x")]))
+        log = broker._runner._node.replicas.get("t", 0).log
+        wait_until(lambda: log.recovery_point == 1)
 
 
 def test_a_log_that_somebody_flushes_for_long_holds_up_no_other(tmp_path):
