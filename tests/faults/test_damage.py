@@ -95,6 +95,17 @@ def test_a_sector_is_found_where_nobody_says_what_is_in_memory(monkeypatch):
         assert client.fetch("orders", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
+@pytest.mark.parametrize("can_ask", [False, True])
+def test_a_file_cut_short_gives_an_answer_of_its_own_size(can_ask, monkeypatch):
+    monkeypatch.setattr(residency._Probe, "can_ask", can_ask and residency._Probe.can_ask)
+    with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
+        client.produce("orders", one_record())
+        (log,) = (broker.data / "orders-0").glob("*.log")
+        os.truncate(log, 50)
+        assert len(client.fetch("orders", 0).records) == 50
+        assert client.metadata("orders").brokers
+
+
 @pytest.mark.parametrize(("size", "reader"), [(100, "read"), (LARGE, "warm")])
 def test_a_sector_that_fails_a_probe_is_found_by_the_read_that_follows(size, reader, monkeypatch):
     read = getattr(fetch, reader)

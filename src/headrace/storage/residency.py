@@ -41,9 +41,10 @@ def read_resident(file_slice: FileSlice) -> bytes | bytearray | None:
     """The bytes themselves; None if they would have to be waited for, or are not all there."""
     if not _Probe.can_ask:
         try:
-            return read(file_slice)
+            data = read(file_slice)
         except OSError:
             return None  # as below
+        return data if len(data) == file_slice.size else None
     into = bytearray(file_slice.size)
     return into if _read_now(file_slice.file.fd, into, file_slice.position) else None
 
