@@ -41,7 +41,7 @@ underneath, so every command works with Apache Kafka too.
 
   | status | meaning |
   |---|---|
-| 0 | done; also `serve`, `consume` and `demo` after its show, ended by Ctrl-C or SIGTERM |
+  | 0 | done; also `serve`, `consume` and `demo` after its show, ended by Ctrl-C or SIGTERM |
   | 1 | the operation failed, or one of several did; no broker was reached |
   | 2 | wrong usage: arguments, settings, a file that cannot be understood |
   | 130 | interrupted before the work was done |

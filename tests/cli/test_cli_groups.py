@@ -61,6 +61,7 @@ def test_a_group_is_listed_and_described_with_its_lag_and_members(
         for row in headrace("groups", "list", "--format", "json").document
         if row["group"] == group
     ]
+    assert group in headrace("groups", "list", "--names").lines
     assert listed["state"] == "Stable"
     assert listed["type"] == protocol.capitalize()
     assert headrace("groups", "describe", group).lines[0].split() == [
@@ -133,8 +134,10 @@ def test_a_reset_from_a_file_and_of_some_partitions(broker, headrace, filled, tm
 
 
 def test_a_reset_of_a_group_that_committed_nothing_asks_for_topics(headrace, filled):
-    for more in ((), ("--execute",)):
-        ran = headrace("groups", "reset", f"new-of-{filled}", "--to", "latest", *more)
+    for more, status in (((), 0), (("--execute",), 1)):
+        ran = headrace(
+            "groups", "reset", f"new-of-{filled}", "--to", "latest", *more, status=status
+        )
         assert "committed nothing" in ran.err and "--topic" in ran.err
         assert "--execute" not in ran.err
 

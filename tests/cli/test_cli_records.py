@@ -31,11 +31,18 @@ def records(headrace, topic, *options):
 
 
 def test_lines_come_back_in_order(headrace, topic):
+    headrace("topics", "create", topic)
     produced = headrace("produce", topic, stdin=b"one\ntwo\r\n\nfour")
     assert produced.out == produced.err == ""
     consumed = headrace("consume", topic, "--from-beginning", "--exit-at-end")
     assert consumed.out == "one\ntwo\n\nfour\n"
     assert consumed.err == "4 records\n"
+
+
+def test_a_topic_that_the_broker_makes_for_the_records_is_told_of(headrace, topic):
+    first = headrace("produce", topic, stdin=b"one\n")
+    assert first.out == "" and f"no topic {topic};" in first.err
+    assert headrace("produce", topic, stdin=b"two\n").err == ""
 
 
 @pytest.mark.parametrize(("slot", "partition_count"), [(0, 3), (1, 12)])

@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -82,3 +83,30 @@ def test_typed_lines_are_sent_one_by_one(headrace, topic):
 def test_perf_draws_in_colour(headrace, topic, environment):
     headrace("topics", "create", topic)
     assert ESCAPES.search(seen(environment, "perf", "latency", topic, "-n", "10"))
+
+
+def interrupted_after(environment, awaited: bytes, *arguments) -> tuple[int, bytes]:
+    """The status, and what came on the screen after a Ctrl-C at the text that was awaited."""
+    with terminal() as (ours, theirs):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace", *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**environment, "TERM": "xterm"},
+        )
+        os.close(theirs)
+        text = b""
+        while awaited not in text:
+            text += os.read(ours, 65536)
+        process.send_signal(signal.SIGINT)
+        return process.wait(30), os.read(ours, 65536)
+
+
+def test_after_a_ctrl_c_the_next_line_begins_at_the_margin(headrace, topic, environment):
+    headrace("topics", "create", topic)
+    asked = interrupted_after(environment, b"[y/N] ", "topics", "delete", topic)
+    assert asked == (130, b"\r\n")
+    headrace("produce", topic, stdin=b"one\n")
+    read = interrupted_after(environment, b"one\r\n", "consume", topic, "--from-beginning")
+    assert read == (0, b"\r\x1b[2K1 record\r\n")

@@ -60,8 +60,9 @@ def test_one_row_that_fails_makes_the_command_fail(headrace, topic):
 
 
 def test_a_topic_that_is_not_there_is_named(headrace, topic):
-    for arguments in (("describe", topic), ("offsets", topic)):
-        assert topic in headrace("topics", *arguments, status=1).err
+    for command in ("topics describe", "topics offsets", "configs get topic", "consume"):
+        ran = headrace(*command.split(), topic, status=1)
+        assert ran.err.startswith(f"headrace: topic {topic} does not exist at "), command
     assert "UNKNOWN_TOPIC_OR_PARTITION" in headrace("topics", "delete", topic, status=1).out
     assert "unchanged" in headrace("topics", "delete", topic, "--if-exists").out
 

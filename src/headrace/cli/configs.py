@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Annotated, NamedTuple
 
 import typer
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are undeclared
     AdminClient,
     AlterConfigOpType,
@@ -26,6 +26,7 @@ from headrace.cli.options import (
     examples,
     noun,
 )
+from headrace.cli.partitions import no_such_topic
 
 app = noun(
     "Read and change settings of topics, brokers and loggers.",
@@ -225,6 +226,8 @@ def _read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
         )
         described = connection.answer(futures[resource], f"{kind} {name}")
     except KafkaException as failure:
+        if failure.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise output.CommandFailed(no_such_topic(connection, name)) from None
         raise connection.failed(failure, f"{kind} {name}") from None
     return {
         entry.name: Setting(

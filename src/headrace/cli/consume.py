@@ -21,7 +21,7 @@ from headrace.cli.options import (
     ClientSettings,
     examples,
 )
-from headrace.cli.partitions import Partition, check_numbers
+from headrace.cli.partitions import Partition, check_numbers, no_such_topic
 from headrace.cli.record_format import ConsumedRecord, Printer, Shown, printer
 
 _POLL_S = 0.1
@@ -167,6 +167,7 @@ def consume(
             reading.assign(_starts(connection, reading, topic, wanted, start))
         reading.run()
     output.flush()
+    output.progress_over()  # and with it the ^C that the terminal wrote
     output.note(values.counted(reading.count, "record"))
     if reading.fell_short:
         output.leave(output.FAILED)
@@ -315,10 +316,7 @@ def _partitions_of(connection: Connection, consumer: Consumer, topic: str) -> li
         raise connection.failed(failure, f"topic {topic}") from None
     if found.error is not None and found.error.code() != KafkaError.LEADER_NOT_AVAILABLE:
         if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise output.CommandFailed(
-                f"topic {topic} does not exist at {connection.bootstrap}; "
-                "'headrace topics list' shows those that do"
-            )
+            raise output.CommandFailed(no_such_topic(connection, topic))
         raise connection.failed(found.error, f"topic {topic}")
     return sorted(found.partitions)
 

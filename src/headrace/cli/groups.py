@@ -61,8 +61,13 @@ class Progress(NamedTuple):
     client_id: str | None
 
 
-@app.command("list", epilog=examples("headrace groups list", "headrace groups list --format json"))
+@app.command(
+    "list", epilog=examples("headrace groups list", "headrace groups list --names | grep billing")
+)
 def list_groups(
+    names_only: Annotated[
+        bool, typer.Option("--names", help="Print the names alone, one to a line.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -75,6 +80,9 @@ def list_groups(
     ]
     if format is Format.JSON:
         output.document([{"group": g, "state": s, "type": t} for g, s, t in rows])
+    elif names_only:
+        for name, _, _ in rows:
+            output.line(name)
     else:
         output.table(["GROUP", "STATE", "TYPE"], rows)
 
@@ -241,6 +249,8 @@ def reset(
         output.table(["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET"], rows)
     if not plan and file is None and not topics:
         output.note(f"Group '{group}' has committed nothing: say which topics with --topic.")
+        if execute:
+            output.leave(output.FAILED)
     elif not execute:
         output.note("Nothing was changed: add --execute to do it.")
 

@@ -672,7 +672,9 @@ def _consumer_groups(arguments: Sequence[str]) -> Translation:
         )
     action = _only("kafka-consumer-groups", given, _GROUP_ACTIONS)
     if action == "--list":
-        return _said(["groups", "list"], given)
+        # Scripts read these lines; with --state or --type Kafka's tool prints columns too.
+        names = [] if {"--state", "--type"} & given.flags else ["--names"]
+        return _said(["groups", "list", *names], given)
     if "--state" in given.flags:
         raise _Refused(
             "kafka-consumer-groups --describe --state: 'headrace groups list' shows the state of "

@@ -42,10 +42,15 @@ def check_topics(
     known: Any = connection.metadata().topics if topics is None else topics
     for name in names:
         if name not in known:
-            raise CommandFailed(
-                f"topic {name} does not exist at {connection.bootstrap}; "
-                "'headrace topics list' shows those that do"
-            )
+            raise CommandFailed(no_such_topic(connection, name))
+
+
+def no_such_topic(connection: Connection, name: str) -> str:
+    """What every command says of a topic that is not there."""
+    return (
+        f"topic {name} does not exist at {connection.bootstrap}; "
+        "'headrace topics list' shows those that do"
+    )
 
 
 def check_numbers(topic: str, wanted: Iterable[int], existing: Iterable[int]) -> None:

@@ -321,15 +321,20 @@ def _separator(text: str | None) -> bytes | None:
 def _check_topic(connection: Connection, producer: Producer, topic: str) -> None:
     """Find out before the first record what would otherwise fail with each of them.
 
-    Asking for a topic also makes the broker create it, if it is allowed to.
+    Asking for a topic by its name also makes the broker create it, if it is allowed to: said
+    aloud, because the name may be a misspelt one.
     """
     deadline = time.monotonic() + ANSWER_TIMEOUT_S / 4
+    new = False
     while True:
         try:
+            new = new or topic not in producer.list_topics(timeout=ANSWER_TIMEOUT_S).topics
             error = producer.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic].error
         except KafkaException as failure:
             raise connection.failed(failure, f"topic {topic}") from None
         if error is None or error.code() == KafkaError.LEADER_NOT_AVAILABLE:
+            if new:
+                output.note(f"note: there was no topic {topic}; the broker has made it")
             return
         if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise connection.failed(error, f"topic {topic}")

@@ -59,6 +59,10 @@ class _InOurOrder(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            if output.is_watched():  # the terminal wrote ^C; the shell's prompt is to stand apart
+                output.note("")
+            raise
         except typer.BadParameter as wrong:
             # pydantic's words, which newer typers pass on.
             plain, _, _ = wrong.message.removeprefix("Value error, ").partition(", unable to parse")

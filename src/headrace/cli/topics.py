@@ -176,7 +176,10 @@ def describe(
                 output.line("")
             _show_described(topic, overrides[topic.name])
     for name, error in failures:
-        output.error(f"topic {name}: {explained(error)}")
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            output.error(partitions.no_such_topic(connection, name))
+        else:
+            output.error(f"topic {name}: {explained(error)}")
     if failures:
         output.leave(output.FAILED)
 

@@ -213,7 +213,7 @@ NEIGHBOURS = [
         f"kafka-consumer-groups.sh {BS} --describe --group testGroup",
         "groups describe testGroup -b localhost:9092",
     ),
-    (f"kafka-consumer-groups.sh --list {BS}", "groups list -b localhost:9092"),
+    (f"kafka-consumer-groups.sh --list {BS}", "groups list --names -b localhost:9092"),
     ("kafka-consumer-groups --list --state", "groups list"),
     ("kafka-consumer-groups --describe --all-groups", "groups describe --all"),
     ("groups --describe --group g", "groups describe g"),
