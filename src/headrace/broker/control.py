@@ -221,7 +221,7 @@ class Control:
         self._publish()
         await self._host_all()
         log.info(
-            "broker %d is controller of cluster %s in epoch %d, with %d topics",
+            "broker %d is controller of cluster %s in epoch %d; topics: %d",
             broker.node_id,
             cluster_id,
             controller_epoch,

@@ -17,11 +17,14 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.broker.app import Broker as Node
 from headrace.model.config import BrokerConfig
 from headrace.testing.groups import Group
+
+if TYPE_CHECKING:  # loaded by those who need it: a broker starts without
+    from confluent_kafka.admin import AdminClient
 
 # What a test wants: no waiting for members that never come, quick reactions, small files.
 TEST_DEFAULTS = {
@@ -179,20 +182,20 @@ class Broker:
 
     def create_topics(self, topics: Iterable[str] | Mapping[str, int]) -> None:
         """Make topics, one partition each unless a mapping says how many."""
-        from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
 
         counts = _partition_counts(topics)
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin = self._admin()
         wishes = [NewTopic(name, num_partitions=count) for name, count in counts.items()]
         for made in admin.create_topics(wishes).values():
             made.result()
 
     def reset(self) -> None:
-        """Delete every topic, so that the next test finds an empty broker."""
-        from confluent_kafka.admin import AdminClient
+        """Delete every topic, so that the next test finds an empty broker.
 
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        Those of the coordinators too, and with them what groups committed.
+        """
+        admin = self._admin()
         names = list(admin.list_topics(timeout=10).topics)
         if names:
             for gone in admin.delete_topics(names).values():
@@ -202,6 +205,12 @@ class Broker:
         """A consumer group: its state and lag, a rebalance, the expiry of a member."""
         runner = self._running()
         return Group(runner.host, runner.port, name)
+
+    def _admin(self) -> "AdminClient":
+        """A client that keeps to itself what becomes of its connections."""
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
 
 def _partition_counts(topics: Iterable[str] | Mapping[str, int]) -> dict[str, int]:

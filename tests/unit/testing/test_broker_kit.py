@@ -86,3 +86,14 @@ def test_the_data_of_a_broker_with_its_own_folder_goes_away_with_it():
         folder = Path(broker.data)
         assert folder.is_dir()
     assert not folder.exists()
+
+
+def test_the_kit_says_nothing_on_stderr_of_connections_of_its_own(capfd):
+    with Broker() as broker:
+        with pytest.raises(KafkaException) as failure:
+            broker.create_topics(["a/b"])
+        broker.restart()  # the client is still there, held by the failure, and notices
+        broker.create_topics(["orders"])
+        broker.reset()
+    del failure
+    assert capfd.readouterr().err == ""

@@ -694,7 +694,7 @@ def _tell(context: Context, resource_type: int, name: str, overrides: Mapping[st
         "%s at %s (%s) set the settings of %s; its own are now: %s",
         context.principal,
         context.client_host,
-        context.client_id,
+        context.client_id or "no client id",
         what,
         ", ".join(sorted(overrides)) or "none",
     )
