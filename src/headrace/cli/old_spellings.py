@@ -796,6 +796,8 @@ def _server_start(arguments: Sequence[str]) -> Translation:
 
 
 def _server_stop(arguments: Sequence[str]) -> Translation:
+    if "--help" in arguments:
+        return Translation(["stop", "--help"])
     if arguments:
         raise _Refused(
             "kafka-server-stop: say which broker by its folder, 'headrace stop --data DIR', or "
@@ -998,6 +1000,8 @@ _GONE = {
         "ShutdownBroker is gone: a broker that is told to stop hands over by itself; "
         "say 'headrace stop --data DIR'"
     ),
+    "kafka-e2e-latency": "'headrace perf latency TOPIC' measures that",
+    "kafka-groups": "'headrace groups list' shows the groups of consumers with state and type",
     "kafka-preferred-replica-election": (
         "on one node every leader is the preferred one, so there is nothing to elect"
     ),

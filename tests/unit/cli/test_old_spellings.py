@@ -21,6 +21,7 @@ SAID = [
         "serve config/server.properties -X broker.id=2",
     ),
     ("kafka-server-stop.sh", "stop"),
+    ("kafka-server-stop.sh --help", "stop --help"),
     (f"kafka-topics.sh --create --topic test {BS}", "topics create test -b localhost:9092"),
     (f"kafka-topics.sh --describe --topic test {BS}", "topics describe test -b localhost:9092"),
     (
@@ -309,6 +310,8 @@ REFUSED = [
     ("kafka-run-class.sh kafka.Kafka", "Java class"),
     ("kafka-server-stop.sh --node-id=1", "headrace stop"),
     ("kafka-storage.sh random-uuid", "no formatting"),
+    ("kafka-e2e-latency.sh localhost:9092 orders 1000 1 100", "headrace perf latency"),
+    ("kafka-groups.sh --list", "headrace groups list"),
 ]
 
 
