@@ -21,6 +21,19 @@ def terminal():
         os.close(ours)
 
 
+def rest_of(screen: int) -> bytes:
+    """What comes until the program is gone."""
+    text = b""
+    while True:
+        try:
+            piece = os.read(screen, 65536)
+        except OSError:  # Linux says EIO where others say end of file
+            return text
+        if not piece:
+            return text
+        text += piece
+
+
 def seen(environment, *arguments, stdin=subprocess.DEVNULL) -> str:
     with terminal() as (ours, theirs):
         process = subprocess.Popen(
@@ -31,15 +44,7 @@ def seen(environment, *arguments, stdin=subprocess.DEVNULL) -> str:
             env={**environment, "TERM": "xterm", "COLUMNS": "60"},
         )
         os.close(theirs)
-        text = b""
-        while True:
-            try:
-                piece = os.read(ours, 65536)
-            except OSError:  # Linux says EIO where others say end of file
-                break
-            if not piece:
-                break
-            text += piece
+        text = rest_of(ours)
         assert process.wait(30) == 0, text
     return text.decode()
 
@@ -100,7 +105,8 @@ def interrupted_after(environment, awaited: bytes, *arguments) -> tuple[int, byt
         while awaited not in text:
             text += os.read(ours, 65536)
         process.send_signal(signal.SIGINT)
-        return process.wait(30), os.read(ours, 65536)
+        rest = rest_of(ours)
+        return process.wait(30), rest
 
 
 def test_after_a_ctrl_c_the_next_line_begins_at_the_margin(headrace, topic, environment):
@@ -110,3 +116,9 @@ def test_after_a_ctrl_c_the_next_line_begins_at_the_margin(headrace, topic, envi
     headrace("produce", topic, stdin=b"one\n")
     read = interrupted_after(environment, b"one\r\n", "consume", topic, "--from-beginning")
     assert read == (0, b"\r\x1b[2K1 record\r\n")
+
+
+def test_who_waits_for_records_to_come_is_told_where_the_others_are(headrace, topic, environment):
+    headrace("produce", topic, stdin=b"one\n")
+    waited = interrupted_after(environment, b"Ctrl-C ends.\r\n", "consume", topic)
+    assert waited == (0, b"\r\x1b[2K0 records\r\n")

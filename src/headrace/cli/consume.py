@@ -165,6 +165,8 @@ def consume(
             wanted = existing if partition is None else values.numbers(partition, "--partition")
             check_numbers(topic, wanted, existing)
             reading.assign(_starts(connection, reading, topic, wanted, start))
+            if start == "latest" and offset is None and not exit_at_end and output.is_watched():
+                output.note("Records to come; --from-beginning shows those there are. Ctrl-C ends.")
         reading.run()
     output.flush()
     output.progress_over()  # and with it the ^C that the terminal wrote
