@@ -230,6 +230,18 @@ def test_an_fsync_that_succeeds_after_one_that_failed_proves_nothing(broker, fsy
             client.sock.close()
 
 
+def test_what_stays_though_its_fsync_failed_is_not_told_to_be_lost(broker, fsync_of):
+    batch = build_batch(
+        [Record(0, -1, b"key", b"value")], producer_id=7, producer_epoch=0, base_sequence=0
+    )
+    fsync_of["orders-0/00000000000000000000.log"] = failing_once(errno.EMFILE)
+    with RawClient(broker.bootstrap_servers) as client:
+        first, again = (client.produce("orders", batch, acks=1) for _ in range(2))
+        assert first.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        assert (again.error_code, again.base_offset) == (ErrorCode.NONE, 0)
+        assert client.fetch("orders", 0).high_watermark == 1
+
+
 def test_who_waits_for_the_fsync_of_a_topic_that_is_deleted_meanwhile_is_told(broker, fsync_of):
     is_there, may_end = threading.Event(), threading.Event()
     fsync_of["/orders-0"] = lambda: (is_there.set(), may_end.wait(20))  # the last of them

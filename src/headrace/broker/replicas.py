@@ -331,7 +331,11 @@ class Replicas:
             replica.flushed()
             if log.recovery_point < offset_end:
                 failed[replica] = Rejected(
-                    ErrorCode.KAFKA_STORAGE_ERROR,
+                    # A client that took its records for lost would give their sequence numbers
+                    # to others, which then would be taken for duplicates.
+                    ErrorCode.KAFKA_STORAGE_ERROR
+                    if log.closed or log.offline is not None
+                    else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
                     f"{replica.topic_partition} could not be flushed as flush.messages asks",
                 )
         return failed
