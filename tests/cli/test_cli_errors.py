@@ -117,6 +117,26 @@ def test_a_door_that_speaks_http_is_left_in_time(headrace):
     assert len(ran.err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("security.protocol=SSL",),
+        (
+            "security.protocol=SASL_PLAINTEXT",
+            "sasl.mechanism=PLAIN",
+            "sasl.username=ann",
+            "sasl.password=secret",
+        ),
+    ],
+    ids=["tls", "sasl"],
+)
+def test_a_broker_without_the_security_that_was_asked_for_is_not_called_absent(headrace, settings):
+    options = [word for setting in settings for word in ("-X", setting)]
+    error = headrace("topics", "list", *options, status=1).err
+    assert "security.protocol" in error
+    assert "headrace serve" not in error and "secret" not in error
+
+
 def test_without_arguments_there_is_help(headrace):
     for arguments in ((), ("--help",), ("-h",)):
         assert "headrace serve" in headrace(*arguments).out

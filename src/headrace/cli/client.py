@@ -88,6 +88,13 @@ class Connection:
         error = failure.args[0] if isinstance(failure, KafkaException) else failure
         if error.code() in _UNREACHED:
             why = self.last_trouble() or error.str()
+            protocol = str(self._settings.get("security.protocol", "plaintext"))
+            if protocol.lower() != "plaintext":
+                # Somebody is there, or no client would have been made.
+                return CommandFailed(
+                    f"{doing}: no answer from {self.bootstrap} within {ANSWER_TIMEOUT_S:.0f} s, "
+                    f"which may not speak security.protocol={protocol} ({why})"
+                )
             return self._unreached(
                 f"{doing}: no answer from {self.bootstrap} within {ANSWER_TIMEOUT_S:.0f} s ({why})"
             )
