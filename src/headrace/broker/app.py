@@ -50,7 +50,6 @@ _DEFAULT_NODE_ID = 1
 _THREAD_COUNT = min(32, (os.cpu_count() or 1) + 4)  # as many as asyncio would take in time
 _REQUEST_MEMORY_MIN = 256 << 20
 _STOP_GRACE_S = 0.5
-_FLUSH_AGAIN_AFTER_S = 1
 # Smaller wakes the loop too often; one that the kernel grows leaves the processor's cache, and
 # then a gigabyte sent costs half as much again.
 _SEND_BUFFER_SIZE = 256 << 10
@@ -87,7 +86,6 @@ class Broker:
         )
         self._listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._to_flush_again: set[Replica] = set()
         self._chores: Chores | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -327,26 +325,8 @@ class Broker:
         self.spawn(self._flush({replica: replica.log.log_end}))
 
     async def _flush(self, unflushed: Mapping[Replica, Offset]) -> None:
-        failed = await self.replicas.flush(unflushed)
-        self.flush_again(failed)
+        await self.replicas.flush(unflushed)
         self.dispatch.serve_committed()
-
-    def flush_again(self, failed: Iterable[Replica]) -> None:
-        """Go on trying: what was written stays, and a marker waits for its fsync without end."""
-        is_at_it = bool(self._to_flush_again)
-        self._to_flush_again.update(failed)
-        if self._to_flush_again and not is_at_it:
-            self.spawn(self._flush_until_done())
-
-    async def _flush_until_done(self) -> None:
-        waiting = self._to_flush_again
-        while waiting:
-            await asyncio.sleep(_FLUSH_AGAIN_AFTER_S)
-            await self.replicas.flush(
-                {replica: replica.log.log_end for replica in waiting if replica.awaits_flush}
-            )
-            waiting -= {replica for replica in waiting if not replica.awaits_flush}
-            self.dispatch.serve_committed()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run to its end in the background; a failure there stops the broker."""

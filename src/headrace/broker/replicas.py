@@ -5,6 +5,7 @@ its turn, one write per partition. Who needs to know of new committed records (p
 parked acks) is told through ``on_committed``.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never
@@ -29,6 +30,7 @@ from headrace.storage.log import Appended, Log
 _log = logging.getLogger(__name__)
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+_FLUSH_AGAIN_AFTER_S = 1
 CODEC_BY_SETTING = {"producer": None, "uncompressed": NO_CODEC} | {
     name: codec for codec, name in enumerate(CODEC_NAMES) if codec != NO_CODEC
 }
@@ -174,12 +176,6 @@ class Replica:
         log = self.log
         return log.log_end - log.recovery_point >= log.config.flush_messages
 
-    @property
-    def awaits_flush(self) -> bool:
-        """Whether something is written that does not count yet, and may one day."""
-        leadership, log = self.leadership, self.log
-        return leadership is not None and leadership.log_end < log.log_end and log.offline is None
-
     def flushed(self) -> None:
         """Let count what an fsync has made durable."""
         log = self.log
@@ -320,25 +316,32 @@ class Replicas:
 
     async def flush(self, unflushed: Mapping[Replica, Offset]) -> dict[Replica, Rejected]:
         """Make that durable; returns the partitions whose disk did not, with why."""
-        failed: dict[Replica, Rejected] = {}
-        for replica, offset_end in unflushed.items():
-            log = replica.log
-            if log.recovery_point < offset_end and not log.closed:
-                try:
-                    await log.flush()
-                except OSError as error:
-                    log.directory.partition_failed(error)
-            replica.flushed()
-            if log.recovery_point < offset_end:
-                failed[replica] = Rejected(
-                    # A client that took its records for lost would give their sequence numbers
-                    # to others, which then would be taken for duplicates.
-                    ErrorCode.KAFKA_STORAGE_ERROR
-                    if log.closed or log.offline is not None
-                    else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-                    f"{replica.topic_partition} could not be flushed as flush.messages asks",
-                )
-        return failed
+        ends = unflushed.items()
+        await asyncio.gather(*(self._flush_until(replica, end) for replica, end in ends))
+        return {
+            replica: Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{replica.topic_partition} could not be flushed as flush.messages asks",
+            )
+            for replica, end in ends
+            if replica.log.recovery_point < end
+        }
+
+    async def _flush_until(self, replica: Replica, offset_end: Offset) -> None:
+        """Return when it is done, or never can be.
+
+        What fails for want of a file handle is tried again: the records stay, and a client told
+        otherwise would give their sequence numbers to others, which then pass for duplicates.
+        """
+        log = replica.log
+        while not _is_gone(log) and log.recovery_point < min(offset_end, log.log_end):
+            try:
+                await log.flush()
+            except OSError as error:
+                log.directory.partition_failed(error)
+            if log.recovery_point < offset_end and not _is_gone(log):
+                await asyncio.sleep(_FLUSH_AGAIN_AFTER_S)
+        replica.flushed()
 
     def run(self, replica: Replica, effects: Iterable[Effect]) -> None:
         """Carry out effects in order. Nothing here decides, and nothing awaits."""
@@ -351,3 +354,8 @@ class Replicas:
                     self.on_committed(replica)
                 case _:
                     assert_never(effect)
+
+
+def _is_gone(log: Log) -> bool:
+    """With its topic or its disk."""
+    return log.closed or log.offline is not None

@@ -440,7 +440,6 @@ class Producing:
     ) -> None:
         """Where ``flush.messages`` is reached, acknowledge only what an fsync made durable."""
         failed = await self._broker.replicas.flush(unflushed)
-        self._broker.flush_again(failed)
         for produced in turn:
             produced.written(failed)
             self._answer_or_park(produced)
