@@ -13,7 +13,7 @@ import os
 import random
 import socket
 import threading
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.cluster import Endpoint, Picture
 from headrace.model.config import BrokerConfig, topic_config
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import BrokerId, Offset, TopicId, TopicPartition
+from headrace.model.ids import BrokerId, TopicId, TopicPartition
 from headrace.net.buffers import BufferPool
 from headrace.net.listener import ConnectionLimits, CreationRate, Listener
 from headrace.net.outbox import Outbox
@@ -86,6 +86,7 @@ class Broker:
         )
         self._listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._flushing: set[Replica] = set()
         self._chores: Chores | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -322,11 +323,16 @@ class Broker:
 
     def flush(self, replica: Replica) -> None:
         """Do what ``flush.messages`` asks for; those who wait for it are told as of a replica."""
-        self.spawn(self._flush({replica: replica.log.log_end}))
+        if replica not in self._flushing:
+            self._flushing.add(replica)
+            self.spawn(self._flush(replica))
 
-    async def _flush(self, unflushed: Mapping[Replica, Offset]) -> None:
-        await self.replicas.flush(unflushed)
-        self.dispatch.serve_committed()
+    async def _flush(self, replica: Replica) -> None:
+        # As often as it takes: a marker waits for its fsync without end.
+        while replica.awaits_flush:
+            await self.replicas.flush({replica: replica.log.log_end})
+            self.dispatch.serve_committed()
+        self._flushing.discard(replica)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run to its end in the background; a failure there stops the broker."""

@@ -30,6 +30,7 @@ from headrace.storage.log import Appended, Log
 _log = logging.getLogger(__name__)
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+_FLUSH_TRIES = 3
 _FLUSH_AGAIN_AFTER_S = 1
 CODEC_BY_SETTING = {"producer": None, "uncompressed": NO_CODEC} | {
     name: codec for codec, name in enumerate(CODEC_NAMES) if codec != NO_CODEC
@@ -175,6 +176,17 @@ class Replica:
     def _flush_is_due(self) -> bool:
         log = self.log
         return log.log_end - log.recovery_point >= log.config.flush_messages
+
+    @property
+    def is_gone(self) -> bool:
+        """With its topic or its disk."""
+        return self.log.closed or self.log.offline is not None
+
+    @property
+    def awaits_flush(self) -> bool:
+        """Whether something is written that does not count yet, and may one day."""
+        leadership = self.leadership
+        return leadership is not None and leadership.log_end < self.log.log_end and not self.is_gone
 
     def flushed(self) -> None:
         """Let count what an fsync has made durable."""
@@ -328,18 +340,20 @@ class Replicas:
         }
 
     async def _flush_until(self, replica: Replica, offset_end: Offset) -> None:
-        """Return when it is done, or never can be.
+        """Return when it is done, or is not to be expected soon.
 
         What fails for want of a file handle is tried again: the records stay, and a client told
         otherwise would give their sequence numbers to others, which then pass for duplicates.
         """
         log = replica.log
-        while not _is_gone(log) and log.recovery_point < min(offset_end, log.log_end):
+        for tries_left in reversed(range(_FLUSH_TRIES)):
+            if replica.is_gone or log.recovery_point >= offset_end:
+                break
             try:
                 await log.flush()
             except OSError as error:
                 log.directory.partition_failed(error)
-            if log.recovery_point < offset_end and not _is_gone(log):
+            if log.recovery_point < offset_end and tries_left and not replica.is_gone:
                 await asyncio.sleep(_FLUSH_AGAIN_AFTER_S)
         replica.flushed()
 
@@ -354,8 +368,3 @@ class Replicas:
                     self.on_committed(replica)
                 case _:
                     assert_never(effect)
-
-
-def _is_gone(log: Log) -> bool:
-    """With its topic or its disk."""
-    return log.closed or log.offline is not None

@@ -440,6 +440,8 @@ class Producing:
     ) -> None:
         """Where ``flush.messages`` is reached, acknowledge only what an fsync made durable."""
         failed = await self._broker.replicas.flush(unflushed)
+        for replica in failed:
+            self._broker.flush(replica)  # it stays, and is to count one day
         for produced in turn:
             produced.written(failed)
             self._answer_or_park(produced)
