@@ -15,6 +15,7 @@ it may run in another one.
 """
 
 import asyncio
+import errno
 import logging
 import os
 import threading
@@ -63,7 +64,6 @@ from headrace.storage import checkpoint, recovery, time_lookup
 from headrace.storage.disk import LogDirectory
 from headrace.storage.files import (
     ONE_FILE_ERRNOS,
-    TRANSIENT_ERRNOS,
     FileSlice,
     OpenFile,
     remove_folder,
@@ -1111,12 +1111,13 @@ class Log:
                 os.fsync(OpenFile(f"{self.folder}/{checkpoint.LEADER_EPOCHS}"))
                 sync_folder(str(self.folder))
         except OSError as error:
-            if error.errno in TRANSIENT_ERRNOS:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 log.warning("%s was not flushed: %s", self.topic_partition, error)
             elif error.errno in ONE_FILE_ERRNOS:
                 directory.partition_failed(error)  # it could not be opened
             else:
-                # The kernel may have dropped the pages: a second fsync proves nothing.
+                # The kernel may have dropped the pages: a second fsync proves nothing. A disk
+                # that is full says so here only where it took the pages without having room.
                 directory.take_offline(f"fsync failed: {error}")
             return
         with self._flush_lock:

@@ -689,9 +689,10 @@ def test_segments_that_wait_for_their_fsync_cost_no_file_each(disk):
     assert log.recovery_point == log.active_base_offset
 
 
-def test_a_failing_fsync_takes_the_folder_offline(log, monkeypatch):
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_failing_fsync_takes_the_folder_offline(code, log, monkeypatch):
     def fail(fd):
-        raise OSError(errno.EIO, "Input/output error")
+        raise OSError(code, os.strerror(code))
 
     fill(log, [b"a"])
     monkeypatch.setattr(os, "fsync", fail)
