@@ -17,6 +17,7 @@ import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.complaints import Complaints
 from headrace.broker.context import Context
 from headrace.broker.handlers import handler
 from headrace.broker.handlers.fetch import Fetching, ParkedFetch, RememberedFetch
@@ -70,6 +71,7 @@ class Dispatch:
         self.parked_produces: Parked[Produced] = Parked()
         self._committed: dict[Replica, None] = {}
         self._known_answers = KnownAnswers()
+        self._complaints = Complaints()
 
     # --- net.Service ---------------------------------------------------------
 
@@ -161,6 +163,9 @@ class Dispatch:
 
     def unreadable(self, file_range: FileRange, error: OSError) -> None:
         self._broker.logs.unreadable(file_range.file.path, error)
+
+    def peer_broken(self, link: Link, broken: PeerBroken) -> None:
+        self._complaints.say(link, broken, self._broker.loop.time())
 
     def link_closed(self, link: Link) -> None:
         self._broker.limits.closed(link)
@@ -261,7 +266,7 @@ class Dispatch:
         except Rejected as refusal:
             answer = refused(context, request, refusal)
         except PeerBroken as broken:
-            _log.warning("closing the connection from %s: it sent %s", link, broken)
+            self.peer_broken(link, broken)
             link.close()
             return
         except Exception as error:  # noqa: BLE001 - a bug; see the table above

@@ -12,7 +12,8 @@ The caller's duties, and what it gets in return:
    event staged is written there, and only then are answers sent, with those of other
    connections (``outbox``).
 5. ``Service.unreadable(file_range, error)`` is called when a file does not yield what an answer
-   promised; the connection is closed right after.
+   promised, and ``Service.peer_broken(link, broken)`` when a client sent what is no request; the
+   connection is closed right after.
 
 Back-pressure: nothing further is parsed while a held request is unanswered, while ``later``
 slots reach ``IN_FLIGHT_MAX``, or while the client does not read what it was sent; and a
@@ -94,6 +95,7 @@ class Service(Protocol):
     def request(self, link: "Link", view: memoryview, start: int, end: int) -> None: ...
     def turn_ended(self, link: "Link") -> None: ...
     def unreadable(self, file_range: FileRange, error: OSError) -> None: ...
+    def peer_broken(self, link: "Link", broken: PeerBroken) -> None: ...
     def link_closed(self, link: "Link") -> None: ...
 
 
@@ -310,12 +312,7 @@ class Link:
                 if self.closed:
                     break
         except PeerBroken as broken:
-            _log.warning(
-                "closing the connection from %s on %s: it sent %s",
-                self,
-                self.listener_name,
-                broken,
-            )
+            self._service.peer_broken(self, broken)
             self.close_when_sent()
         except Exception as bug:  # noqa: BLE001 - a bug costs its own connection
             # The service answers bugs itself, unless that has one too. To go on would handle again
