@@ -141,7 +141,10 @@ class Dispatch:
                 self._handle(link, context, self._decode(header, view, end), question)
 
     def _finish_produces(self) -> None:
-        """Requests take effect in their order: what was produced before is there."""
+        """Requests take effect in their order: what was produced before is written.
+
+        It counts, too, unless ``flush.messages`` has an fsync come first.
+        """
         if self.producing.turn_open:
             self.producing.finish_turn()
 
