@@ -139,10 +139,10 @@ class TransactionShard:
                 0,
             )
             return self._init(ticket, made, made.producer_id, made.bumped(), timeout_ms, now)
-        if expected is not None and not self._may_go_on(known, expected):
-            return answers.init_refused(ticket, ErrorCode.PRODUCER_FENCED)
         if known.state in PREPARED:
             return answers.init_refused(ticket, ErrorCode.CONCURRENT_TRANSACTIONS)
+        if expected is not None and not self._may_go_on(known, expected):
+            return answers.init_refused(ticket, ErrorCode.PRODUCER_FENCED)
         if known.state is State.ONGOING:
             if expected is not None and expected[1] != known.producer_epoch:
                 # Kafka would abort here too, and refuse only the next attempt.
@@ -259,6 +259,8 @@ class TransactionShard:
         now: Millis,
     ) -> tuple[ErrorCode, tuple[NewRecord, ...]]:
         known = self.transactions.get(transactional_id)
+        if known is not None and known.state in PREPARED:
+            return ErrorCode.CONCURRENT_TRANSACTIONS, ()
         code = self._refusal(known, producer)
         if known is None or code is not ErrorCode.NONE:
             return code, ()
@@ -358,12 +360,14 @@ class TransactionShard:
         commit: bool,
         now: Millis,
     ) -> Outcome:
+        if known.state in PREPARED:
+            # Whoever asks, be it with the epoch that the last answer gave: it may have to wait.
+            return answers.end_refused(ticket, ErrorCode.CONCURRENT_TRANSACTIONS)
         producer_id, producer_epoch = producer
-        at_rest = known.state in AT_REST
         # The same end once more, its answer lost. The state has the next epoch already, or the
         # first one of the next producer id. With the present epoch it is a new end.
         rotated = (
-            at_rest
+            known.state in AT_REST
             and known.producer_epoch == 0
             and producer == (known.previous_producer_id, LAST_EPOCH - 1)
         )
@@ -374,7 +378,7 @@ class TransactionShard:
         if known.state in (State.ONGOING, State.EMPTY):
             valid = is_current
         else:
-            valid = repeated or (at_rest and is_current)
+            valid = repeated or is_current
         if not valid:
             return answers.end_refused(ticket, ErrorCode.PRODUCER_FENCED)
         if known.state is State.ONGOING:
@@ -382,8 +386,6 @@ class TransactionShard:
         if repeated:
             if known.is_commit != commit:
                 return answers.end_refused(ticket, ErrorCode.INVALID_TXN_STATE)
-            if known.state in PREPARED:
-                return answers.end_refused(ticket, ErrorCode.CONCURRENT_TRANSACTIONS)
             return answer(ticket, answers.ended(known))
         if commit:
             return answers.end_refused(ticket, ErrorCode.INVALID_TXN_STATE)

@@ -50,7 +50,7 @@ class State(IntEnum):
                       transaction version 2 bumps the epoch; init bumps the epoch
     ONGOING           add widens; end prepares; init aborts and says CONCURRENT_TRANSACTIONS
     PREPARE_COMMIT    add, init and a repeated end say CONCURRENT_TRANSACTIONS, the other end
-    PREPARE_ABORT     INVALID_TXN_STATE
+    PREPARE_ABORT     INVALID_TXN_STATE; under transaction version 2 every end says the former
     COMPLETE_COMMIT   as EMPTY; a repeated end is answered once more, the other end is
     COMPLETE_ABORT    INVALID_TXN_STATE
     DEAD              the two are never in a record: Kafka passes through them, we do not; they

@@ -97,11 +97,25 @@ def test_with_version_2_a_repeated_end_is_idempotent(coordinator, commit):
     coordinator.hold_markers = True
     assert coordinator.end((100, 0), commit, version=2) == (NONE, 100, 1)
     assert coordinator.end((100, 0), commit, version=2)[0] is CONCURRENT
-    assert coordinator.end((100, 0), not commit, version=2)[0] is INVALID
+    assert coordinator.end((100, 0), not commit, version=2)[0] is CONCURRENT
     coordinator.release_markers()
     assert coordinator.end((100, 0), commit, version=2) == (NONE, 100, 1)
     assert coordinator.end((100, 0), not commit, version=2)[0] is INVALID
     assert coordinator.markers == [(1, 1, commit)]
+
+
+def test_with_version_2_the_next_transaction_waits_for_the_markers_of_the_last(coordinator):
+    coordinator.add((100, 0), 1, version=2)
+    coordinator.hold_markers = True
+    assert coordinator.end((100, 0), True, version=2) == (NONE, 100, 1)
+    # With the epoch just given, as a producer does that sent nothing or whose records wait.
+    assert coordinator.end((100, 1), False, version=2) == (CONCURRENT, -1, -1)
+    for epoch in (0, 1, 2):  # nobody is fenced before it is over
+        assert coordinator.add((100, epoch), 1, version=2) is CONCURRENT
+        assert coordinator.init(expected=(100, epoch))[0] is CONCURRENT
+    coordinator.release_markers()
+    assert coordinator.add((100, 0), 1, version=2) is FENCED
+    assert coordinator.end((100, 1), False, version=2) == (NONE, 100, 2)
 
 
 def test_with_version_2_a_late_end_cannot_hit_the_next_transaction(coordinator):
