@@ -3,6 +3,7 @@
 import asyncio
 import selectors
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,7 @@ class Kernel:
         self.sleeps = []
         self.yield_s = 1e-6
 
-    def select(self, _, timeout=None):
+    def select(self, timeout=None):
         self.now += 1e-6
         if self.now >= self.next_at:
             return READY
@@ -40,16 +41,22 @@ class Kernel:
 
 @pytest.fixture
 def kernel(monkeypatch):
+    """In the names of this one module: other loops of the process go by the real one."""
     kernel = Kernel()
-    monkeypatch.setattr(selectors.EpollSelector, "select", lambda s, t=None: kernel.select(s, t))
-    monkeypatch.setattr(polling.time, "monotonic", lambda: kernel.now)
-    monkeypatch.setattr(polling.os, "sched_yield", kernel.sched_yield)
+    monkeypatch.setattr(polling, "time", SimpleNamespace(monotonic=lambda: kernel.now))
+    monkeypatch.setattr(polling, "os", SimpleNamespace(sched_yield=kernel.sched_yield))
     return kernel
 
 
 @pytest.fixture
-def selector():
-    with polling.PollingSelector() as selector:
+def selector(kernel):
+    class Epoll(selectors.EpollSelector):
+        select = kernel.select
+
+    class Selector(polling.PollingSelector, Epoll):
+        """Polls, and what it looks at is the kernel of the test."""
+
+    with Selector() as selector:
         yield selector
 
 
