@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from confluent_kafka import Producer
 
 from headrace.testing import Broker
 from headrace.wire import messages as m
@@ -135,12 +136,13 @@ def test_a_deletion_that_is_not_clear_is_refused(headrace, arguments, said):
     assert said in ran.err
 
 
-def test_offsets_in_plain_lines_are_kafkas(headrace, filled):
+def test_offsets_in_plain_lines_are_kafkas(headrace, filled, broker):
     ran = headrace("kafka-get-offsets.sh", "--topic", filled)
     assert ran.lines == [f"{filled}:0:3", f"{filled}:1:0"]
-    # One record behind the others, so that its time is the latest: they may share theirs or not.
-    time.sleep(0.01)
-    headrace("produce", filled, "--partition", "0", stdin=b"d\n")
+    # The others may share their time or not; this one is the latest in any case.
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(filled, b"d", partition=0, timestamp=int(time.time() * 1000) + 60_000)
+    assert producer.flush(20) == 0
     ran = headrace("kafka-get-offsets.sh", "--topic", filled, "--time", "-3")
     assert ran.lines == [f"{filled}:0:3"], "an empty partition has no latest time"
     headrace("topics", "offsets", filled, "--plain", status=2)

@@ -34,16 +34,22 @@ def rest_of(screen: int) -> bytes:
         text += piece
 
 
+def started_on(screen: int, environment, arguments, stdin) -> subprocess.Popen:
+    """The program alone holds the screen from here on, so that its end can be seen."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "headrace", *arguments],
+        stdin=stdin,
+        stdout=screen,
+        stderr=screen,
+        env={**environment, "TERM": "xterm"},
+    )
+    os.close(screen)
+    return process
+
+
 def seen(environment, *arguments, stdin=subprocess.DEVNULL) -> str:
     with terminal() as (ours, theirs):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headrace", *arguments],
-            stdin=stdin,
-            stdout=theirs,
-            stderr=theirs,
-            env={**environment, "TERM": "xterm", "COLUMNS": "60"},
-        )
-        os.close(theirs)
+        process = started_on(theirs, {**environment, "COLUMNS": "60"}, arguments, stdin)
         text = rest_of(ours)
         assert process.wait(30) == 0, text
     return text.decode()
@@ -93,14 +99,7 @@ def test_perf_draws_in_colour(headrace, topic, environment):
 def interrupted_after(environment, awaited: bytes, *arguments) -> tuple[int, bytes]:
     """The status, and what came on the screen after a Ctrl-C at the text that was awaited."""
     with terminal() as (ours, theirs):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headrace", *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**environment, "TERM": "xterm"},
-        )
-        os.close(theirs)
+        process = started_on(theirs, environment, arguments, theirs)
         text = b""
         while awaited not in text:
             text += os.read(ours, 65536)

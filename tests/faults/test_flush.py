@@ -154,13 +154,19 @@ def test_a_commit_waits_for_the_fsync_of_its_topic(flushing_broker, request):
         consumer.close()
 
 
-def test_a_transaction_ends_with_the_fsyncs_of_its_topics(flushing_broker, request):
-    settings = {"bootstrap.servers": flushing_broker.bootstrap_servers, "transactional.id": "t"}
+def with_open_transaction(broker, topic):
+    """A producer that has written one record there."""
+    settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"}
     producer = Producer(settings)
     producer.init_transactions(20)
     producer.begin_transaction()
-    producer.produce("orders", b"value")
+    producer.produce(topic, b"value")
     assert producer.flush(20) == 0
+    return producer
+
+
+def test_a_transaction_ends_with_the_fsyncs_of_its_topics(flushing_broker, request):
+    producer = with_open_transaction(flushing_broker, "orders")
     may_fsync = request.getfixturevalue("may_fsync")
     ends_only_after(may_fsync, lambda: producer.commit_transaction(20))
     with RawClient(flushing_broker.bootstrap_servers) as reader:
@@ -255,12 +261,7 @@ def test_who_waits_for_the_fsync_of_a_topic_that_is_deleted_meanwhile_is_told(br
 
 
 def test_a_marker_whose_fsync_cannot_be_had_at_once_counts_later(broker, fsync_of):
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"}
-    producer = Producer(settings)
-    producer.init_transactions(20)
-    producer.begin_transaction()
-    producer.produce("orders", b"value")
-    assert producer.flush(20) == 0
+    producer = with_open_transaction(broker, "orders")
     fsync_of["orders-0/00000000000000000000.log"] = failing_once(errno.EMFILE)
     producer.commit_transaction(20)
     with RawClient(broker.bootstrap_servers) as reader:
@@ -269,14 +270,9 @@ def test_a_marker_whose_fsync_cannot_be_had_at_once_counts_later(broker, fsync_o
 
 def test_a_marker_that_counts_by_the_same_write_takes_nobodys_fsync_away(broker, fsync_of):
     may_end = threading.Event()
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"}
-    producer = Producer(settings)
     with RawClient(broker.bootstrap_servers) as client:
         client.create_topic("other", flush_messages="1")
-        producer.init_transactions(20)
-        producer.begin_transaction()
-        producer.produce("other", b"value")
-        assert producer.flush(20) == 0
+        producer = with_open_transaction(broker, "other")
         for topic in ("orders", "other"):
             fsync_of[f"{topic}-0/00000000000000000000.log"] = lambda: may_end.wait(20)
         producer.commit_transaction(20)

@@ -7,10 +7,11 @@ small enough to be copied needs no question: it is read, unless that would have 
 
 import errno
 import os
+from collections.abc import Callable
 
 from headrace.storage.files import FileSlice
 
-_preadv = getattr(os, "preadv", None)
+_preadv: Callable[..., int] | None = getattr(os, "preadv", None)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _CHUNK = 1 << 20
 # What a file system or a kernel answers that does not know the question.
@@ -51,9 +52,9 @@ def read_resident(file_slice: FileSlice) -> bytes | bytearray | None:
 
 def _read_now(fd: int, into: bytearray, position: int) -> bool:
     """Fill ``into`` from the page cache, or say that it cannot be done."""
+    assert _preadv is not None  # or nobody could be asked
     try:
-        count: int = _preadv(fd, (into,), position, _NOWAIT)  # type: ignore[misc]
-        return count == len(into)
+        return _preadv(fd, (into,), position, _NOWAIT) == len(into)
     except BlockingIOError:
         return False
     except OSError as error:

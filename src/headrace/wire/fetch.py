@@ -71,7 +71,8 @@ class FetchShape:
 
     def match(self, view: memoryview, start: int, end: int) -> tuple[int, int] | None:
         """Session epoch and fetch offset of the request in ``[start, end)`` if it is like that."""
-        data: bytearray = view.obj  # type: ignore[assignment]  # compares in place, as no view does
+        data = view.obj
+        assert isinstance(data, bytearray)  # compares in place, as no view does
         epoch_at = start + self._epoch_at
         offset_at = start + self._offset_at
         if (

@@ -56,10 +56,9 @@ class ProduceShape:
 
     def match(self, view: memoryview, start: int, end: int) -> memoryview | None:
         """The records of the request in ``[start, end)`` if it has this shape."""
-        data = view.obj  # bytearray compares a prefix in place; a memoryview cannot
-        if not data.startswith(self._prefix, start) or not data.startswith(  # type: ignore[attr-defined]
-            self._middle, start + 8
-        ):
+        data = view.obj
+        assert isinstance(data, bytearray)  # compares in place, as no view does
+        if not data.startswith(self._prefix, start) or not data.startswith(self._middle, start + 8):
             return None
         at = start + self._records_at
         if self._flexible:
@@ -74,7 +73,7 @@ class ProduceShape:
                 if shift > 28:
                     return None
             records_end = at + size - 1
-            if records_end + 3 != end or size < 1 or not data.startswith(_NO_TAGS, records_end):  # type: ignore[attr-defined]
+            if records_end + 3 != end or size < 1 or not data.startswith(_NO_TAGS, records_end):
                 return None
         else:
             if at + 4 > end:

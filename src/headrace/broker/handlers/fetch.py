@@ -15,7 +15,7 @@ from headrace.broker.replicas import READ_COMMITTED, Replica
 from headrace.core.fetch_session import Fetch, Want
 from headrace.core.history import UNDEFINED
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
-from headrace.model.ids import LeaderEpoch, Offset, ProducerId
+from headrace.model.ids import LeaderEpoch, Offset, ProducerId, TopicId
 from headrace.net.link import Link, Slot
 from headrace.storage.files import FileSlice
 from headrace.storage.residency import is_resident, read, read_resident, warm
@@ -150,7 +150,7 @@ class Fetching:
         topic = want.topic
         if isinstance(topic, str):
             return self._broker.replicas.get(topic, want.partition)
-        return self._broker.replicas.get_by_id(topic, want.partition)  # type: ignore[arg-type]
+        return self._broker.replicas.get_by_id(TopicId(topic), want.partition)
 
     def _read(self, waiting: ParkedFetch, *, last_chance: bool) -> list[FetchedPartition] | None:
         """One entry per wanted partition; None if it is better to wait for more."""
@@ -199,7 +199,7 @@ class Fetching:
                 return FetchedPartition(want.partition, 0, diverging=diverging)
         stable_end = log.last_stable_offset(high_watermark)
         readable_end = stable_end if isolation_level == READ_COMMITTED else high_watermark
-        fetch_offset: Offset = want.fetch_offset  # type: ignore[assignment]
+        fetch_offset = Offset(want.fetch_offset)
         if not log.log_start <= fetch_offset <= log.log_end:
             raise Rejected(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
