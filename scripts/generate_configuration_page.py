@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from headrace.model.config import NODE_DEFAULTS, OURS  # noqa: E402
-from headrace.model.settings import kafka, old, words  # noqa: E402
+from headrace.model.settings import descriptions, kafka, legacy_names  # noqa: E402
 
 PAGE = ROOT / "docs" / "configuration.md"
 
@@ -104,14 +104,14 @@ def page() -> str:
         "## Client metrics\n",
         settings_table(kafka.CLIENT_METRICS),
         "## Old names of the broker\n\nKnown to some release before 4.3, and gone.\n",
-        old_table(old.BROKER),
+        old_table(legacy_names.BROKER),
         "## Old names of topics\n\nRefused when a client sets them now; taken along when an older "
         "cluster has stored them.\n",
-        old_table(old.TOPIC),
+        old_table(legacy_names.TOPIC),
         "## Old names of clients\n\nNot the broker's. In its file they are a warning with the name "
         "of today.\n",
         client_table(),
-        f"`{'`, `'.join(old.ZOOKEEPER_FILE)}` belong into ZooKeeper's own file or folder.",
+        f"`{'`, `'.join(legacy_names.ZOOKEEPER_FILE)}` belong into ZooKeeper's own file or folder.",
     ]
     return "\n".join(parts) + "\n"
 
@@ -139,11 +139,11 @@ def settings_table(table: Mapping[str, kafka.Row], *, twins: bool = False) -> st
         twin = kafka.TOPIC_TWINS.get(name, ((kafka.GROUP_TWINS.get(name), 1),))[0][0]
         if twins and twin:
             shown += f" (`{twin}`)"
-        status, reason = ("served", words.meaning_of(name) or "")
+        status, reason = ("served", descriptions.meaning_of(name) or "")
         if name in REFUSED:
-            status, reason = "refused", words.REASONS[reason_key]
+            status, reason = "refused", descriptions.REASONS[reason_key]
         elif reason_key:
-            status, reason = "no effect", words.REASONS[reason_key]
+            status, reason = "no effect", descriptions.REASONS[reason_key]
         if name in kafka.INTERNAL:
             reason += " (not listed by DescribeConfigs)"
         rows.append(
@@ -151,7 +151,7 @@ def settings_table(table: Mapping[str, kafka.Row], *, twins: bool = False) -> st
                 shown,
                 kind_of(kind, rule),
                 default_of(name, default),
-                value(words.OLD_DEFAULTS[name]) if name in words.OLD_DEFAULTS else "",
+                value(descriptions.OLD_DEFAULTS[name]) if name in descriptions.OLD_DEFAULTS else "",
                 CHANGES[change],
                 status,
                 reason,
@@ -181,7 +181,7 @@ def kind_of(kind: str, rule: kafka.Rule) -> str:
     return f"{noun} {limits}" + "".join(f" or {extra}" for extra in rule[2:])
 
 
-def old_table(table: Mapping[str, old.OldRow]) -> str:
+def old_table(table: Mapping[str, legacy_names.OldRow]) -> str:
     rows = []
     for name, (kind, default, successors, reason_key) in sorted(table.items()):
         if name in REFUSED:
@@ -193,7 +193,7 @@ def old_table(table: Mapping[str, old.OldRow]) -> str:
                 for successor, factor in successors
             )
         else:
-            status, reason = "no effect", words.REASONS[reason_key]
+            status, reason = "no effect", descriptions.REASONS[reason_key]
         rows.append((f"`{name}`", kind_of(kind, None), value(default), status, reason))
     return markdown(("setting", "type", "old default", "status", "taken as, or why"), rows)
 
@@ -207,7 +207,7 @@ def client_table() -> str:
             f"`{today}`" if today else "removed",
             value(present) if today else "",
         )
-        for name, (whose, default, today, present) in old.CLIENT.items()
+        for name, (whose, default, today, present) in legacy_names.CLIENT.items()
     ]
     return markdown(("setting", "whose", "old default", "today", "default today"), rows)
 

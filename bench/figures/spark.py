@@ -176,11 +176,11 @@ def filtering(run: Run) -> list[Row]:
 
 def _fetched(address: str, filters: list[Any]) -> tuple[int, int]:
     """Bytes and rows that the tasks of one batch read fetch, without Spark around them."""
-    from headrace.pipeline.batch import BatchReader
-    from headrace.pipeline.cluster import ClientSettings, Cluster
-    from headrace.pipeline.fetching import RangeReader
-    from headrace.pipeline.options import parse_source
-    from headrace.pipeline.reading import RangePartition
+    from headrace.spark.batch import BatchReader
+    from headrace.spark.cluster import ClientSettings, Cluster
+    from headrace.spark.fetching import RangeReader
+    from headrace.spark.options import parse_source
+    from headrace.spark.reading import RangePartition
 
     options = parse_source(
         {"kafka.bootstrap.servers": address, "subscribe": "views", "timestampDisorder": "0"},

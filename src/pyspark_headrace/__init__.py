@@ -29,26 +29,26 @@ else:
             return "headrace"
 
         def schema(self) -> "StructType | str":
-            from headrace.pipeline import source
+            from headrace.spark import source
 
             return source.schema_of(self.options)
 
         def reader(self, schema: "StructType") -> "DataSourceReader":
-            from headrace.pipeline import source
+            from headrace.spark import source
 
             return source.batch_reader(self.options, schema)
 
         def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
-            from headrace.pipeline import source
+            from headrace.spark import source
 
             return source.stream_reader(self.options, schema)
 
         def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
-            from headrace.pipeline import sink
+            from headrace.spark import sink
 
             return sink.batch_writer(self.options, schema, overwrite)
 
         def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
-            from headrace.pipeline import sink
+            from headrace.spark import sink
 
             return sink.stream_writer(self.options, schema, overwrite)

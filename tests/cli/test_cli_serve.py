@@ -69,7 +69,7 @@ def test_log_lines_go_to_stderr_in_the_asked_format(start, tmp_path, log_format)
 
 def test_serve_imports_neither_typer_rich_nor_a_client(environment, tmp_path):
     program = (
-        "import sys, headrace.broker.app as app\n"
+        "import sys, headrace.broker.broker as app\n"
         "start = app.Broker.start\n"
         "async def started(self):\n"
         "    await start(self)\n"
@@ -237,7 +237,7 @@ def test_it_serves_though_nobody_reads_what_it_prints(start, tmp_path):
 
 def test_a_second_signal_ends_it_at_once(environment, tmp_path):
     program = (
-        "import asyncio, os, signal, headrace.broker.app as app\n"
+        "import asyncio, os, signal, headrace.broker.broker as app\n"
         "async def never(self): await asyncio.Event().wait()\n"
         "app.Broker.stop = never\n"
         "start = app.Broker.start\n"

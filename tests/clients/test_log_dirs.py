@@ -10,11 +10,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headrace.broker.moves import Moves
+from headrace.broker.replication.log_dir_moves import Moves
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
 from headrace.storage.compaction import Compaction
-from headrace.storage.relocation import Relocation
+from headrace.storage.log_move import Relocation
 from headrace.testing import Broker, BrokerFailed
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey

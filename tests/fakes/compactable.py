@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.cleaning import Dirt, LastOfProducer, LogSummary, SegmentSummary, measure
-from headrace.core.producers import EndMarker, Origin, Producers
+from headrace.core.producer_state import EndMarker, Origin, Producers
 from headrace.model.ids import Millis, Offset
 from headrace.records.batch import BatchHeader, crc_holds, headers, read_header
 from headrace.records.record import Record, build_batch, build_marker, iter_records
-from headrace.storage import transactions
+from headrace.storage import aborted_transactions
 from headrace.storage.cleaner import Cleaner, Job
 from headrace.storage.swap import swap_in
 
@@ -99,7 +99,7 @@ class CompactableLog:
             )
             if self.producers.aborted:
                 with self.path(self.bases()[-1], "txnindex").open("ab") as file:
-                    file.write(transactions.encode(self.producers.aborted))
+                    file.write(aborted_transactions.encode(self.producers.aborted))
             self.producers.written()
         with self.path(self.bases()[-1]).open("ab") as file:
             file.write(batch)

@@ -6,7 +6,7 @@ log into a new one, which is what a restart does.
 
 from headrace.core.groups.shard import GroupShard
 from headrace.core.outcome import Outcome, RequestContext, Ticket
-from headrace.model.cluster import PartitionState, Picture, TopicState
+from headrace.model.cluster_metadata import PartitionState, Picture, TopicState
 from headrace.model.config import BrokerConfig
 from headrace.model.ids import BrokerId, LeaderEpoch, Millis, TopicId
 from headrace.wire import messages as m

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from headrace.storage.relocation import Relocation
+from headrace.storage.log_move import Relocation
 
 
 class Gate(threading.Event):

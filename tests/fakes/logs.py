@@ -9,8 +9,8 @@ from headrace.model.config import BrokerConfig, TopicConfig, topic_config
 from headrace.model.ids import LeaderEpoch, Millis, Offset, TopicId, TopicPartition
 from headrace.records.batch import headers
 from headrace.records.record import Record, build_batch, build_marker, iter_records
-from headrace.storage.directory import Logs
 from headrace.storage.log import CLIENT, COORDINATOR, Appended, Log
+from headrace.storage.log_manager import Logs
 
 NOW = Millis(1_700_000_000_000)
 ORDERS = TopicPartition("orders", 0)

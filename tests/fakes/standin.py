@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.broker.context import Context
-from headrace.broker.control import Control, FoundPartition
+from headrace.broker.controller.service import Control, FoundPartition
 from headrace.broker.handlers import handler
 from headrace.coordination.embedded import EmbeddedTree
-from headrace.model.cluster import Endpoint, PartitionState, Picture
+from headrace.model.cluster_metadata import Endpoint, PartitionState, Picture
 from headrace.model.config import BrokerConfig, TopicConfig
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, Millis, TopicPartition

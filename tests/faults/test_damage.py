@@ -11,7 +11,7 @@ from confluent_kafka.cimpl import NewTopic
 from headrace.broker.handlers import fetch
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
-from headrace.storage import residency
+from headrace.storage import page_cache
 from headrace.testing import Broker, BrokerFailed
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
@@ -80,24 +80,24 @@ def test_a_sector_that_cannot_be_read_costs_its_disk_and_not_the_broker(size, mo
     with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
         client.produce("orders", one_record(size))
         nothing_is_resident(monkeypatch)
-        monkeypatch.setattr(residency.os, "pread", unreadable_sector)
+        monkeypatch.setattr(page_cache.os, "pread", unreadable_sector)
         for _ in range(2):
             assert client.fetch("orders", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert client.metadata("orders").brokers
 
 
 def test_a_sector_is_found_where_nobody_says_what_is_in_memory(monkeypatch):
-    monkeypatch.setattr(residency._Probe, "can_ask", False)
+    monkeypatch.setattr(page_cache._Probe, "can_ask", False)
     with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
         client.produce("orders", one_record())
         assert bytes(client.fetch("orders", 0).records).endswith(bytes(100) + b"\0")
-        monkeypatch.setattr(residency.os, "pread", unreadable_sector)
+        monkeypatch.setattr(page_cache.os, "pread", unreadable_sector)
         assert client.fetch("orders", 0).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 @pytest.mark.parametrize("can_ask", [False, True])
 def test_a_file_cut_short_gives_an_answer_of_its_own_size(can_ask, monkeypatch):
-    monkeypatch.setattr(residency._Probe, "can_ask", can_ask and residency._Probe.can_ask)
+    monkeypatch.setattr(page_cache._Probe, "can_ask", can_ask and page_cache._Probe.can_ask)
     with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
         client.produce("orders", one_record())
         (log,) = (broker.data / "orders-0").glob("*.log")
@@ -111,8 +111,8 @@ def test_a_sector_that_fails_a_probe_is_found_by_the_read_that_follows(size, rea
     read = getattr(fetch, reader)
     with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
         client.produce("orders", one_record(size))
-        monkeypatch.setattr(residency, "_preadv", unreadable_sector)
-        monkeypatch.setattr(residency._Probe, "can_ask", True)
+        monkeypatch.setattr(page_cache, "_preadv", unreadable_sector)
+        monkeypatch.setattr(page_cache._Probe, "can_ask", True)
         asked = []
 
         def noted(file_slice):
@@ -130,12 +130,12 @@ def test_what_the_kernel_does_not_say_or_have_is_read_by_a_thread(said, monkeypa
     def says(*_):
         raise OSError(said, "not now")
 
-    monkeypatch.setattr(residency, "_preadv", says)
-    monkeypatch.setattr(residency._Probe, "can_ask", True)
+    monkeypatch.setattr(page_cache, "_preadv", says)
+    monkeypatch.setattr(page_cache._Probe, "can_ask", True)
     with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
         client.produce("orders", one_record())
         assert bytes(client.fetch("orders", 0).records).endswith(bytes(100) + b"\0")
-        assert residency._Probe.can_ask is (said == errno.EAGAIN)
+        assert page_cache._Probe.can_ask is (said == errno.EAGAIN)
 
 
 def test_a_bug_while_records_are_warmed_costs_one_connection(monkeypatch):

@@ -48,7 +48,7 @@ def test_the_times_of_segments_are_not_read_on_the_loop(policy, monkeypatch):
 
 def test_one_round_of_retention_deletes_all_that_may_go_however_many(monkeypatch):
     monkeypatch.setattr(log_module, "DELETED_AT_ONCE_MAX", 5)
-    monkeypatch.setattr("headrace.broker.chores.DELETED_AT_ONCE_MAX", 5)
+    monkeypatch.setattr("headrace.broker.periodic.DELETED_AT_ONCE_MAX", 5)
     with Broker(config=OFTEN | {"log.retention.check.interval.ms": 500}) as broker:
         make_topic(broker)
         rounds = []

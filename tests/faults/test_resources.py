@@ -286,7 +286,7 @@ def test_a_clock_that_jumps_back_changes_no_order(tmp_path):
 
     import asyncio
 
-    from headrace.broker.app import Broker as Node
+    from headrace.broker.broker import Broker as Node
     from headrace.model.config import BrokerConfig
 
     async def body():

@@ -14,7 +14,7 @@ from headrace.core.controller import (
     Dice,
 )
 from headrace.core.topics import NewTopic
-from headrace.model.cluster import NO_LEADER, BrokerEntry, PartitionState, Picture
+from headrace.model.cluster_metadata import NO_LEADER, BrokerEntry, PartitionState, Picture
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, ControllerEpoch, TopicId
 

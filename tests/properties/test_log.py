@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from headrace.core.producers import Origin, Producers
+from headrace.core.producer_state import Origin, Producers
 from headrace.records.batch import headers, read_header
 from headrace.storage.log import COORDINATOR
 from headrace.storage.recovery import read_marker

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import hypothesis.strategies as st
 from hypothesis import given
 
-from headrace.core.producers import EndMarker, Origin, Producers
+from headrace.core.producer_state import EndMarker, Origin, Producers
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
 

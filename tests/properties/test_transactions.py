@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from headrace.core.producers import EndMarker, Origin, Producers
+from headrace.core.producer_state import EndMarker, Origin, Producers
 from headrace.core.transactions.transaction import State
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicPartition

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headrace.pipeline.demo import why_not
+from headrace.spark.demo import why_not
 from tests.spark.kit import Collected, Topics, with_options
 
 # Before a JVM starts: Spark's Python workers must be this interpreter, not the path's.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.pipeline.demo import BUSIEST, GROUP, VIEWS, read_counts
+from headrace.spark.demo import BUSIEST, GROUP, VIEWS, read_counts
 from headrace.testing import Broker
 from tests.spark.kit import Topics, wait_for
 

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from headrace.model.ids import TopicPartition
-from headrace.pipeline.cluster import ClientSettings, Cluster
-from headrace.pipeline.encoding import EncodedBatch
-from headrace.pipeline.exactly_once import Markers, Transaction, commit_batch
-from headrace.pipeline.failures import PipelineError
-from headrace.pipeline.options import parse_sink
 from headrace.records.record import Record, build_batch
+from headrace.spark.cluster import ClientSettings, Cluster
+from headrace.spark.encoding import EncodedBatch
+from headrace.spark.exactly_once import Markers, Transaction, commit_batch
+from headrace.spark.failures import PipelineError
+from headrace.spark.options import parse_sink
 from tests.spark.kit import with_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -124,7 +124,7 @@ def test_a_failure_while_writing_leaves_nothing_behind(topics, cluster, options)
 
 
 def test_a_lost_answer_to_the_commit_is_asked_for_again(topics, cluster, options, monkeypatch):
-    from headrace.pipeline.failures import Disconnected
+    from headrace.spark.failures import Disconnected
     from headrace.wire import messages as m
 
     topic, query = topics.create(), topics.name("query")

@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 from bench import apache_kafka
-from headrace.pipeline.batch import BatchReader
-from headrace.pipeline.cluster import ClientSettings, Cluster
-from headrace.pipeline.failures import PipelineError
-from headrace.pipeline.options import parse_sink, parse_source
-from headrace.pipeline.sink import commit_tasks, write_task
+from headrace.spark.batch import BatchReader
+from headrace.spark.cluster import ClientSettings, Cluster
+from headrace.spark.failures import PipelineError
+from headrace.spark.options import parse_sink, parse_source
+from headrace.spark.sink import commit_tasks, write_task
 from tests.spark.kit import Topics
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.interop]

@@ -3,11 +3,11 @@
 import pytest
 
 from headrace.model.ids import TopicPartition
-from headrace.pipeline.cluster import ClientSettings, Cluster
-from headrace.pipeline.failures import DataLost
-from headrace.pipeline.fetching import RangeReader
-from headrace.pipeline.offsets import Range
-from headrace.pipeline.options import FetchSettings
+from headrace.spark.cluster import ClientSettings, Cluster
+from headrace.spark.failures import DataLost
+from headrace.spark.fetching import RangeReader
+from headrace.spark.offsets import Range
+from headrace.spark.options import FetchSettings
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -17,13 +17,13 @@ import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.complaints import Complaints
 from headrace.broker.context import Context
+from headrace.broker.error_responses import refused
 from headrace.broker.handlers import handler
 from headrace.broker.handlers.fetch import Fetching, ParkedFetch, RememberedFetch
 from headrace.broker.handlers.produce import ACKS_NONE, Produced, Producing, RememberedShape
-from headrace.broker.known_answers import KnownAnswers, Question
-from headrace.broker.refusals import refused
+from headrace.broker.protocol_errors import Complaints
+from headrace.broker.response_cache import KnownAnswers, Question
 from headrace.core.parked import Parked
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.net.link import FileRange, Link, Slot
@@ -33,8 +33,8 @@ from headrace.wire.framing import RequestHeader, encode_response, parse_request_
 from headrace.wire.schema import Message
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
-    from headrace.broker.replicas import Replica
+    from headrace.broker.broker import Broker
+    from headrace.broker.replication.replica_manager import Replica
 
 _log = logging.getLogger(__name__)
 

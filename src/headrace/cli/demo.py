@@ -20,7 +20,7 @@ from headrace.cli.serve import advice, connectable, listener_of
 from headrace.model.errors import ConfigError
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
 _TOPIC = "greetings"
 _RECORDS = (("ann", "hello"), ("bob", "good morning"), ("ann", "how are you?"))
@@ -117,7 +117,7 @@ class Node:
         self._thread.join(_LIMIT_S)
 
     async def _run(self, folder: Path, listen: str) -> None:
-        from headrace.broker.app import Broker
+        from headrace.broker.broker import Broker
         from headrace.model.config import BrokerConfig
 
         try:
@@ -202,8 +202,8 @@ def _until(keep_serving: bool) -> str:
 def _count_page_views(address: str, tables: Path, how_long: str) -> None:
     """A Spark stream from one topic into a table and another topic, where Spark can run."""
     from headrace.cli import demo_job
-    from headrace.pipeline import demo as pipeline
-    from headrace.pipeline.failures import PipelineError
+    from headrace.spark import demo as pipeline
+    from headrace.spark.failures import PipelineError
 
     missing = pipeline.why_not()
     if missing is not None:

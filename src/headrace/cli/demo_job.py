@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from headrace.cli import output
-from headrace.pipeline import demo
-from headrace.pipeline.failures import PipelineError
+from headrace.spark import demo
+from headrace.spark.failures import PipelineError
 
 
 def run(address: str, tables: Path, say: demo.Say) -> demo.Outcome:

@@ -14,7 +14,7 @@ from headrace.model.errors import Corrupt
 from headrace.model.ids import Offset, Position, id_to_text
 from headrace.records.batch import BadBatch, BatchHeader, crc_holds
 from headrace.records.record import ABORT, COMMIT, Record, iter_records, marker_type
-from headrace.storage import checkpoint, snapshots, transactions
+from headrace.storage import aborted_transactions, checkpoint, snapshots
 from headrace.storage.files import OpenFile
 from headrace.storage.index import BadIndex, OffsetIndex, TimeIndex
 from headrace.storage.segment import Scan
@@ -103,7 +103,7 @@ def _rows(path: Path, kind: str) -> Iterator[Row]:
             for producer in snapshots.decode(path.read_bytes()):
                 yield producer._asdict()
         case "txnindex":
-            for aborted in transactions.decode(path.read_bytes()):
+            for aborted in aborted_transactions.decode(path.read_bytes()):
                 yield aborted._asdict()
         case "leader-epoch-checkpoint":
             for reign in checkpoint.read_history(str(path)).reigns:

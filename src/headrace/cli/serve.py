@@ -27,7 +27,7 @@ from headrace.net.polling import new_event_loop
 if TYPE_CHECKING:
     import typer
 
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
 DEFAULT_DATA = "headrace-data"
 LOG_NAME = "headrace.log"
@@ -238,7 +238,7 @@ async def _serve(
 ) -> int:
     import logging
 
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
     log = logging.getLogger(__name__)
     for warning in config.warnings:

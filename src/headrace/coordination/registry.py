@@ -27,7 +27,13 @@ from headrace.coordination.tree import (
 )
 from headrace.core.controller import UNBORN, Change
 from headrace.core.topics import is_internal
-from headrace.model.cluster import NO_LEADER, BrokerEntry, Homes, PartitionState, TopicState
+from headrace.model.cluster_metadata import (
+    NO_LEADER,
+    BrokerEntry,
+    Homes,
+    PartitionState,
+    TopicState,
+)
 from headrace.model.errors import ConfigError, ErrorCode, Fenced, Rejected
 from headrace.model.ids import (
     NO_LEADER_EPOCH,

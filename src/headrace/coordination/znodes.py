@@ -36,7 +36,7 @@ from headrace.core.controller import (
     DeleteTopic,
     DoomTopic,
 )
-from headrace.model.cluster import (
+from headrace.model.cluster_metadata import (
     BrokerEntry,
     Endpoint,
     Homes,

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop
 from typing import NamedTuple, TypeVar
 
-from headrace.core.producers import AbortedTransaction
+from headrace.core.producer_state import AbortedTransaction
 from headrace.core.retention import RELATIVE_OFFSET_MAX
 from headrace.records.batch import BatchHeader
 from headrace.records.record import ABORT, COMMIT, Span

@@ -31,7 +31,7 @@ from headrace.core.topics import (
     is_internal,
     partition_count_of,
 )
-from headrace.model.cluster import (
+from headrace.model.cluster_metadata import (
     NO_LEADER,
     BrokerEntry,
     PartitionState,

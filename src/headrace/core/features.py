@@ -8,7 +8,7 @@ join with their machines, because clients switch behaviour on by them.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from headrace.model.cluster import BrokerEntry, LevelRange
+from headrace.model.cluster_metadata import BrokerEntry, LevelRange
 from headrace.model.errors import ErrorCode, Rejected
 
 METADATA_VERSION = "metadata.version"

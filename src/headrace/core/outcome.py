@@ -5,7 +5,7 @@ transactions). It is pure, and told everything: the request, the ids drawn for i
 
     decide    an event method returns an Outcome and changes *soft* state only: deadlines,
               requests that wait, a rebalance under way. Soft state dies with the shard.
-    append    the runtime (``broker.coordinator``) writes ``records`` as one batch,
+    append    the runtime (``broker.coordinators.runtime``) writes ``records`` as one batch,
     replay    hands each of them back to ``Shard.replay``, the only writer of *hard* state,
               which is what the log holds; loading a shard is nothing but replaying,
     reply     and lets ``replies`` go once the high watermark has passed the batch.

@@ -8,7 +8,7 @@ broker spread over all survivors instead of falling to its one neighbour.
 
 from collections.abc import Iterable, Sequence
 
-from headrace.model.cluster import BrokerEntry
+from headrace.model.cluster_metadata import BrokerEntry
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId
 

@@ -281,7 +281,7 @@ class BrokerConfig:
             self._no_effect(name, row[4], changed=text != NODE_DEFAULTS.get(name, row[1]))
 
     def _no_effect(self, name: _Str, reason_key: _Str, *, changed: _Bool) -> None:
-        from headrace.model.settings.words import REASONS
+        from headrace.model.settings.descriptions import REASONS
 
         line = f"{name} has no effect: {REASONS[reason_key]}"
         if changed and reason_key not in _QUIET_REASONS:
@@ -290,10 +290,10 @@ class BrokerConfig:
             self.notes.append(line)
 
     def _take_old(self, values: Mapping[_Str, _Str], strict: _Bool) -> None:
-        from headrace.model.settings import old
+        from headrace.model.settings import legacy_names
 
         for name, text in values.items():
-            row = old.BROKER.get(name)
+            row = legacy_names.BROKER.get(name)
             if name == "zookeeper.connect" and text:
                 raise ConfigError(
                     f"{name}={text}: clusters on ZooKeeper are not served yet; "
@@ -559,17 +559,17 @@ class BrokerConfig:
 
 
 def _suggestion(name: str) -> str:
-    from headrace.model.settings import old
+    from headrace.model.settings import legacy_names
 
     twin = TOPIC_TWINS.get(name)
     if twin is not None:
         return f" but a topic's; the broker's is {twin[0][0]}"
-    client = old.CLIENT.get(name)
+    client = legacy_names.CLIENT.get(name)
     if client is not None:
         whose, _, successor, _ = client
         today = f", today {successor}" if successor and successor != name else ""
         return f" but a {whose}'s{today}"
-    return did_you_mean(name, [*BROKER, *OURS, *old.BROKER])
+    return did_you_mean(name, [*BROKER, *OURS, *legacy_names.BROKER])
 
 
 # Keys and certificates belong to one listener: Kafka refuses them for a whole broker too. Other
@@ -594,7 +594,7 @@ def check_dynamic(config: BrokerConfig, overrides: Mapping[str, str], *, for_all
         if for_all and row[3] == "b":
             raise ConfigError(f"{name} belongs to one broker: set it with a broker's id")
         if name.startswith(_STORES):
-            from headrace.model.settings.words import REASONS
+            from headrace.model.settings.descriptions import REASONS
 
             raise ConfigError(f"{name} cannot be set: {REASONS[row[4]]}")
     config.with_dynamic(overrides)
@@ -606,7 +606,7 @@ def without_effect(overrides: Mapping[str, str], table: Mapping[str, Row]) -> li
     for name in overrides:
         row = table.get(name)
         if row is not None and row[4]:
-            from headrace.model.settings.words import REASONS
+            from headrace.model.settings.descriptions import REASONS
 
             lines.append(f"{name} has no effect: {REASONS[row[4]]}")
     return lines
@@ -708,9 +708,9 @@ def _for_topic(name: str, value: Value) -> object:
 
 
 def _old_topic_changes(name: str, text: str) -> dict[str, object]:
-    from headrace.model.settings import old
+    from headrace.model.settings import legacy_names
 
-    row = old.TOPIC.get(name)
+    row = legacy_names.TOPIC.get(name)
     if row is None:
         raise ConfigError(f"{name} is not a topic setting")
     kind, default, successors, _ = row

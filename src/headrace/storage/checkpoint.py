@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from headrace.core.history import EpochHistory, Reign
+from headrace.core.leader_epochs import EpochHistory, Reign
 from headrace.model.errors import Corrupt
 from headrace.model.ids import (
     LeaderEpoch,

@@ -35,7 +35,7 @@ from headrace.core.cleaning import (
     stays_without_records,
     surviving,
 )
-from headrace.core.producers import AbortedTransaction
+from headrace.core.producer_state import AbortedTransaction
 from headrace.model.errors import Corrupt
 from headrace.model.ids import Offset, Position
 from headrace.records.alike import AlikeSections, Spans
@@ -50,7 +50,7 @@ from headrace.records.record import (
     open_records,
     spans,
 )
-from headrace.storage import transactions
+from headrace.storage import aborted_transactions
 from headrace.storage.files import OpenFile, write_all
 from headrace.storage.index import OffsetIndex, TimeIndex
 from headrace.storage.key_offsets import KeyOffsets
@@ -175,7 +175,7 @@ class CleanedSegment:
         self._add_time()
         contents = {"index": self._index.encode(), "timeindex": self._time_index.encode()}
         if aborted:
-            contents["txnindex"] = transactions.encode(aborted)
+            contents["txnindex"] = aborted_transactions.encode(aborted)
         for kind, content in contents.items():
             fd = self._create(kind)
             try:
@@ -465,7 +465,9 @@ class Cleaner:
             return []
         try:
             # The active segment's may be growing; a whole entry is all we need of it.
-            return transactions.decode(data[: len(data) - len(data) % transactions.ENTRY_SIZE])
+            return aborted_transactions.decode(
+                data[: len(data) - len(data) % aborted_transactions.ENTRY_SIZE]
+            )
         except ValueError as problem:
             raise Corrupt(f"{path}: {problem}") from None
 

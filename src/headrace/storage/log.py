@@ -28,8 +28,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.core.history import EpochHistory, Reign
-from headrace.core.producers import AbortedTransaction, Origin, Producers
+from headrace.core.leader_epochs import EpochHistory, Reign
+from headrace.core.producer_state import AbortedTransaction, Origin, Producers
 from headrace.core.retention import (
     RELATIVE_OFFSET_MAX,
     Expiry,
@@ -61,7 +61,6 @@ from headrace.records.batch import (
     stamp_append_time,
 )
 from headrace.storage import checkpoint, recovery, time_lookup
-from headrace.storage.disk import LogDirectory
 from headrace.storage.files import (
     ONE_FILE_ERRNOS,
     FileSlice,
@@ -71,6 +70,7 @@ from headrace.storage.files import (
     write_all,
 )
 from headrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
+from headrace.storage.log_directory import LogDirectory
 from headrace.storage.segment import IndexDamaged, Segment, SegmentDamaged, StagedBatch
 from headrace.storage.segments import Segments
 from headrace.storage.swap import swap_in

@@ -18,8 +18,8 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from headrace.core.history import EpochHistory
-from headrace.core.producers import (
+from headrace.core.leader_epochs import EpochHistory
+from headrace.core.producer_state import (
     BATCHES_KEPT,
     AbortedTransaction,
     EndMarker,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import NamedTuple
 
-from headrace.core.producers import AbortedTransaction
+from headrace.core.producer_state import AbortedTransaction
 from headrace.core.retention import RELATIVE_OFFSET_MAX
 from headrace.model.errors import Corrupt
 from headrace.model.ids import Millis, Offset, Position
@@ -26,7 +26,7 @@ from headrace.records.batch import (
     read_header,
 )
 from headrace.records.checksum import crc32c
-from headrace.storage import transactions
+from headrace.storage import aborted_transactions
 from headrace.storage.files import (
     OpenFile,
     OpenFiles,
@@ -555,7 +555,7 @@ class Segment:
     def aborted(self) -> list[AbortedTransaction]:
         if self._aborted is None:
             try:
-                self._aborted = transactions.decode(self._read_beside("txnindex"))
+                self._aborted = aborted_transactions.decode(self._read_beside("txnindex"))
             except FileNotFoundError:
                 self._aborted = []
             except ValueError as problem:
@@ -563,13 +563,13 @@ class Segment:
         return self._aborted
 
     def add_aborted(self, aborted: list[AbortedTransaction]) -> None:
-        start = len(self.aborted) * transactions.ENTRY_SIZE
-        self._save("txnindex", transactions.encode(aborted), start)
+        start = len(self.aborted) * aborted_transactions.ENTRY_SIZE
+        self._save("txnindex", aborted_transactions.encode(aborted), start)
         self.aborted.extend(aborted)
 
     def set_aborted(self, aborted: list[AbortedTransaction]) -> None:
         if aborted:
-            self._save("txnindex", transactions.encode(aborted), 0)
+            self._save("txnindex", aborted_transactions.encode(aborted), 0)
         elif self._aborted is None or self._aborted:
             with suppress(FileNotFoundError):
                 os.unlink(self.path("txnindex"))  # noqa: PTH108

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from struct import Struct
 from struct import error as StructError
 
-from headrace.core.producers import SnapshotEntry
+from headrace.core.producer_state import SnapshotEntry
 from headrace.model.errors import Corrupt
 from headrace.records.checksum import crc32c
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.app import Broker as Node
+from headrace.broker.broker import Broker as Node
 from headrace.model.config import BrokerConfig
 from headrace.testing.groups import Group
 

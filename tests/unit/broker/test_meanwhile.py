@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from headrace.broker.app import Broker as Node
+from headrace.broker.broker import Broker as Node
 from headrace.core.controller import CreateTopic
 from headrace.core.topics import NewTopic
 from headrace.model.config import BrokerConfig

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from headrace.broker.app import Broker
+from headrace.broker.broker import Broker
 from headrace.model.config import BrokerConfig
 from headrace.storage.checkpoint import CLEAN_SHUTDOWN
 

@@ -14,7 +14,13 @@ from headrace.core.controller import (
     DeleteTopic,
     DoomTopic,
 )
-from headrace.model.cluster import BrokerEntry, Endpoint, LevelRange, PartitionState, TopicState
+from headrace.model.cluster_metadata import (
+    BrokerEntry,
+    Endpoint,
+    LevelRange,
+    PartitionState,
+    TopicState,
+)
 from headrace.model.errors import Corrupt
 from headrace.model.ids import (
     BrokerId,

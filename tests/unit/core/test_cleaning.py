@@ -16,7 +16,7 @@ from headrace.core.cleaning import (
     stays_without_records,
     surviving,
 )
-from headrace.core.producers import AbortedTransaction
+from headrace.core.producer_state import AbortedTransaction
 from headrace.model.ids import Offset, ProducerId
 from headrace.records.batch import CONTROL, DELETE_HORIZON, TRANSACTIONAL, BatchHeader
 from headrace.records.record import ABORT, COMMIT, Span

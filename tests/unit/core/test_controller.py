@@ -11,7 +11,13 @@ from headrace.core.controller import (
     Dice,
 )
 from headrace.core.topics import PARTITIONS_PER_REQUEST_MAX, NewTopic
-from headrace.model.cluster import NO_LEADER, BrokerEntry, PartitionState, Picture, TopicState
+from headrace.model.cluster_metadata import (
+    NO_LEADER,
+    BrokerEntry,
+    PartitionState,
+    Picture,
+    TopicState,
+)
 from headrace.model.errors import ErrorCode, Fenced, Rejected
 from headrace.model.ids import BrokerId, ControllerEpoch, LeaderEpoch, TopicId, TopicPartition
 

@@ -14,7 +14,7 @@ from headrace.core.features import (
     FeatureUpdate,
     decide_levels,
 )
-from headrace.model.cluster import BrokerEntry, LevelRange
+from headrace.model.cluster_metadata import BrokerEntry, LevelRange
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId
 

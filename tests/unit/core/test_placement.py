@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.placement import alternate_racks, place
-from headrace.model.cluster import BrokerEntry
+from headrace.model.cluster_metadata import BrokerEntry
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId
 

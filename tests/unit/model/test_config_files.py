@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.config import NODE_DEFAULTS, OURS, BrokerConfig, parse_properties
-from headrace.model.settings import kafka, old, words
+from headrace.model.settings import descriptions, kafka, legacy_names
 from headrace.model.settings.values import parse_value, value_to_text
 
 
@@ -40,7 +40,11 @@ def test_no_text_breaks_the_reader(text):
     parse_properties(text)
 
 
-@given(st.dictionaries(st.sampled_from(sorted({*kafka.BROKER, *old.BROKER})), st.text(max_size=8)))
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted({*kafka.BROKER, *legacy_names.BROKER})), st.text(max_size=8)
+    )
+)
 def test_any_values_are_taken_or_refused_in_words(values):
     from headrace.model.errors import ConfigError
 
@@ -63,30 +67,34 @@ def test_every_default_passes_its_own_rule_and_prints_as_it_is_written(table):
 @pytest.mark.parametrize("table", TABLES)
 def test_every_setting_is_explained(table):
     for name, row in table.items():
-        assert row[4] in words.REASONS or words.meaning_of(name), name
+        assert row[4] in descriptions.REASONS or descriptions.meaning_of(name), name
 
 
 def test_every_old_name_has_a_successor_or_a_reason():
-    for table, present in ((old.BROKER, kafka.BROKER), (old.TOPIC, kafka.TOPIC)):
+    for table, present in ((legacy_names.BROKER, kafka.BROKER), (legacy_names.TOPIC, kafka.TOPIC)):
         for name, (kind, default, successors, reason_key) in table.items():
             assert name not in present, name
             assert bool(successors) != bool(reason_key), name
             assert all(successor in present for successor, _ in successors), name
-            assert not reason_key or reason_key in words.REASONS, name
+            assert not reason_key or reason_key in descriptions.REASONS, name
             if default is not None:
                 parse_value(name, default, (kind, None, None, "", ""))
 
 
 def test_words_are_about_settings_that_exist():
     known = {*kafka.BROKER, *kafka.TOPIC, *OURS}
-    assert words.MEANINGS.keys() <= known
-    assert words.OLD_DEFAULTS.keys() <= known
+    assert descriptions.MEANINGS.keys() <= known
+    assert descriptions.OLD_DEFAULTS.keys() <= known
 
 
 def test_no_reason_is_without_a_setting():
     used = {row[4] for table in TABLES for row in table.values()}
-    used |= {row[3] for table in (old.BROKER, old.TOPIC) for row in table.values()}
-    assert words.REASONS.keys() - {"listener"} <= used  # that one is of a prefix, not of a row
+    used |= {
+        row[3] for table in (legacy_names.BROKER, legacy_names.TOPIC) for row in table.values()
+    }
+    assert (
+        descriptions.REASONS.keys() - {"listener"} <= used
+    )  # that one is of a prefix, not of a row
 
 
 def test_every_twin_of_a_topic_setting_is_a_broker_setting():

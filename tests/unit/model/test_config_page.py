@@ -2,7 +2,7 @@
 
 from scripts.generate_configuration_page import PAGE, page
 
-from headrace.model.settings import kafka, old
+from headrace.model.settings import kafka, legacy_names
 
 
 def test_the_page_is_up_to_date():
@@ -13,6 +13,12 @@ def test_the_page_is_up_to_date():
 
 def test_every_setting_has_a_row():
     text = page()
-    for table in (kafka.BROKER, kafka.TOPIC, kafka.GROUP, kafka.CLIENT_METRICS, old.BROKER):
+    for table in (
+        kafka.BROKER,
+        kafka.TOPIC,
+        kafka.GROUP,
+        kafka.CLIENT_METRICS,
+        legacy_names.BROKER,
+    ):
         for name in table:
             assert f"| `{name}`" in text, name

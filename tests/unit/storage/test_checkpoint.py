@@ -2,9 +2,9 @@
 
 import pytest
 
-from headrace.core.producers import AbortedTransaction, SnapshotEntry
+from headrace.core.producer_state import AbortedTransaction, SnapshotEntry
 from headrace.model.errors import Corrupt
-from headrace.storage import checkpoint, snapshots, transactions
+from headrace.storage import aborted_transactions, checkpoint, snapshots
 
 ENTRIES = [
     SnapshotEntry(5, 0, 68, 93, 3, 1794782238418, 0, -1),
@@ -71,9 +71,9 @@ def test_every_flipped_bit_and_every_cut_of_a_snapshot_is_noticed():
 
 def test_aborted_transactions_take_34_bytes_each():
     aborted = [AbortedTransaction(7, 9, 88, 86), AbortedTransaction(5, 90, 94, 95)]
-    data = transactions.encode(aborted)
+    data = aborted_transactions.encode(aborted)
     assert len(data) == 68
-    assert transactions.decode(data) == aborted
+    assert aborted_transactions.decode(data) == aborted
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_bytes_that_are_no_transaction_index_are_refused(data):
     if len(data) == 34 and data[:2] == b"\0\0":
         data = data[:10] + b"\xff" * 8 + data[18:]
     with pytest.raises(ValueError):
-        transactions.decode(data)
+        aborted_transactions.decode(data)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.core.cleaning import LastOfProducer, SegmentSummary
-from headrace.core.producers import Origin, Producers
+from headrace.core.producer_state import Origin, Producers
 from headrace.model.ids import Millis, Offset
 from headrace.records.batch import BatchHeader, headers
 from headrace.records.record import iter_records

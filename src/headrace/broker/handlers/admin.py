@@ -13,7 +13,7 @@ from headrace.model.ids import BrokerId, TopicPartition
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
 _PREFERRED, _UNCLEAN = 0, 1
 

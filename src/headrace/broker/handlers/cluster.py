@@ -18,7 +18,7 @@ from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
 _log = logging.getLogger(__name__)
 

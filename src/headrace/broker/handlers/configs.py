@@ -37,8 +37,8 @@ from headrace.model.settings.values import parse_value, split_list, value_to_tex
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
-    from headrace.broker.control import Control
+    from headrace.broker.broker import Broker
+    from headrace.broker.controller.service import Control
 
 log = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def _describe(
 
 
 def _documentation(name: str) -> str | None:
-    from headrace.model.settings.words import meaning_of
+    from headrace.model.settings.descriptions import meaning_of
 
     return meaning_of(name)
 

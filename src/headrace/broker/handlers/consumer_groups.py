@@ -24,7 +24,7 @@ from headrace.wire import messages as m
 from headrace.wire.schema import Message
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
 _FIRST_GROUP_VERSION_WITH_PROTOCOL = 1
 

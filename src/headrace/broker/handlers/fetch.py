@@ -11,14 +11,14 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
-from headrace.broker.replicas import READ_COMMITTED, Replica
+from headrace.broker.replication.replica_manager import READ_COMMITTED, Replica
 from headrace.core.fetch_session import Fetch, Want
-from headrace.core.history import UNDEFINED
+from headrace.core.leader_epochs import UNDEFINED
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, ProducerId, TopicId
 from headrace.net.link import Link, Slot
 from headrace.storage.files import FileSlice
-from headrace.storage.residency import is_resident, read, read_resident, warm
+from headrace.storage.page_cache import is_resident, read, read_resident, warm
 from headrace.wire.fetch import (
     TOPIC_ID_SINCE,
     FetchedPartition,
@@ -27,7 +27,7 @@ from headrace.wire.fetch import (
 )
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
 _log = logging.getLogger(__name__)
 

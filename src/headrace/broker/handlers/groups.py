@@ -21,7 +21,7 @@ from headrace.wire import messages as m
 from headrace.wire.schema import Message
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
 # An answer, or the coroutine that will have it: dispatch takes either.
 Answer = Message | Coroutine[Any, Any, Message]

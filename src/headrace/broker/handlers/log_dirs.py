@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from headrace.broker.context import Context
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
-from headrace.storage.relocation import check_name
+from headrace.storage.log_move import check_name
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
-    from headrace.storage.directory import LogDirectory
+    from headrace.broker.broker import Broker
+    from headrace.storage.log_manager import LogDirectory
 
 
 def describe_log_dirs(

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.context import Context
 from headrace.core.topics import is_legal_name
-from headrace.model.cluster import NO_LEADER, PartitionState, Picture, TopicState
+from headrace.model.cluster_metadata import NO_LEADER, PartitionState, Picture, TopicState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, TopicId
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
 # Bit sets of what a client may do, by the numbers of Kafka's operations. Without an
 # authorizer everybody may do everything that makes sense for the kind of thing:

@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING
 
 from headrace.broker.context import Context
-from headrace.broker.replicas import Replica
+from headrace.broker.replication.replica_manager import Replica
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Millis
 from headrace.wire import messages as m
 from headrace.wire.api import NO_LIMIT
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(
     -1, -7, -1

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
-from headrace.broker.handlers.enlisting import Enlisting, may_be_appended
-from headrace.broker.replicas import Replica
+from headrace.broker.handlers.transaction_verification import Enlisting, may_be_appended
+from headrace.broker.replication.replica_manager import Replica
 from headrace.core.partition import Leadership
 from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode, Rejected
@@ -24,8 +24,8 @@ from headrace.wire.framing import encode_response
 from headrace.wire.produce import ProduceShape, outcome_position
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
-    from headrace.broker.markers import Codes
+    from headrace.broker.broker import Broker
+    from headrace.broker.coordinators.markers import Codes
     from headrace.records.record import RecordFault
     from headrace.storage.checking import Checking
 

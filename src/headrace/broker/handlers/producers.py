@@ -4,13 +4,13 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
-from headrace.broker.markers import Codes, Marker
+from headrace.broker.coordinators.markers import Codes, Marker
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_PRODUCER_ID, TopicPartition
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
 _NO_EPOCH = -1
 

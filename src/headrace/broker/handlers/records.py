@@ -10,7 +10,7 @@ from headrace.model.ids import Offset
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
 _log = logging.getLogger(__name__)
 

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from headrace.broker.context import Context
 from headrace.core.controller import CreateTopic
 from headrace.core.topics import NewTopic
-from headrace.model.cluster import TopicState
+from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, BrokerId, TopicId
 from headrace.model.settings import kafka
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
+    from headrace.broker.broker import Broker
 
 _FIRST_VERSION_WITH_SETTINGS = 5
 # Where a value comes from, as numbered on the wire.

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
-from headrace.broker.coordinator import Decide
-from headrace.broker.transactions import refusal_of
+from headrace.broker.coordinators.runtime import Decide
+from headrace.broker.coordinators.transaction import refusal_of
 from headrace.core.groups.offsets import Commit, take_commits
 from headrace.core.outcome import RequestContext
 from headrace.core.topics import OFFSETS_TOPIC, is_internal
@@ -23,8 +23,8 @@ from headrace.wire import messages as m
 from headrace.wire.schema import Message
 
 if TYPE_CHECKING:
-    from headrace.broker.app import Broker
-    from headrace.broker.markers import Codes
+    from headrace.broker.broker import Broker
+    from headrace.broker.coordinators.markers import Codes
 
 # An answer, or the coroutine that will have it: dispatch takes either.
 Answer = Message | Coroutine[Any, Any, Message]

@@ -29,7 +29,7 @@ How a kind of group plugs in:
   taken off. It puts the group into ``shard.groups`` if it is not there, and calls
   ``shard.remove(group_id)`` when the group's last record is gone.
 * Its own requests are methods of the group or functions of its module that take the shard and
-  return an Outcome; a handler reaches them through ``broker.groups.ask(group_id,
+  return an Outcome; a handler reaches them through ``broker.coordinators.group.ask(group_id,
   lambda shard, ticket, now: consumer.heartbeat(shard, ticket, context, request, now))``. They
   find the group with ``shard.groups.get(group_id)``, whatever its kind, and convert it if the
   kinds can be changed.

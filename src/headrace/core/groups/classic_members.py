@@ -40,7 +40,7 @@ from headrace.core.groups.members import (
 )
 from headrace.core.groups.reconciliation import Reported
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, RequestContext, Ticket
-from headrace.model.cluster import Picture
+from headrace.model.cluster_metadata import Picture
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.model.ids import Millis
 from headrace.wire import messages as m

@@ -25,7 +25,7 @@ from headrace.core.groups.members import (
     target_record,
 )
 from headrace.core.outcome import NewRecord
-from headrace.model.cluster import Picture
+from headrace.model.cluster_metadata import Picture
 from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m
 from headrace.wire.framing import encode_record_key, encode_versioned

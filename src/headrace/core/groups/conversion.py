@@ -21,7 +21,7 @@ from headrace.core.groups.consumer_state import ConsumerState, topics_hash
 from headrace.core.groups.group import Timer
 from headrace.core.groups.members import ClassicTerms, ConsumerMember, everything_of, of_epoch
 from headrace.core.outcome import NewRecord, Outcome
-from headrace.model.cluster import Picture
+from headrace.model.cluster_metadata import Picture
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from headrace.core.outcome import NewRecord, Outcome, RequestContext, Ticket
-from headrace.model.cluster import Picture
+from headrace.model.cluster_metadata import Picture
 from headrace.model.config import BrokerConfig
 from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m

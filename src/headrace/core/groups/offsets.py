@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headrace.core.groups.group import TEXT_SIZE_MAX, Expiry
 from headrace.core.outcome import NewRecord
-from headrace.model.cluster import Picture, TopicState
+from headrace.model.cluster_metadata import Picture, TopicState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.groups.offsets import PLAIN_SIZE, PLAIN_TAIL, Offsets
 from headrace.core.outcome import NewRecord, PackedRecords, Shard
-from headrace.model.cluster import Picture
+from headrace.model.cluster_metadata import Picture
 from headrace.model.ids import Millis, TopicId
 from headrace.records.varint import varint
 from headrace.wire import messages as m

@@ -6,7 +6,7 @@ in proportion to the text, whatever the pattern. A pattern has to match a whole 
 
 from collections.abc import Callable
 
-from headrace.model.cluster import Picture
+from headrace.model.cluster_metadata import Picture
 from headrace.model.errors import ErrorCode, Rejected
 
 Matches = Callable[[str], object]  # true or not

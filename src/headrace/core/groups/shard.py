@@ -31,7 +31,7 @@ from headrace.core.outcome import (
     RequestContext,
     Ticket,
 )
-from headrace.model.cluster import Picture
+from headrace.model.cluster_metadata import Picture
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, Millis, TopicId
 from headrace.wire import messages as m

@@ -10,7 +10,7 @@ from headrace.core.groups.consumer_state import (
     partition_metadata_key,
 )
 from headrace.core.groups.members import ConsumerMember, MemberState, target_record
-from headrace.model.cluster import Picture
+from headrace.model.cluster_metadata import Picture
 from headrace.model.ids import TopicId
 from headrace.wire import messages as m
 from headrace.wire.framing import decode_versioned, encode_versioned

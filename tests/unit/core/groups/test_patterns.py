@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.core.groups.patterns import TopicPatterns
-from headrace.model.cluster import Picture
+from headrace.model.cluster_metadata import Picture
 from headrace.model.errors import ErrorCode, Rejected
 from tests.fakes.groups import a_topic
 

@@ -1,0 +1,1 @@
+"""What the controller's broker does: the cluster's changes, written and announced."""

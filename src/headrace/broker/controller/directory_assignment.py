@@ -1,0 +1,133 @@
+"""In which of ``log.dirs`` each partition of this broker lies, as the tree remembers it.
+
+A partition without a folder may lie on a disk that is away. Begun anew elsewhere it would be
+empty, and there would be two of it when the disk is back. So its directory is written down
+before its folder is made; as in Kafka it is known by the ``directory.id`` of its
+``meta.properties``, not by its path. At a start:
+
+    it has a folder                          it lies there, whatever the tree says
+    no folder, its directory is online       made anew: a crash came first, or somebody took it
+    no folder, its directory is not online   offline, until a start with that directory
+    no folder, never written down            made anew, unless a directory is offline
+
+An empty folder where partitions lay (a mount point without its disk, or a new disk) is not used
+until they are accounted for: brought back, deleted, or given up by an unclean election. Kafka
+refuses to start with such a folder until somebody formats it, and then begins them anew.
+
+A topic that is deleted while a directory of it is away leaves a note of its id until that
+directory is back and its folders are gone: without it they would be taken for those of a topic
+that the tree has lost.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from headrace.coordination.registry import HomesChange, LoadedHomes
+from headrace.model.cluster_metadata import Homes, PartitionState, TopicState
+from headrace.model.ids import TopicId, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_NAMED_MAX = 5  # partitions in one log line
+
+
+class PartitionHomes:
+    """What was written. ``replay`` a change once the tree has taken it."""
+
+    def __init__(
+        self, loaded: LoadedHomes, deleted: Mapping[TopicId, set[str]], online: Iterable[str]
+    ) -> None:
+        self._paths = loaded.paths
+        self._homes = loaded.homes
+        self._deleted = dict(deleted)
+        self._online = set(online)
+
+    def _of(self, topic: TopicState) -> Mapping[int, str]:
+        known = self._homes.get(topic.name)
+        return known.directories if known and known.topic_id == topic.topic_id else {}
+
+    def decide_settled(
+        self, topics: Mapping[str, TopicState], found: Mapping[TopicPartition, str]
+    ) -> HomesChange:
+        """A start: partitions lie where they were ``found``; what is no more is forgotten."""
+        homes: dict[str, Homes | None] = {name: None for name in self._homes if name not in topics}
+        for topic in topics.values():
+            seen = {
+                state.partition: found[state.topic_partition]
+                for state in topic.partitions
+                if state.topic_partition in found
+            }
+            before = self._of(topic)
+            if (now := {**before, **seen}) != before:
+                homes[topic.name] = Homes(topic.topic_id, now)
+        left = {topic_id: away - self._online for topic_id, away in self._deleted.items()}
+        return HomesChange(homes, {i: away for i, away in left.items() if away != self._deleted[i]})
+
+    def decide_placed(
+        self, topics: Iterable[TopicState], placed: Mapping[TopicPartition, str]
+    ) -> HomesChange:
+        """Partitions of ``topics`` are about to be made in these directories, or moved there."""
+        new: dict[str, dict[int, str]] = {}
+        for (name, partition), directory_id in placed.items():
+            new.setdefault(name, {})[partition] = directory_id
+        return HomesChange(
+            {
+                topic.name: Homes(topic.topic_id, {**self._of(topic), **new[topic.name]})
+                for topic in topics
+                if topic.name in new
+            }
+        )
+
+    def decide_forgotten(self, topics: Iterable[TopicState]) -> HomesChange:
+        """``topics`` are deleted; directories that are away will have to do so later."""
+        return HomesChange(
+            {topic.name: None for topic in topics},
+            {
+                topic.topic_id: away
+                for topic in topics
+                if (away := set(self._of(topic).values()) - self._online)
+            },
+        )
+
+    def replay(self, change: HomesChange) -> None:
+        for name, home in change.homes.items():
+            if home is None:
+                self._homes.pop(name, None)
+            else:
+                self._homes[name] = home
+        for topic_id, away in change.deleted.items():
+            self._deleted[topic_id] = set(away)
+
+    def find_away(
+        self, topics: Iterable[TopicState], homeless: Sequence[PartitionState], failed: str
+    ) -> dict[TopicPartition, str]:
+        """Those of ``homeless`` that are not to be made anew, and where they are instead.
+
+        ``failed`` names the log directories that are offline, if any.
+        """
+        by_topic = {topic.name: self._of(topic) for topic in topics}
+        away: dict[TopicPartition, str] = {}
+        by_place: dict[str, list[TopicPartition]] = {}
+        for state in homeless:
+            directory_id = by_topic[state.topic].get(state.partition)
+            if directory_id in self._online or (directory_id is None and not failed):
+                continue
+            place = failed if directory_id is None else self._name(directory_id)
+            away[state.topic_partition] = f"it lies in {place}, which is away"
+            by_place.setdefault(place, []).append(state.topic_partition)
+        for place, partitions in by_place.items():
+            log.error(
+                "%s is away, and with it %d partitions (%s%s). They answer KAFKA_STORAGE_ERROR, "
+                "the others are served. Mount the disk or put its folder back into log.dirs, and "
+                "restart the broker. If it is lost for good, delete these topics, or let the "
+                "partitions begin anew with an unclean leader election",
+                place,
+                len(partitions),
+                ", ".join(map(str, partitions[:_NAMED_MAX])),
+                ", …" if len(partitions) > _NAMED_MAX else "",
+            )
+        return away
+
+    def _name(self, directory_id: str) -> str:
+        path = self._paths.get(directory_id)
+        return f"{path} (directory.id {directory_id})" if path else f"directory.id {directory_id}"

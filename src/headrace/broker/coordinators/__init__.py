@@ -1,0 +1,1 @@
+"""Group and transaction coordinators: shards loaded from internal topics."""

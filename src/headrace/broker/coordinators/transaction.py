@@ -1,0 +1,278 @@
+"""The coordinator of transactions on this broker: its shards, what they need and what they order.
+
+Besides asking the shards, others come here with partitions that are about to be written in a
+transaction (``enlist``): Produce and TxnOffsetCommit. Of a client of the first generation the
+partition must have been added by itself before; the second leaves that to the broker.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.coordinators.markers import Codes, Marker, Markers
+from headrace.broker.coordinators.runtime import Coordinator, Decide
+from headrace.core import features
+from headrace.core.outcome import Outcome, Ticket
+from headrace.core.topics import TRANSACTIONS_TOPIC
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import Millis, TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.broker.replication.replica_manager import Replica
+    from headrace.core.transactions.shard import Settings, TransactionShard, WriteMarkers
+
+_log = logging.getLogger(__name__)
+
+_CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
+RETRIED = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+class Transactions(Coordinator["TransactionShard"]):
+    def __init__(self, broker: "Broker") -> None:
+        super().__init__(
+            broker,
+            TRANSACTIONS_TOPIC,
+            "transaction.state.log.num.partitions",
+            self._new_shard,
+            self._carry_out_effect,
+        )
+        self.markers = Markers(broker)
+        # Partition, producer id and epoch -> the lowest sequence that was told to come again
+        # because its transaction could not be asked about. Forgetting one costs an abort at worst.
+        self.postponed: dict[tuple[TopicPartition, int, int], int] = {}
+        self._known_settings: tuple[object, object, Settings] | None = None
+
+    def _new_shard(self, partition: int) -> "TransactionShard":
+        # Imported with the first shard: a broker without transactions starts without them.
+        from headrace.core.transactions.shard import TransactionShard
+
+        replica = self._broker.replica(TRANSACTIONS_TOPIC, partition)
+        # A marker carries the reign of its coordinator, so that partitions can fence older ones.
+        return TransactionShard(replica.lead().leader_epoch, self._settings)
+
+    def _settings(self) -> "Settings":
+        config, levels = self._broker.config, self._broker.control.feature_levels
+        known = self._known_settings
+        if known is not None and known[0] is config and known[1] is levels:
+            return known[2]
+        from headrace.core.transactions.shard import Settings
+
+        settings = Settings(
+            transaction_version=levels.get(features.TRANSACTION_VERSION, 0),
+            timeout_ms_max=config.int("transaction.max.timeout.ms"),
+            expiration_ms=config.int("transactional.id.expiration.ms"),
+            expiration_interval_ms=config.int(
+                "transaction.remove.expired.transaction.cleanup.interval.ms"
+            ),
+        )
+        self._known_settings = config, levels, settings
+        return settings
+
+    # --- effects -----------------------------------------------------------------
+
+    def _carry_out_effect(self, partition: int, effect: object) -> None:
+        from headrace.core.transactions.shard import DrawProducerId, WriteMarkers
+
+        match effect:
+            case WriteMarkers():
+                self._write_markers(partition, effect)
+            case DrawProducerId():
+                self._broker.spawn(self._draw_producer_id(partition))
+            case _:
+                raise AssertionError(effect)
+
+    def _write_markers(self, partition: int, effect: "WriteMarkers") -> None:
+        topics = self._broker.picture.topics
+        # A partition that is gone for good took its transaction along.
+        present: list[TopicPartition] = []
+        gone: list[TopicPartition] = []
+        for topic_partition in effect.partitions:
+            state = topics.get(topic_partition.topic)
+            exists = state is not None and topic_partition.partition < len(state.partitions)
+            (present if exists else gone).append(topic_partition)
+
+        def told(codes: Codes) -> None:
+            all_codes = {**codes, **dict.fromkeys(gone, ErrorCode.NONE)}
+            self._tell_if_led(
+                partition, lambda shard, now: shard.markers_answered(effect, all_codes, now)
+            )
+
+        if not present:
+            told({})
+            return
+        marker = Marker(
+            effect.producer_id,
+            effect.producer_epoch,
+            effect.coordinator_epoch,
+            effect.commit,
+            effect.transaction_version,
+        )
+        self.markers.write(marker, present, told)
+
+    def _tell_if_led(
+        self, partition: int, decide: Callable[["TransactionShard", Millis], Outcome]
+    ) -> None:
+        try:
+            self.tell(partition, decide)
+        except Rejected as refusal:
+            # Not led here any more: whoever loads the shard next goes on.
+            _log.info("%s-%d: %s", self.topic, partition, refusal)
+
+    async def _draw_producer_id(self, partition: int) -> None:
+        try:
+            producer_id = await self._broker.control.next_producer_id()
+        except Rejected as refusal:
+            _log.warning("%s-%d: no producer id for now: %s", self.topic, partition, refusal)
+            return  # the shard asks again
+
+        def give(shard: "TransactionShard", now: Millis) -> Outcome:
+            shard.producer_id_drawn(producer_id)
+            return Outcome()
+
+        self._tell_if_led(partition, give)
+
+    def committed(self, replica: "Replica") -> None:
+        if replica.topic_partition.topic == TRANSACTIONS_TOPIC:
+            super().committed(replica)
+        if self.markers.unreplicated:
+            self.markers.committed(replica)
+
+    # --- asking with a producer id at hand -----------------------------------------
+
+    def ask_drawing(self, transactional_id: str, decide: "Decide[TransactionShard]") -> Any:
+        """As ``ask``, for what may need a fresh producer id: then the answer is a coroutine."""
+        from headrace.core.transactions.shard import NeedsProducerId
+
+        try:
+            return self.ask(transactional_id, decide)
+        except NeedsProducerId:
+            return self._draw_and_ask(transactional_id, decide)
+
+    async def _draw_and_ask(self, transactional_id: str, decide: "Decide[TransactionShard]") -> Any:
+        producer_id = await self._broker.control.next_producer_id()
+
+        def decide_with_id(shard: "TransactionShard", ticket: Ticket, now: Millis) -> Outcome:
+            shard.producer_id_drawn(producer_id)
+            return decide(shard, ticket, now)
+
+        answer = self.ask(transactional_id, decide_with_id)
+        return await answer if isinstance(answer, asyncio.Future) else answer
+
+    # --- partitions that are about to be written -----------------------------------
+
+    def enlist(
+        self,
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: Sequence[TopicPartition],
+        *,
+        adds: bool,
+    ) -> "Codes | Awaitable[Codes]":
+        """Whether each partition may be written in the producer's transaction.
+
+        ``adds``: they join it by this (KIP-890 part 2); else it is only looked whether they did.
+        """
+        if not transactional_id:
+            return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
+        answer = self._enlist_once(transactional_id, producer, partitions, adds)
+        if isinstance(answer, asyncio.Future) or (adds and _CONCURRENT in answer.values()):
+            return self._enlist_later(answer, transactional_id, producer, partitions, adds)
+        return answer
+
+    async def _enlist_later(
+        self,
+        answer: "Codes | asyncio.Future[Any]",
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: Sequence[TopicPartition],
+        adds: bool,
+    ) -> Codes:
+        config = self._broker.config
+        backoff_s = config.int("add.partitions.to.txn.retry.backoff.ms") / 1000
+        backoff_max_s = config.int("add.partitions.to.txn.retry.backoff.max.ms") / 1000
+        give_up_at = self._broker.loop.time() + backoff_max_s
+        while True:
+            if isinstance(answer, asyncio.Future):
+                try:
+                    answer = _codes_of(await answer)
+                except Rejected as refusal:
+                    return dict.fromkeys(partitions, refusal.code)
+            # The end of the transaction before takes a moment; most clients would come back
+            # much later than it does.
+            if (
+                not adds
+                or _CONCURRENT not in answer.values()
+                or self._broker.loop.time() >= give_up_at
+            ):
+                return answer
+            await asyncio.sleep(backoff_s)
+            answer = self._enlist_once(transactional_id, producer, partitions, adds)
+
+    def _enlist_once(
+        self,
+        transactional_id: str,
+        producer: tuple[int, int],
+        partitions: Sequence[TopicPartition],
+        adds: bool,
+    ) -> "Codes | asyncio.Future[Any]":
+        def decide(shard: "TransactionShard", ticket: Ticket, now: Millis) -> Outcome:
+            if adds:
+                return shard.enlist(ticket, transactional_id, producer, partitions, now)
+            return shard.verify_partitions(ticket, transactional_id, producer, partitions, now)
+
+        try:
+            answer = self.ask(transactional_id, decide)
+        except Rejected as refusal:
+            return dict.fromkeys(partitions, refusal.code)
+        return answer if isinstance(answer, asyncio.Future) else _codes_of(answer)
+
+
+def _codes_of(answer: Any) -> Codes:
+    from headrace.core.transactions.answers import Enlisted
+
+    if isinstance(answer, Enlisted):
+        return answer.codes
+    return {
+        TopicPartition(topic.name, partition.partition_index): ErrorCode(
+            partition.partition_error_code
+        )
+        for topic in answer.topic_results
+        for partition in topic.results_by_partition
+    }
+
+
+_REASONS = {
+    ErrorCode.PRODUCER_FENCED: "a newer instance of the producer took over",
+    ErrorCode.TRANSACTION_ABORTABLE: "the partition was not added to the transaction",
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id belongs to another producer id",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "the batch is part of a transaction, and the request names no transactional id"
+    ),
+}
+_NOT_YET = "it is not known yet whether the partition is part of the transaction: "
+
+
+def refusal_of(code: ErrorCode, *, adds: bool, abortable: bool, retriable: ErrorCode) -> Rejected:
+    """What a client whose partition was not enlisted is told, in words that its version knows.
+
+    ``abortable``: it can abort and go on. ``retriable``: what makes it try again.
+    """
+    reason = _REASONS.get(code, "the coordinator of the transaction refused it")
+    if code is ErrorCode.TRANSACTION_ABORTABLE and not abortable:
+        code = ErrorCode.INVALID_TXN_STATE
+    elif code is ErrorCode.PRODUCER_FENCED:
+        code = ErrorCode.INVALID_PRODUCER_EPOCH
+    elif code in RETRIED:
+        reason = _NOT_YET + code.name
+        if not (adds and code is _CONCURRENT):
+            code = retriable
+    return Rejected(code, reason)

@@ -1,0 +1,1 @@
+"""What every broker knows of the cluster: metadata and dynamic configuration."""

@@ -1,0 +1,163 @@
+"""What a broker does by the clock: retention, flushes, checkpoints, compaction, idle clients.
+
+Each chore is a loop of its own that waits, looks at the settings again (they may have changed)
+and does one round. A round over thousands of partitions gives way to requests in between.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from headrace.broker.handlers import load_all
+from headrace.broker.replication.replica_manager import READ_COMMITTED, Replica
+from headrace.model.errors import Corrupt, Rejected
+from headrace.storage.log import DELETED_AT_ONCE_MAX
+
+if TYPE_CHECKING:
+    from headrace.broker.broker import Broker
+    from headrace.storage.compaction import Compaction
+
+_log = logging.getLogger(__name__)
+
+_SEGMENTS_PER_STEP = 100  # of all the partitions looked at without a pause
+_NEVER_MS = 2**62
+_LOAD_HANDLERS_AFTER_S = 0.5  # the first requests come first
+_LONGEST_WAIT_MS = 3_600_000  # then the setting is looked at again
+_LOOK_AGAIN_AFTER_S = 1  # at a setting that asks for nothing: a topic may get flush.ms at any time
+
+
+class Chores:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._tasks: list[asyncio.Task[None]] = []
+        self._compaction: Compaction | None = None
+
+    def start(self) -> None:
+        rounds: list[tuple[Callable[[], int], Callable[[], Awaitable[None]]]] = [
+            (self._setting("log.retention.check.interval.ms"), self._retain),
+            (self._flush_interval_ms, self._flush),
+            (self._setting("replica.high.watermark.checkpoint.interval.ms"), self._checkpoint),
+            (self._setting("producer.id.expiration.check.interval.ms"), self._expire_producers),
+            (self._idle_check_interval_ms, self._close_idle),
+            (self._setting("log.cleaner.backoff.ms"), self._compact),
+        ]
+        for interval_ms, work in rounds:
+            self._tasks.append(asyncio.create_task(self._repeat(interval_ms, work)))
+        self._tasks.append(asyncio.create_task(self._load_handlers()))
+
+    async def _load_handlers(self) -> None:
+        await asyncio.sleep(_LOAD_HANDLERS_AFTER_S)
+        await load_all()
+
+    def _setting(self, name: str) -> Callable[[], int]:
+        return lambda: self._broker.config.int(name)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _repeat(
+        self, interval_ms: Callable[[], int], work: Callable[[], Awaitable[None]]
+    ) -> None:
+        while True:
+            wait_ms = interval_ms()
+            if wait_ms >= _NEVER_MS:
+                await asyncio.sleep(_LOOK_AGAIN_AFTER_S)
+                continue
+            await asyncio.sleep(min(wait_ms, _LONGEST_WAIT_MS) / 1000)
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001 - a bug while files are changed
+                self._broker.fail(error)
+                return
+
+    async def _leading(self) -> AsyncIterator[Replica]:
+        """The partitions led now, with a pause now and then for whoever has a request."""
+        segment_count = 0
+        for replica in self._broker.leading():
+            segment_count += replica.log.segment_count
+            if segment_count >= _SEGMENTS_PER_STEP:
+                segment_count = 0
+                await asyncio.sleep(0)
+            log = replica.log
+            if not log.closed and log.offline is None and replica.leadership is not None:
+                yield replica
+
+    # --- rounds --------------------------------------------------------------
+
+    async def _retain(self) -> None:
+        async for replica in self._leading():
+            try:
+                await replica.log.learn_times()
+                while not replica.log.closed:
+                    now = self._broker.clock.now()
+                    expiry = replica.log.apply_retention(replica.high_watermark, now)
+                    if expiry.segment_count <= DELETED_AT_ONCE_MAX:
+                        break
+                    await asyncio.sleep(0)
+            except Rejected as later:
+                _log.info("%s: no retention in this round: %s", replica.topic_partition, later)
+            except (Corrupt, OSError) as problem:
+                replica.unreadable(problem)
+
+    async def _compact(self) -> None:
+        """Clean the dirtiest log until none is dirty enough; the work is a child process's."""
+        # Here, not above: a start should not load what is first needed seconds later.
+        from headrace.storage.compaction import CleanerSettings, Compaction
+
+        if self._compaction is None:
+            self._compaction = Compaction()
+        # Looked at each time: under a steady load this goes on for as long as that does.
+        while (config := self._broker.config).bool("log.cleaner.enable"):
+            logs = [
+                (replica.log, replica.readable_end(READ_COMMITTED))
+                for replica in self._broker.leading()
+                if "compact" in replica.log.config.cleanup_policy
+                # As Kafka: a copy that is under way would have to begin anew.
+                and not self._broker.moves.is_moving(replica.topic_partition)
+            ]
+            settings = CleanerSettings.of(config)
+            if not await self._compaction.clean_dirtiest(logs, settings, self._broker.clock.now()):
+                return
+
+    def _flush_interval_ms(self) -> int:
+        """How often to look for logs that ``flush.ms`` wants flushed."""
+        shortest = min((log.config.flush_ms for log in self._broker.logs), default=_NEVER_MS)
+        scheduled = self._broker.config.int("log.flush.scheduler.interval.ms")
+        return min(max(shortest, 10), scheduled, 1000 if shortest < _NEVER_MS else scheduled)
+
+    async def _flush(self) -> None:
+        async for replica in self._leading():
+            if replica.log.flush_turn.locked():
+                continue  # somebody is at it; a move may be for long, and the others are due
+            if replica.log.needs_flush(self._broker.clock.now()):
+                try:
+                    await replica.log.flush()
+                except OSError as error:
+                    replica.log.directory.partition_failed(error)
+
+    async def _checkpoint(self) -> None:
+        async for replica in self._leading():
+            self._broker.logs.note_offsets(replica.log, replica.high_watermark)
+        self._broker.logs.checkpoint_noted()
+
+    async def _expire_producers(self) -> None:
+        async for replica in self._leading():
+            replica.log.producers.expire(self._broker.clock.now())
+
+    def _idle_check_interval_ms(self) -> int:
+        idle_ms = self._broker.config.int("connections.max.idle.ms")
+        return max(100, min(idle_ms // 4, 60_000)) if idle_ms > 0 else _NEVER_MS
+
+    async def _close_idle(self) -> None:
+        idle_ms = self._broker.config.int("connections.max.idle.ms")
+        too_long_ago = self._broker.loop.time() - idle_ms / 1000
+        for link in list(self._broker.limits.links):
+            if link.active_at < too_long_ago:
+                _log.info(
+                    "closing the connection from %s: idle for more than connections.max.idle.ms",
+                    link,
+                )
+                link.close()

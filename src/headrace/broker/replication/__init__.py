@@ -1,0 +1,1 @@
+"""The partitions that this broker hosts, and what it does as leader or follower."""

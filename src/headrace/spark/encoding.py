@@ -1,0 +1,312 @@
+"""Arrow rows to finished record batches, with no Python object per row.
+
+Rows are brought into the order of their output partitions, and each row's pieces (numbers,
+key, value, headers) are joined by Arrow into one buffer, out of which every batch is a slice.
+
+A batch that leaves here names no producer: whoever sends it stamps it (``stamp_producer``).
+"""
+
+from collections.abc import Callable
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.ids import TopicPartition
+from headrace.records.batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    LOG_OVERHEAD,
+    TRANSACTIONAL,
+    BatchHeader,
+    seal,
+)
+from headrace.records.compression import compress
+from headrace.records.record import assemble
+from headrace.spark.columns import Ints
+from headrace.spark.failures import BadRow
+
+_PRODUCER = Struct(">qhi")  # id, epoch, base sequence
+_PRODUCER_AT = 43
+_i16 = Struct(">h")
+_i64 = Struct(">q")
+_i32 = Struct(">i")
+# Length, attributes, both deltas, key and value length, header count: at most this many bytes.
+_NUMBERS_SIZE_MAX = 5 + 1 + 1 + 5 + 5 + 5 + 5
+
+
+class EncodedBatch(NamedTuple):
+    """One record batch, ready but for its producer."""
+
+    place: TopicPartition
+    record_count: int
+    data: bytes
+    rows: tuple[int, int] | None = None  # numbers of its first and last row, as its task counts
+
+
+class Outgoing(NamedTuple):
+    """Rows to be written, as columns of equal length; ``topic_of`` indexes ``topics``."""
+
+    topics: list[str]
+    topic_of: Ints
+    partition: Ints
+    key: pa.Array  # binary
+    value: pa.Array  # binary
+    headers: pa.Array | None  # lists of key and value
+
+
+def encode(
+    rows: Outgoing, *, codec: int, batch_size: int, row_size_max: int, now_ms: int, first_row: int
+) -> list[EncodedBatch]:
+    """All rows, in their order within each partition.
+
+    ``first_row`` is how many rows this task has seen before, for telling which one is too large.
+    """
+    count = len(rows.value)
+    if not count:
+        return []
+    # Stable, so that rows of one partition stay in the order they came in.
+    order = np.lexsort((rows.partition, rows.topic_of))
+    if not np.array_equal(order, np.arange(count)):
+        taken = pa.array(order)
+        rows = Outgoing(
+            rows.topics,
+            rows.topic_of[order],
+            rows.partition[order],
+            rows.key.take(taken),
+            rows.value.take(taken),
+            None if rows.headers is None else rows.headers.take(taken),
+        )
+    key_size, value_size = _sizes(rows.key), _sizes(rows.value)
+    headers = None if rows.headers is None else _header_bytes(rows, order, first_row)
+    content_size = np.maximum(key_size, 0) + np.maximum(value_size, 0)
+    if headers is not None:
+        content_size = content_size + _sizes(headers)
+    _check_sizes(rows, content_size, row_size_max, order, first_row)
+    starts = _batch_starts(rows.topic_of, rows.partition, content_size, batch_size)
+    section = _sections(rows, key_size, value_size, headers, content_size, starts)
+    offsets = np.frombuffer(section.buffers()[1], dtype=np.int32)
+    data = memoryview(section.buffers()[2])
+    batches = []
+    borders = [*starts.tolist(), count]
+    for first, end in zip(borders, borders[1:], strict=False):
+        records = data[offsets[first] : offsets[end]]
+        place = TopicPartition(rows.topics[rows.topic_of[first]], int(rows.partition[first]))
+        row_numbers = (first_row + int(order[first]), first_row + int(order[end - 1]))
+        data_of_batch = _batch(records, end - first, codec, now_ms)
+        batches.append(EncodedBatch(place, end - first, data_of_batch, row_numbers))
+    return batches
+
+
+def _batch(records: memoryview, record_count: int, codec: int, now_ms: int) -> bytes:
+    header = BatchHeader(
+        base_offset=0,
+        size=0,
+        leader_epoch=-1,
+        magic=2,
+        crc=0,
+        attributes=codec & CODEC_MASK,
+        last_offset_delta=record_count - 1,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=record_count,
+    )
+    return assemble(header, compress(codec, records))
+
+
+def stamp_producer(
+    batch: bytearray,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    *,
+    transactional: bool,
+) -> None:
+    """Makes the batch this producer's, in place; offset and epoch of its last home are wiped."""
+    _i64.pack_into(batch, 0, 0)
+    _i32.pack_into(batch, LOG_OVERHEAD, -1)
+    attributes = _i16.unpack_from(batch, ATTRIBUTES_AT)[0] & ~TRANSACTIONAL
+    _i16.pack_into(batch, ATTRIBUTES_AT, attributes | (TRANSACTIONAL if transactional else 0))
+    _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    seal(batch)
+
+
+def _check_sizes(
+    rows: Outgoing, content_size: Ints, row_size_max: int, order: Ints, first_row: int
+) -> None:
+    too_large = np.flatnonzero(content_size + _NUMBERS_SIZE_MAX > row_size_max)
+    if not too_large.size:
+        return
+    at = int(too_large[0])
+    key = rows.key[at].as_py()
+    raise BadRow(
+        f"row {first_row + int(order[at])} of this task, for partition {int(rows.partition[at])} "
+        f"of topic {rows.topics[rows.topic_of[at]]!r}"
+        + (f", key {key[:40]!r}" if key is not None else "")
+        + f", has {int(content_size[at])} bytes; kafka.max.request.size allows {row_size_max} "
+        "(and the topic's max.message.bytes must allow it too)"
+    )
+
+
+def _batch_starts(topic_of: Ints, partition: Ints, content_size: Ints, batch_size: int) -> Ints:
+    """The first row of each batch: where the partition changes, and where a batch is full."""
+    changes = np.flatnonzero((np.diff(topic_of) != 0) | (np.diff(partition) != 0)) + 1
+    borders = [0, *changes.tolist(), len(topic_of)]
+    total = np.concatenate(([0], np.cumsum(content_size + _NUMBERS_SIZE_MAX)))
+    starts: list[int] = []
+    for first, end in zip(borders, borders[1:], strict=False):
+        while first < end:
+            starts.append(first)
+            # The last row that still fits; one row alone is always taken.
+            full = int(np.searchsorted(total, total[first] + batch_size, side="right")) - 1
+            first = min(max(full, first + 1), end)
+    return np.array(starts, dtype=np.int64)
+
+
+def _sections(
+    rows: Outgoing,
+    key_size: Ints,
+    value_size: Ints,
+    headers: pa.Array | None,
+    content_size: Ints,
+    starts: Ints,
+) -> pa.Array:
+    """One binary array with the bytes of each record."""
+    count = len(key_size)
+    index = np.arange(count)
+    offset_delta = index - np.repeat(starts, np.diff(np.append(starts, count)))
+    header_count = (
+        np.zeros(count, dtype=np.int64) if rows.headers is None else _list_sizes(rows.headers)
+    )
+    offset_width = varint_widths(offset_delta)
+    key_width, value_width = varint_widths(key_size), varint_widths(value_size)
+    header_width = varint_widths(header_count)
+    # Attributes and the timestamp delta, which is 0 in every row, take a byte each.
+    length = 2 + offset_width + key_width + value_width + header_width + content_size
+    front = _numbers(
+        [(length, varint_widths(length)), (None, 2), (offset_delta, offset_width),
+         (key_size, key_width)]
+    )  # fmt: skip
+    middle = _numbers([(value_size, value_width)])
+    back = _numbers([(header_count, header_width)])
+    pieces = [front, _filled(rows.key), middle, _filled(rows.value), back]
+    if headers is not None:
+        pieces.append(headers)
+    return pc.binary_join_element_wise(*pieces, b"")
+
+
+def _filled(array: pa.Array) -> pa.Array:
+    """Null becomes nothing: the length before it says that it was null."""
+    return array.fill_null(b"") if array.null_count else array
+
+
+def _sizes(array: pa.Array) -> Ints:
+    """Bytes of each field; -1 for null."""
+    sizes = pc.binary_length(array)
+    if sizes.null_count:
+        sizes = sizes.fill_null(-1)
+    found: Ints = sizes.to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _list_sizes(lists: pa.Array) -> Ints:
+    sizes = pc.list_value_length(lists).fill_null(0)
+    found: Ints = sizes.to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def _header_bytes(rows: Outgoing, order: Ints, first_row: int) -> pa.Array:
+    """For each row the bytes of all its headers, behind each other."""
+    lists = rows.headers
+    assert lists is not None
+    entries = lists.flatten()
+    counts = _list_sizes(lists)
+    if not len(entries):
+        return pa.array([b""] * len(lists), pa.binary())
+    keys = entries.field("key").cast(pa.binary())
+    values = entries.field("value")
+    key_size, value_size = _sizes(keys), _sizes(values)
+    if entries.null_count or keys.null_count:
+        wrong = pc.or_(entries.is_null(), keys.is_null()).to_numpy(zero_copy_only=False)
+        at = int(np.repeat(np.arange(len(lists)), counts)[wrong.argmax()])
+        raise BadRow(
+            f"row {first_row + int(order[at])} of this task, for partition "
+            f"{int(rows.partition[at])} of topic {rows.topics[rows.topic_of[at]]!r}, has a header "
+            "that is null or has a null key; correct the column headers"
+        )
+    joined = pc.binary_join_element_wise(
+        _numbers([(key_size, varint_widths(key_size))]),
+        keys,
+        _numbers([(value_size, varint_widths(value_size))]),
+        _filled(values),
+        b"",
+    )
+    entry_offsets = np.frombuffer(joined.buffers()[1], dtype=np.int32)
+    row_offsets = entry_offsets[np.concatenate(([0], np.cumsum(counts)))].copy()
+    return pa.Array.from_buffers(
+        pa.binary(), len(lists), [None, pa.py_buffer(row_offsets), joined.buffers()[2]]
+    )
+
+
+# --- varints ----------------------------------------------------------------------------------
+
+
+def _zigzag(values: Ints) -> npt.NDArray[np.uint64]:
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)
+
+
+def varint_widths(values: Ints) -> Ints:
+    zigzag = _zigzag(values)
+    widths = np.ones(len(values), dtype=np.int64)
+    for limit in (7, 14, 21, 28, 35):
+        wider = zigzag >= np.uint64(1 << limit)
+        if not wider.any():
+            break
+        widths += wider
+    return widths
+
+
+def _numbers(fields: list[tuple[Ints | None, Ints | int]]) -> pa.Array:
+    """A binary array whose entries are these varints behind each other; None is zero bytes."""
+    count = next(len(values) for values, _ in fields if values is not None)
+    columns: list[npt.NDArray[np.uint8]] = []
+    used: list[npt.NDArray[np.bool_] | None] = []
+    for values, width in fields:
+        if values is None:
+            assert isinstance(width, int)
+            columns += [np.zeros(count, dtype=np.uint8)] * width
+            used += [None] * width
+            continue
+        assert not isinstance(width, int)
+        zigzag = _zigzag(values)
+        widest = int(width.max())
+        narrowest = int(width.min())
+        for byte in range(widest):
+            part = (zigzag >> np.uint64(7 * byte) & np.uint64(0x7F)).astype(np.uint8)
+            if byte < widest - 1:
+                part |= (width > byte + 1).astype(np.uint8) << 7
+            columns.append(part)
+            used.append(None if byte < narrowest else width > byte)
+    table = np.stack(columns, axis=1)
+    if all(mask is None for mask in used):
+        offsets = np.arange(0, count * table.shape[1] + 1, table.shape[1], dtype=np.int32)
+        flat = table.reshape(-1)
+    else:
+        kept = np.ones(table.shape, dtype=bool)
+        for column, mask in enumerate(used):
+            if mask is not None:
+                kept[:, column] = mask
+        flat = table[kept]
+        offsets = np.concatenate(([0], np.cumsum(kept.sum(axis=1)))).astype(np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(flat)]
+    )
+
+
+PartitionCount = Callable[[str], int]

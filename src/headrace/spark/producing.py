@@ -1,0 +1,365 @@
+"""Sending finished batches: each partition's in order, each stored once if it is at all possible.
+
+One request per broker is under way at a time. A batch keeps its sequence number until it is
+acknowledged, so sending it again after a lost answer stores nothing twice; that needs a producer
+id, which non-idempotent senders lack.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Self
+
+from headrace.model.errors import ErrorCode
+from headrace.model.ids import TopicPartition
+from headrace.records.batch import MAX_SEQUENCE, read_header
+from headrace.records.record import build_batch, iter_records
+from headrace.spark.cluster import Cluster
+from headrace.spark.encoding import EncodedBatch, stamp_producer
+from headrace.spark.failures import (
+    BadRow,
+    Disconnected,
+    PipelineError,
+    Refused,
+    error_code,
+    refuse,
+)
+from headrace.wire import messages as m
+
+log = logging.getLogger(__name__)
+
+# Version 12 would add partitions to a transaction by itself, version 13 wants topic ids.
+_VERSION_MAX = 11
+_REQUEST_SIZE_MAX = 16 << 20
+_WAITING_SIZE_MAX = 32 << 20
+_PRODUCER_CHANGES_MAX = 3
+
+_NEW_PRODUCER_HELPS = (
+    ErrorCode.UNKNOWN_PRODUCER_ID,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+)
+_STORED = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+_ADVICE = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition; make it, or "
+    "change the option topic, the column topic or the column partition",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "no topic can be named so; change the option topic or the "
+    "column topic",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for",
+    ErrorCode.INVALID_RECORD: "the topic takes no such record (a compacted one needs keys)",
+}
+
+
+class Identity(NamedTuple):
+    producer_id: int = -1
+    producer_epoch: int = -1
+    transactional_id: str | None = None
+
+
+class Stored(NamedTuple):
+    """Where a batch went, or a half of one that was too large."""
+
+    base_offset: int
+    record_count: int
+
+
+class _Waiting:
+    """A batch that is not acknowledged yet."""
+
+    __slots__ = ("batch", "data", "base_sequence")
+
+    def __init__(self, batch: EncodedBatch) -> None:
+        self.batch = batch
+        self.data: bytearray | None = None  # stamped when it is first sent
+        self.base_sequence = -1
+
+
+class BatchSender:
+    """Sends batches for one producer; not for two threads."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        identity: Identity,
+        *,
+        acks: int = -1,
+        timeout_ms: int = 120_000,
+        keep_places: bool = False,
+    ) -> None:
+        self._cluster = cluster
+        self._identity = identity
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._queues: dict[TopicPartition, deque[_Waiting]] = {}
+        self._waiting_size = 0
+        self._next_sequence: dict[TopicPartition, int] = {}
+        self._under_way: dict[int, list[tuple[TopicPartition, _Waiting]]] = {}
+        self._progress_at = time.monotonic()
+        self._producer_changes = 0
+        self._last_problem = ""
+        self._keep_places = keep_places
+        self.stored: list[Stored] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.abandon()
+
+    def send(self, batches: Iterable[EncodedBatch]) -> None:
+        """Takes batches over; blocks while too much is waiting."""
+        for batch in batches:
+            self._queues.setdefault(batch.place, deque()).append(_Waiting(batch))
+            self._waiting_size += len(batch.data)
+        sent = self._pump()
+        while self._waiting_size > _WAITING_SIZE_MAX:
+            sent = self._go_on(sent)
+
+    def flush(self) -> None:
+        """Returns when every batch is acknowledged."""
+        sent = self._pump()
+        while self._queues:
+            sent = self._go_on(sent)
+
+    def _go_on(self, sent: bool) -> bool:
+        """Takes an answer if one is to come, waits if nothing could be sent, and sends more."""
+        if self._under_way:
+            self._take_one_answer()
+        elif not sent:
+            self._pause()  # every leader is away
+        return self._pump()
+
+    def abandon(self) -> None:
+        """After a failure: answers still to come are not for the next user of a connection."""
+        for leader in self._under_way:
+            self._cluster.drop(leader)
+        self._under_way.clear()
+        self._queues.clear()
+
+    # --- out ---------------------------------------------------------------------------
+
+    def _pump(self) -> bool:
+        """Sends to every broker that has no request under way and something to get."""
+        chosen: dict[int, list[tuple[TopicPartition, _Waiting]]] = {}
+        sizes: dict[int, int] = {}
+        # Not again before its answer, though its leader may have moved: the second answer would
+        # be taken for the next batch's.
+        awaited = {place for entries in self._under_way.values() for place, _ in entries}
+        for place, queue in self._queues.items():
+            if place in awaited:
+                continue
+            try:
+                leader = self._cluster.leader(*place)
+            except (Refused, Disconnected) as failed:
+                self._failed(place, failed)
+                continue
+            size = sizes.get(leader, 0) + len(queue[0].batch.data)
+            if leader in self._under_way or (leader in chosen and size > _REQUEST_SIZE_MAX):
+                continue
+            sizes[leader] = size
+            chosen.setdefault(leader, []).append((place, queue[0]))
+        for leader, entries in chosen.items():
+            self._send_to(leader, entries)
+        return bool(chosen)
+
+    def _send_to(self, leader: int, entries: list[tuple[TopicPartition, _Waiting]]) -> None:
+        by_topic: dict[str, list[m.ProduceRequest.PartitionProduceData]] = {}
+        for place, waiting in entries:
+            self._stamp(place, waiting)
+            by_topic.setdefault(place.topic, []).append(
+                m.ProduceRequest.PartitionProduceData(index=place.partition, records=waiting.data)
+            )
+        request = m.ProduceRequest(
+            transactional_id=self._identity.transactional_id,
+            acks=self._acks,
+            timeout_ms=self._cluster.settings.request_timeout_ms,
+            topic_data=[
+                m.ProduceRequest.TopicProduceData(name=topic, partition_data=partitions)
+                for topic, partitions in by_topic.items()
+            ],
+        )
+        try:
+            connection = self._cluster.connection(leader)
+            connection.send(request, version_max=_VERSION_MAX, answered=self._acks != 0)
+        except (Disconnected, Refused) as failed:
+            self._cluster.drop(leader)
+            self._failed(entries[0][0], failed)
+            return
+        if self._acks == 0:
+            for place, _ in entries:
+                self._acknowledged(place, -1)
+        else:
+            self._under_way[leader] = entries
+
+    def _stamp(self, place: TopicPartition, waiting: _Waiting) -> None:
+        if waiting.data is not None:
+            return
+        waiting.data = bytearray(waiting.batch.data)
+        identity = self._identity
+        if identity.producer_id >= 0:
+            waiting.base_sequence = self._next_sequence.get(place, 0)
+            after = waiting.base_sequence + waiting.batch.record_count
+            self._next_sequence[place] = after & MAX_SEQUENCE
+        stamp_producer(
+            waiting.data,
+            identity.producer_id,
+            identity.producer_epoch,
+            waiting.base_sequence,
+            transactional=identity.transactional_id is not None,
+        )
+
+    # --- back --------------------------------------------------------------------------
+
+    def _take_one_answer(self) -> None:
+        leader = next(iter(self._under_way))
+        entries = self._under_way.pop(leader)
+        try:
+            answer = self._cluster.connection(leader).receive(m.ProduceResponse)
+        except (Disconnected, Refused) as failed:  # refused: the cluster knows no such broker now
+            self._cluster.drop(leader)
+            self._failed(entries[0][0], failed)
+            return
+        for topic in answer.responses:
+            for partition in topic.partition_responses:
+                place = TopicPartition(topic.name, partition.index)
+                self._answered(place, error_code(partition.error_code), partition)
+
+    def _answered(
+        self,
+        place: TopicPartition,
+        code: ErrorCode,
+        said: m.ProduceResponse.PartitionProduceResponse,
+    ) -> None:
+        if code in _STORED:
+            self._acknowledged(place, said.base_offset)
+        elif code == ErrorCode.MESSAGE_TOO_LARGE:
+            self._split(place)
+        elif code in _NEW_PRODUCER_HELPS and self._identity.transactional_id is None:
+            # One answer may say so of many partitions; the first of them has changed it for all.
+            if self._queues[place][0].data is not None:
+                self._change_producer(code)
+        else:
+            reasons = [said.error_message] if said.error_message else []
+            reasons += [
+                f"row {error.batch_index} of the batch: {error.batch_index_error_message}"
+                for error in said.record_errors[:1]
+            ]
+            detail = f" ({'; '.join(reasons)})" if reasons else ""
+            self._failed(place, Refused(code, f"writing to {place}{detail}"))
+
+    def _acknowledged(self, place: TopicPartition, base_offset: int) -> None:
+        queue = self._queues[place]
+        waiting = queue.popleft()
+        self._waiting_size -= len(waiting.batch.data)
+        if not queue:
+            del self._queues[place]
+        if self._keep_places:
+            self.stored.append(Stored(base_offset, waiting.batch.record_count))
+        self._progress_at = time.monotonic()
+
+    def _failed(self, place: TopicPartition, problem: PipelineError) -> None:
+        """Waits and lets it be tried again, or raises what the user should read."""
+        code = problem.code if isinstance(problem, Refused) else None
+        advice = f": {_ADVICE[code]}" if code in _ADVICE else ""
+        if isinstance(problem, Refused) and not problem.retriable:
+            raise PipelineError(f"{place} cannot be written ({problem}){advice}") from problem
+        waited_ms = (time.monotonic() - self._progress_at) * 1000
+        limit_ms = self._timeout_ms
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            limit_ms = min(limit_ms, self._cluster.settings.api_timeout_ms)
+        if waited_ms > limit_ms:
+            raise PipelineError(
+                f"{place} could not be written within {limit_ms} ms; the last problem was: "
+                f"{problem}{advice}. See kafka.delivery.timeout.ms and kafka.max.block.ms"
+            ) from problem
+        if self._last_problem != str(problem):
+            self._last_problem = str(problem)
+            log.warning("writing to %s is tried again: %s", place, problem)
+        self._cluster.forget()
+        if not self._under_way:
+            self._pause()
+
+    def _pause(self) -> None:
+        time.sleep(self._cluster.settings.retry_backoff_ms / 1000)
+
+    def _split(self, place: TopicPartition) -> None:
+        """The topic takes smaller batches only; this one goes as two."""
+        queue = self._queues[place]
+        waiting = queue.popleft()
+        self._waiting_size -= len(waiting.batch.data)
+        if waiting.batch.record_count == 1:
+            key = next(iter_records(waiting.batch.data)).key
+            raise BadRow(
+                f"{_which_row(waiting.batch)} "
+                + ("without a key" if key is None else f"with the key {key[:40]!r}")
+                + f", {len(waiting.batch.data)} bytes as sent, is too large for {place}: raise the "
+                "topic's max.message.bytes, or make the row smaller"
+            )
+        if waiting.base_sequence >= 0:
+            # What follows in the queue was not sent yet, so the numbers can be given anew.
+            self._next_sequence[place] = waiting.base_sequence
+        for half in reversed(list(halves(waiting.batch))):
+            queue.appendleft(_Waiting(half))
+            self._waiting_size += len(half.data)
+
+    def _change_producer(self, code: ErrorCode) -> None:
+        """The broker forgot us (retention took all we wrote); begin again under a new id.
+
+        Whether the refused batch is stored is known: it is not. One whose answer was lost
+        before might be, which is why this is at least once and not exactly once.
+        """
+        self._producer_changes += 1
+        if self._producer_changes > _PRODUCER_CHANGES_MAX:
+            raise PipelineError(f"brokers keep refusing our sequence numbers ({code.name})")
+        self._identity = new_identity(self._cluster)
+        self._next_sequence.clear()
+        for queue in self._queues.values():
+            for waiting in queue:
+                waiting.data = None
+                waiting.base_sequence = -1
+
+
+def halves(batch: EncodedBatch) -> Iterator[EncodedBatch]:
+    """The same rows as two batches; slow, for the rare batch that a topic finds too large."""
+    codec = read_header(batch.data).codec
+    records = list(iter_records(batch.data))
+    middle = len(records) // 2
+    for first, part in ((0, records[:middle]), (middle, records[middle:])):
+        numbered = [record._replace(offset=index) for index, record in enumerate(part)]
+        data = build_batch(numbered, codec=codec)
+        yield EncodedBatch(batch.place, len(part), data, _rows_of_part(batch, first, len(part)))
+
+
+def _rows_of_part(batch: EncodedBatch, first: int, count: int) -> tuple[int, int] | None:
+    if batch.rows is None or batch.rows[1] - batch.rows[0] + 1 != batch.record_count:
+        return batch.rows  # rows between them went to other partitions; which, is not known
+    return batch.rows[0] + first, batch.rows[0] + first + count - 1
+
+
+def _which_row(batch: EncodedBatch) -> str:
+    if batch.rows is None:
+        return "a row"
+    first, last = batch.rows
+    return f"row {first} of its task" if first == last else f"a row of its task's {first} to {last}"
+
+
+def new_identity(cluster: Cluster) -> Identity:
+    """A producer id for sending without transactions."""
+
+    def attempt() -> Identity:
+        answer = cluster.ask_any(
+            m.InitProducerIdRequest(
+                transactional_id=None,
+                transaction_timeout_ms=60_000,
+                producer_id=-1,
+                producer_epoch=-1,
+            ),
+            m.InitProducerIdResponse,
+        )
+        refuse(answer.error_code, "getting a producer id")
+        return Identity(answer.producer_id, answer.producer_epoch)
+
+    return cluster.persistently(attempt, "getting a producer id")

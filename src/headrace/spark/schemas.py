@@ -1,0 +1,133 @@
+"""Avro schemas by the number that stands in front of each value: from a folder or a registry.
+
+A folder holds one file per schema, named by its number (``7.avsc`` or ``7.json``). A registry is
+asked over HTTP as Confluent's and its kin are: ``GET /schemas/ids/7``.
+"""
+
+import base64
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import ClassVar
+
+from headrace.spark.avro import Node, parse_schema
+from headrace.spark.failures import BadOption, PipelineError
+
+_ENDINGS = (".avsc", ".json")
+_TIMEOUT_S = 30
+
+
+class SchemaFolder:
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self.place = str(self._folder.absolute())
+        if not self._folder.is_dir():
+            raise BadOption(f"value.avro.folder: {folder!r} is no folder on this machine")
+
+    def text(self, schema_id: int) -> str | None:
+        for ending in _ENDINGS:
+            path = self._folder / f"{schema_id}{ending}"
+            if path.is_file():
+                return path.read_text()
+        return None
+
+    def newest(self, topics: tuple[str, ...]) -> str:
+        """The one with the highest number, for the columns of a query that names none."""
+        numbers = [
+            int(path.stem)
+            for path in self._folder.iterdir()
+            if path.suffix in _ENDINGS and path.stem.isdecimal()
+        ]
+        if not numbers:
+            raise BadOption(f"value.avro.folder: {self._folder} has no file like 7.avsc")
+        found = self.text(max(numbers))
+        assert found is not None
+        return found
+
+
+class SchemaRegistry:
+    def __init__(self, address: str) -> None:
+        parts = urllib.parse.urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise BadOption(f"value.avro.registry must be like http://host:8081, not {address!r}")
+        host = parts.hostname + (f":{parts.port}" if parts.port else "")
+        self._base = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+        self.place = self._base
+        self._authorization = ""
+        if parts.username is not None:
+            name = urllib.parse.unquote(parts.username)
+            pair = f"{name}:{urllib.parse.unquote(parts.password or '')}"
+            self._authorization = "Basic " + base64.b64encode(pair.encode()).decode()
+
+    def text(self, schema_id: int) -> str | None:
+        return self._get(f"/schemas/ids/{schema_id}")
+
+    def newest(self, topics: tuple[str, ...]) -> str:
+        if len(topics) != 1:
+            raise BadOption(
+                "give value.schema or .schema(…): which of several topics' schemas the columns "
+                "come from cannot be told"
+            )
+        subject = urllib.parse.quote(f"{topics[0]}-value", safe="")
+        found = self._get(f"/subjects/{subject}/versions/latest")
+        if found is None:
+            raise BadOption(f"value.avro.registry: {self._base} has no subject {topics[0]}-value")
+        return found
+
+    def _get(self, path: str) -> str | None:
+        request = urllib.request.Request(self._base + path, headers={"Accept": "application/json"})
+        if self._authorization:
+            request.add_header("Authorization", self._authorization)
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+                told = json.load(answer)
+        except urllib.error.HTTPError as refused:
+            refused.close()
+            if refused.code == 404:
+                return None
+            raise PipelineError(
+                f"value.avro.registry: {self._base}{path}: HTTP {refused.code}"
+            ) from refused
+        except (OSError, ValueError) as failed:
+            raise PipelineError(f"value.avro.registry: {self._base}{path}: {failed}") from failed
+        if told.get("schemaType", "AVRO") != "AVRO":
+            raise PipelineError(f"value.avro.registry: {self._base}{path} is {told['schemaType']}")
+        text: str = told["schema"]
+        return text
+
+
+class KnownSchemas:
+    """Schemas parsed once per process: a number never gets another schema.
+
+    In place of one that cannot be had, the reason. A number that nobody knows is asked for again
+    by the next task.
+    """
+
+    _parsed: ClassVar[dict[tuple[str, int], Node]] = {}
+
+    def __init__(self, source: SchemaFolder | SchemaRegistry) -> None:
+        self._source = source
+        self._reasons: dict[int, str] = {}
+
+    def get(self, schema_id: int) -> Node | str:
+        found = self._parsed.get((self._source.place, schema_id)) or self._reasons.get(schema_id)
+        if found is not None:
+            return found
+        text = self._source.text(schema_id)
+        if text is None:
+            return self._reasons.setdefault(schema_id, f"there is no schema {schema_id}")
+        try:
+            node = self._parsed[self._source.place, schema_id] = parse_schema(text)
+        except BadOption as unfit:
+            return self._reasons.setdefault(schema_id, f"schema {schema_id}: {unfit}")
+        return node
+
+
+def schema_source(folder: str, registry: str) -> SchemaFolder | SchemaRegistry | None:
+    if folder and registry:
+        raise BadOption("give value.avro.folder or value.avro.registry, not both")
+    if folder:
+        return SchemaFolder(folder)
+    return SchemaRegistry(registry) if registry else None

@@ -1,0 +1,29 @@
+"""What Spark gets when it asks for ``format("headrace")`` to read from."""
+
+from collections.abc import Mapping
+
+from pyspark.sql.types import StructType
+
+from headrace.spark.batch import BatchReader
+from headrace.spark.options import BATCH_ONLY, parse_source
+from headrace.spark.rows import check_schema, default_schema
+from headrace.spark.stream import StreamReader
+
+
+def schema_of(options: Mapping[str, str]) -> StructType | str:
+    # Whether the query streams is not known yet. Only a batch has an end, so without one the
+    # more lenient rules of a stream are applied; the reader applies the right ones.
+    streaming = not any(name.lower() in options for name in BATCH_ONLY)
+    return default_schema(parse_source(options, streaming=streaming))
+
+
+def batch_reader(options: Mapping[str, str], schema: StructType) -> BatchReader:
+    checked = parse_source(options, streaming=False)
+    check_schema(schema, checked)
+    return BatchReader(checked, schema, push_filters=checked.push_filters)
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReader:
+    checked = parse_source(options, streaming=True)
+    check_schema(schema, checked)
+    return StreamReader(checked, schema)

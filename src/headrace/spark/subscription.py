@@ -1,0 +1,140 @@
+"""Which partitions a query reads: by name, by pattern, or one by one."""
+
+import json
+import re
+import warnings
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from headrace.model.errors import ErrorCode
+from headrace.model.ids import TopicPartition
+from headrace.spark.cluster import Cluster, TopicPicture
+from headrace.spark.failures import BadOption, Refused, refuse
+
+
+class Subscription(NamedTuple):
+    """One of three is set; made of text and tuples, so that it travels and hashes."""
+
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    assigned: tuple[TopicPartition, ...] = ()
+
+    def pictures(self, cluster: Cluster) -> dict[str, TopicPicture]:
+        """The topics that exist now, with their partitions narrowed to those assigned."""
+        if self.pattern:
+            matches = re.compile(self.pattern).fullmatch
+            found = {name: picture for name, picture in cluster.topics().items() if matches(name)}
+        else:
+            names = self.topics or tuple(dict.fromkeys(p.topic for p in self.assigned))
+            found = cluster.topics(names)
+        alive = {}
+        for name, picture in sorted(found.items()):
+            if picture.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            refuse(picture.error, f"topic {name!r}")
+            if self.assigned:
+                wanted = {p.partition for p in self.assigned if p.topic == name}
+                picture = picture._replace(
+                    leaders={p: leader for p, leader in picture.leaders.items() if p in wanted}
+                )
+            alive[name] = picture
+        return alive
+
+    def covers(self, place: TopicPartition) -> bool:
+        """Whether it would be read if it existed."""
+        if self.pattern:
+            return re.fullmatch(self.pattern, place.topic) is not None
+        return place.topic in self.topics or place in self.assigned
+
+    def missing(self, pictures: Mapping[str, TopicPicture]) -> list[str]:
+        """What was named but does not exist; a pattern misses nothing."""
+        if self.assigned:
+            return [
+                str(place)
+                for place in self.assigned
+                if place.topic not in pictures
+                or place.partition not in pictures[place.topic].leaders
+            ]
+        return [name for name in self.topics if name not in pictures]
+
+    def existing(self, cluster: Cluster) -> dict[str, TopicPicture]:
+        """The topics, all of them there; asked again while some are not, for they may be new."""
+
+        def attempt() -> dict[str, TopicPicture]:
+            found = self.pictures(cluster)
+            missing = self.missing(found)
+            if missing:
+                raise Refused(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{', '.join(missing)} does not exist"
+                )
+            return found
+
+        return cluster.persistently(
+            attempt, "finding the topics", give_up_on=[ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        )
+
+
+def places_of(pictures: Mapping[str, TopicPicture]) -> list[TopicPartition]:
+    return [
+        TopicPartition(name, partition)
+        for name, picture in pictures.items()
+        for partition in picture.leaders
+    ]
+
+
+def parse_subscription(options: Mapping[str, str]) -> Subscription:
+    """From exactly one of the options subscribe, subscribePattern and assign (in lower case)."""
+    given = [name for name in ("subscribe", "subscribepattern", "assign") if name in options]
+    if len(given) != 1:
+        raise BadOption(
+            "give exactly one of subscribe, subscribePattern and assign"
+            + (f", not {' and '.join(given)}" if given else "")
+        )
+    name = given[0]
+    value = options[name].strip()
+    if name == "subscribe":
+        topics = tuple(dict.fromkeys(t.strip() for t in value.split(",") if t.strip()))
+        if not topics:
+            raise BadOption(f"subscribe names no topic: {options[name]!r}")
+        return Subscription(topics=topics)
+    if name == "subscribepattern":
+        return Subscription(pattern=_checked_pattern(value))
+    return Subscription(assigned=_parse_assigned(value))
+
+
+def _checked_pattern(pattern: str) -> str:
+    if not pattern:
+        raise BadOption("subscribePattern is empty")
+    try:
+        with warnings.catch_warnings():
+            # What Python warns of are Java's sets within sets, which it reads as other sets.
+            warnings.simplefilter("error", FutureWarning)
+            re.compile(pattern)
+    except (re.error, FutureWarning) as broken:
+        raise BadOption(
+            f"subscribePattern {pattern!r} is no regular expression that Python reads as Java "
+            f"does ({broken}); what only Java knows, such as \\p{{...}}, \\Q...\\E and "
+            "[a-z&&[^b]], must be spelled out"
+        ) from broken
+    return pattern
+
+
+def _parse_assigned(text: str) -> tuple[TopicPartition, ...]:
+    form = 'assign takes JSON like {"topicA":[0,1],"topicB":[2,4]}'
+    try:
+        by_topic = json.loads(text)
+    except ValueError as broken:
+        raise BadOption(f"{form}: {broken}") from broken
+    if not isinstance(by_topic, dict) or not all(
+        isinstance(partitions, list) and all(type(p) is int and p >= 0 for p in partitions)
+        for partitions in by_topic.values()
+    ):
+        raise BadOption(f"{form}, not {text!r}")
+    places = tuple(
+        TopicPartition(topic, partition)
+        for topic, partitions in by_topic.items()
+        for partition in partitions
+    )
+    if not places:
+        raise BadOption(f"{form}; {text!r} names no partition")
+    return places

@@ -1,0 +1,457 @@
+"""The control of a cluster of one: what it writes survives, what a stop interrupted is finished."""
+
+import asyncio
+
+import pytest
+
+from headrace.broker.controller.service import FoundPartition
+from headrace.broker.metadata.dynamic_config import BROKER, GROUP, TOPIC
+from headrace.coordination import znodes
+from headrace.coordination.embedded import FILE_NAME, EmbeddedTree
+from headrace.coordination.tree import ANY_VERSION, Create
+from headrace.core.controller import CreateTopic
+from headrace.core.features import METADATA_VERSION, UPGRADE, FeatureUpdate
+from headrace.core.topics import NewTopic
+from headrace.model.cluster_metadata import TopicState
+from headrace.model.errors import ConfigError, ErrorCode, Rejected
+from headrace.model.ids import NO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
+from tests.fakes.standin import in_loop, running
+
+AN_ID = TopicId(bytes(range(16)))
+
+
+async def make(broker, name="t", count=1, **more) -> TopicState:
+    (answer,) = await broker.control.create_topics([NewTopic(name, count, **more)])
+    assert isinstance(answer, CreateTopic), answer
+    return answer.topic
+
+
+# --- starting
+
+
+@in_loop
+async def test_a_first_start_makes_kafkas_tree_and_rules_in_epoch_one(tmp_path):
+    async with running(tmp_path):
+        pass
+    tree = await EmbeddedTree.open(tmp_path)
+    try:
+        for path in (*znodes.PERSISTENT, znodes.CLUSTER_ID, znodes.FEATURE):
+            assert await tree.get(path) is not None, path
+        node = await tree.get(znodes.CONTROLLER_EPOCH)
+        assert node is not None and node.value == b"1"
+        assert await tree.get(znodes.CONTROLLER) is None, "the reign ended with the session"
+    finally:
+        await tree.close()
+
+
+@in_loop
+async def test_every_start_is_a_new_reign_of_a_new_broker(tmp_path):
+    async with running(tmp_path) as broker:
+        first = broker.picture.brokers[broker.node_id]
+        assert broker.control.controller_epoch == 1
+        cluster_id = broker.picture.cluster_id
+    async with running(tmp_path) as broker:
+        second = broker.picture.brokers[broker.node_id]
+        assert broker.control.controller_epoch == 2
+        assert second.broker_epoch > first.broker_epoch
+        assert broker.picture.cluster_id == cluster_id
+        assert broker.picture.controller_id == broker.node_id
+
+
+@in_loop
+async def test_the_cluster_id_of_the_folders_is_taken_and_another_is_refused(tmp_path):
+    async with running(tmp_path, cluster_id="MkU3OEVBNTcwNTJENDM2Qk") as broker:
+        assert broker.picture.cluster_id == "MkU3OEVBNTcwNTJENDM2Qk"
+    with pytest.raises(ConfigError, match="another cluster"):
+        async with running(tmp_path, cluster_id="AAAAAAAAAAAAAAAAAAAAAA"):
+            pass
+
+
+@in_loop
+async def test_topics_come_back_with_their_ids_settings_and_a_new_leader_epoch(tmp_path):
+    async with running(tmp_path) as broker:
+        topic = await make(broker, "t", 3, overrides={"retention.ms": "1000"})
+        assert [p.leader_epoch for p in topic.partitions] == [0, 0, 0]
+        assert set(broker.replicas.hosted) == {TopicPartition("t", p) for p in range(3)}
+    async with running(tmp_path) as broker:
+        again = broker.picture.topics["t"]
+        assert again.topic_id == topic.topic_id
+        # Its log may have lost its tail: whoever read that must be able to notice.
+        assert [(p.leader_epoch, p.partition_epoch) for p in again.partitions] == [(1, 1)] * 3
+        assert broker.replicas.hosted[TopicPartition("t", 2)] == again.partitions[2]
+        assert broker.control.topic_overrides("t") == {"retention.ms": "1000"}
+        assert broker.control.topic_config("t").retention_ms == 1000
+
+
+@in_loop
+async def test_a_topic_that_another_program_only_assigned_is_given_leaders(tmp_path):
+    async with running(tmp_path) as broker:
+        node_id = broker.node_id
+    tree = await EmbeddedTree.open(tmp_path)
+    value = b'{"version":1,"partitions":{"0":[%d],"1":[%d]}}' % (node_id, node_id)
+    await tree.multi([Create("/config/topics/x"), Create("/brokers/topics/x", value)])
+    await tree.close()
+    async with running(tmp_path) as broker:
+        states = broker.picture.topics["x"].partitions
+        assert [(s.leader, s.leader_epoch, s.partition_epoch) for s in states] == [
+            (node_id, 0, 0)
+        ] * 2
+    async with running(tmp_path) as broker:
+        assert broker.picture.topics["x"].partitions[1].leader_epoch == 1
+
+
+@in_loop
+async def test_a_taken_broker_id_is_refused_by_name(tmp_path):
+    async with running(tmp_path) as broker:
+        entry = broker.picture.brokers[broker.node_id]
+        with pytest.raises(ConfigError, match="in use"):
+            await broker.control._registry.register(entry, broker.clock.now())
+
+
+# --- folders and the tree disagree
+
+
+def found(topic, partition, topic_id=AN_ID, last_leader_epoch=-1):
+    return FoundPartition(
+        TopicPartition(topic, partition), topic_id, LeaderEpoch(last_leader_epoch)
+    )
+
+
+@in_loop
+async def test_topics_of_a_lost_tree_are_read_back_from_their_folders(tmp_path):
+    folders = [
+        found("t", 0, last_leader_epoch=6),
+        found("t", 2),
+        found("__consumer_offsets", 0, AN_ID[::-1]),
+    ]
+    async with running(tmp_path, found=folders) as broker:
+        topic = broker.picture.topics["t"]
+        assert topic.topic_id == AN_ID
+        assert [p.leader_epoch for p in topic.partitions] == [7, 0, 0]
+        assert TopicPartition("t", 1) in broker.replicas.hosted
+        # Without compaction retention would eat the groups' offsets.
+        config = broker.control.topic_config("__consumer_offsets")
+        assert config.cleanup_policy == {"compact"}
+    async with running(tmp_path, found=folders) as broker:
+        assert len(broker.picture.topics) == 2
+        assert broker.picture.topics["t"].partitions[0].leader_epoch == 8
+
+
+@in_loop
+async def test_a_folder_without_an_id_gets_one(tmp_path):
+    async with running(tmp_path, found=[found("old", 0, NO_TOPIC_ID)]) as broker:
+        assert broker.picture.topics["old"].topic_id != NO_TOPIC_ID
+
+
+@in_loop
+async def test_a_folder_of_an_earlier_topic_beside_the_right_ones_goes(tmp_path):
+    async with running(tmp_path) as broker:
+        topic = await make(broker, "t", 2)
+    folders = [found("t", 0, topic.topic_id), found("t", 1, AN_ID)]
+    async with running(tmp_path, found=folders) as broker:
+        assert broker.logs.deleted == [TopicPartition("t", 1)]
+        assert broker.picture.topics["t"].topic_id == topic.topic_id
+
+
+@in_loop
+async def test_folders_that_all_say_otherwise_are_believed(tmp_path):
+    async with running(tmp_path) as broker:
+        await make(broker, "t", 1, overrides={"retention.ms": "5"})
+    async with running(tmp_path, found=[found("t", 0)]) as broker:
+        assert broker.picture.topics["t"].topic_id == AN_ID
+        assert broker.logs.deleted == []
+        assert broker.control.topic_overrides("t") == {"retention.ms": "5"}
+    async with running(tmp_path, found=[found("t", 0)]) as broker:
+        assert broker.picture.topics["t"].topic_id == AN_ID
+        assert broker.control.topic_overrides("t") == {"retention.ms": "5"}
+
+
+@in_loop
+async def test_folders_of_several_unknown_ids_are_left_alone(tmp_path):
+    folders = [found("t", 0), found("t", 1, AN_ID[::-1])]
+    async with running(tmp_path, found=folders) as broker:
+        assert "t" not in broker.picture.topics
+        assert broker.logs.deleted == []
+
+
+# --- topics
+
+
+@in_loop
+async def test_a_deleted_topic_leaves_nothing_and_its_name_gets_a_new_id(tmp_path):
+    async with running(tmp_path) as broker:
+        first = await make(broker, "t", 2, overrides={"retention.ms": "1"})
+        await broker.control.delete_topics(["t"])
+        assert "t" not in broker.picture.topics
+        assert broker.picture.topic_by_id(first.topic_id) is None
+        assert broker.replicas.deleted == [TopicPartition("t", 0), TopicPartition("t", 1)]
+        second = await make(broker, "t", 1)
+        assert second.topic_id != first.topic_id
+        assert broker.control.topic_overrides("t") == {}
+    async with running(tmp_path) as broker:
+        assert broker.picture.topics["t"].topic_id == second.topic_id
+
+
+@in_loop
+async def test_a_deletion_that_a_crash_interrupted_is_finished_at_the_next_start(tmp_path):
+    async with running(tmp_path) as broker:
+        topic = await make(broker, "t", 1)
+        broker.replicas.before_delete = asyncio.Event()  # never set: the crash comes here
+        deletion = asyncio.create_task(broker.control.delete_topics(["t"]))
+        await broker.replicas.delete_reached.wait()
+        assert "t" not in broker.picture.topics
+        deletion.cancel()
+        await asyncio.gather(deletion, return_exceptions=True)
+    async with running(tmp_path, found=[found("t", 0, topic.topic_id)]) as broker:
+        assert "t" not in broker.picture.topics
+        assert broker.logs.deleted == [TopicPartition("t", 0)]
+        await make(broker, "t", 1)
+
+
+@in_loop
+async def test_a_wish_to_delete_what_never_was_is_dropped(tmp_path):
+    async with running(tmp_path):
+        pass
+    tree = await EmbeddedTree.open(tmp_path)
+    await tree.create(znodes.delete_topic_path("ghost"))
+    await tree.close()
+    async with running(tmp_path) as broker:
+        await make(broker, "ghost")
+
+
+@in_loop
+async def test_topics_asked_for_at_the_same_time_are_made_once(tmp_path):
+    async with running(tmp_path) as broker:
+        answers = await asyncio.gather(
+            *(broker.control.create_topics([NewTopic("t", 1)]) for _ in range(5))
+        )
+        made = [answer for (answer,) in answers if isinstance(answer, CreateTopic)]
+        assert len(made) == 1
+        refusals = await asyncio.gather(*(broker.control.auto_create(["u"]) for _ in range(5)))
+        assert refusals == [{}] * 5
+
+
+@in_loop
+async def test_validation_alone_leaves_no_trace(tmp_path):
+    async with running(tmp_path) as broker:
+        generation = broker.picture.generation
+        await broker.control.create_topics([NewTopic("t", 1)], validate_only=True)
+        assert broker.picture.generation == generation
+        assert broker.replicas.hosted == {}
+
+
+@in_loop
+async def test_internal_topics_are_made_in_the_shape_that_the_settings_give_them(tmp_path):
+    names = ["__consumer_offsets", "__transaction_state", "__share_group_state"]
+    async with running(tmp_path, {"offsets.topic.num.partitions": "4"}) as broker:
+        assert await broker.control.auto_create(names) == {}
+        topics = [broker.picture.topics[name] for name in names]
+        assert all(topic.internal for topic in topics)
+        assert [len(topic.partitions) for topic in topics] == [4, 50, 50]
+        assert [broker.control.topic_config(name).cleanup_policy for name in names] == [
+            {"compact"},
+            {"compact"},
+            {"delete"},
+        ]
+        assert broker.control.topic_config(names[2]).retention_ms == -1
+
+
+@in_loop
+async def test_growth_survives_a_restart(tmp_path):
+    async with running(tmp_path) as broker:
+        await make(broker, "t", 1)
+        await broker.control.create_partitions("t", 3)
+        assert len(broker.replicas.hosted) == 3
+    async with running(tmp_path) as broker:
+        assert len(broker.picture.topics["t"].partitions) == 3
+
+
+# --- settings
+
+
+@in_loop
+async def test_a_topics_setting_wins_is_told_to_the_replicas_and_survives(tmp_path):
+    async with running(tmp_path) as broker:
+        await make(broker, "t")
+        default = broker.control.topic_config("t")
+        await broker.control.alter_configs(TOPIC, "t", {"retention.ms": "77"})
+        assert broker.replicas.configs["t"].retention_ms == 77
+        assert broker.control.topic_config("t") is broker.replicas.configs["t"]
+    async with running(tmp_path) as broker:
+        assert broker.control.topic_config("t").retention_ms == 77
+        await broker.control.alter_configs(TOPIC, "t", {})
+        assert broker.control.topic_config("t") == default
+        assert broker.control.topic_overrides("t") == {}
+    async with running(tmp_path) as broker:
+        assert broker.control.topic_config("t") == default
+
+
+@in_loop
+async def test_a_brokers_setting_reaches_topics_without_one_and_survives(tmp_path):
+    async with running(tmp_path) as broker:
+        await make(broker, "own", overrides={"retention.ms": "5"})
+        await make(broker, "plain")
+        mine = str(broker.node_id)
+        await broker.control.alter_configs(BROKER, "", {"log.retention.ms": "10"})
+        assert broker.config.int("log.retention.ms") == 10
+        await broker.control.alter_configs(BROKER, mine, {"log.retention.ms": "20"})
+        assert broker.config.int("log.retention.ms") == 20
+        assert broker.replicas.configs["plain"].retention_ms == 20
+        assert broker.replicas.configs["own"].retention_ms == 5
+        assert broker.control.broker_overrides() == {"log.retention.ms": "10"}
+        assert broker.control.broker_overrides(broker.node_id) == {"log.retention.ms": "20"}
+    async with running(tmp_path) as broker:
+        assert broker.config.int("log.retention.ms") == 20
+        await broker.control.alter_configs(BROKER, mine, {})
+        assert broker.config.int("log.retention.ms") == 10
+
+
+@in_loop
+async def test_settings_that_cannot_stand_are_refused_and_change_nothing(tmp_path):
+    async with running(tmp_path) as broker:
+        await make(broker, "t")
+        for kind, name, overrides, code in [
+            (TOPIC, "t", {"retention.ms": "abc"}, ErrorCode.INVALID_CONFIG),
+            (TOPIC, "t", {"nonsense": "1"}, ErrorCode.INVALID_CONFIG),
+            (TOPIC, "gone", {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (BROKER, "", {"log.dirs": "/elsewhere"}, ErrorCode.INVALID_CONFIG),
+            (3, "x", {}, ErrorCode.INVALID_REQUEST),
+        ]:
+            with pytest.raises(Rejected) as refused:
+                await broker.control.alter_configs(kind, name, overrides)
+            assert refused.value.code == code
+        await broker.control.alter_configs(TOPIC, "t", {"retention.ms": "1"}, validate_only=True)
+        assert broker.control.topic_overrides("t") == {}
+
+
+@in_loop
+async def test_a_stored_setting_that_became_wrong_is_left_out_alone(tmp_path):
+    async with running(tmp_path) as broker:
+        await make(broker, "t", overrides={"cleanup.policy": "compact"})
+    tree = await EmbeddedTree.open(tmp_path)
+    value = znodes.config_value({"retention.ms": "much", "cleanup.policy": "compact"})
+    await tree.set("/config/topics/t", value, ANY_VERSION)
+    await tree.close()
+    async with running(tmp_path) as broker:
+        config = broker.control.topic_config("t")
+        assert config.cleanup_policy == {"compact"}
+        assert config.retention_ms == broker.config.int("log.retention.ms")
+
+
+@in_loop
+async def test_a_group_may_have_any_name(tmp_path):
+    name = "a/b%2F c"
+    async with running(tmp_path) as broker:
+        await broker.control.alter_configs(GROUP, name, {"consumer.session.timeout.ms": "50000"})
+    async with running(tmp_path) as broker:
+        assert broker.control.configured_names(GROUP) == [name]
+        assert broker.control.overrides(GROUP, name) == {"consumer.session.timeout.ms": "50000"}
+        await broker.control.alter_configs(GROUP, name, {})
+        assert broker.control.configured_names(GROUP) == []
+
+
+@in_loop
+async def test_notices_of_changed_settings_do_not_pile_up_over_restarts(tmp_path):
+    for _ in range(3):
+        async with running(tmp_path) as broker:
+            await broker.control.alter_configs(BROKER, "", {"log.retention.ms": "10"})
+    async with running(tmp_path):
+        pass
+    tree = await EmbeddedTree.open(tmp_path)
+    assert await tree.children(znodes.CONFIG_CHANGES) == []
+    await tree.close()
+
+
+# --- producer ids and features
+
+
+@in_loop
+async def test_no_producer_id_is_given_twice_not_even_over_a_restart(tmp_path):
+    given = []
+    for _ in range(3):
+        async with running(tmp_path) as broker:
+            given += await asyncio.gather(*(broker.control.next_producer_id() for _ in range(1005)))
+    assert len(set(given)) == len(given)
+    assert min(given) == 0
+
+
+@in_loop
+async def test_feature_levels_survive_and_their_epoch_grows_with_every_change(tmp_path):
+    async with running(tmp_path):
+        pass
+    tree = await EmbeddedTree.open(tmp_path)
+    await tree.set(znodes.FEATURE, znodes.feature_value({METADATA_VERSION: 20}), ANY_VERSION)
+    await tree.close()
+    async with running(tmp_path) as broker:
+        assert (broker.control.feature_levels[METADATA_VERSION], broker.control.features_epoch) == (
+            20,
+            1,
+        )
+        upgrade = FeatureUpdate(METADATA_VERSION, 30, UPGRADE)
+        await broker.control.update_features([upgrade], validate_only=True)
+        assert broker.control.features_epoch == 1
+        await broker.control.update_features([upgrade])
+        assert broker.control.features_epoch == 2
+    async with running(tmp_path) as broker:
+        assert broker.control.feature_levels == {METADATA_VERSION: 30}
+
+
+# --- what fails
+
+
+@in_loop
+async def test_a_topic_whose_folders_cannot_be_made_is_taken_back_and_the_others_stand(tmp_path):
+    async with running(tmp_path) as broker:
+        broker.replicas.refused = {TopicPartition("full", 1)}
+        bad, good = await broker.control.create_topics([NewTopic("full", 3), NewTopic("ok", 1)])
+        assert isinstance(bad, Rejected) and bad.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert isinstance(good, CreateTopic)
+        assert set(broker.picture.topics) == {"ok"}
+        assert set(broker.replicas.hosted) == {TopicPartition("ok", 0)}
+        broker.replicas.refused = set()
+        await make(broker, "full", 3)
+
+
+@in_loop
+async def test_one_partition_that_cannot_be_served_does_not_keep_the_others_from_it(tmp_path):
+    async with running(tmp_path) as broker:
+        await make(broker, "t", 2)
+        broker.replicas.refused = {TopicPartition("t", 2)}
+        with pytest.raises(Rejected) as refused:
+            await broker.control.create_partitions("t", 4)
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert TopicPartition("t", 3) in broker.replicas.hosted
+
+
+@in_loop
+async def test_a_partition_on_a_disk_that_is_away_is_not_made_anew_elsewhere(tmp_path):
+    async with running(tmp_path) as broker:
+        topic = await make(broker, "t", 2)
+    here = [found("t", 0, topic.topic_id)]
+    async with running(tmp_path, found=here, offline="Input/output error") as broker:
+        assert set(broker.replicas.hosted) == {TopicPartition("t", 0)}
+        assert len(broker.picture.topics["t"].partitions) == 2
+    async with running(tmp_path, found=here) as broker:
+        assert set(broker.replicas.hosted) == {TopicPartition("t", 0), TopicPartition("t", 1)}
+
+
+@in_loop
+async def test_a_tree_that_cannot_be_written_refuses_the_change_and_stays_consistent(tmp_path):
+    async with running(tmp_path) as broker:
+        await make(broker, "before")
+        # A limit on the file is what a full disk looks like to SQLite.
+        tree = broker.control._registry._tree
+        assert isinstance(tree, EmbeddedTree)
+
+        def limit(pages: int):
+            return lambda: tree._connection.execute(f"PRAGMA max_page_count={pages}").fetchone()
+
+        await tree._run(limit(1))
+        (refusal,) = await broker.control.create_topics([NewTopic("after", 200)])
+        assert isinstance(refusal, Rejected) and refusal.code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert "after" not in broker.picture.topics
+        await tree._run(limit(1_000_000))
+        await make(broker, "after", 200)
+    async with running(tmp_path) as broker:
+        assert set(broker.picture.topics) == {"before", "after"}
+    assert (tmp_path / FILE_NAME).exists()

@@ -1,0 +1,636 @@
+"""The runtime of shards: loaded, asked, written for and let go, on real logs."""
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+
+import pytest
+
+from headrace.broker.broker import Broker
+from headrace.broker.coordinators.runtime import Coordinator
+from headrace.core.outcome import NOTHING, NewRecord, Outcome, ProducerStamp, Reply
+from headrace.core.topics import NewTopic
+from headrace.model.config import BrokerConfig
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import Millis, Offset, TopicPartition
+from headrace.records.record import Record, build_batch
+from headrace.wire import messages as m
+from tests.fakes.standin import in_loop
+
+TOPIC = "notes"
+
+
+def answer(text):
+    return m.FindCoordinatorResponse(error_message=text)
+
+
+class Notes:
+    """A shard that keeps texts by key, answers when told to, and rings when its time has come."""
+
+    def __init__(self, partition):
+        self.partition = partition
+        self.texts = {}
+        self.pending = {}
+        self.rings_at = None
+        self.rung = []
+        self.is_loaded = False
+        self.parked = []
+
+    def replay(self, record_key, record_value, offset, producer_id, producer_epoch):
+        texts = self.texts if producer_id < 0 else self.pending.setdefault(producer_id, {})
+        texts[record_key] = record_value
+        if record_value is None:
+            del texts[record_key]
+
+    def replay_marker(self, producer_id, producer_epoch, committed, offset):
+        held = self.pending.pop(producer_id, {})
+        if committed:
+            self.texts |= held
+
+    def loaded(self, now):
+        self.is_loaded = True
+        return NOTHING
+
+    def tick(self, now):
+        self.rung.append(now)
+        self.rings_at = None
+        return Outcome((NewRecord(b"rung", b"yes"),), tuple(self.unpark("rung")))
+
+    def next_deadline(self):
+        return self.rings_at
+
+    # events
+
+    def write(self, ticket, *records, **more):
+        records = tuple(NewRecord(key, value) for key, value in records)
+        return Outcome(records, (Reply(ticket, answer("written")),), **more)
+
+    def read(self, ticket, key):
+        text = self.texts.get(key, b"-").decode()
+        return Outcome(replies=(Reply(ticket, answer(text)),))
+
+    def park(self, ticket):
+        self.parked.append(ticket)
+        return NOTHING
+
+    def unpark(self, text):
+        parked, self.parked = self.parked, []
+        return [Reply(ticket, answer(text)) for ticket in parked]
+
+
+@asynccontextmanager
+async def coordinated(folder, partition_count=1, effects=None, **settings):
+    config = BrokerConfig.parse(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(folder),
+            **{name.replace("_", "."): str(value) for name, value in settings.items()},
+        }
+    )
+    broker = Broker(config)
+    await broker.start()
+    coordinator = Coordinator(
+        broker,
+        TOPIC,
+        "offsets.topic.num.partitions",
+        Notes,
+        (lambda partition, effect: effects.append((partition, effect)))
+        if effects is not None
+        else None,
+    )
+    try:
+        if TOPIC not in broker.picture.topics:
+            await broker.control.create_topics([NewTopic(TOPIC, partition_count)])
+        coordinator.refresh()
+        yield broker, coordinator
+    finally:
+        coordinator.close()
+        await broker.stop()
+        assert broker.failure is None
+
+
+def write(coordinator, *records, partition=0, **more):
+    return coordinator.ask_partition(
+        partition, lambda shard, ticket, now: shard.write(ticket, *records, **more)
+    )
+
+
+def read(coordinator, key, partition=0):
+    found = coordinator.ask_partition(partition, lambda shard, ticket, now: shard.read(ticket, key))
+    return found.error_message
+
+
+def shard_of(coordinator, partition=0):
+    return coordinator._led[partition].shard
+
+
+async def until(condition):
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it did not come to that")
+
+
+# Asking.
+
+
+@in_loop
+async def test_what_was_written_is_answered_at_once_and_read_back(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        assert write(coordinator, (b"k", b"v")).error_message == "written"
+        assert read(coordinator, b"k") == "v"
+        log = broker.replica(TOPIC, 0).log
+        assert log.log_end == 1
+
+
+@in_loop
+async def test_a_restart_brings_back_what_was_written(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        write(coordinator, (b"a", b"1"), (b"b", b"2"))
+        write(coordinator, (b"a", None))
+        write(coordinator, (b"c", b"3"), producer=ProducerStamp(7, 0))
+        write(coordinator, (b"d", b"4"), producer=ProducerStamp(8, 0))
+        for producer_id, committed in ((7, True), (8, False)):
+            coordinator.write_marker(
+                0,
+                producer_id=producer_id,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                committed=committed,
+            )
+        assert shard_of(coordinator).texts == {b"b": b"2", b"c": b"3"}
+    async with coordinated(tmp_path) as (_, coordinator):
+        with pytest.raises(Rejected) as refused:
+            read(coordinator, b"b")
+        assert refused.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await until(lambda: not coordinator.is_loading())
+        assert shard_of(coordinator).texts == {b"b": b"2", b"c": b"3"}
+        assert coordinator.loaded_partitions() == [0]
+
+
+@in_loop
+async def test_a_log_of_many_chunks_is_loaded_whole(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        for number in range(40):
+            write(coordinator, *((b"%d-%d" % (number, i), b"x" * 200) for i in range(100)))
+    async with coordinated(tmp_path) as (_, coordinator):
+        await until(lambda: not coordinator.is_loading())
+        assert len(shard_of(coordinator).texts) == 4000
+
+
+@in_loop
+async def test_a_request_may_wait_for_another_event(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        coordinator.tell_all(lambda shard, now: Outcome(replies=tuple(shard.unpark("at last"))))
+        assert (await waiting).error_message == "at last"
+
+
+class Slowly:
+    """A decision in a thread, which goes on when the test says so."""
+
+    def __init__(self, *records):
+        self.records = records
+        self.has_begun = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def __call__(self, shard, ticket, now):
+        self.has_begun.set()
+        assert self.may_go_on.wait(20)
+        return shard.write(ticket, *self.records)
+
+    def ask(self, coordinator, partition=0):
+        return coordinator.ask_partition(partition, self, lambda shard: True)
+
+
+@in_loop
+async def test_a_large_decision_holds_up_its_own_shard_and_nobody_else(tmp_path):
+    async with coordinated(tmp_path, partition_count=2) as (_, coordinator):
+        slowly = Slowly((b"k", b"large"))
+        large = slowly.ask(coordinator)
+        await until(slowly.has_begun.is_set)
+        assert write(coordinator, (b"k", b"v"), partition=1).error_message == "written"
+        assert read(coordinator, b"k", partition=1) == "v"
+
+        def ask_to_read():
+            return coordinator.ask_partition(0, lambda shard, ticket, now: shard.read(ticket, b"k"))
+
+        before, changed, after = (ask_to_read(), write(coordinator, (b"k", b"next")), ask_to_read())
+        assert not any(one.done() for one in (large, before, changed, after))
+        slowly.may_go_on.set()
+        said = [(await one).error_message for one in (large, before, changed, after)]
+        assert said == ["written", "large", "written", "next"]
+        assert read(coordinator, b"k") == "next"  # at once again: nothing waits any more
+
+
+@in_loop
+async def test_time_events_and_markers_wait_while_a_shard_is_taken(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        write(coordinator, (b"held", b"1"), producer=ProducerStamp(7, 0))
+        slowly = Slowly((b"k", b"large"))
+        large = slowly.ask(coordinator)
+        await until(slowly.has_begun.is_set)
+        shard = shard_of(coordinator)
+        told = []
+        coordinator.tell_all(lambda shard, now: told.append(dict(shard.texts)) or NOTHING)
+        marked = coordinator.write_marker(
+            0, producer_id=7, producer_epoch=0, coordinator_epoch=0, committed=True
+        )
+        shard.rings_at = coordinator.now()
+        coordinator._wake()
+        assert (told, shard.rung, marked.done()) == ([], [], False)
+        slowly.may_go_on.set()
+        assert (await large).error_message == "written"
+        await marked
+        assert told == [{b"k": b"large"}]
+        await until(lambda: shard.rung)
+        assert shard.texts == {b"k": b"large", b"held": b"1", b"rung": b"yes"}
+
+
+@in_loop
+async def test_who_waits_for_a_taken_shard_that_is_lost_is_told(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        slowly = Slowly((b"k", b"large"))
+        waiting = [slowly.ask(coordinator), write(coordinator, (b"k", b"next"))]
+        await until(slowly.has_begun.is_set)
+        coordinator.close()
+        for one in waiting:
+            with pytest.raises(Rejected) as refused:
+                await one
+            assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        slowly.may_go_on.set()
+        await asyncio.sleep(0.05)
+        assert broker.replica(TOPIC, 0).log.log_end == 0, "what was decided is not written"
+
+
+@in_loop
+async def test_a_shard_that_is_lost_between_two_batches_writes_no_more_of_them(tmp_path):
+    async with coordinated(tmp_path, message_max_bytes=2000) as (broker, coordinator):
+        records = [(b"%d" % number, b"x" * 100) for number in range(100)]
+        shard = shard_of(coordinator)
+        has_begun, may_go_on = threading.Event(), threading.Event()
+
+        def replay_slowly(*record):
+            has_begun.set()
+            assert may_go_on.wait(20)
+
+        shard.replay = replay_slowly
+        waiting = coordinator.ask_partition(
+            0,
+            lambda shard, ticket, now: shard.write(
+                ticket, *records, splittable=True, effects=("of a shard that is gone",)
+            ),
+            lambda shard: True,
+        )
+        await until(has_begun.is_set)
+        first_end = broker.replica(TOPIC, 0).log.log_end
+        assert 0 < first_end < len(records)
+        coordinator.close()
+        with pytest.raises(Rejected):
+            await waiting
+        may_go_on.set()
+        await until(lambda: not broker._tasks)
+        assert broker.replica(TOPIC, 0).log.log_end == first_end
+
+
+@in_loop
+async def test_a_bug_in_a_large_decision_is_told_and_the_shard_goes_on(tmp_path):
+    def stumble(shard, ticket, now):
+        raise ZeroDivisionError
+
+    async with coordinated(tmp_path) as (_, coordinator):
+        with pytest.raises(ZeroDivisionError):
+            await coordinator.ask_partition(0, stumble, lambda shard: True)
+        assert write(coordinator, (b"k", b"v")).error_message == "written"
+
+
+@in_loop
+async def test_a_partition_that_is_not_here_is_not_coordinated_here(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        with pytest.raises(Rejected) as refused:
+            read(coordinator, b"k", partition=5)
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+
+
+@in_loop
+async def test_an_event_that_comes_while_loading_is_told_afterwards(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        write(coordinator, (b"a", b"1"))
+    async with coordinated(tmp_path) as (_, coordinator):
+        coordinator.tell_all(lambda shard, now: Outcome((NewRecord(b"a", None),)))
+        await until(lambda: not coordinator.is_loading())
+        assert shard_of(coordinator).texts == {}
+
+
+@in_loop
+async def test_records_that_nobody_here_wrote_are_loaded_by_their_keys(tmp_path):
+    async with coordinated(tmp_path) as (broker, _):
+        foreign = build_batch([Record(0, 5, None, b"no key"), Record(1, 9, b"k", b"v")])
+        log = broker.replica(TOPIC, 0).log
+        log.append_as_leader(memoryview(bytearray(foreign)), 0, Millis(1), origin=1)
+        broker.replica(TOPIC, 0).write_staged()
+    async with coordinated(tmp_path) as (_, coordinator):
+        await until(lambda: not coordinator.is_loading())
+        assert shard_of(coordinator).texts == {b"k": b"v"}
+
+
+@in_loop
+async def test_a_log_that_cannot_be_read_is_not_coordinated(tmp_path, caplog):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"a", b"1"))
+        log = broker.replica(TOPIC, 0).log
+        garbage = bytearray(build_batch([Record(0, 0, b"k", b"v")]))
+        garbage[61] = 0x7E  # a record longer than its batch
+        log.append_as_leader(memoryview(garbage), 0, Millis(1), origin=1)
+        broker.replica(TOPIC, 0).write_staged()
+    async with coordinated(tmp_path) as (_, coordinator):
+        await until(lambda: not coordinator.is_loading())
+        with pytest.raises(Rejected) as refused:
+            read(coordinator, b"a")
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+        assert "cannot be read" in caplog.text
+
+
+@in_loop
+async def test_a_log_that_became_shorter_is_not_read_for_ever(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"a", b"1"))
+        (file,) = broker.replica(TOPIC, 0).log.folder.glob("*.log")
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1])
+        coordinator._drop(coordinator._led[0], ErrorCode.NOT_COORDINATOR)
+        coordinator.refresh()
+        await until(lambda: not coordinator.is_loading())
+        with pytest.raises(Rejected, match="cannot be read"):
+            read(coordinator, b"a")
+        file.write_bytes(whole)
+
+
+# Committing.
+
+
+def behind(broker, is_behind):
+    """Whether a second replica that has nothing yet is in sync."""
+    leadership = broker.replica(TOPIC, 0).leadership
+    leadership.isr = frozenset({broker.node_id, 99} if is_behind else {broker.node_id})
+    if not is_behind:
+        replica = broker.replica(TOPIC, 0)
+        broker.replicas.run(replica, leadership.appended(replica.log.log_end))
+
+
+@in_loop
+async def test_replies_wait_for_the_high_watermark_and_so_do_reads_and_effects(tmp_path):
+    effects = []
+    async with coordinated(tmp_path, effects=effects) as (broker, coordinator):
+        behind(broker, True)
+        written = write(coordinator, (b"k", b"v"), effects=("do it",))
+        seen = coordinator.ask_partition(0, lambda shard, ticket, now: shard.read(ticket, b"k"))
+        await asyncio.sleep(0)
+        assert not written.done() and not seen.done() and effects == []
+        behind(broker, False)
+        coordinator.committed(broker.replica(TOPIC, 0))
+        assert (await written).error_message == "written"
+        assert (await seen).error_message == "v"
+        assert effects == [(0, "do it")]
+        assert write(coordinator, (b"l", b"w")).error_message == "written"
+
+
+@in_loop
+async def test_a_commit_that_takes_too_long_is_told_and_its_effects_still_come(tmp_path):
+    effects = []
+    async with coordinated(tmp_path, effects=effects, offsets_commit_timeout_ms=1) as (
+        broker,
+        coordinator,
+    ):
+        behind(broker, True)
+        written = write(coordinator, (b"k", b"v"), effects=("late",))
+        with pytest.raises(Rejected) as refused:
+            await written
+        assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert effects == []
+        behind(broker, False)
+        coordinator.committed(broker.replica(TOPIC, 0))
+        assert effects == [(0, "late")]
+
+
+@in_loop
+async def test_a_commit_that_takes_too_long_is_told_while_a_thread_has_the_shard(tmp_path):
+    async with coordinated(tmp_path, offsets_commit_timeout_ms=1) as (broker, coordinator):
+        behind(broker, True)
+        written = write(coordinator, (b"k", b"v"))
+        slowly = Slowly((b"k", b"large"))
+        large = slowly.ask(coordinator)
+        await until(slowly.has_begun.is_set)
+        try:
+            await until(written.done)
+            assert written.exception().code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+            assert not large.done()
+            behind(broker, False)
+        finally:
+            slowly.may_go_on.set()
+        assert (await large).error_message == "written"
+
+
+@in_loop
+async def test_a_marker_waits_for_the_high_watermark_too(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"c", b"3"), producer=ProducerStamp(7, 0))
+        behind(broker, True)
+        ended = coordinator.write_marker(
+            0, producer_id=7, producer_epoch=0, coordinator_epoch=0, committed=True
+        )
+        assert ended is not None and not ended.done()
+        behind(broker, False)
+        coordinator.committed(broker.replica(TOPIC, 0))
+        await ended
+        assert shard_of(coordinator).texts == {b"c": b"3"}
+
+
+# Failing.
+
+
+@in_loop
+async def test_a_disk_that_refuses_costs_the_shard_and_nothing_that_was_acknowledged(
+    tmp_path, monkeypatch
+):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"k", b"kept"))
+        waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        old = shard_of(coordinator)
+        replica = broker.replica(TOPIC, 0)
+
+        def refuse(self):
+            self.log._undo_staged()
+            raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(replica), "write_staged", refuse)
+            with pytest.raises(Rejected) as refused:
+                write(coordinator, (b"k", b"lost"))
+            assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        with pytest.raises(Rejected):
+            await waiting
+        with pytest.raises(Rejected) as loading:
+            read(coordinator, b"k")
+        assert loading.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        await until(lambda: not coordinator.is_loading())
+        assert shard_of(coordinator) is not old
+        assert read(coordinator, b"k") == "kept"
+
+
+@in_loop
+async def test_who_waits_on_a_partition_that_is_led_elsewhere_now_is_told(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        broker.replica(TOPIC, 0).leadership = None
+        coordinator.refresh()
+        with pytest.raises(Rejected) as refused:
+            await waiting
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+        with pytest.raises(Rejected) as refused:
+            read(coordinator, b"k")
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+
+
+@asynccontextmanager
+async def loading(folder, monkeypatch, meanwhile):
+    """A coordinator of three batches; ``meanwhile`` is done when it has replayed the first."""
+    async with coordinated(folder) as (broker, coordinator):
+        for key in (b"a", b"b", b"c"):
+            write(coordinator, (key, b"text"))
+    async with coordinated(folder) as (broker, coordinator):
+        monkeypatch.setattr("headrace.broker.coordinators.runtime._LOAD_CHUNK_SIZE", 1)
+        replay_chunk, chunks = coordinator._replay_chunk, []
+
+        def replay(shard, data):
+            chunks.append(data)
+            if len(chunks) == 1:
+                meanwhile(broker)
+            return replay_chunk(shard, data)
+
+        coordinator._replay_chunk = replay
+        yield broker, coordinator
+
+
+@in_loop
+async def test_records_that_are_deleted_while_loading_do_not_end_it(tmp_path, monkeypatch):
+    def delete(broker):
+        broker.replica(TOPIC, 0).log.move_start_to(Offset(2))
+
+    async with loading(tmp_path, monkeypatch, delete) as (_, coordinator):
+        await until(lambda: not coordinator.is_loading())
+        assert read(coordinator, b"c") == "text"
+
+
+@in_loop
+async def test_nobody_complains_of_a_topic_that_is_deleted_while_loading(
+    tmp_path, monkeypatch, caplog
+):
+    def delete(broker):
+        broker.spawn(broker.replicas.delete([TopicPartition(TOPIC, 0)]))
+
+    async with loading(tmp_path, monkeypatch, delete) as (broker, _):
+        await until(lambda: broker.replicas.get(TOPIC, 0) is None and not broker._tasks)
+    assert "cannot be read" not in caplog.text
+
+
+@in_loop
+async def test_too_few_replicas_refuse_before_anything_is_written(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        leadership = broker.replica(TOPIC, 0).leadership
+        leadership.replicas, leadership.min_insync_replicas = frozenset({1, 2}), 2
+        with pytest.raises(Rejected) as refused:
+            write(coordinator, (b"k", b"v"))
+        assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        leadership.min_insync_replicas = 1
+        assert read(coordinator, b"k") == "-", "the shard is still there, and has not heard of it"
+
+
+@in_loop
+async def test_what_does_not_fit_into_a_batch_is_refused_or_split(tmp_path):
+    async with coordinated(tmp_path, message_max_bytes=2000) as (broker, coordinator):
+        records = [(b"%d" % number, b"x" * 100) for number in range(100)]
+        with pytest.raises(Rejected) as refused:
+            write(coordinator, *records)
+        assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
+        assert shard_of(coordinator).texts == {}
+        assert write(coordinator, *records, splittable=True).error_message == "written"
+        assert len(shard_of(coordinator).texts) == 100
+        assert broker.replica(TOPIC, 0).log.log_end == 100
+
+
+@in_loop
+async def test_stopping_tells_those_who_wait(tmp_path):
+    async with coordinated(tmp_path) as (_, coordinator):
+        waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        coordinator.close()
+        with pytest.raises(Rejected) as refused:
+            await waiting
+        assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        with pytest.raises(Rejected):
+            read(coordinator, b"k")
+
+
+# Time.
+
+
+@in_loop
+async def test_a_shard_is_woken_when_its_time_has_come(tmp_path):
+    async with coordinated(tmp_path, partition_count=2) as (_, coordinator):
+
+        def ring_soon(shard, ticket, now):
+            shard.rings_at = now + 20
+            return shard.park(ticket)
+
+        waiting = coordinator.ask_partition(0, ring_soon)
+        assert (await waiting).error_message == "rung"
+        shard = shard_of(coordinator)
+        assert len(shard.rung) == 1 and shard.texts == {b"rung": b"yes"}
+        assert shard_of(coordinator, 1).rung == []
+
+
+@in_loop
+async def test_a_shard_is_woken_at_its_deadline_and_again_if_that_was_a_hair_early(tmp_path):
+    """A client that sleeps for a session's time and then deletes the group may do so."""
+    async with coordinated(tmp_path) as (broker, coordinator):
+        delays, call_later = [], broker.loop.call_later
+
+        def noted(delay_s, call, *arguments):
+            if call == coordinator._wake:
+                delays.append(delay_s)
+            return call_later(delay_s, call, *arguments)
+
+        broker.loop.call_later = noted
+        shard, rings_in_ms = shard_of(coordinator), 3_600_000
+
+        def ring_later(shard, now):
+            shard.rings_at = now + rings_in_ms
+            return NOTHING
+
+        coordinator.tell(0, ring_later)
+        assert delays == [rings_in_ms / 1000]
+        coordinator._wake()
+        assert shard.rung == [] and len(delays) == 2
+        assert 0 < delays[1] <= delays[0]
+
+
+@in_loop
+async def test_a_shard_is_woken_also_if_what_it_decided_could_not_be_written(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        leadership = broker.replica(TOPIC, 0).leadership
+        leadership.replicas, leadership.min_insync_replicas = frozenset({1, 2}), 2
+
+        def try_later(shard, now):
+            shard.rings_at = now + 20
+            return Outcome((NewRecord(b"k", b"v"),))
+
+        def asked(shard, ticket, now):
+            return try_later(shard, now) + shard.read(ticket, b"k")
+
+        shard = shard_of(coordinator)
+        coordinator.tell(0, try_later)
+        await until(lambda: len(shard.rung) == 1)
+        with pytest.raises(Rejected):
+            coordinator.ask_partition(0, asked)
+        await until(lambda: len(shard.rung) == 2)

@@ -1,0 +1,46 @@
+"""Answers kept by the words they were asked in."""
+
+from headrace.broker.context import Context
+from headrace.broker.response_cache import KnownAnswers
+from headrace.wire.api import ApiKey
+
+
+def a_context(listener="PLAINTEXT", api_key=ApiKey.METADATA, api_version=12):
+    return Context(int(api_key), api_version, 1, "client", listener, "127.0.0.1")
+
+
+def words(context, body=b"topics"):
+    return KnownAnswers.question(context, memoryview(body))
+
+
+def test_the_same_words_get_the_same_answer_with_their_own_correlation_id():
+    known = KnownAnswers()
+    question = words(a_context())
+    assert known.find(question, 1, 5) is None
+    known.keep(question, bytearray(b"size\0\0\0\5answer"))
+    assert known.find(question, 1, -2) == b"size\xff\xff\xff\xfeanswer"
+
+
+def test_a_change_of_the_cluster_forgets_all_answers():
+    known = KnownAnswers()
+    question = words(a_context())
+    known.find(question, 1, 5)
+    known.keep(question, bytearray(b"sizecorranswer"))
+    assert known.find(question, 2, 5) is None
+    assert known.find(question, 1, 5) is None
+
+
+def test_version_listener_and_body_belong_to_the_words():
+    different = {
+        words(a_context()),
+        words(a_context(listener="EXTERNAL")),
+        words(a_context(api_version=11)),
+        words(a_context(), b"others"),
+        words(a_context(api_key=ApiKey.API_VERSIONS)),
+    }
+    assert len(different) == 5
+
+
+def test_only_small_questions_of_some_apis_are_kept():
+    assert words(a_context(api_key=ApiKey.LIST_OFFSETS)) is None
+    assert words(a_context(), bytes(10_000)) is None

@@ -1,0 +1,91 @@
+"""Leader epochs: where a reign ended, asked by replicas and consumers that may have to go back."""
+
+import pytest
+
+from headrace.core.leader_epochs import UNDEFINED, EpochEnd, EpochHistory, Reign
+
+
+def a_history(*reigns: tuple[int, int]) -> EpochHistory:
+    return EpochHistory(Reign(*reign) for reign in reigns)
+
+
+def test_the_current_reign_ends_where_the_log_ends():
+    assert a_history((0, 0), (2, 10)).end_of(2, 17) == EpochEnd(2, 17)
+
+
+def test_a_past_reign_ends_where_the_next_began():
+    assert a_history((0, 0), (2, 10), (5, 20)).end_of(2, 30) == EpochEnd(2, 20)
+
+
+def test_an_epoch_that_never_wrote_is_answered_with_the_one_below_it():
+    assert a_history((0, 0), (2, 10), (5, 20)).end_of(3, 30) == EpochEnd(2, 20)
+
+
+def test_an_epoch_below_all_known_ends_where_the_first_known_begins():
+    assert a_history((2, 10), (5, 20)).end_of(1, 30) == EpochEnd(1, 10)
+
+
+@pytest.mark.parametrize("asked", [-1, 6])
+def test_no_epoch_and_one_above_all_known_are_undefined(asked):
+    assert a_history((2, 10), (5, 20)).end_of(asked, 30) == UNDEFINED
+
+
+def test_an_empty_history_knows_nothing():
+    history = EpochHistory()
+    assert history.latest == -1
+    assert history.end_of(0, 5) == UNDEFINED
+    assert history.epoch_at(3) == -1
+
+
+def test_a_reign_is_noted_once():
+    history = a_history((1, 10))
+    assert not history.assign(1, 12)
+    assert history.reigns == [(1, 10)]
+
+
+def test_a_later_note_removes_what_contradicts_it():
+    history = a_history((1, 10), (2, 20), (3, 30))
+    assert history.assign(4, 20)
+    assert history.reigns == [(1, 10), (4, 20)]
+    assert history.assign(2, 25)
+    assert history.reigns == [(1, 10), (2, 25)]
+    assert history.latest == 2
+
+
+def test_the_epoch_of_an_offset_is_that_of_the_reign_around_it():
+    history = a_history((1, 10), (4, 20))
+    assert [history.epoch_at(offset) for offset in (9, 10, 19, 20, 99)] == [-1, 1, 1, 4, 4]
+
+
+def test_the_epoch_before_is_the_nearest_known_one():
+    history = a_history((1, 10), (4, 20))
+    assert [history.previous(epoch) for epoch in (1, 2, 4, 9)] == [-1, 1, 1, 4]
+
+
+def test_cutting_the_end_forgets_reigns_that_began_there():
+    history = a_history((1, 10), (4, 20), (5, 30))
+    assert history.truncate_end(20)
+    assert history.reigns == [(1, 10)]
+    assert history.latest == 1
+    assert not history.truncate_end(11)
+
+
+def test_cutting_the_start_keeps_the_reign_around_it():
+    history = a_history((1, 10), (4, 20), (5, 30))
+    assert history.truncate_start(25)
+    assert history.reigns == [(4, 25), (5, 30)]
+    assert not history.truncate_start(25)
+    assert not history.truncate_start(3)
+
+
+def test_cutting_everything_leaves_the_last_epoch_known():
+    history = a_history((1, 10), (4, 20))
+    assert history.truncate_start(50)
+    assert history.reigns == [(4, 50)]
+    assert history.end_of(4, 50) == EpochEnd(4, 50)
+
+
+def test_clearing_forgets_all():
+    history = a_history((1, 10))
+    history.clear()
+    assert (history.reigns, history.latest) == ([], -1)

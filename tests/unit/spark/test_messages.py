@@ -1,0 +1,21 @@
+"""How much of a batch's rows may travel to the driver in commit messages."""
+
+import pytest
+
+from headrace.spark.exactly_once import message_size_max
+from headrace.spark.options import parse_sink
+
+OPTIONS = parse_sink({"kafka.bootstrap.servers": "127.0.0.1:9092", "delivery": "exactly-once"})
+
+
+@pytest.mark.parametrize("task_count", [1, 4, 40, 1_000, 100_000])
+def test_the_messages_of_a_batch_are_bounded_however_many_tasks_it_has(task_count):
+    sizes = [message_size_max(OPTIONS, task) for task in range(task_count)]
+
+    assert max(sizes) == OPTIONS.message_size_max == 32 << 20
+    assert sum(sizes) < 8 * OPTIONS.message_size_max
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_few_tasks_are_not_held_back():
+    assert {message_size_max(OPTIONS, task) for task in range(4)} == {OPTIONS.message_size_max}

@@ -1,0 +1,109 @@
+"""Avro schemas by number, from a folder and from a registry that answers over HTTP."""
+
+import base64
+import http.server
+import json
+import threading
+
+import pytest
+
+from headrace.spark.avro import Node
+from headrace.spark.failures import BadOption, PipelineError
+from headrace.spark.schemas import KnownSchemas, SchemaFolder, SchemaRegistry, schema_source
+
+RECORD = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]})
+
+
+class Registry(http.server.BaseHTTPRequestHandler):
+    answers = {
+        "/base/schemas/ids/7": (200, {"schema": RECORD}),
+        "/base/schemas/ids/8": (200, {"schema": "message M {}", "schemaType": "PROTOBUF"}),
+        "/base/schemas/ids/9": (500, {"message": "broken"}),
+        "/base/subjects/clicks-value/versions/latest": (200, {"id": 7, "schema": RECORD}),
+    }
+    seen: list = []
+
+    def do_GET(self):
+        Registry.seen.append((self.path, self.headers.get("Authorization")))
+        status, body = self.answers.get(self.path, (404, {"error_code": 40403}))
+        raw = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *words):
+        """Quiet."""
+
+
+@pytest.fixture
+def address():
+    Registry.seen = []
+    server = http.server.HTTPServer(("127.0.0.1", 0), Registry)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}/base"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_registry_is_asked_once_for_each_number(address):
+    known = KnownSchemas(SchemaRegistry(f"http://{address}/"))
+
+    assert known.get(7) is known.get(7)
+    assert known.get(404) == known.get(404) == "there is no schema 404"
+    assert KnownSchemas(SchemaRegistry(f"http://{address}")).get(7) is known.get(7)
+    assert [path for path, _ in Registry.seen] == ["/base/schemas/ids/7", "/base/schemas/ids/404"]
+
+
+def test_name_and_password_of_the_address_are_sent(address):
+    SchemaRegistry(f"http://ann:p%40ss@{address}").text(7)
+
+    assert Registry.seen[0][1] == "Basic " + base64.b64encode(b"ann:p@ss").decode()
+
+
+def test_the_columns_come_from_the_topics_latest_schema(address):
+    registry = SchemaRegistry(f"http://{address}")
+
+    assert registry.newest(("clicks",)) == RECORD
+    with pytest.raises(BadOption, match="no subject views-value"):
+        registry.newest(("views",))
+    with pytest.raises(BadOption, match="give value.schema"):
+        registry.newest(("clicks", "views"))
+
+
+@pytest.mark.parametrize(("number", "reason"), [(8, "PROTOBUF"), (9, "HTTP 500")])
+def test_a_registry_in_trouble_stops_the_query_and_makes_no_record_bad(address, number, reason):
+    with pytest.raises(PipelineError, match=reason):
+        SchemaRegistry(f"http://{address}").text(number)
+
+
+def test_a_registry_that_is_not_there_is_named():
+    with pytest.raises(PipelineError, match="127.0.0.1:1"):
+        SchemaRegistry("http://127.0.0.1:1").text(7)
+
+
+def test_a_folder_is_looked_at_again_for_a_number_that_was_missing(tmp_path):
+    folder = SchemaFolder(str(tmp_path))
+    assert KnownSchemas(folder).get(3) == "there is no schema 3"
+
+    (tmp_path / "3.avsc").write_text(RECORD)
+    (tmp_path / "12.json").write_text('"string"')
+
+    assert isinstance(KnownSchemas(folder).get(3), Node)
+    assert folder.newest(()) == '"string"'
+
+
+@pytest.mark.parametrize(
+    ("folder", "registry", "reason"),
+    [("nowhere", "", "is no folder"), ("", "ftp://x", "must be like http"), ("a", "b", "not both")],
+)
+def test_a_wrong_place_is_refused_by_the_options_name(folder, registry, reason):
+    with pytest.raises(BadOption, match=reason):
+        schema_source(folder, registry)
+
+
+def test_an_empty_folder_has_no_newest(tmp_path):
+    with pytest.raises(BadOption, match="no file like 7.avsc"):
+        SchemaFolder(str(tmp_path)).newest(())

@@ -1,0 +1,88 @@
+"""Planning a batch of a stream: brokers that are away for a moment, checkpoints that do not fit."""
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import BinaryType, StructType
+
+from headrace.model.errors import ErrorCode
+from headrace.model.ids import TopicPartition
+from headrace.spark import stream
+from headrace.spark.cluster import NO_TOPIC_ID, Cluster, TopicPicture
+from headrace.spark.failures import DataLost, Disconnected, PipelineError
+from headrace.spark.offsets import Range
+from headrace.spark.options import parse_source
+from headrace.spark.stream import StreamOffset, StreamReader, parse_offset
+
+OPTIONS = parse_source(
+    {
+        "kafka.bootstrap.servers": "127.0.0.1:9092",
+        "subscribe": "t",
+        "kafka.retry.backoff.ms": "1",
+    },
+    streaming=True,
+)
+
+
+class Restarting(Cluster):
+    """A cluster of one topic whose only broker hangs up when it is first asked for topics."""
+
+    def __init__(self):
+        super().__init__(OPTIONS.client)
+        self.asked = 0
+
+    def topics(self, names=None, *, create=False):
+        self.asked += 1
+        if self.asked == 1:
+            raise Disconnected("it closed the connection")
+        return {"t": TopicPicture(NO_TOPIC_ID, {0: 1, 1: 1}, ErrorCode.NONE)}
+
+    def list_offsets(self, wanted, *, read_committed, patient=True):
+        return dict.fromkeys(wanted, 0)
+
+    def commit_offsets(self, group, offsets):
+        """Nobody is told: there is no broker."""
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    made = Restarting()
+    monkeypatch.setattr(stream, "shared_cluster", lambda settings: made)
+    return made
+
+
+def test_a_broker_that_restarts_while_new_partitions_are_planned_does_not_stop_the_query(cluster):
+    reader = StreamReader(OPTIONS, StructType().add("value", BinaryType()))
+    old, new = TopicPartition("t", 0), TopicPartition("t", 1)
+
+    planned = reader.partitions(
+        StreamOffset({old: 5}).to_json(), StreamOffset({old: 7, new: 3}).to_json()
+    )
+
+    assert sorted(part.range for part in planned) == [Range(old, 5, 7), Range(new, 0, 3)]
+    assert cluster.asked == 2
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"t": {"0": "12"}},
+        {"t": {"zero": 12}},
+        {"t": {"0": None}},
+        {"t": 12},
+        [12],
+        {"t": {"0": 12}, "#headrace": 5},
+        {"t": {"0": 12}, "#headrace": {"ids": {"t": "no id"}}},
+    ],
+)
+def test_a_checkpoint_that_was_edited_wrongly_is_refused_with_what_should_stand_there(edited):
+    with pytest.raises(PipelineError, match="the checkpoint must hold offsets like"):
+        parse_offset(edited)
+
+
+def test_a_topic_that_the_options_name_no_more_is_not_called_deleted(cluster, monkeypatch):
+    monkeypatch.setattr(stream, "LOSS_CONFIRMED_AFTER_S", 0)
+    reader = StreamReader(OPTIONS, StructType().add("value", BinaryType()))
+    stood = StreamOffset({TopicPartition("t", 0): 0, TopicPartition("other", 0): 7})
+
+    with pytest.raises(DataLost, match="7 of other-0, which its options .* do not name any more"):
+        reader.latestOffset(stood.to_json(), ReadAllAvailable())

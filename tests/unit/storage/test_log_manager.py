@@ -1,0 +1,486 @@
+"""Several folders, their owners, their checkpoints, and disks that fail."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from headrace.model.errors import ConfigError, ErrorCode, Rejected
+from headrace.model.ids import TopicId, TopicPartition
+from headrace.storage import checkpoint
+from headrace.storage.background import Background
+from headrace.storage.log_manager import Logs
+from tests.fakes.logs import NOW, ORDERS, ORDERS_ID, Disk, append, batch, fill, read_all, settings
+
+
+@pytest.fixture
+def disk(tmp_path):
+    disk = Disk(tmp_path / "a", tmp_path / "b")
+    yield disk
+    disk.crash()
+
+
+def partitions(topic, count):
+    return [TopicPartition(topic, i) for i in range(count)]
+
+
+# -- whose folder ------------------------------------------------------------------------
+
+
+def test_a_new_folder_gets_an_owner(disk):
+    properties = [checkpoint.read_properties(path / "meta.properties") for path in disk.paths]
+    assert [each["version"] for each in properties] == ["1", "1"]
+    assert {each["cluster.id"] for each in properties} == {disk.logs.cluster_id}
+    assert len({each["directory.id"] for each in properties}) == 2
+    assert {each["node.id"] for each in properties} == {"1"}
+
+
+def test_the_owner_is_known_again(disk):
+    cluster_id = disk.logs.cluster_id
+    ids = [each.directory_id for each in disk.logs.directories]
+    disk.stop()
+    disk.start()
+    assert disk.logs.cluster_id == cluster_id
+    assert [each.directory_id for each in disk.logs.directories] == ids
+
+
+def test_a_folder_of_zookeeper_times_is_ours_too(tmp_path):
+    (tmp_path / "meta.properties").write_text(
+        "#\n#Sun Nov 15 22:08:16 UTC 2020\nversion=0\nbroker.id=1\ncluster.id=abc\n"
+    )
+    disk = Disk(tmp_path)
+    assert disk.logs.cluster_id == "abc"
+    assert disk.logs.directories[0].directory_id
+    disk.stop()
+    assert checkpoint.read_properties(tmp_path / "meta.properties")["broker.id"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("node.id=7", "belongs to node 7"),
+        ("cluster.id=other", "belongs to cluster other"),
+        ("version=2", "version 2"),
+    ],
+)
+def test_a_folder_of_somebody_else_is_refused(tmp_path, line, message):
+    (tmp_path / "meta.properties").write_text(f"version=1\n{line}\n")
+    with pytest.raises(ConfigError, match=message):
+        Disk(tmp_path, cluster_id="mine")
+
+
+def test_a_second_broker_in_the_same_process_is_refused(disk):
+    with pytest.raises(ConfigError, match=str(disk.paths[0])):
+        Disk(*disk.paths)
+    # and the refusal has not loosened the first one's lock
+    with pytest.raises(ConfigError):
+        Disk(*disk.paths)
+    assert lock_is_held(disk.paths[0])
+
+
+def test_a_second_process_is_refused(disk):
+    assert lock_is_held(disk.paths[0])
+    disk.stop()
+    assert not lock_is_held(disk.paths[0])
+    disk.start()
+
+
+def lock_is_held(path):
+    script = (
+        "import fcntl, sys\n"
+        "file = open(sys.argv[1], 'r+')\n"
+        "try: fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+        "except OSError: sys.exit(3)\n"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", script, str(path / ".lock")], check=False)
+    assert done.returncode in (0, 3)
+    return done.returncode == 3
+
+
+# -- partitions --------------------------------------------------------------------------
+
+
+def test_a_new_partition_goes_to_the_folder_with_the_fewest(disk):
+    for name in partitions("orders", 5):
+        disk.logs.create(name, ORDERS_ID, settings())
+    counts = [len(list(path.glob("orders-*"))) for path in disk.paths]
+    assert sorted(counts) == [2, 3]
+
+
+def test_all_partitions_come_back(disk):
+    for name in partitions("orders", 4):
+        append(disk.log(name), batch(str(name).encode()))
+    for clean in (True, False):
+        disk.restarted(clean=clean)
+        for name in partitions("orders", 4):
+            log = disk.logs.get(name)
+            assert read_all(log) == [(0, str(name).encode())]
+            assert log.topic_id == ORDERS_ID
+
+
+def test_topic_names_may_end_like_a_partition(disk):
+    names = [TopicPartition("a-1", 0), TopicPartition("a", 10), TopicPartition("a.b_c-", 3)]
+    for name in names:
+        disk.log(name)
+    disk.stop()
+    disk.start()
+    assert sorted(str(log.topic_partition) for log in disk.logs) == ["a-1-0", "a-10", "a.b_c--3"]
+
+
+def test_what_is_no_partition_is_left_alone(disk, caplog):
+    disk.stop()
+    strange = ("my-future", "my-delete", "x-1.ab-stray", f"x.{'ab' * 16}-future")
+    for name in ("lost+found", "notes", "__cluster_metadata-0", "x-1y", *strange):
+        (disk.paths[0] / name).mkdir()
+    (disk.paths[0] / "headrace.sqlite").write_bytes(b"ours")
+    disk.start()
+    assert len(disk.logs) == 0
+    disk.worker.run()
+    assert (disk.paths[0] / "lost+found").exists()
+    assert all((disk.paths[0] / name).exists() for name in strange)
+    assert "notes is no partition" in caplog.text
+    assert "my-future is no partition" in caplog.text
+    assert "__cluster_metadata" not in caplog.text
+
+
+def test_deletions_that_a_stop_interrupted_are_finished(disk):
+    log = disk.log()
+    append(log, batch(b"a"))
+    disk.logs.delete(ORDERS)
+    disk.crash()
+    stray = disk.paths[0] / f"gone.long.ago-3.{'ab' * 16}-stray"
+    stray.mkdir()
+    assert log.folder.exists()
+    disk.start()
+    assert len(disk.logs) == 0
+    disk.worker.run()
+    assert not log.folder.exists() and not stray.exists()
+
+
+def test_a_topic_made_anew_does_not_inherit_offsets(disk):
+    log = disk.log()
+    fill(log, [b"a"] * 10)
+    log.move_start_to(5)
+    disk.logs.checkpoint({ORDERS: 10})
+    disk.logs.delete(ORDERS)
+    log = disk.log()
+    assert (log.log_start, log.log_end, disk.logs.high_watermark(ORDERS)) == (0, 0, 0)
+    disk.logs.checkpoint()
+    log = disk.restarted(clean=False)
+    assert (log.log_start, log.log_end) == (0, 0)
+
+
+def test_a_topic_made_anew_does_not_inherit_a_log_start_by_a_crash(disk):
+    fill(disk.log(), [b"1", b"2", b"3"])
+    disk.log().move_start_to(3)
+    disk.logs.checkpoint()
+    disk.logs.delete(ORDERS)
+    fill(disk.log(), [b"of the new topic"])
+    again = disk.restarted(clean=False)
+    assert read_all(again) == [(0, b"of the new topic")]
+
+
+def test_a_topic_deleted_on_a_full_disk_does_not_come_back(disk, monkeypatch):
+    log = disk.log()
+    fill(log, [b"1", b"2", b"3"])
+    log.move_start_to(2)
+    disk.logs.checkpoint()
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_offsets", full)
+        disk.logs.delete(ORDERS)
+        assert log.closed
+    fill(disk.log(), [b"of the new topic"])
+    again = disk.restarted(clean=False)
+    assert read_all(again) == [(0, b"of the new topic")]
+    disk.logs.delete(ORDERS)
+    disk.crash()
+    disk.start()
+    assert len(disk.logs) == 0
+
+
+def test_a_checkpoint_that_comes_late_does_not_bring_back_what_was_forgotten(disk):
+    fill(disk.log(), [b"1", b"2", b"3"])
+    disk.log().move_start_to(3)
+    disk.logs.note_offsets(disk.log(), None)
+    disk.logs.checkpoint_noted()  # not written yet: the worker is busy
+    late = disk.worker.jobs.pop()[1]
+    disk.logs.checkpoint()
+    disk.logs.delete(ORDERS)
+    fill(disk.log(), [b"of the new topic"])
+    late()
+    again = disk.restarted(clean=False)
+    assert read_all(again) == [(0, b"of the new topic")]
+
+
+def test_a_partition_in_two_folders_is_refused_by_name(disk):
+    disk.log()
+    disk.stop()
+    for path in disk.paths:
+        (path / "orders-0").mkdir(exist_ok=True)
+    with pytest.raises(ConfigError, match="orders-0 lies in both"):
+        disk.start()
+
+
+def test_open_files_are_bounded(tmp_path):
+    disk = Disk(tmp_path / "data", open_files_max=16)
+    before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
+    for name in partitions("many", 60):
+        append(disk.log(name), batch(b"x"))
+    if before:
+        assert len(os.listdir("/proc/self/fd")) - before <= 16
+    for name in partitions("many", 60):
+        assert read_all(disk.logs.get(name)) == [(0, b"x")]
+        append(disk.logs.get(name), batch(b"y"))
+    disk.crash()
+
+
+# -- checkpoints -------------------------------------------------------------------------
+
+
+def test_checkpoints_have_kafkas_names_and_form(disk):
+    for name in partitions("orders", 2):
+        fill(disk.log(name), [b"a"] * 3)
+    disk.log(TopicPartition("orders", 1)).move_start_to(2)
+    disk.log().flush_now()
+    disk.logs.checkpoint(dict.fromkeys(partitions("orders", 2), 3))
+    first, second = (disk.log(name).directory.path for name in partitions("orders", 2))
+    assert (first / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 0 3\n"
+    assert (second / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 1 0\n"
+    assert (first / "replication-offset-checkpoint").read_text() == "0\n1\norders 0 3\n"
+    assert (first / "log-start-offset-checkpoint").read_text() == "0\n0\n"
+    assert (second / "log-start-offset-checkpoint").read_text() == "0\n1\norders 1 2\n"
+
+
+def test_high_watermarks_survive_a_restart_within_the_log(disk):
+    fill(disk.log(), [b"a"] * 5)
+    disk.logs.checkpoint({ORDERS: 4})
+    disk.restarted(clean=False)
+    assert disk.logs.high_watermark(ORDERS) == 4
+    disk.log().truncate_to(2)
+    assert disk.logs.high_watermark(ORDERS) == 2
+
+
+def test_a_damaged_checkpoint_costs_time_and_no_data(disk, caplog):
+    fill(disk.log(), [b"a"] * 5)
+    disk.stop()
+    (disk.paths[0] / checkpoint.CLEAN_SHUTDOWN).unlink()
+    for name in (checkpoint.RECOVERY_POINTS, checkpoint.HIGH_WATERMARKS, checkpoint.LOG_STARTS):
+        (disk.paths[0] / name).write_text("0\n5\norders 0\n")
+    disk.start()
+    assert len(read_all(disk.log())) == 5
+    assert "is ignored and written anew" in caplog.text
+
+
+def test_the_mark_of_a_clean_stop_is_gone_while_running(disk):
+    disk.stop()
+    marks = [path / checkpoint.CLEAN_SHUTDOWN for path in disk.paths]
+    assert all(mark.exists() for mark in marks)
+    disk.start()
+    assert not any(mark.exists() for mark in marks)
+    disk.crash()
+    disk.start()
+    assert not any(directory.clean_start for directory in disk.logs.directories)
+
+
+def test_the_broker_epoch_of_the_clean_stop_is_told(disk):
+    disk.logs.close_clean(broker_epoch=42)
+    disk.start()
+    assert disk.logs.directories[0].last_broker_epoch == 42
+
+
+def test_many_changed_logs_are_stopped_with_one_sync(disk, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "sync", lambda: synced.append(True))
+    for name in partitions("many", 40):
+        append(disk.log(name), batch(b"x"))
+    disk.stop()
+    assert synced == [True]
+    disk.start()
+    assert all(read_all(disk.logs.get(name)) == [(0, b"x")] for name in partitions("many", 40))
+    assert all(log.recovery_point == 1 for log in disk.logs)
+
+
+def test_a_full_disk_is_complained_of_once_in_a_while(disk, caplog):
+    directory = disk.logs.directories[0]
+    for _ in range(100):
+        assert not directory.failed(OSError(errno.ENOSPC, "No space left on device"))
+    assert caplog.text.count("No space left") == 1
+    assert "make room" in caplog.text
+    assert directory.offline is None
+
+
+# -- disks that fail ---------------------------------------------------------------------
+
+
+def test_many_segments_that_wait_for_their_fsync_are_stopped_with_one_sync(disk, monkeypatch):
+    disk.config = settings(segment_bytes=100)
+    fill(disk.log(), [b"as large as a segment"] * 50)
+    disk.worker.jobs.clear()
+    synced = []
+    monkeypatch.setattr(os, "sync", lambda: synced.append(1))
+    log = disk.restarted()
+    assert synced == [1]
+    assert (log.recovery_point, log.log_end) == (50, 50)
+
+
+def test_a_folder_that_fails_goes_offline_alone(disk, monkeypatch):
+    names = partitions("orders", 2)
+    for name in names:
+        append(disk.log(name), batch(b"x"))
+    told = []
+    disk.logs.on_offline = told.append
+    broken = disk.log(names[0])
+    broken.directory.take_offline("tested")
+    assert told == [broken.directory]
+    assert (broken.offline, disk.log(names[1]).offline) == ("tested", None)
+    append(disk.log(names[1]), batch(b"y"))
+    for i in range(2, 5):
+        made = disk.logs.create(TopicPartition("orders", i), ORDERS_ID, settings())
+        assert made.directory is disk.log(names[1]).directory
+    disk.stop()
+    assert not (broken.directory.path / checkpoint.CLEAN_SHUTDOWN).exists()
+    disk.start()
+
+
+def test_a_bug_in_what_a_stop_still_has_to_do_leaves_no_clean_mark(tmp_path):
+    logs = Logs([tmp_path], node_id=1, config_of=lambda topic: settings())
+    logs.open_all(NOW)
+    met = []
+    logs.on_bug = met.append
+    logs.directories[0].later(0, lambda: 1 / 0)
+    logs.close_clean()
+    assert len(met) == 1
+    assert not (tmp_path / checkpoint.CLEAN_SHUTDOWN).exists()
+
+
+def test_without_any_folder_left_nothing_is_made(disk):
+    for directory in disk.logs.directories:
+        directory.take_offline("tested")
+    with pytest.raises(Rejected) as caught:
+        disk.logs.create(ORDERS, ORDERS_ID, settings())
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_folder_that_cannot_be_used_at_the_start_is_left_out(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    disk = Disk(tmp_path / "file", tmp_path / "good")
+    assert [each.offline is None for each in disk.logs.directories] == [False, True]
+    append(disk.log(), batch(b"a"))
+    disk.crash()
+    with pytest.raises(ConfigError, match="none of log.dirs can be used"):
+        Disk(tmp_path / "file", tmp_path / "file" / "below")
+
+
+def test_the_only_folder_must_be_of_use(tmp_path, caplog):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ConfigError, match="file cannot be used: File exists; "):
+        Disk(tmp_path / "file")
+    assert not caplog.records, "there are no others that stay"
+
+
+def test_an_unreadable_partition_stays_offline_and_the_others_open(disk, monkeypatch):
+    names = partitions("orders", 2)
+    for name in names:
+        append(disk.log(name), batch(b"x"))
+    broken = disk.log(names[0]).folder
+    disk.stop()
+    real_scandir = os.scandir
+
+    def scandir(path):
+        if str(path) == str(broken):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real_scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    disk.start()
+    assert disk.logs.get(names[0]) is None
+    assert "Permission denied" in disk.logs.failed[names[0]]
+    assert read_all(disk.logs.get(names[1])) == [(0, b"x")]
+    with pytest.raises(Rejected) as caught:
+        disk.logs.create(names[0], TopicId(bytes(16)), settings())
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_an_input_output_error_at_the_start_takes_the_folder_offline(disk, monkeypatch):
+    append(disk.log(), batch(b"x"))
+    folder = disk.log().folder
+    disk.stop()
+    real_scandir = os.scandir
+
+    def scandir(path):
+        if str(path) == str(folder):
+            raise OSError(errno.EIO, "Input/output error")
+        return real_scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    disk.start()
+    assert [each.offline is None for each in disk.logs.directories].count(False) == 1
+
+
+def test_a_stop_on_a_full_disk_ends_without_the_mark(disk, monkeypatch, caplog):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    append(disk.log(), batch(b"a"))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_clean_shutdown", full)
+        disk.stop()
+    assert "No space left on device" in caplog.text
+    assert not any(folder.joinpath(".kafka_cleanshutdown").exists() for folder in disk.paths)
+    disk.start()
+    assert read_all(disk.log()) == [(0, b"a")]
+
+
+def test_whatever_meets_a_stop_the_folders_are_free_for_the_next_start(disk, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(disk.logs, "checkpoint", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            disk.stop()
+    disk.start()
+
+
+def test_a_bug_in_a_job_is_told_and_the_jobs_behind_it_run(tmp_path):
+    logs = Logs([tmp_path], node_id=1, config_of=lambda topic: settings())
+    logs.open_all(NOW)
+    bugs, done = [], threading.Event()
+    logs.on_bug = bugs.append
+    directory = logs.directories[0]
+    directory.later(0, lambda: 1 / 0)
+    directory.later(0, done.set)
+    assert done.wait(10)
+    assert [type(bug) for bug in bugs] == [ZeroDivisionError]
+    logs.abandon()
+
+
+def test_a_worker_that_cannot_be_started_is_tried_again_with_the_next_job(monkeypatch, caplog):
+    done = threading.Event()
+    background = Background(lambda error: None)
+
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        background.later(0, done.set)
+    assert not done.is_set() and "can't start new thread" in caplog.text
+    background.later(0, lambda: None)
+    assert done.wait(10)
+    background.close()
+
+
+def test_a_worker_of_our_own_runs_jobs_and_ends(tmp_path):
+    logs = Logs([tmp_path / "data"], node_id=1, config_of=lambda topic: settings())
+    logs.open_all(NOW)
+    log = logs.create(ORDERS, ORDERS_ID, settings(file_delete_delay_ms=0))
+    append(log, batch(b"a"))
+    log.roll(NOW)
+    logs.delete(ORDERS)
+    logs.close_clean()
+    assert not log.folder.exists()

@@ -1,0 +1,750 @@
+"""A log moves to another folder while it grows, shrinks and is flushed; no clock is involved."""
+
+import asyncio
+import errno
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
+from headrace.storage import checkpoint, log_move
+from headrace.storage import log as log_module
+from headrace.storage.log import Log
+from headrace.storage.log_move import Relocation
+from tests.fakes.logs import (
+    NOW,
+    ORDERS,
+    ORDERS_ID,
+    Disk,
+    append,
+    batch,
+    fill,
+    marker,
+    read_all,
+    settings,
+)
+
+BIG = 300_000
+
+
+@pytest.fixture
+def disk(tmp_path):
+    disk = Disk(tmp_path / "a", tmp_path / "b", config=settings(segment_bytes=1 << 20))
+    yield disk
+    disk.crash()
+
+
+def other(disk, log):
+    return next(each for each in disk.logs.directories if each is not log.directory)
+
+
+def move(disk, log):
+    asyncio.run(Relocation(log, other(disk, log)).run())
+
+
+def copies(disk):
+    return [path for folder in disk.paths for path in folder.glob("*-future")]
+
+
+@pytest.fixture
+def between(monkeypatch):
+    """Things that happen to the log while a thread is at work, one list entry per thread."""
+    happenings = []
+
+    async def to_thread(work, *arguments):
+        done = work(*arguments)
+        if happenings:
+            happenings.pop(0)()
+        return done
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    return happenings
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """How long each file was when it was fsynced last, by its path then."""
+    sizes = {}
+    real_fsync = os.fsync
+
+    def fsync(fd):
+        number = fd if isinstance(fd, int) else fd.fileno()
+        path = Path(os.readlink(f"/proc/self/fd/{number}"))
+        sizes[path] = os.fstat(number).st_size
+        real_fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return sizes
+
+
+def test_a_log_moves_with_all_its_files_and_goes_on(disk):
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 4)
+    append(log, batch(b"a", producer_id=7, transactional=True), leader_epoch=LeaderEpoch(3))
+    append(log, marker(commit=False, producer_id=7), leader_epoch=LeaderEpoch(3))
+    append(log, batch(b"b", producer_id=8))
+    log.move_start_to(Offset(1))
+    before, source = read_all(log), log.folder
+    bases, names = list(log.segment_bases), {path.name for path in source.iterdir()}
+    target = other(disk, log)
+    move(disk, log)
+    assert log.folder == target.path / "orders-0" and log.directory is target
+    assert {path.name for path in log.folder.iterdir()} == names
+    assert list(log.segment_bases) == bases, "a move makes no segments"
+    assert not source.exists() and not copies(disk)
+    assert read_all(log) == before
+    assert append(log, batch(b"b", producer_id=8)).first_of_duplicate
+    append(log, batch(b"c", producer_id=8, base_sequence=1))
+    expected = [*before, (log.log_end - 1, b"c")]
+    for clean in (False, True):
+        log = disk.restarted(clean=clean)
+        assert log.folder == target.path / "orders-0"
+        assert read_all(log) == expected
+        assert log.aborted_transactions(Offset(0), log.log_end) == [(7, 4)]
+        assert log.history.latest == 3
+        assert append(log, batch(b"c", producer_id=8, base_sequence=1)).first_of_duplicate
+
+
+def test_a_move_ends_although_appends_never_pause(disk, between):
+    """A round of the thread always finds as much as before, and so does every turn of the loop."""
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 20)
+    turns = []
+
+    def grow():
+        turns.append(log.log_end)
+        assert len(turns) < 500, "the end does not come nearer"
+        fill(log, [bytes(BIG)] * 20)
+        between.append(grow)
+
+    between.append(grow)
+
+    async def run():
+        moving = asyncio.ensure_future(Relocation(log, other(disk, log)).run())
+        while not moving.done():
+            fill(log, [bytes(BIG)] * 5)
+            await asyncio.sleep(0)
+        await moving
+
+    asyncio.run(run())
+    assert len(turns) > log_move.VAIN_ROUNDS_MAX
+    assert read_all(log) == [(n, bytes(BIG)) for n in range(log.log_end)]
+    assert disk.restarted(clean=False).log_end == log.log_end
+
+
+def test_a_target_that_falls_behind_is_not_waited_for_round_after_round(disk, between):
+    """Each round of the thread finds twice as much as the one before."""
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 5)
+    rounds = []
+
+    def grow():
+        rounds.append(log.log_end)
+        if len(rounds) < 12:
+            fill(log, [bytes(BIG)] * min(5 << len(rounds), 400))
+            between.append(grow)
+
+    between.append(grow)
+    relocating = Relocation(log, other(disk, log))
+    asyncio.run(relocating._copy_until_little_is_missing())
+    assert len(rounds) == 1 + log_move.VAIN_ROUNDS_MAX
+
+
+def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 3)
+    between += [partial(fill, log, [bytes(BIG)] * count) for count in (9, 4, 2, 8)]
+    on_the_loop = []
+    real = Relocation._append
+    in_thread = []
+    real_thread = asyncio.to_thread
+
+    async def to_thread(work, *arguments):
+        in_thread.append(1)
+        try:
+            return await real_thread(work, *arguments)
+        finally:
+            in_thread.pop()
+
+    def noted(self, name, size, **options):
+        before = self.size
+        real(self, name, size, **options)
+        if not in_thread:
+            on_the_loop.append(self.size - before)
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    monkeypatch.setattr(Relocation, "_append", noted)
+    move(disk, log)
+    assert sum(on_the_loop) <= log_move.AT_ONCE_SIZE_MAX
+    assert len(read_all(log)) == log.log_end == 26
+
+
+@pytest.mark.parametrize(("grows_by", "round_count"), [(9, 2), (20, 1)])
+def test_a_copy_goes_to_the_disk_in_pieces_unless_the_load_is_as_fast(
+    disk, between, synced, monkeypatch, grows_by, round_count
+):
+    """What the kernel is to write later, it would hold back the loop for."""
+    monkeypatch.setattr(log_move, "_UNWRITTEN_SIZE_MAX", 2 * BIG)
+    monkeypatch.setattr(log_move, "_PIECE_SIZE", BIG)
+    disk.config = settings(segment_bytes=1 << 30)
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 20)
+    between.append(partial(fill, log, [bytes(BIG)] * grows_by))
+    unwritten = []
+    real = Relocation._append
+
+    def noted(self, name, size, **options):
+        real(self, name, size, **options)
+        if size is not None:
+            unwritten.append(size - synced.get(self.folder / name, 0))
+
+    monkeypatch.setattr(Relocation, "_append", noted)
+    move(disk, log)
+    assert all(size < 3 * BIG for size in unwritten[:round_count])
+    assert (unwritten[1] > 3 * BIG) == (round_count == 1), "another fsync would find as much"
+    assert read_all(log) == [(n, bytes(BIG)) for n in range(log.log_end)]
+
+
+def test_the_recovery_point_is_what_was_fsynced_and_not_more(disk, between, synced):
+    log = disk.log()
+    append(log, batch(b"a"))
+    between.append(lambda: append(log, batch(b"b")))
+    move(disk, log)
+    assert (log.recovery_point, log.log_end) == (1, 2)
+    assert log.directory.recovery_points[ORDERS] == 1
+    sizes = {path.name: size for path, size in synced.items() if "-future" in str(path)}
+    assert sizes[f"{0:020d}.log"] == log.size // 2
+    assert {"leader-epoch-checkpoint", "partition.metadata"} <= set(sizes)
+
+
+def test_what_flush_messages_was_promised_is_fsynced_before_the_switch(disk, synced, monkeypatch):
+    """As under flush.messages=1 and load: somebody always writes and waits for the fsync."""
+    log = disk.log()
+    first_name = f"{0:020d}.log"
+    switches = []
+    real = Log.relocate
+
+    def noted(log, directory, folder, recovery_point):
+        switches.append((log.recovery_point, recovery_point, synced.get(folder / first_name)))
+        real(log, directory, folder, recovery_point)
+
+    monkeypatch.setattr(Log, "relocate", noted)
+
+    async def run():
+        moving = asyncio.ensure_future(Relocation(log, other(disk, log)).run())
+        while not moving.done():
+            end_offset = append(log, batch(b"more")).last_offset + 1
+            await log.flush()
+            assert log.recovery_point >= end_offset
+        await moving
+
+    asyncio.run(run())
+    promised, recovery_point, synced_size = switches[0]
+    assert recovery_point >= promised > 0
+    assert synced_size >= log.segments[0].position_of(Offset(promised)) > 0
+
+
+def test_flushes_that_are_asked_for_together_are_one(disk, synced):
+    log = disk.log()
+    append(log, batch(b"a"))
+    flushes = []
+    begin_flush = Log.begin_flush
+
+    class Counted(Log):
+        __slots__ = ()
+
+        def begin_flush(self):
+            flushes.append(self.log_end)
+            return begin_flush(self)
+
+    log.__class__ = Counted
+
+    async def run():
+        first = asyncio.ensure_future(log.flush())
+        await asyncio.sleep(0)
+        append(log, batch(b"b"))
+        await asyncio.gather(first, *(log.flush() for _ in range(5)))
+
+    asyncio.run(run())
+    assert flushes == [1, 2] and log.recovery_point == 2
+
+
+def test_while_flushes_are_put_off_a_closed_segment_waits_for_its_fsync(disk, synced):
+    log = disk.log()
+    append(log, batch(b"a"))
+    log.put_off_flushes(True)
+    log.roll(NOW)
+    disk.worker.run()
+    assert (log.recovery_point, synced) == (0, {})
+    log.put_off_flushes(False)
+    disk.worker.run()
+    assert log.recovery_point == 1
+
+
+def test_towards_the_end_of_a_move_flushes_are_put_off_and_then_not_any_more(
+    disk, between, monkeypatch
+):
+    log = disk.log()
+    append(log, batch(b"a"))
+    between.append(lambda: (append(log, batch(b"b")), log.roll(NOW), disk.worker.run()))
+    real = Log.relocate
+    are_held = []
+
+    def noted(log, *arguments):
+        are_held.append(log.flush_turn.locked())
+        real(log, *arguments)
+
+    monkeypatch.setattr(Log, "relocate", noted)
+    move(disk, log)
+    assert are_held == [True, False], "by the switch, and not by its second name"
+    assert log.recovery_point == 1
+    append(log, batch(b"c"))
+    log.roll(NOW)
+    disk.worker.run()
+    assert log.recovery_point == 3
+
+
+def test_a_flush_that_the_log_moves_away_under_is_done_again(disk, monkeypatch, synced):
+    log = disk.log()
+    append(log, batch(b"a"))
+    copy = disk.paths[0] / "orders-9"
+    moves = [lambda: log.relocate(log.directory, shutil.copytree(log.folder, copy), Offset(0))]
+    real = log_module.sync_folder
+
+    def sync_folder(folder):
+        if moves:
+            moves.pop()()  # the last of the fsyncs, and nobody vouches for them yet
+        real(folder)
+
+    monkeypatch.setattr(log_module, "sync_folder", sync_folder)
+    asyncio.run(log.flush())
+    assert log.recovery_point == log.log_end == 1
+    assert synced[copy / f"{0:020d}.log"] == log.size
+
+
+def test_a_flush_syncs_the_renames_of_a_move_that_has_not_settled(disk, synced):
+    log = disk.log()
+    append(log, batch(b"a"))
+    log.renamed_in = tuple(disk.logs.directories)
+    log.flush_now()
+    assert set(disk.paths) <= set(synced)
+    move(disk, log)
+    assert log.renamed_in == ()
+
+
+def test_a_disk_that_dies_when_a_log_has_left_it_does_not_take_it_along(disk, monkeypatch):
+    log = disk.log()
+    append(log, batch(b"a"))
+    source, target = log.directory, other(disk, log)
+    real_sync = log_move.sync_folder
+
+    def sync(folder):
+        if folder == str(source.path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real_sync(folder)
+
+    monkeypatch.setattr(log_move, "sync_folder", sync)
+    monkeypatch.setattr(log_module, "sync_folder", sync)
+    relocating = Relocation(log, target)
+    asyncio.run(relocating._catch_up())
+    relocating._switch()
+    append(log, batch(b"b"))
+    log.flush_now()
+    assert log.recovery_point == log.log_end == 2
+    assert source.offline is not None and target.offline is None
+    asyncio.run(relocating._settle())
+    assert log.folder == target.path / "orders-0" and log.folder.exists()
+    assert target.offline is None
+
+
+def test_segments_that_retention_takes_meanwhile_are_not_in_the_copy(disk, between):
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 12)
+    first = list(log.segment_bases)[2]
+
+    def retain():
+        log.update_config(settings(segment_bytes=1 << 20, retention_bytes=2 * BIG))
+        log.apply_retention(log.log_end, NOW)
+
+    between.append(retain)
+    move(disk, log)
+    assert log.first_base_offset >= first
+    kept = {int(path.stem) for path in log.folder.glob("*.log")}
+    assert kept == set(log.segment_bases)
+    assert {int(path.stem) for path in log.folder.glob("*.snapshot")} == set(log.snapshot_offsets)
+    assert [n for n, _ in read_all(log)] == list(range(log.log_start, 12))
+
+
+@pytest.mark.parametrize("threads_before", [0, 1])
+def test_a_segment_that_is_compacted_meanwhile_is_copied_again(
+    disk, between, synced, threads_before
+):
+    log = disk.log()
+    fill(log, [b"a" * BIG, b"b" * BIG, b"c" * BIG, b"d" * BIG])
+    assert len(log.segments) == 2
+
+    def compact():
+        whole = log.folder / f"{0:020d}.log"
+        (log.folder / f"{0:020d}.log.cleaned").write_bytes(whole.read_bytes()[-log_size // 3 :])
+        for kind in ("index", "timeindex"):
+            (log.folder / f"{0:020d}.{kind}.cleaned").write_bytes(b"")
+        log.replace_segments([Offset(0)], Offset(0))
+
+    log_size = log.segments[0].size
+    between += [lambda: None] * threads_before + [compact]
+    move(disk, log)
+    sizes = {path.name: size for path, size in synced.items() if "-future" in str(path)}
+    assert sizes[f"{0:020d}.log"] == log_size // 3, "what was fsynced before counts for nothing"
+    expected = [(2, b"c" * BIG), (3, b"d" * BIG)]
+    assert read_all(log) == expected
+    assert read_all(disk.restarted(clean=False)) == expected
+
+
+def test_a_log_that_is_cut_meanwhile_is_copied_again(disk, between):
+    log = disk.log()
+    fill(log, [b"a", b"b", b"c"])
+
+    def cut():
+        log.truncate_to(Offset(1))
+        append(log, batch(b"other" * 100))  # more than was there before
+
+    between.append(cut)
+    move(disk, log)
+    expected = [(0, b"a"), (1, b"other" * 100)]
+    assert read_all(log) == expected
+    assert read_all(disk.restarted(clean=False)) == expected
+
+
+def test_a_full_target_ends_the_move_and_keeps_no_room(disk, monkeypatch):
+    log = disk.log()
+    append(log, batch(b"a"))
+
+    def full(self, name, size, **options):
+        (self.folder / "half").write_bytes(b"a segment, in part")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Relocation, "_append", full)
+    relocating = Relocation(log, other(disk, log))
+    with pytest.raises(OSError, match="No space"):
+        asyncio.run(relocating.run())
+    relocating.discard()
+    disk.worker.run()
+    assert list(relocating.target.path.glob("orders-0*")) == []
+    append(log, batch(b"b"))
+    assert read_all(disk.log()) == [(0, b"a"), (1, b"b")]
+
+
+@pytest.mark.parametrize("end", ["deleted", "source offline", "target offline", "file gone"])
+def test_a_move_of_what_cannot_be_moved_ends(disk, between, end):
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 6)
+    target = other(disk, log)
+
+    def happen():
+        if end == "deleted":
+            disk.logs.delete(ORDERS)
+        elif end == "file gone":
+            (log.folder / f"{0:020d}.log").unlink()
+            fill(log, [bytes(BIG)])
+            relocating._whole.clear()
+        else:
+            (log.directory if end == "source offline" else target).take_offline("it broke")
+
+    between.append(happen)
+    relocating = Relocation(log, target)
+    with pytest.raises(Rejected):
+        asyncio.run(relocating.run())
+    assert not relocating.is_switched and log.directory is not target
+
+
+def test_cancelled_it_waits_for_the_thread_which_stops_early(disk):
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 12)
+    pieces = []
+
+    async def run():
+        relocating = Relocation(log, other(disk, log))
+        moving = asyncio.ensure_future(relocating.run())
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        real = relocating._append
+
+        def slow(name, size):
+            real(name, size)
+            pieces.append(name)
+            if len(pieces) == 1:
+                loop.call_soon_threadsafe(begun.set)
+                while not relocating._given_up:
+                    pass
+
+        relocating._append = slow
+        await begun.wait()
+        moving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await moving
+        return relocating, len(pieces)
+
+    relocating, count = asyncio.run(run())
+    assert len(pieces) == count < 10, "nobody writes any more"
+    relocating.empty()
+    assert list(relocating.folder.iterdir()) == []
+
+
+def test_a_topic_whose_copy_could_not_be_named_is_refused_as_by_kafka(disk):
+    longest = TopicPartition("x" * 213, 0)
+    log_move.check_name(longest)
+    log = disk.log(longest)
+    assert len(Relocation(log, other(disk, log)).folder.name) == 255
+    with pytest.raises(Rejected) as caught:
+        log_move.check_name(TopicPartition("x" * 214, 0))
+    assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_to_give_a_copy_up_writes_no_file_on_the_loop(disk, monkeypatch):
+    log = disk.log()
+    fill(log, [b"1", b"2", b"3"])
+    log.move_start_to(Offset(3))
+    target = other(disk, log)
+    relocating = Relocation(log, target)
+    asyncio.run(relocating._catch_up())
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_offsets", None)
+        relocating.discard()
+    assert ORDERS not in {**target.log_starts, **target.recovery_points}
+    assert not copies(disk)
+    disk.crash()  # before the next checkpoint: the file knows the log start of the copy
+    disk.start()
+    disk.logs.delete(ORDERS)
+    made = disk.logs.create(ORDERS, ORDERS_ID, disk.config, directory=disk.logs.directories[1])
+    append(made, batch(b"of the new topic"))
+    assert read_all(disk.restarted(clean=False)) == [(0, b"of the new topic")]
+
+
+def test_a_log_gets_its_plain_name_before_it_moves_on(disk, between, monkeypatch):
+    """Else a start could find two copies that might be the log, and none that is."""
+    log = disk.log()
+    append(log, batch(b"a"))
+    target = other(disk, log)
+    real_rename = Path.rename
+
+    def rename(path, to):
+        if to.name == "orders-0":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_rename(path, to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        with pytest.raises(OSError, match="No space"):
+            move(disk, log)
+    assert log.directory is target and log.folder.name.endswith("-future")
+    names = []
+    between += [lambda: names.append(log.folder.name)] * 2
+    move(disk, log)
+    assert names == ["orders-0", "orders-0"]
+    assert read_all(disk.restarted(clean=False)) == [(0, b"a")]
+
+
+# -- what a start makes of it ------------------------------------------------------------
+
+
+@pytest.fixture(params=["orders", "orders.eu", "a-0.b"])
+def named(request):
+    """A partition; the dots of some must not be taken for the one before the copy's digits."""
+    return TopicPartition(request.param, 0)
+
+
+def test_a_start_drops_an_unfinished_copy_and_notes_the_wish(disk, named):
+    log = disk.log(named)
+    append(log, batch(b"a"))
+    relocating = Relocation(log, other(disk, log))
+    asyncio.run(relocating._catch_up())
+    target = relocating.target.path
+    disk.crash()
+    disk.start()
+    assert read_all(disk.logs.get(named)) == [(0, b"a")]
+    assert {each: to.path for each, to in disk.logs.unfinished_moves.items()} == {named: target}
+    assert not copies(disk)
+    disk.worker.run()
+    assert list(target.glob(f"{named}*")) == []
+
+
+def test_a_start_finishes_a_move_that_ended_between_the_two_names(disk, named):
+    log = disk.log(named)
+    append(log, batch(b"a"))
+    target = other(disk, log)
+    relocating = Relocation(log, target)
+    asyncio.run(relocating._catch_up())
+    relocating._switch()
+    append(log, batch(b"b"))
+    assert copies(disk) == [relocating.folder]
+    disk.crash()
+    disk.start()
+    log = disk.logs.get(named)
+    assert read_all(log) == [(0, b"a"), (1, b"b")]
+    assert log.folder == target.path / str(named)
+    assert disk.logs.unfinished_moves == {}
+
+
+def test_a_topic_deleted_between_the_two_names_is_gone(disk):
+    log = disk.log()
+    relocating = Relocation(log, other(disk, log))
+    asyncio.run(relocating._catch_up())
+    relocating._switch()
+    disk.logs.delete(ORDERS)
+    asyncio.run(relocating._settle())
+    disk.worker.run()
+    assert not any(list(folder.glob("orders-0*")) for folder in disk.paths)
+
+
+@pytest.mark.parametrize("is_nearly_whole", [False, True])
+def test_a_topic_deleted_while_it_is_copied_is_gone_although_the_process_is_killed(
+    disk, monkeypatch, is_nearly_whole
+):
+    log = disk.log()
+    append(log, batch(b"a"))
+    relocating = Relocation(log, other(disk, log))
+    if is_nearly_whole:
+        asyncio.run(relocating._catch_up())
+    renamed = []
+    real_rename = Path.rename
+
+    def rename(path, target):
+        renamed.append(path)
+        return real_rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    disk.logs.delete(ORDERS)
+    assert renamed == [relocating.folder, disk.paths[0] / "orders-0"]
+    disk.crash()
+    disk.start()
+    assert disk.logs.get(ORDERS) is None and not disk.logs.failed and not copies(disk)
+
+
+def test_half_a_copy_is_never_taken_for_the_log(disk):
+    log = disk.log()
+    append(log, batch(b"a"))
+    relocating = Relocation(log, other(disk, log))
+    shutil.copy(log.folder / f"{0:020d}.log", relocating.folder)
+    aside = log.folder.rename(log.folder.with_name("aside"))
+    disk.crash()
+    disk.start()
+    assert disk.logs.get(ORDERS) is None and "unfinished copy" in disk.logs.failed[ORDERS]
+    disk.crash()
+    aside.rename(aside.with_name("orders-0"))
+    disk.start()
+    assert read_all(disk.log()) == [(0, b"a")]
+
+
+def test_a_copy_does_not_replace_a_log_that_cannot_be_opened(disk, monkeypatch):
+    log = disk.log()
+    append(log, batch(b"a"))
+    relocating = Relocation(log, other(disk, log))
+    asyncio.run(relocating._catch_up())
+    disk.crash()
+    real_scandir = os.scandir
+
+    def scandir(path):
+        if str(path) == str(log.folder):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real_scandir(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scandir)
+        disk.start()
+    assert disk.logs.get(ORDERS) is None and "Permission denied" in disk.logs.failed[ORDERS]
+    assert log.folder.exists() and relocating.folder.exists()
+
+
+@pytest.fixture
+def three(tmp_path):
+    """Folders of which the last has the log, and the others copies of it."""
+    disk = Disk(*(tmp_path / name for name in "abc"), config=settings(segment_bytes=1 << 20))
+    log = disk.logs.create(ORDERS, ORDERS_ID, disk.config, directory=disk.logs.directories[2])
+    append(log, batch(b"a"))
+    yield disk
+    disk.crash()
+
+
+def age(folder, seconds):
+    os.utime(folder, (NOW / 1000 - seconds,) * 2)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_of_two_unfinished_copies_the_younger_is_the_wish(three, last):
+    targets = three.logs.directories[:2]
+    for number, target in enumerate(targets):
+        age(Relocation(three.log(), target).folder, 10 if number == last else 20)
+    three.crash()
+    three.start()
+    assert read_all(three.log()) == [(0, b"a")]
+    wished = {each: to.path for each, to in three.logs.unfinished_moves.items()}
+    assert wished == {ORDERS: targets[last].path}
+    assert not copies(three)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("next_is_younger", [True, False])
+def test_a_copy_that_is_the_log_is_found_beside_one_that_has_just_begun(
+    three, first, next_is_younger
+):
+    target, next_target = three.logs.directories[first], three.logs.directories[1 - first]
+    log = three.log()
+    relocating = Relocation(log, target)
+    asyncio.run(relocating._catch_up())
+    relocating._switch()
+    append(log, batch(b"b"))
+    begun = Relocation(log, next_target)
+    age(relocating.folder, 10)
+    age(begun.folder, 5 if next_is_younger else 20)
+    three.crash()
+    three.start()
+    log = three.logs.get(ORDERS)
+    assert log.folder == target.path / "orders-0"
+    assert read_all(log) == [(0, b"a"), (1, b"b")]
+    wished = {each: to.path for each, to in three.logs.unfinished_moves.items()}
+    assert wished == ({ORDERS: next_target.path} if next_is_younger else {})
+    assert not copies(three) and not three.logs.failed
+
+
+def test_of_two_whole_copies_none_is_taken_for_the_log(three, caplog):
+    log = three.log()
+    for target in three.logs.directories[:2]:
+        asyncio.run(Relocation(log, target)._catch_up())
+    shutil.rmtree(log.folder)
+    both = copies(three)
+    three.crash()
+    three.start()
+    assert three.logs.get(ORDERS) is None and ORDERS in three.logs.failed
+    assert copies(three) == both and "with one copy alone" in caplog.text
+    three.crash()
+    shutil.rmtree(both[0])
+    three.start()
+    assert read_all(three.logs.get(ORDERS)) == [(0, b"a")]
+
+
+def test_a_copy_of_a_deleted_topic_is_not_taken_for_its_log(disk):
+    log = disk.log()
+    relocating = Relocation(log, other(disk, log))
+    asyncio.run(relocating._catch_up())
+    shutil.rmtree(log.folder)
+    disk.crash()
+    disk.start(deleted_ids={ORDERS_ID})
+    assert disk.logs.get(ORDERS) is None and not disk.logs.failed and not copies(disk)
+
+
+def test_a_topic_of_which_only_a_copy_is_here_can_be_deleted(disk):
+    log = disk.log()
+    Relocation(log, other(disk, log))
+    log.folder.rename(log.folder.with_name("aside"))
+    disk.crash()
+    disk.start()
+    assert ORDERS in disk.logs.failed
+    disk.logs.delete(ORDERS)
+    assert not copies(disk)
+    disk.crash()
+    disk.start()
+    assert not disk.logs.failed
