@@ -212,7 +212,7 @@ DIFFERENCES: dict[str, tuple[tuple[str, str, str], ...]] = {
             "never announced",
         ),
     ),
-    "Transactions": (
+    "TransactionCoordinator": (
         (
             "InitProducerId of a producer whose epoch is no longer the last, while its successor "
             "has a transaction open",

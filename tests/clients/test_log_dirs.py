@@ -10,11 +10,11 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headrace.broker.replication.log_dir_moves import Moves
+from headrace.broker.replication.log_dir_moves import LogDirMoves
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
 from headrace.storage.compaction import Compaction
-from headrace.storage.log_move import Relocation
+from headrace.storage.log_move import LogMove
 from headrace.testing import Broker, BrokerFailed
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
@@ -291,12 +291,12 @@ def test_a_log_that_moves_is_not_compacted_meanwhile(raw, broker, folders, gate,
     (target,) = (path for path, held in describe(raw).items() if "c-1" in held)
     assert move(raw, target, "c", 0) == 0
     node = broker._runner._node
-    asyncio.run_coroutine_threadsafe(node._chores._compact(), node.loop).result()
+    asyncio.run_coroutine_threadsafe(node._periodic._compact(), node.loop).result()
     assert looked_at[-1] == {"c-1"}
     gate.set()
     wait_until(lambda: "c-0" in describe(raw)[target])
     wait_until(lambda: not node.moves.is_moving(("c", 0)))
-    asyncio.run_coroutine_threadsafe(node._chores._compact(), node.loop).result()
+    asyncio.run_coroutine_threadsafe(node._periodic._compact(), node.loop).result()
     assert looked_at[-1] == {"c-0", "c-1"}
 
 
@@ -307,7 +307,7 @@ def test_a_move_that_fails_leaves_the_partition_where_it_was(raw, folders, monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Relocation, "_copy", full)
+        patch.setattr(LogMove, "_copy", full)
         assert move(raw, there, "t") == 0
         wait_until(lambda: not left_over(folders))
     assert f"t-0 stays in {here}, because it could not be moved to {there}" in caplog.text
@@ -320,7 +320,7 @@ def test_a_move_that_fails_leaves_the_partition_where_it_was(raw, folders, monke
 
 def test_a_bug_in_a_move_stops_the_broker(raw, broker, folders, monkeypatch):
     node = broker._runner._node
-    monkeypatch.setattr(Relocation, "_copy", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(LogMove, "_copy", lambda *_, **__: 1 / 0)
     assert move(raw, others(raw, folders)[0], "t") == 0
     assert raw.is_closed_by_broker()
     assert isinstance(node.failure, ZeroDivisionError)
@@ -348,7 +348,7 @@ def test_many_moves_asked_for_at_once_let_others_in_between(raw, broker, folders
         turns.append(log.topic_partition.partition)
         self._broker.loop.call_soon(turns.append, "somebody else")
 
-    monkeypatch.setattr(Moves, "ask", ask)
+    monkeypatch.setattr(LogDirMoves, "ask", ask)
     assert move_all(raw, folders[0], "u", [0, 1, 2]) == [0, 0, 0]
     assert turns[:5] == [0, "somebody else", 1, "somebody else", 2]
 

@@ -258,8 +258,8 @@ def test_a_keyless_record_is_refused_by_a_compacted_topic(headrace_broker):
     admin = AdminClient({"bootstrap.servers": bootstrap})
     from confluent_kafka.cimpl import NewTopic
 
-    wish = NewTopic("compacted", num_partitions=1, config={"cleanup.policy": "compact"})
-    admin.create_topics([wish])["compacted"].result()
+    request = NewTopic("compacted", num_partitions=1, config={"cleanup.policy": "compact"})
+    admin.create_topics([request])["compacted"].result()
     producer = Producer({"bootstrap.servers": bootstrap})
     errors = []
     producer.produce("compacted", value=b"x", on_delivery=lambda error, _: errors.append(error))
@@ -279,8 +279,8 @@ def test_a_topic_that_asks_for_a_codec_gets_it(headrace_broker, wanted):
     from confluent_kafka.cimpl import NewTopic
 
     topic = f"codec-{wanted}"
-    wish = NewTopic(topic, num_partitions=1, config={"compression.type": wanted})
-    admin.create_topics([wish])[topic].result()
+    request = NewTopic(topic, num_partitions=1, config={"compression.type": wanted})
+    admin.create_topics([request])[topic].result()
     for sent in ("none", "lz4", "zstd"):
         producer = Producer({"bootstrap.servers": bootstrap, "compression.type": sent})
         for _ in range(20):
@@ -299,8 +299,8 @@ def test_append_time_is_stamped_by_the_broker(headrace_broker):
     admin = AdminClient({"bootstrap.servers": bootstrap})
     from confluent_kafka.cimpl import NewTopic
 
-    wish = NewTopic("stamped", 1, config={"message.timestamp.type": "LogAppendTime"})
-    admin.create_topics([wish])["stamped"].result()
+    request = NewTopic("stamped", 1, config={"message.timestamp.type": "LogAppendTime"})
+    admin.create_topics([request])["stamped"].result()
     before = int(time.time() * 1000)
     producer = Producer({"bootstrap.servers": bootstrap})
     reported = []

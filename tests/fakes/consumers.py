@@ -74,19 +74,19 @@ class Consumers(Groups):
     # the world around
 
     def topic_id(self, name):
-        return self.cluster.picture.topics[name].topic_id
+        return self.cluster.metadata.topics[name].topic_id
 
     def topic_name(self, topic_id):
-        state = self.cluster.picture.topic_by_id(topic_id)
+        state = self.cluster.metadata.topic_by_id(topic_id)
         return state.name if state is not None else topic_id
 
     def make_topics(self, **partition_counts):
-        self.cluster.picture = self.cluster.picture.with_topics(
+        self.cluster.metadata = self.cluster.metadata.with_topics(
             [a_topic(name, count) for name, count in partition_counts.items()]
         )
 
     def drop_topic(self, name):
-        self.cluster.picture = self.cluster.picture.with_topics((), [name])
+        self.cluster.metadata = self.cluster.metadata.with_topics((), [name])
 
     def told(self, answer):
         """The assignment of an answer, by topic name; None if it says nothing."""

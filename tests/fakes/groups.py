@@ -6,7 +6,7 @@ log into a new one, which is what a restart does.
 
 from headrace.core.groups.shard import GroupShard
 from headrace.core.outcome import Outcome, RequestContext, Ticket
-from headrace.model.cluster_metadata import PartitionState, Picture, TopicState
+from headrace.model.cluster_metadata import ClusterMetadata, PartitionState, TopicState
 from headrace.model.config import BrokerConfig
 from headrace.model.ids import BrokerId, LeaderEpoch, Millis, TopicId
 from headrace.wire import messages as m
@@ -45,7 +45,9 @@ class Cluster:
     def __init__(self, **settings):
         given = {name.replace("_", "."): str(value) for name, value in settings.items()}
         self.config = BrokerConfig.parse({"group.initial.rebalance.delay.ms": "0", **given})
-        self.picture = Picture("cluster").with_topics([a_topic("orders", 4), a_topic("other", 2)])
+        self.metadata = ClusterMetadata("cluster").with_topics(
+            [a_topic("orders", 4), a_topic("other", 2)]
+        )
         self.settings_of_groups = {}
 
     def group_settings(self, group_id):

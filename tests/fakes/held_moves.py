@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from headrace.storage.log_move import Relocation
+from headrace.storage.log_move import LogMove
 
 
 class Gate(threading.Event):
@@ -22,7 +22,7 @@ class Gate(threading.Event):
 def held_moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """For brokers in this process."""
     gate = Gate()
-    copy = Relocation._copy
+    copy = LogMove._copy
 
     def copy_behind_the_gate(self, missing, **how):
         gate.copying += 1
@@ -32,6 +32,6 @@ def held_moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
         copy(self, missing, **how)
         gate.copying -= 1
 
-    monkeypatch.setattr(Relocation, "_copy", copy_behind_the_gate)
+    monkeypatch.setattr(LogMove, "_copy", copy_behind_the_gate)
     yield gate
     gate.set()

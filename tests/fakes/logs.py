@@ -10,7 +10,7 @@ from headrace.model.ids import LeaderEpoch, Millis, Offset, TopicId, TopicPartit
 from headrace.records.batch import headers
 from headrace.records.record import Record, build_batch, build_marker, iter_records
 from headrace.storage.log import CLIENT, COORDINATOR, Appended, Log
-from headrace.storage.log_manager import Logs
+from headrace.storage.log_manager import LogManager
 
 NOW = Millis(1_700_000_000_000)
 ORDERS = TopicPartition("orders", 0)
@@ -48,10 +48,10 @@ class Disk:
         self.worker = HandWorker()
         self.logs = self.start()
 
-    def start(self, now: Millis = NOW, deleted_ids: Collection[TopicId] = ()) -> Logs:
+    def start(self, now: Millis = NOW, deleted_ids: Collection[TopicId] = ()) -> LogManager:
         self.worker = HandWorker()
         options: dict[str, Any] = {"node_id": 1, **self.options}
-        self.logs = Logs(
+        self.logs = LogManager(
             self.paths, config_of=lambda topic: self.config, later=self.worker.later, **options
         )
         self.logs.open_all(now, deleted_ids)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.broker.context import Context
-from headrace.broker.controller.service import Control, FoundPartition
+from headrace.broker.controller.service import ControllerService, FoundPartition
 from headrace.broker.handlers import handler
 from headrace.coordination.embedded import EmbeddedTree
-from headrace.model.cluster_metadata import Endpoint, PartitionState, Picture
+from headrace.model.cluster_metadata import ClusterMetadata, Endpoint, PartitionState
 from headrace.model.config import BrokerConfig, TopicConfig
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, Millis, TopicPartition
@@ -93,11 +93,11 @@ class StandIn:
     def __init__(self, settings: dict[str, str] | None = None) -> None:
         self.config = BrokerConfig.parse(settings or {})
         self.node_id = BrokerId(self.config.int("node.id"))
-        self.picture = Picture("")
+        self.metadata = ClusterMetadata("")
         self.clock = StillClock()
         self.replicas = RecordedReplicas()
         self.logs = RecordedLogs()
-        self.control: Control
+        self.control: ControllerService
 
     async def ask(
         self, api_key: int, api_version: int, *, listener: str = "PLAINTEXT", **fields: Any
@@ -135,7 +135,9 @@ async def running(
     broker = StandIn(settings)
     broker.logs.directories[0].offline = offline
     tree = await EmbeddedTree.open(folder)
-    broker.control = Control(broker, tree, endpoints=endpoints or PLAIN, cluster_id=cluster_id)
+    broker.control = ControllerService(
+        broker, tree, endpoints=endpoints or PLAIN, cluster_id=cluster_id
+    )
     try:
         await broker.control.start(found)
         yield broker

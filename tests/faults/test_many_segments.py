@@ -1,4 +1,4 @@
-"""Chores over logs of very many segments: files are read away from the loop, all of them go."""
+"""Periodic tasks over logs of very many segments: the loop reads no file, and all of them go."""
 
 import threading
 import time

@@ -177,7 +177,7 @@ class OldMember:
             self.owned = {
                 (self.world.groups.topic_id(topic.topic), partition)
                 for topic in found.assigned_partitions
-                if topic.topic in self.world.groups.cluster.picture.topics
+                if topic.topic in self.world.groups.cluster.metadata.topics
                 for partition in topic.partitions
             }
 
@@ -212,15 +212,15 @@ class ConsumerGroups(RuleBasedStateMachine):
     def shares(self, joined):
         """What a classic leader assigns: round and round."""
         by_member = {x.member_id: {} for x in joined.members}
-        picture = self.groups.cluster.picture
+        metadata = self.groups.cluster.metadata
         readers = {}
         for other in joined.members:
             read = decode_versioned(m.ConsumerProtocolSubscription, other.metadata)
             for topic in read.topics:
                 readers.setdefault(topic, []).append(other.member_id)
         for topic, names in sorted(readers.items()):
-            if topic in picture.topics:
-                for partition in range(len(picture.topics[topic].partitions)):
+            if topic in metadata.topics:
+                for partition in range(len(metadata.topics[topic].partitions)):
                     mine = by_member[names[partition % len(names)]]
                     mine.setdefault(topic, []).append(partition)
         kept = m.ConsumerProtocolAssignment
@@ -297,8 +297,8 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(["orders", "other", "third"]), more=st.integers(1, 3))
     def a_topic_is_made_or_grows(self, name, more):
-        picture = self.groups.cluster.picture
-        before = picture.topics.get(name)
+        metadata = self.groups.cluster.metadata
+        before = metadata.topics.get(name)
         if before is None:
             self.count += 1
             made = a_topic(name, more, fill=f"{name}{self.count}")
@@ -309,13 +309,13 @@ class ConsumerGroups(RuleBasedStateMachine):
                     part._replace(topic_id=before.topic_id) for part in made.partitions
                 )
             )
-        self.groups.cluster.picture = picture.with_topics([made])
+        self.groups.cluster.metadata = metadata.with_topics([made])
 
     @rule(name=st.sampled_from(["other", "third"]))
     def a_topic_is_deleted(self, name):
-        picture = self.groups.cluster.picture
-        if name in picture.topics:
-            self.gone.add(picture.topics[name].topic_id)
+        metadata = self.groups.cluster.metadata
+        if name in metadata.topics:
+            self.gone.add(metadata.topics[name].topic_id)
             self.groups.drop_topic(name)
 
     @rule(ms=st.sampled_from([0, 1_000, 7_000, CONSUMER_SESSION_MS // 2, CONSUMER_SESSION_MS]))
@@ -347,7 +347,7 @@ class ConsumerGroups(RuleBasedStateMachine):
         since = known.assigned_epoch(topic_id, partition)
         member_epoch = known.member_epoch - lag
         if member_epoch < 0 or partition >= len(
-            self.groups.cluster.picture.topics["orders"].partitions
+            self.groups.cluster.metadata.topics["orders"].partitions
         ):
             return
         offset = len(self.groups.log)
@@ -401,15 +401,15 @@ class ConsumerGroups(RuleBasedStateMachine):
         ]
         assert len(named) == len(set(named))
         assert group.targets.keys() <= group.members.keys()
-        picture = self.groups.cluster.picture
+        metadata = self.groups.cluster.metadata
         if group.assignment_epoch == group.group_epoch and (
-            group.metadata_hash == topics_hash(group.subscribed_topics, picture)
+            group.metadata_hash == topics_hash(group.subscribed_topics, metadata)
         ):
             assert set(named) == {
-                (picture.topics[name].topic_id, partition)
+                (metadata.topics[name].topic_id, partition)
                 for name in group.subscribed_topics
-                if name in picture.topics
-                for partition in range(len(picture.topics[name].partitions))
+                if name in metadata.topics
+                for partition in range(len(metadata.topics[name].partitions))
             }
 
     @invariant()
@@ -450,12 +450,12 @@ class ConsumerGroups(RuleBasedStateMachine):
                     for topic_id, partitions in target.items()
                     for partition in partitions
                 }
-            picture = self.groups.cluster.picture
+            metadata = self.groups.cluster.metadata
             assert had == {
-                (picture.topics[name].topic_id, partition)
+                (metadata.topics[name].topic_id, partition)
                 for name in group.subscribed_topics
-                if name in picture.topics
-                for partition in range(len(picture.topics[name].partitions))
+                if name in metadata.topics
+                for partition in range(len(metadata.topics[name].partitions))
             }
 
 

@@ -14,7 +14,7 @@ from headrace.core.controller import (
     Dice,
 )
 from headrace.core.topics import NewTopic
-from headrace.model.cluster_metadata import NO_LEADER, BrokerEntry, PartitionState, Picture
+from headrace.model.cluster_metadata import NO_LEADER, BrokerEntry, ClusterMetadata, PartitionState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, ControllerEpoch, TopicId
 
@@ -31,11 +31,11 @@ class ControllerLife(RuleBasedStateMachine):
         self.unclean = unclean
         self.live = {broker: self.registered(broker) for broker in BROKERS[:3]}
         self.controller = Controller(
-            ControllerEpoch(1), Picture("c", BROKERS[0], dict(self.live), {})
+            ControllerEpoch(1), ClusterMetadata("c", BROKERS[0], dict(self.live), {})
         )
         self.written: dict[tuple[TopicId, int], PartitionState] = {}
         self.granted: dict[tuple[TopicId, int], int] = {}
-        self.generation = self.controller.picture.generation
+        self.generation = self.controller.metadata.generation
         self.ids = 0
 
     def registered(self, broker: BrokerId) -> BrokerEntry:
@@ -44,9 +44,9 @@ class ControllerLife(RuleBasedStateMachine):
 
     def write(self, changes: list[Change], granted: bool = True) -> None:
         """The tree: takes all or nothing, and checks what is expected."""
-        before = self.controller.picture
+        before = self.controller.metadata
         if not granted:
-            assert self.controller.picture is before
+            assert self.controller.metadata is before
             return
         self.zxid += 1
         for change in changes:
@@ -92,15 +92,15 @@ class ControllerLife(RuleBasedStateMachine):
             self.write([answer], granted)
         else:
             possible = count >= 1 and 1 <= factor <= len(self.live)
-            taken = {*self.controller.picture.topics, *self.controller.doomed}
+            taken = {*self.controller.metadata.topics, *self.controller.pending_deletion}
             collides = any(name.replace(".", "_") == t.replace(".", "_") for t in taken)
             assert not possible or collides, answer
 
-    @precondition(lambda self: self.controller.picture.topics)
+    @precondition(lambda self: self.controller.metadata.topics)
     @rule(data=st.data(), more=st.integers(-1, 2))
     def grow(self, data: st.DataObject, more: int) -> None:
-        name = data.draw(st.sampled_from(sorted(self.controller.picture.topics)))
-        topic = self.controller.picture.topics[name]
+        name = data.draw(st.sampled_from(sorted(self.controller.metadata.topics)))
+        topic = self.controller.metadata.topics[name]
         try:
             change = self.controller.decide_add_partitions(name, len(topic.partitions) + more, None)
         except Rejected as refusal:
@@ -108,18 +108,18 @@ class ControllerLife(RuleBasedStateMachine):
         else:
             self.write([change])
 
-    @precondition(lambda self: self.controller.picture.topics)
+    @precondition(lambda self: self.controller.metadata.topics)
     @rule(data=st.data(), finished=st.booleans())
     def delete(self, data: st.DataObject, finished: bool) -> None:
-        name = data.draw(st.sampled_from(sorted(self.controller.picture.topics)))
-        self.write([self.controller.decide_doom(name)])
+        name = data.draw(st.sampled_from(sorted(self.controller.metadata.topics)))
+        self.write([self.controller.decide_mark_for_deletion(name)])
         if finished:
             self.finish_deletions()
 
-    @precondition(lambda self: self.controller.doomed)
+    @precondition(lambda self: self.controller.pending_deletion)
     @rule()
     def finish_deletions(self) -> None:
-        self.write([DeleteTopic(topic) for topic in self.controller.doomed.values()])
+        self.write([DeleteTopic(topic) for topic in self.controller.pending_deletion.values()])
 
     @rule(data=st.data(), restarted=st.booleans())
     def brokers_change(self, data: st.DataObject, restarted: bool) -> None:
@@ -134,10 +134,10 @@ class ControllerLife(RuleBasedStateMachine):
         self.write(self.controller.decide_brokers(self.live, self.allowed))
         self.controller.brokers_changed(self.live.values(), min(self.live))
 
-    @precondition(lambda self: self.controller.picture.topics)
+    @precondition(lambda self: self.controller.metadata.topics)
     @rule(data=st.data(), granted=st.booleans())
     def leader_asks_for_another_isr(self, data: st.DataObject, granted: bool) -> None:
-        state = data.draw(st.sampled_from(_all_states(self.controller.picture)))
+        state = data.draw(st.sampled_from(_all_states(self.controller.metadata)))
         isr = data.draw(st.sets(st.sampled_from(BROKERS)))
         wanted = state._replace(isr=tuple(sorted(isr)))
         try:
@@ -151,10 +151,10 @@ class ControllerLife(RuleBasedStateMachine):
         else:
             self.write([change], granted)
 
-    @precondition(lambda self: self.controller.picture.topics)
+    @precondition(lambda self: self.controller.metadata.topics)
     @rule(data=st.data(), unclean=st.booleans())
     def somebody_asks_for_an_election(self, data: st.DataObject, unclean: bool) -> None:
-        state = data.draw(st.sampled_from(_all_states(self.controller.picture)))
+        state = data.draw(st.sampled_from(_all_states(self.controller.metadata)))
         if unclean and not self.unclean:
             return
         try:
@@ -167,22 +167,22 @@ class ControllerLife(RuleBasedStateMachine):
     def another_controller_takes_over(self) -> None:
         """All it has is what was written; it goes on from there."""
         old = self.controller
-        picture = Picture("c", min(self.live), dict(self.live), dict(old.picture.topics))
-        self.controller = Controller(ControllerEpoch(old.controller_epoch + 1), picture)
-        for topic in old.doomed.values():
-            self.controller.picture = self.controller.picture.with_topics([topic])
-            self.controller.replay([self.controller.decide_doom(topic.name)])
+        metadata = ClusterMetadata("c", min(self.live), dict(self.live), dict(old.metadata.topics))
+        self.controller = Controller(ControllerEpoch(old.controller_epoch + 1), metadata)
+        for topic in old.pending.values():
+            self.controller.metadata = self.controller.metadata.with_topics([topic])
+            self.controller.replay([self.controller.decide_mark_for_deletion(topic.name)])
         self.generation = 0
         granted = {
             state.topic_partition: self.granted[state.topic_id, state.partition]
-            for state in _all_states(self.controller.picture)
+            for state in _all_states(self.controller.metadata)
         }
-        self.write(self.controller.decide_reign(granted, self.allowed))
+        self.write(self.controller.decide_takeover(granted, self.allowed))
         assert (
-            self.controller.decide_reign(
+            self.controller.decide_takeover(
                 {
                     state.topic_partition: self.granted[state.topic_id, state.partition]
-                    for state in _all_states(self.controller.picture)
+                    for state in _all_states(self.controller.metadata)
                     if state.leader != NO_LEADER
                 },
                 self.allowed,
@@ -191,14 +191,14 @@ class ControllerLife(RuleBasedStateMachine):
         ), "a reign that has begun has nothing left to mend"
 
     @invariant()
-    def the_picture_is_what_was_written(self) -> None:
-        for state in _all_states(self.controller.picture):
+    def the_metadata_is_what_was_written(self) -> None:
+        for state in _all_states(self.controller.metadata):
             written = self.written[state.topic_id, state.partition]
             assert state._replace(offline=()) == written._replace(offline=())
 
     @invariant()
     def leaders_are_alive_in_sync_and_there_whenever_one_could_be(self) -> None:
-        for state in _all_states(self.controller.picture):
+        for state in _all_states(self.controller.metadata):
             assert set(state.isr) <= set(state.replicas)
             assert state.isr, "somebody is always remembered as in sync"
             if state.leader != NO_LEADER:
@@ -211,19 +211,19 @@ class ControllerLife(RuleBasedStateMachine):
 
     @invariant()
     def names_ids_and_generations_are_in_order(self) -> None:
-        picture = self.controller.picture
-        assert picture.generation >= self.generation
-        self.generation = picture.generation
-        keys = [name.replace(".", "_") for name in picture.topics]
+        metadata = self.controller.metadata
+        assert metadata.generation >= self.generation
+        self.generation = metadata.generation
+        keys = [name.replace(".", "_") for name in metadata.topics]
         assert len(set(keys)) == len(keys)
-        for name, topic in picture.topics.items():
-            assert topic.name == name and picture.topic_by_id(topic.topic_id) is topic
+        for name, topic in metadata.topics.items():
+            assert topic.name == name and metadata.topic_by_id(topic.topic_id) is topic
             assert [p.partition for p in topic.partitions] == list(range(len(topic.partitions)))
-        assert not self.controller.doomed.keys() & picture.topics.keys()
+        assert not self.controller.pending_deletion.keys() & metadata.topics.keys()
 
 
-def _all_states(picture: Picture) -> list[PartitionState]:
-    return [state for topic in picture.topics.values() for state in topic.partitions]
+def _all_states(metadata: ClusterMetadata) -> list[PartitionState]:
+    return [state for topic in metadata.topics.values() for state in topic.partitions]
 
 
 def _states_of(change: Change) -> tuple[PartitionState, ...]:

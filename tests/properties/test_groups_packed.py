@@ -186,7 +186,7 @@ def run(groups, request, version):
 def test_a_packed_section_is_the_one_that_its_records_make(count, topic_count):
     groups = Groups()
     wide = [a_topic(f"wide-{number}", 8192) for number in range(topic_count)]
-    groups.cluster.picture = groups.cluster.picture.with_topics(wide)
+    groups.cluster.metadata = groups.cluster.metadata.with_topics(wide)
     share = -(-count // topic_count)
     request = Request(
         group_id="g",

@@ -123,7 +123,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.log.roll(NOW)
 
     @rule()
-    def new_reign(self):
+    def new_leader_epoch(self):
         self.leader_epoch += 1
 
     @rule(share=st.floats(0, 1))

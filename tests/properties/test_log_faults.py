@@ -99,7 +99,7 @@ class Story:
 
     def tell(self) -> None:
         steps = [self.append, self.transact, self.roll, self.flush, self.work, self.checkpoint]
-        steps += [self.compact, self.begin_reign, self.stop, self.kill]
+        steps += [self.compact, self.begin_leader_epoch, self.stop, self.kill]
         for _ in range(self.rng.randrange(5, 40)):
             (step,) = self.rng.choices(steps, [12, 5, 2, 2, 2, 2, 2, 1, 2, 3])
             self.faults.draw()
@@ -185,7 +185,7 @@ class Story:
     def checkpoint(self) -> None:
         self.disk.logs.checkpoint({self.log.topic_partition: self.log.log_end})
 
-    def begin_reign(self) -> None:
+    def begin_leader_epoch(self) -> None:
         self.leader_epoch += self.rng.randrange(1, 3)
 
     def compact(self) -> None:
@@ -231,7 +231,7 @@ class Story:
         ends = {offset for offset, value in found if value and value[0] == 0}  # markers
         assert {offset: value for offset, value in found if offset not in ends} == self.records
         for offset, leader_epoch in self.reigns.items():
-            assert log.history.epoch_at(offset) == leader_epoch
+            assert log.leader_epochs.epoch_at(offset) == leader_epoch
         entries = log.producers.entries
         assert {each: entries[each].last_sequence for each in self.sequences} == self.sequences
         assert log.aborted_transactions(0, log.log_end) == self.aborted

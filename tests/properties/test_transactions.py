@@ -128,7 +128,7 @@ SOMETIMES = st.sampled_from([False] * 5 + [True])
 ANYONE = st.integers(0, 1_000)  # taken modulo what there is, so that few steps do nothing
 
 
-class Transactions(RuleBasedStateMachine):
+class TransactionCoordinator(RuleBasedStateMachine):
     @initialize(version=st.sampled_from([0, 1, 2]))
     def begin(self, version):
         self.version = version
@@ -163,7 +163,7 @@ class Transactions(RuleBasedStateMachine):
             self.produce(client, number)
 
     def produce(self, client, number):
-        code = self.enlist(client, number)
+        code = self.verify_or_add(client, number)
         if code in RETRY:
             return
         if code is not ErrorCode.NONE:
@@ -181,7 +181,7 @@ class Transactions(RuleBasedStateMachine):
         self.told[tag] = "nothing"
         client.late.append((number, client.producer, sequence + 1))
 
-    def enlist(self, client, number):
+    def verify_or_add(self, client, number):
         """What the client and the broker do before a batch is appended."""
         world, name = self.world, client.transactional_id
         if self.version < 2 and number not in client.added:
@@ -342,7 +342,7 @@ class Transactions(RuleBasedStateMachine):
             assert not partition.producers.ongoing, "a transaction hangs"
 
 
-TestTransactions = Transactions.TestCase
+TestTransactions = TransactionCoordinator.TestCase
 TestTransactions.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
 
 
@@ -352,7 +352,7 @@ def drive(seed, steps):
     The seed draws the weights of the faults too, so that some runs are calm and some are not.
     """
     dice = random.Random(seed)
-    machine = Transactions()
+    machine = TransactionCoordinator()
     machine.begin(dice.choice([0, 1, 2]))
 
     def numbers(size_max):

@@ -61,7 +61,7 @@ class Connection:
 
     def post(self, api_key, version, request, on_answer):
         self.correlation_id += 1
-        self.unsent += encode_request(api_key, version, self.correlation_id, "volley", request)
+        self.unsent += encode_request(api_key, version, self.correlation_id, "round", request)
         if on_answer is not None:
             self.waiting.append((self.correlation_id, api_key, version, on_answer))
 
@@ -206,7 +206,7 @@ class Transactional:
     def __init__(self, world, number):
         self.world, self.number = world, number
         self.connection = Connection(world.address)
-        self.name = f"volley-{number}"
+        self.name = f"round-{number}"
         self.parts = {}  # of the batch that is to be sent, or sent again
         self.written = []  # in the transaction that is under way
         self.sequences = Counter()
@@ -265,7 +265,7 @@ class Committer:
     """A consumer without members that commits, each time with other words beside the offset."""
 
     def __init__(self, world, number):
-        self.world, self.group = world, f"volley-{number}"
+        self.world, self.group = world, f"round-{number}"
         self.connection = Connection(world.address)
         self.offset = 0
         with TransactionalClient(world.address) as client:
@@ -351,7 +351,7 @@ def settle(connections):
                 key.data.pull()
 
 
-def volley(world, process, clients):
+def round(world, process, clients):
     """All of them send while the broker is stopped; some only a part, the rest comes later."""
     os.kill(process.pid, signal.SIGSTOP)
     try:
@@ -439,7 +439,7 @@ def test_nobody_gets_the_bytes_of_another(tmp_path, torture_rounds):
         clients = [kind(world, number) for number, kind in enumerate(kinds)]
         process = broker._running()._child
         for _ in range(torture_rounds * VOLLEYS_PER_ROUND):
-            volley(world, process, clients)
+            round(world, process, clients)
         finish(clients)
         found = read_log(address)
         committed = read_committed(address)
@@ -457,4 +457,4 @@ def test_nobody_gets_the_bytes_of_another(tmp_path, torture_rounds):
     assert max(everything.values()) == 1
     assert set(committed) == set(everything) - world.aborted
     assert len(committed) == len(set(committed))
-    print(f"{torture_rounds * VOLLEYS_PER_ROUND} volleys, {len(everything)} records, all in place")
+    print(f"{torture_rounds * VOLLEYS_PER_ROUND} rounds, {len(everything)} records, all in place")

@@ -19,20 +19,20 @@ from pathlib import Path
 from typing import Any
 
 from headrace.broker.clock import Clock
-from headrace.broker.controller.service import Control, FoundPartition
+from headrace.broker.controller.service import ControllerService, FoundPartition
 from headrace.broker.coordinators.group import group_coordinator
-from headrace.broker.coordinators.transaction import Transactions
+from headrace.broker.coordinators.transaction import TransactionCoordinator
 from headrace.broker.dispatch import Dispatch
 from headrace.broker.handlers.fetch import ParkedFetch
 from headrace.broker.handlers.produce import Produced
-from headrace.broker.periodic import Chores
-from headrace.broker.replication.log_dir_moves import Moves
-from headrace.broker.replication.replica_manager import Replica, Replicas
+from headrace.broker.periodic import PeriodicTasks
+from headrace.broker.replication.log_dir_moves import LogDirMoves
+from headrace.broker.replication.replica_manager import Replica, ReplicaManager
 from headrace.coordination.embedded import FILE_NAME as TREE_FILE
 from headrace.coordination.embedded import EmbeddedTree
 from headrace.core.fetch_session import FetchSessions
 from headrace.core.topics import OFFSETS_TOPIC
-from headrace.model.cluster_metadata import Endpoint, Picture
+from headrace.model.cluster_metadata import ClusterMetadata, Endpoint
 from headrace.model.config import BrokerConfig, topic_config
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, TopicId, TopicPartition
@@ -42,7 +42,7 @@ from headrace.net.outbox import Outbox
 from headrace.net.polling import ready_counter
 from headrace.storage.background import MORE_THREADS
 from headrace.storage.checkpoint import META_PROPERTIES, read_properties
-from headrace.storage.log_manager import LogDirectory, Logs
+from headrace.storage.log_manager import LogDirectory, LogManager
 
 _log = logging.getLogger(__name__)
 
@@ -61,19 +61,19 @@ class Broker:
     def __init__(self, config: BrokerConfig, *, clock: Clock | None = None) -> None:
         self._config = config
         self.clock = clock or Clock()
-        self._picture = Picture("")
+        self._metadata = ClusterMetadata("")
         self.node_id = BrokerId(-1)
         self.addresses: dict[str, tuple[str, int]] = {}  # really bound, by listener name
         self.failure: BaseException | None = None
         self.bugs: list[Exception] = []  # those that cost a client its connection
         self.loop: asyncio.AbstractEventLoop
-        self.logs: Logs
-        self.replicas: Replicas
-        self.control: Control
+        self.logs: LogManager
+        self.replicas: ReplicaManager
+        self.control: ControllerService
         self.dispatch: Dispatch
         self.groups = group_coordinator(self)
-        self.transactions = Transactions(self)
-        self.moves = Moves(self)
+        self.transactions = TransactionCoordinator(self)
+        self.moves = LogDirMoves(self)
         self.limits = ConnectionLimits(
             config.int("max.connections"),
             config.int("max.connections.per.ip"),
@@ -87,7 +87,7 @@ class Broker:
         self._listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._flushing: set[Replica] = set()
-        self._chores: Chores | None = None
+        self._periodic: PeriodicTasks | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._starting: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
@@ -129,8 +129,8 @@ class Broker:
                 raise self.failure from error
             raise
         self._starting = None
-        self._chores = Chores(self)
-        self._chores.start()
+        self._periodic = PeriodicTasks(self)
+        self._periodic.start()
         self.moves.resume()
         for listener in self._listeners:
             listener.accept_from_now_on(self.loop)
@@ -193,14 +193,14 @@ class Broker:
         self.node_id = BrokerId(node_id)
         # Topics' own settings lie in the tree, which is read next; ``apply`` brings them.
         plain = topic_config(config, {})
-        self.logs = Logs(
+        self.logs = LogManager(
             paths,
             node_id=node_id,
             config_of=lambda topic: plain,
             producer_expiration_ms=config.int("producer.id.expiration.ms"),
         )
         self.logs.lock()
-        self.replicas = Replicas(
+        self.replicas = ReplicaManager(
             self.node_id, self.logs, self.clock, lambda topic: self.control.topic_config(topic)
         )
         self.replicas.validates_records = config.bool("headrace.validate.records")
@@ -208,7 +208,7 @@ class Broker:
 
     async def _take_control(self) -> None:
         tree = await EmbeddedTree.open(self.logs.place_of(TREE_FILE))
-        self.control = Control(
+        self.control = ControllerService(
             self,
             tree,
             endpoints=self._endpoints(),
@@ -217,11 +217,14 @@ class Broker:
         self.logs.open_all(self.clock.now(), await self.control.deleted_topics())
         await self.control.start(
             FoundPartition(
-                log.topic_partition, log.topic_id, log.history.latest, log.directory.directory_id
+                log.topic_partition,
+                log.topic_id,
+                log.leader_epochs.latest,
+                log.directory.directory_id,
             )
             for log in self.logs
         )
-        self.logs.adopt_cluster(self.picture.cluster_id)
+        self.logs.adopt_cluster(self.metadata.cluster_id)
         self.logs.on_offline = self._directory_failed
         self.logs.on_bug = self._worker_failed
         self.groups.refresh()
@@ -266,10 +269,10 @@ class Broker:
     def unhosted(self, topic: str | bytes, partition: int) -> Rejected:
         """Why a partition cannot be served here."""
         if isinstance(topic, str):
-            state = self.picture.topics.get(topic)
+            state = self.metadata.topics.get(topic)
             name = topic
         else:
-            state = self.picture.topic_by_id(TopicId(bytes(topic)))
+            state = self.metadata.topic_by_id(TopicId(bytes(topic)))
             name = state.name if state is not None else bytes(topic).hex()
             if state is None:
                 return Rejected(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {name}")
@@ -287,17 +290,17 @@ class Broker:
         )
 
     @property
-    def picture(self) -> Picture:
-        return self._picture
+    def metadata(self) -> ClusterMetadata:
+        return self._metadata
 
-    @picture.setter
-    def picture(self, picture: Picture) -> None:
-        before, self._picture = self._picture, picture
-        if before.topics is not picture.topics:
-            # Later: the replicas follow the picture, and coordinators follow the replicas.
-            self.loop.call_soon(self._topics_changed, before, picture)
+    @metadata.setter
+    def metadata(self, metadata: ClusterMetadata) -> None:
+        before, self._metadata = self._metadata, metadata
+        if before.topics is not metadata.topics:
+            # Later: the replicas follow the metadata, and coordinators follow the replicas.
+            self.loop.call_soon(self._topics_changed, before, metadata)
 
-    def _topics_changed(self, before: Picture, after: Picture) -> None:
+    def _topics_changed(self, before: ClusterMetadata, after: ClusterMetadata) -> None:
         if self._stopping:
             return
         gone = [
@@ -399,8 +402,8 @@ class Broker:
         self.transactions.close()
         await self._let_clients_finish()
         self._close_links()
-        if self._chores is not None:
-            await self._chores.stop()
+        if self._periodic is not None:
+            await self._periodic.stop()
         await self.moves.stop()
         await self._cancel_tasks()
         await self.dispatch.producing.close()
@@ -490,8 +493,8 @@ class Broker:
 
     async def _end_failed(self) -> None:
         try:
-            if self._chores is not None:
-                await self._chores.stop()
+            if self._periodic is not None:
+                await self._periodic.stop()
             await self.moves.crash()
             await self._cancel_tasks()
             await self.dispatch.producing.close()

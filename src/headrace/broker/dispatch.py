@@ -22,8 +22,8 @@ from headrace.broker.error_responses import refused
 from headrace.broker.handlers import handler
 from headrace.broker.handlers.fetch import Fetching, ParkedFetch, RememberedFetch
 from headrace.broker.handlers.produce import ACKS_NONE, Produced, Producing, RememberedShape
-from headrace.broker.protocol_errors import Complaints
-from headrace.broker.response_cache import KnownAnswers, Question
+from headrace.broker.protocol_errors import ProtocolErrorLog
+from headrace.broker.response_cache import CacheKey, ResponseCache
 from headrace.core.parked import Parked
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.net.link import FileRange, Link, Slot
@@ -70,8 +70,8 @@ class Dispatch:
         self.parked_fetches: Parked[ParkedFetch] = Parked()
         self.parked_produces: Parked[Produced] = Parked()
         self._committed: dict[Replica, None] = {}
-        self._known_answers = KnownAnswers()
-        self._complaints = Complaints()
+        self._response_cache = ResponseCache()
+        self._protocol_errors = ProtocolErrorLog()
 
     # --- net.Service ---------------------------------------------------------
 
@@ -133,8 +133,8 @@ class Dispatch:
         elif size > _FRAME_SIZE_ON_LOOP_MAX:
             self._decode_apart(link, context, header, view[start:end], start)
         else:
-            question = KnownAnswers.question(context, view[header.body_position : end])
-            known = self._known_answer(context, question)
+            question = ResponseCache.question(context, view[header.body_position : end])
+            known = self._cached_response(context, question)
             if known is not None:
                 link.answer([known])
             else:
@@ -148,12 +148,12 @@ class Dispatch:
         if self.producing.turn_open:
             self.producing.finish_turn()
 
-    def _known_answer(self, context: Context, question: Question | None) -> bytearray | None:
+    def _cached_response(self, context: Context, question: CacheKey | None) -> bytearray | None:
         if question is None:
             return None
         broker = self._broker
-        generation = (broker.picture.generation, broker.control.features_epoch)
-        return self._known_answers.find(question, generation, context.correlation_id)
+        generation = (broker.metadata.generation, broker.control.features_epoch)
+        return self._response_cache.find(question, generation, context.correlation_id)
 
     def turn_ended(self, link: Link) -> None:
         try:
@@ -168,7 +168,7 @@ class Dispatch:
         self._broker.logs.unreadable(file_range.file.path, error)
 
     def peer_broken(self, link: Link, broken: PeerBroken) -> None:
-        self._complaints.say(link, broken, self._broker.loop.time())
+        self._protocol_errors.say(link, broken, self._broker.loop.time())
 
     def link_closed(self, link: Link) -> None:
         self._broker.limits.closed(link)
@@ -244,7 +244,7 @@ class Dispatch:
         self._handle(link, context._replace(api_version=0), None)
 
     def _handle(
-        self, link: Link, context: Context, request: Any, question: Question | None = None
+        self, link: Link, context: Context, request: Any, question: CacheKey | None = None
     ) -> None:
         try:
             answer = handler(context.api_key)(self._broker, context, request)
@@ -258,7 +258,7 @@ class Dispatch:
             return
         frame = _encode(context, answer)
         if question is not None:
-            self._known_answers.keep(question, frame)
+            self._response_cache.keep(question, frame)
         link.answer([frame])
 
     async def _answer_later(

@@ -27,7 +27,7 @@ _LONGEST_WAIT_MS = 3_600_000  # then the setting is looked at again
 _LOOK_AGAIN_AFTER_S = 1  # at a setting that asks for nothing: a topic may get flush.ms at any time
 
 
-class Chores:
+class PeriodicTasks:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._tasks: list[asyncio.Task[None]] = []

@@ -14,7 +14,7 @@ _SILENT_S = 10
 _KINDS_MAX = 1000  # then all are forgotten, and said once more
 
 
-class Complaints:
+class ProtocolErrorLog:
     __slots__ = ("_told",)
 
     def __init__(self) -> None:

@@ -13,24 +13,24 @@ _APIS = frozenset((int(ApiKey.METADATA), int(ApiKey.API_VERSIONS)))
 _QUESTION_SIZE_MAX = 1024
 _ANSWERS_MAX = 256
 
-Question = tuple[int, int, str, bytes]
+CacheKey = tuple[int, int, str, bytes]
 
 
-class KnownAnswers:
+class ResponseCache:
     __slots__ = ("_answers", "_generation")
 
     def __init__(self) -> None:
-        self._answers: dict[Question, bytes] = {}
+        self._answers: dict[CacheKey, bytes] = {}
         self._generation: object = None
 
     @staticmethod
-    def question(context: Context, body: memoryview) -> Question | None:
+    def question(context: Context, body: memoryview) -> CacheKey | None:
         """The words by which an answer may be kept; None if this one may not."""
         if context.api_key not in _APIS or len(body) > _QUESTION_SIZE_MAX:
             return None
         return context.api_key, context.api_version, context.listener, bytes(body)
 
-    def find(self, question: Question, generation: object, correlation_id: int) -> bytearray | None:
+    def find(self, question: CacheKey, generation: object, correlation_id: int) -> bytearray | None:
         """The frame, if it was kept while the cluster was in this ``generation``."""
         if generation != self._generation:
             self._answers.clear()
@@ -42,7 +42,7 @@ class KnownAnswers:
         frame[4:8] = correlation_id.to_bytes(4, "big", signed=True)
         return frame
 
-    def keep(self, question: Question, frame: bytearray) -> None:
+    def keep(self, question: CacheKey, frame: bytearray) -> None:
         """``frame`` answers ``question`` in the generation that was last looked for."""
         if len(self._answers) >= _ANSWERS_MAX:
             self._answers.clear()

@@ -381,26 +381,26 @@ def _planned(
     admin = connection.admin()
     starts = offsets.listed(connection, admin, chosen, offsets.EARLIEST)
     ends = offsets.listed(connection, admin, chosen, offsets.LATEST)
-    wished: dict[Partition, int | None] = {}
+    target: dict[Partition, int | None] = {}
     if shift is not None:
-        wished = {p: committed[p] + shift for p in chosen if p in committed}
+        target = {p: committed[p] + shift for p in chosen if p in committed}
     elif to == "earliest":
-        wished = {p: starts[p].offset for p in chosen}
+        target = {p: starts[p].offset for p in chosen}
     elif to == "latest":
-        wished = {p: ends[p].offset for p in chosen}
+        target = {p: ends[p].offset for p in chosen}
     elif to == "current":
-        wished = {p: committed.get(p) for p in chosen}
+        target = {p: committed.get(p) for p in chosen}
     elif to is not None and to.isdecimal():
-        wished = dict.fromkeys(chosen, int(to))
+        target = dict.fromkeys(chosen, int(to))
     elif to is not None:
         now = round(time.time() * 1000)
         others = "earliest, latest, current, an offset, "
         at = offsets.at_time(values.instant_ms(to, now, "--to", others))
         found = offsets.listed(connection, admin, chosen, at)
         # After the last record there is only the end.
-        wished = {p: ends[p].offset if found[p].offset is None else found[p].offset for p in chosen}
+        target = {p: ends[p].offset if found[p].offset is None else found[p].offset for p in chosen}
     plan = {}
-    for partition, offset in wished.items():
+    for partition, offset in target.items():
         if offset is not None:
             first, end = starts[partition].offset or 0, ends[partition].offset or 0
             plan[partition] = min(max(offset, first), end)
@@ -433,12 +433,12 @@ def _from_csv(file: Path) -> dict[Partition, int]:
 
 def _commit(connection: Connection, group: str, plan: dict[Partition, int]) -> None:
     doing = f"resetting group {group}"
-    wish = ConsumerGroupTopicPartitions(
+    request = ConsumerGroupTopicPartitions(
         group, [TopicPartition(topic, number, offset) for (topic, number), offset in plan.items()]
     )
     (future,) = (
         connection.admin()
-        .alter_consumer_group_offsets([wish], request_timeout=ANSWER_TIMEOUT_S)
+        .alter_consumer_group_offsets([request], request_timeout=ANSWER_TIMEOUT_S)
         .values()
     )
     try:

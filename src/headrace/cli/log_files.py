@@ -106,7 +106,7 @@ def _rows(path: Path, kind: str) -> Iterator[Row]:
             for aborted in aborted_transactions.decode(path.read_bytes()):
                 yield aborted._asdict()
         case "leader-epoch-checkpoint":
-            for reign in checkpoint.read_history(str(path)).reigns:
+            for reign in checkpoint.read_leader_epochs(str(path)).entries:
                 yield reign._asdict()
         case "partition.metadata":
             topic_id = checkpoint.read_topic_id(str(path))

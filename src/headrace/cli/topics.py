@@ -485,7 +485,7 @@ def _show_described(topic: TopicDescription, overrides: dict[str, str]) -> None:
         f"ReplicationFactor: {_replication_factor(topic)}  Configs: {configs}".rstrip()
     )
     output.table(
-        ["Partition", "Leader", "Replicas", "Isr"],
+        ["Partition", "Leader", "ReplicaManager", "Isr"],
         [
             (
                 p.id,

@@ -30,8 +30,8 @@ from headrace.core.topics import is_internal
 from headrace.model.cluster_metadata import (
     NO_LEADER,
     BrokerEntry,
-    Homes,
     PartitionState,
+    TopicDirectories,
     TopicState,
 )
 from headrace.model.errors import ConfigError, ErrorCode, Fenced, Rejected
@@ -56,15 +56,15 @@ class LoadedTopics(NamedTuple):
     granted_zxids: dict[TopicPartition, int]  # when each partition's state was last written
 
 
-class LoadedHomes(NamedTuple):
+class LoadedAssignment(NamedTuple):
     paths: dict[str, str]  # where each log directory was last seen, by its id
-    homes: dict[str, Homes]  # by topic
+    homes: dict[str, TopicDirectories]  # by topic
 
 
-class HomesChange(NamedTuple):
+class AssignmentChange(NamedTuple):
     """None, or no directory left, where there is nothing more to remember."""
 
-    homes: Mapping[str, Homes | None]
+    homes: Mapping[str, TopicDirectories | None]
     deleted: Mapping[TopicId, Collection[str]] = {}
 
 
@@ -143,7 +143,7 @@ class Registry:
     # --- topics
 
     async def commit(
-        self, changes: Sequence[Change], broker_id: BrokerId, homes: HomesChange | None = None
+        self, changes: Sequence[Change], broker_id: BrokerId, homes: AssignmentChange | None = None
     ) -> None:
         """Write all ``changes`` of this reign, with what they mean to ``homes``, or nothing."""
         wanted = znodes.operations(
@@ -152,10 +152,10 @@ class Registry:
         nodes: dict[str, bytes | None] = {}
         if homes is not None:
             for topic, home in homes.homes.items():
-                path = f"{znodes.HOMES}/{broker_id}/{topic}"
-                nodes[path] = znodes.homes_value(home) if home is not None else None
+                path = f"{znodes.DIRECTORY_ASSIGNMENT}/{broker_id}/{topic}"
+                nodes[path] = znodes.topic_directories_value(home) if home is not None else None
             for topic_id, away in homes.deleted.items():
-                path = f"{znodes.DELETED}/{broker_id}/{id_to_text(topic_id)}"
+                path = f"{znodes.PENDING_DELETIONS}/{broker_id}/{id_to_text(topic_id)}"
                 nodes[path] = znodes.directories_value(dict.fromkeys(away, "")) if away else None
         for path, value in nodes.items():
             if path not in self._own_nodes:
@@ -169,25 +169,25 @@ class Registry:
             self._own_nodes -= nodes.keys()
             self._own_nodes |= {path for path, value in nodes.items() if value is not None}
 
-    async def load_homes(self, broker_id: BrokerId) -> LoadedHomes:
+    async def load_directory_assignment(self, broker_id: BrokerId) -> LoadedAssignment:
         """What this broker wrote of its log directories and of what lies in them."""
-        parent = f"{znodes.HOMES}/{broker_id}"
+        parent = f"{znodes.DIRECTORY_ASSIGNMENT}/{broker_id}"
         names, values = await self._own_children(parent)
         node = await self._tree.get(parent)
         assert node is not None, "made a moment ago"
         homes = {
-            name: znodes.read_homes(f"{parent}/{name}", value)
+            name: znodes.read_topic_directories(f"{parent}/{name}", value)
             for name, value in zip(names, values, strict=True)
         }
-        return LoadedHomes(znodes.read_directories(parent, node.value), homes)
+        return LoadedAssignment(znodes.read_directories(parent, node.value), homes)
 
     async def store_directories(self, broker_id: BrokerId, paths: Mapping[str, str]) -> None:
-        path = f"{znodes.HOMES}/{broker_id}"
+        path = f"{znodes.DIRECTORY_ASSIGNMENT}/{broker_id}"
         await self._tree.set(path, znodes.directories_value(paths), ANY_VERSION)
 
     async def load_deleted(self, broker_id: BrokerId) -> dict[TopicId, set[str]]:
         """The topics that directories have yet to forget, and which directories."""
-        parent = f"{znodes.DELETED}/{broker_id}"
+        parent = f"{znodes.PENDING_DELETIONS}/{broker_id}"
         names, values = await self._own_children(parent)
         return {
             TopicId(id_from_text(name)): set(znodes.read_directories(f"{parent}/{name}", value))
@@ -261,12 +261,12 @@ class Registry:
             if await self._tree.get(path) is None:
                 await self._tree.create(path)
 
-    async def doomed_topics(self) -> list[str]:
-        """Topics that somebody wished away."""
+    async def topics_pending_deletion(self) -> list[str]:
+        """Topics that somebody target away."""
         return await self._tree.children(znodes.DELETE_TOPICS) or []
 
-    async def drop_wish(self, topic: str) -> None:
-        """Forget the wish to delete a topic that is not there."""
+    async def drop_delete_request(self, topic: str) -> None:
+        """Forget the request to delete a topic that is not there."""
         await self._tree.delete(znodes.delete_topic_path(topic), ANY_VERSION)
 
     # --- settings

@@ -122,7 +122,7 @@ class Tree(Protocol):
     async def get(self, path: str, watch: Watch | None = None) -> Node | None: ...
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        """Several nodes in one go, in the order asked. Not one moment's picture."""
+        """Several nodes in one go, in the order asked. Not one moment's metadata."""
         ...
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:

@@ -17,9 +17,9 @@ This is also the only place where the controller's changes become guarded writes
 
 What Kafka on ZooKeeper does not keep is under a root of our own, one node per broker:
 
-    /headrace/homes/0                       where its log directories were, by directory.id
-    /headrace/homes/0/T                     in which of them each partition of T lies
-    /headrace/deleted/0/ID                  a topic that directories now away have yet to forget
+    /headrace/directory_assignment/0        paths of its log directories, by directory.id
+    /headrace/directory_assignment/0/T      the directory of each partition of T
+    /headrace/pending_deletions/0/ID        a deleted topic whose files are in offline directories
 """
 
 import json
@@ -34,14 +34,14 @@ from headrace.core.controller import (
     ChangePartition,
     CreateTopic,
     DeleteTopic,
-    DoomTopic,
+    MarkForDeletion,
 )
 from headrace.model.cluster_metadata import (
     BrokerEntry,
     Endpoint,
-    Homes,
     LevelRange,
     PartitionState,
+    TopicDirectories,
     TopicState,
 )
 from headrace.model.errors import Corrupt
@@ -69,8 +69,8 @@ ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
-HOMES = "/headrace/homes"
-DELETED = "/headrace/deleted"
+DIRECTORY_ASSIGNMENT = "/headrace/directory_assignment"
+PENDING_DELETIONS = "/headrace/pending_deletions"
 
 # In Kafka's tree from the first start on. Parents first.
 PERSISTENT = (
@@ -96,8 +96,8 @@ PERSISTENT = (
     PRODUCER_ID_BLOCK,
     "/consumers",
     "/headrace",
-    HOMES,
-    DELETED,
+    DIRECTORY_ASSIGNMENT,
+    PENDING_DELETIONS,
 )
 
 
@@ -306,7 +306,7 @@ def preferred_election_value(wanted: Iterable[TopicPartition]) -> bytes:
 
 
 def read_partitions(path: str, value: bytes) -> list[TopicPartition]:
-    """The partitions that an ISR notice or a wish for an election names."""
+    """The partitions that an ISR notice or a request for an election names."""
     try:
         return [
             TopicPartition(entry["topic"], entry["partition"])
@@ -394,17 +394,17 @@ def read_feature(value: bytes) -> dict[str, int]:
         raise _unreadable(FEATURE, error) from error
 
 
-def homes_value(homes: Homes) -> bytes:
+def topic_directories_value(homes: TopicDirectories) -> bytes:
     by_directory: dict[str, list[int]] = {}
     for partition, directory_id in homes.directories.items():
         by_directory.setdefault(directory_id, []).append(partition)
     return _dump({"version": 1, "topic_id": id_to_text(homes.topic_id), "partitions": by_directory})
 
 
-def read_homes(path: str, value: bytes) -> Homes:
+def read_topic_directories(path: str, value: bytes) -> TopicDirectories:
     found = _load(path, value)
     try:
-        return Homes(
+        return TopicDirectories(
             TopicId(id_from_text(found["topic_id"])),
             {p: directory for directory, held in found["partitions"].items() for p in held},
         )
@@ -455,7 +455,7 @@ def operations(
                     wanted.append(Create(path, value))
                 else:
                     wanted.append(Set(path, value, ZkVersion(expected)))
-            case DoomTopic(name):
+            case MarkForDeletion(name):
                 wanted.append(Create(delete_topic_path(name)))
             case DeleteTopic(topic):
                 for partition in range(len(topic.partitions)):

@@ -2,7 +2,7 @@
 
 Pure. A ``decide_…`` method says which changes an event asks for and changes nothing;
 the shell writes them to the coordination tree, guarded by the controller epoch, and
-``replay`` then makes them the picture. A change that the tree refused is
+``replay`` then makes them the metadata. A change that the tree refused is
 simply never replayed. Changes speak of partitions, leaders and epochs;
 what they look like as nodes (or, one day, as records of a quorum) is not known here.
 
@@ -34,8 +34,8 @@ from headrace.core.topics import (
 from headrace.model.cluster_metadata import (
     NO_LEADER,
     BrokerEntry,
+    ClusterMetadata,
     PartitionState,
-    Picture,
     TopicState,
 )
 from headrace.model.errors import ErrorCode, Fenced, Rejected
@@ -66,19 +66,19 @@ class ChangePartition(NamedTuple):
     expected: int  # the partition epoch of the state that it replaces; UNBORN if there is none
 
 
-class DoomTopic(NamedTuple):
+class MarkForDeletion(NamedTuple):
     """The topic is to go. From here on nobody sees it; its files may still be there."""
 
     name: str
 
 
 class DeleteTopic(NamedTuple):
-    """The last trace of a doomed topic goes; its name is free again."""
+    """The last trace of a pending topic goes; its name is free again."""
 
     topic: TopicState
 
 
-Change = CreateTopic | AddPartitions | ChangePartition | DoomTopic | DeleteTopic
+Change = CreateTopic | AddPartitions | ChangePartition | MarkForDeletion | DeleteTopic
 
 
 class Dice(NamedTuple):
@@ -89,18 +89,18 @@ class Dice(NamedTuple):
 
 
 class Controller:
-    """One broker's reign over the cluster. ``picture`` is what has been agreed."""
+    """One broker's reign over the cluster. ``metadata`` is what has been agreed."""
 
-    def __init__(self, controller_epoch: ControllerEpoch, picture: Picture) -> None:
+    def __init__(self, controller_epoch: ControllerEpoch, metadata: ClusterMetadata) -> None:
         self.controller_epoch = controller_epoch
-        self.picture = picture
-        self.doomed: dict[str, TopicState] = {}
+        self.metadata = metadata
+        self.pending_deletion: dict[str, TopicState] = {}
         self._unservable: set[tuple[TopicPartition, BrokerId]] = set()
-        self._names_by_collision_key = {collision_key(name): name for name in picture.topics}
+        self._names_by_collision_key = {collision_key(name): name for name in metadata.topics}
 
     # --- the reign begins, brokers come and go
 
-    def decide_reign(
+    def decide_takeover(
         self,
         granted_zxids: Mapping[TopicPartition, int],
         unclean_allowed: Callable[[str], bool],
@@ -111,9 +111,9 @@ class Controller:
         after that is a new broker under an old id: a restart quick enough to go
         unseen still gets a new leader epoch.
         """
-        brokers = self.picture.brokers
+        brokers = self.metadata.brokers
         changes: list[Change] = []
-        for topic in self.picture.topics.values():
+        for topic in self.metadata.topics.values():
             for state in topic.partitions:
                 leader = brokers.get(state.leader)
                 granted = granted_zxids.get(state.topic_partition, 0)
@@ -128,7 +128,7 @@ class Controller:
 
         A broker under a new broker epoch is one that went and another that came.
         """
-        before = self.picture.brokers
+        before = self.metadata.brokers
         gone = {
             broker_id
             for broker_id, entry in before.items()
@@ -136,7 +136,7 @@ class Controller:
         }
         came = any(broker_id not in before or broker_id in gone for broker_id in brokers)
         changes: list[Change] = []
-        for topic in self.picture.topics.values():
+        for topic in self.metadata.topics.values():
             for state in topic.partitions:
                 if state.leader in gone or (state.leader == NO_LEADER and came):
                     changes += self._elect(state, brokers, unclean_allowed(topic.name))
@@ -150,9 +150,9 @@ class Controller:
     def brokers_changed(self, brokers: Iterable[BrokerEntry], controller_id: BrokerId) -> None:
         """Registrations are facts, not decisions: they are in the tree already."""
         entries = {entry.broker_id: entry for entry in brokers}
-        self.picture = self.picture.with_brokers(entries.values(), controller_id)
+        self.metadata = self.metadata.with_brokers(entries.values(), controller_id)
         self._mark_offline(
-            state for topic in self.picture.topics.values() for state in topic.partitions
+            state for topic in self.metadata.topics.values() for state in topic.partitions
         )
 
     def replicas_failed(
@@ -165,7 +165,7 @@ class Controller:
         replicas = {(topic_partition, broker) for topic_partition in topic_partitions}
         self._unservable = self._unservable | replicas if failed else self._unservable - replicas
         self._mark_offline(
-            state for each, _ in replicas if (state := self.picture.partition(*each)) is not None
+            state for each, _ in replicas if (state := self.metadata.partition(*each)) is not None
         )
 
     def decide_failures(
@@ -174,13 +174,13 @@ class Controller:
         """Who leads instead of ``broker`` where its replicas have failed; nobody, if need be."""
         changes: list[Change] = []
         for topic_partition in topic_partitions:
-            state = self.picture.partition(*topic_partition)
+            state = self.metadata.partition(*topic_partition)
             if state is not None and state.leader == broker:
-                changes += self._elect(state, self.picture.brokers, unclean_allowed=False)
+                changes += self._elect(state, self.metadata.brokers, unclean_allowed=False)
         return changes
 
     def _mark_offline(self, states: Iterable[PartitionState]) -> None:
-        live = self.picture.brokers
+        live = self.metadata.brokers
         stale = [
             state._replace(offline=offline)
             for state in states
@@ -188,7 +188,7 @@ class Controller:
             != state.offline
         ]
         if stale:
-            self.picture = self.picture.with_partitions(stale)
+            self.metadata = self.metadata.with_partitions(stale)
 
     def _can_serve(
         self, state: PartitionState, broker: BrokerId, live: Container[BrokerId]
@@ -201,27 +201,27 @@ class Controller:
 
     def decide_creates(
         self,
-        wishes: Sequence[NewTopic],
+        requests: Sequence[NewTopic],
         throw: Callable[[], tuple[TopicId, Dice]],
         *,
         default_partition_count: int,
         default_replication_factor: int,
         check_settings: Callable[[Mapping[str, str]], None],
     ) -> list[CreateTopic | Rejected]:
-        """One answer per wish, in order. Those accepted can be made together.
+        """One answer per request, in order. Those accepted can be made together.
 
         ``check_settings`` raises Rejected; ``throw`` gives each topic its id and its dice.
         """
-        total = sum(partition_count_of(wanted, default_partition_count) for wanted in wishes)
+        total = sum(partition_count_of(wanted, default_partition_count) for wanted in requests)
         if total > PARTITIONS_PER_REQUEST_MAX:
-            # Before any work is done: the work would be proportional to the wish.
-            return [_too_many(total) for _ in wishes]
+            # Before any work is done: the work would be proportional to the request.
+            return [_too_many(total) for _ in requests]
         counts: dict[str, int] = {}
-        for wanted in wishes:
+        for wanted in requests:
             counts[wanted.name] = counts.get(wanted.name, 0) + 1
         accepted: dict[str, str] = {}  # collision keys of this request
         answers: list[CreateTopic | Rejected] = []
-        for wanted in wishes:
+        for wanted in requests:
             try:
                 if counts[wanted.name] > 1:
                     raise Rejected(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -258,8 +258,8 @@ class Controller:
             raise Rejected(
                 ErrorCode.INVALID_REQUEST, f"Topic {wanted.name} cannot be made by a client."
             )
-        if wanted.name in self.picture.topics or wanted.name in self.doomed:
-            # A doomed name is taken until its files are gone, or they would mix.
+        if wanted.name in self.metadata.topics or wanted.name in self.pending_deletion:
+            # A pending name is taken until its files are gone, or they would mix.
             raise Rejected(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{wanted.name}' already exists.")
         other = self._names_by_collision_key.get(collision_key(wanted.name))
         if other is not None:
@@ -271,7 +271,7 @@ class Controller:
             overrides[name] = value
         check_settings(overrides)
         check_counts(wanted)
-        brokers = self.picture.brokers
+        brokers = self.metadata.brokers
         if wanted.assignments:
             replicas = check_assignments(wanted.assignments, brokers)
         else:
@@ -298,7 +298,7 @@ class Controller:
         assignments: Sequence[Sequence[BrokerId]] | None,
     ) -> AddPartitions:
         """Grow ``name`` to ``count`` partitions. ``assignments`` are for the new ones, in order."""
-        topic = self.picture.topics.get(name)
+        topic = self.metadata.topics.get(name)
         if topic is None:
             raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         present = len(topic.partitions)
@@ -315,7 +315,7 @@ class Controller:
         more = count - present
         if more > PARTITIONS_PER_REQUEST_MAX:
             raise _too_many(more)
-        brokers = self.picture.brokers
+        brokers = self.metadata.brokers
         factor = len(topic.partitions[0].replicas)
         if assignments is not None:
             if len(assignments) != more:
@@ -329,7 +329,7 @@ class Controller:
                 if len(replicas) != factor:
                     raise Rejected(
                         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                        f"Replicas {list(replicas)} are not {factor} in number, "
+                        f"ReplicaManager {list(replicas)} are not {factor} in number, "
                         "as in the partitions that exist.",
                     )
             chosen = [tuple(replicas) for replicas in assignments]
@@ -347,10 +347,10 @@ class Controller:
         )
         return AddPartitions(topic._replace(partitions=topic.partitions + added), added)
 
-    def decide_doom(self, name: str) -> DoomTopic:
-        if name not in self.picture.topics:
+    def decide_mark_for_deletion(self, name: str) -> MarkForDeletion:
+        if name not in self.metadata.topics:
             raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        return DoomTopic(name)
+        return MarkForDeletion(name)
 
     def decide_adopt(
         self,
@@ -366,8 +366,8 @@ class Controller:
         none); the new reign is above it. Partitions without a folder
         are made as well, because a topic has no holes.
         """
-        (broker,) = self.picture.brokers
-        known = self.picture.topics.get(name)
+        (broker,) = self.metadata.brokers
+        known = self.metadata.topics.get(name)
         present = known.partitions if known is not None else ()
         added = tuple(
             self._born(name, topic_id, partition, (broker,))._replace(
@@ -389,7 +389,7 @@ class Controller:
         by: BrokerId,
     ) -> ChangePartition:
         """A leader asks for another ISR. It must be the leader still, of this epoch and state."""
-        state = self.picture.partition(wanted.topic, wanted.partition)
+        state = self.metadata.partition(wanted.topic, wanted.partition)
         if state is None or state.topic_id != wanted.topic_id:
             raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if state.leader != by or wanted.leader_epoch != state.leader_epoch:
@@ -398,7 +398,7 @@ class Controller:
             raise Rejected(ErrorCode.INVALID_UPDATE_VERSION)
         if by not in wanted.isr or not set(wanted.isr) <= set(state.replicas):
             raise Rejected(ErrorCode.INVALID_REQUEST, f"ISR {list(wanted.isr)} is impossible.")
-        if not set(wanted.isr) <= self.picture.brokers.keys():
+        if not set(wanted.isr) <= self.metadata.brokers.keys():
             raise Rejected(ErrorCode.INELIGIBLE_REPLICA)
         return _changed(state, isr=wanted.isr)
 
@@ -407,12 +407,12 @@ class Controller:
 
         ELECTION_NOT_NEEDED when it is so already.
         """
-        state = self.picture.partition(*topic_partition)
+        state = self.metadata.partition(*topic_partition)
         if state is None:
             raise Rejected(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic_partition}."
             )
-        brokers = self.picture.brokers
+        brokers = self.metadata.brokers
         if unclean:
             if state.leader != NO_LEADER:
                 raise Rejected(ErrorCode.ELECTION_NOT_NEEDED)
@@ -434,18 +434,18 @@ class Controller:
 
         Moving data is a later machine; until then the only move allowed is none.
         """
-        state = self.picture.partition(*topic_partition)
+        state = self.metadata.partition(*topic_partition)
         if state is None:
             raise Rejected(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {topic_partition}."
             )
         if replicas is None:
             raise Rejected(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-        check_replicas(replicas, self.picture.brokers)
+        check_replicas(replicas, self.metadata.brokers)
         if tuple(replicas) != state.replicas:
             raise Rejected(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Replicas of {topic_partition} cannot be moved to {list(replicas)} yet.",
+                f"ReplicaManager of {topic_partition} cannot be moved to {list(replicas)} yet.",
             )
 
     def _elect(
@@ -469,7 +469,7 @@ class Controller:
     def _born(
         self, topic: str, topic_id: TopicId, partition: int, replicas: tuple[BrokerId, ...]
     ) -> PartitionState:
-        live = tuple(broker for broker in replicas if broker in self.picture.brokers)
+        live = tuple(broker for broker in replicas if broker in self.metadata.brokers)
         return PartitionState(
             topic=topic,
             partition=partition,
@@ -485,7 +485,7 @@ class Controller:
     # --- what was agreed
 
     def replay(self, changes: Iterable[Change]) -> None:
-        """The tree took ``changes``: they are the picture now."""
+        """The tree took ``changes``: they are the metadata now."""
         topics: dict[str, TopicState] = {}
         removed: list[str] = []
         states: list[PartitionState] = []
@@ -497,22 +497,22 @@ class Controller:
                 case AddPartitions(topic, _):
                     topics[topic.name] = topic
                 case ChangePartition(state, expected):
-                    before = self.picture.partition(state.topic, state.partition)
+                    before = self.metadata.partition(state.topic, state.partition)
                     if before is None or before.partition_epoch != expected:
                         raise Fenced(f"{state.topic_partition} changed behind this controller")
                     states.append(state)
-                case DoomTopic(name):
-                    self.doomed[name] = self.picture.topics[name]
+                case MarkForDeletion(name):
+                    self.pending_deletion[name] = self.metadata.topics[name]
                     removed.append(name)
                 case DeleteTopic(topic):
-                    del self.doomed[topic.name]
+                    del self.pending_deletion[topic.name]
                     self._names_by_collision_key.pop(collision_key(topic.name), None)
                 case _:
                     assert_never(change)
         if states:
-            self.picture = self.picture.with_partitions(states)
+            self.metadata = self.metadata.with_partitions(states)
         if topics or removed:
-            self.picture = self.picture.with_topics(topics.values(), removed)
+            self.metadata = self.metadata.with_topics(topics.values(), removed)
 
 
 def _too_many(partition_count: int) -> Rejected:

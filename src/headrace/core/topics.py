@@ -24,7 +24,7 @@ INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPI
 # Names that belong to a cluster's own log of metadata; clients cannot have them.
 FORBIDDEN_TOPICS = frozenset({"__cluster_metadata"})
 
-# One request makes no more than this, as in Kafka; a larger wish is a mistake or an attack.
+# One request makes no more than this, as in Kafka; a larger request is a mistake or an attack.
 PARTITIONS_PER_REQUEST_MAX = 10_000
 
 DEFAULT = -1  # "as the broker's settings say", for a count of partitions or replicas
@@ -76,7 +76,7 @@ def java_hash(text: str) -> int:
 
 
 class NewTopic(NamedTuple):
-    """A wish for a topic, as it came from a client or from auto-creation."""
+    """A request for a topic, as it came from a client or from auto-creation."""
 
     name: str
     partition_count: int = DEFAULT
@@ -86,7 +86,7 @@ class NewTopic(NamedTuple):
 
 
 def partition_count_of(wanted: NewTopic, default: int) -> int:
-    """How many partitions a wish asks for, before it is checked; never negative."""
+    """How many partitions a request asks for, before it is checked; never negative."""
     if wanted.assignments:
         return len(wanted.assignments)
     return max(0, default if wanted.partition_count == DEFAULT else wanted.partition_count)
@@ -148,7 +148,7 @@ def check_replicas(replicas: Sequence[BrokerId], brokers: Container[BrokerId]) -
     if len(set(replicas)) != len(replicas):
         raise Rejected(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Replicas {list(replicas)} name a broker more than once.",
+            f"ReplicaManager {list(replicas)} name a broker more than once.",
         )
     for broker in replicas:
         if broker not in brokers:

@@ -1,1 +1,1 @@
-"""The words of the domain: names for numbers, errors, settings, the cluster picture."""
+"""The words of the domain: names for numbers, errors, settings, the cluster metadata."""

@@ -1,6 +1,6 @@
-"""The picture of the cluster: brokers, topics, partitions, as any broker answers Metadata from.
+"""The metadata of the cluster: brokers, topics, partitions, as any broker answers Metadata from.
 
-Every value here is frozen. A change makes a new ``Picture`` that shares what did not
+Every value here is frozen. A change makes a new ``ClusterMetadata`` that shares what did not
 change, so a handler may keep one across an ``await`` and sees no half-made change.
 """
 
@@ -63,14 +63,14 @@ class TopicState(NamedTuple):
     internal: bool
 
 
-class Homes(NamedTuple):
+class TopicDirectories(NamedTuple):
     """In which log directory of one broker the partitions of a topic lie."""
 
     topic_id: TopicId
     directories: Mapping[int, str]  # the directory id, by partition
 
 
-class Picture:
+class ClusterMetadata:
     """The whole cluster at one moment. ``generation`` grows with every change."""
 
     __slots__ = ("_by_id", "brokers", "cluster_id", "controller_id", "generation", "topics")
@@ -102,13 +102,17 @@ class Picture:
             return None
         return state.partitions[partition]
 
-    def with_brokers(self, brokers: Iterable[BrokerEntry], controller_id: BrokerId) -> "Picture":
+    def with_brokers(
+        self, brokers: Iterable[BrokerEntry], controller_id: BrokerId
+    ) -> "ClusterMetadata":
         by_id = {entry.broker_id: entry for entry in brokers}
-        return Picture(
+        return ClusterMetadata(
             self.cluster_id, controller_id, by_id, self.topics, self.generation + 1, self._by_id
         )
 
-    def with_topics(self, changed: Iterable[TopicState], removed: Iterable[str] = ()) -> "Picture":
+    def with_topics(
+        self, changed: Iterable[TopicState], removed: Iterable[str] = ()
+    ) -> "ClusterMetadata":
         """Topics that came, changed or went; one made anew replaces its old id too."""
         topics = dict(self.topics)
         by_id = dict(self._by_id)
@@ -122,11 +126,11 @@ class Picture:
                 by_id.pop(old.topic_id, None)
             topics[topic.name] = topic
             by_id[topic.topic_id] = topic
-        return Picture(
+        return ClusterMetadata(
             self.cluster_id, self.controller_id, self.brokers, topics, self.generation + 1, by_id
         )
 
-    def with_partitions(self, states: Iterable[PartitionState]) -> "Picture":
+    def with_partitions(self, states: Iterable[PartitionState]) -> "ClusterMetadata":
         """Partitions of known topics in their new state."""
         by_topic: dict[str, list[PartitionState]] = {}
         for state in states:

@@ -53,8 +53,8 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         cluster = shared_cluster(options.client)
-        pictures = options.subscription.existing(cluster)
-        places = places_of(pictures)
+        topics_metadata = options.subscription.existing(cluster)
+        places = places_of(topics_metadata)
         read_committed = options.fetch.read_committed
         starts = resolve(options.starting, places, cluster, read_committed=read_committed)
         ends = resolve(options.ending, places, cluster, read_committed=read_committed)
@@ -73,7 +73,7 @@ class BatchReader(DataSourceReader):
             if first < ends[place]:
                 ranges.append(Range(place, first, ends[place]))
         return [
-            RangePartition(range_, pictures[range_.place.topic].topic_id)
+            RangePartition(range_, topics_metadata[range_.place.topic].topic_id)
             for range_ in split(
                 ranges, partitions_min=options.partitions_min, rows_max=options.task_rows_max
             )

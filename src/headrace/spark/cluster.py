@@ -54,7 +54,7 @@ class ClientSettings(NamedTuple):
     rack: str = ""
 
 
-class TopicPicture(NamedTuple):
+class TopicMetadata(NamedTuple):
     topic_id: bytes  # 16 zero bytes from brokers that know no ids
     leaders: dict[int, int]  # partition -> broker; -1 while there is none
     error: ErrorCode
@@ -69,7 +69,7 @@ class Cluster:
         self._nodes: dict[int, tuple[str, int]] = {}
         self._connections: dict[int, Connection] = {}
         self._bootstrap: Connection | None = None
-        self._topics: dict[str, TopicPicture] = {}
+        self._topics: dict[str, TopicMetadata] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self._seen_at = _NEVER
         self._controller = -1
@@ -190,8 +190,8 @@ class Cluster:
 
     def topics(
         self, names: Sequence[str] | None = None, *, create: bool = False
-    ) -> dict[str, TopicPicture]:
-        """A fresh picture of these topics, or of all. One that is missing carries its error.
+    ) -> dict[str, TopicMetadata]:
+        """A fresh metadata of these topics, or of all. One that is missing carries its error.
 
         With ``create`` a broker that makes topics by itself may do so, as for any producer.
         """
@@ -211,7 +211,7 @@ class Cluster:
         for topic in answer.topics:
             if topic.name is None or (names is None and topic.is_internal):
                 continue
-            found[topic.name] = TopicPicture(
+            found[topic.name] = TopicMetadata(
                 topic.topic_id,
                 {
                     partition.partition_index: partition.leader_id
@@ -224,8 +224,8 @@ class Cluster:
         self._seen_at = time.monotonic()
         return found
 
-    def topic(self, name: str) -> TopicPicture:
-        """The topic as last seen; asked for if it is unknown or the picture is too old."""
+    def topic(self, name: str) -> TopicMetadata:
+        """The topic as last seen; asked for if it is unknown or the metadata is too old."""
         age_ms = (time.monotonic() - self._seen_at) * 1000
         found = self._topics.get(name)
         if found is None or found.error or age_ms > self.settings.metadata_age_ms_max:
@@ -235,7 +235,7 @@ class Cluster:
         refuse(found.error, f"topic {name!r}")
         return found
 
-    def existing_topic(self, name: str) -> TopicPicture:
+    def existing_topic(self, name: str) -> TopicMetadata:
         """The same for who cannot ask again: waits for brokers that are away."""
         return self.persistently(lambda: self.topic(name), f"finding topic {name!r}")
 

@@ -149,9 +149,9 @@ class RangeReader:
         return time.monotonic() + self._settings.poll_timeout_ms / 1000
 
     def _begin(self) -> None:
-        picture = self._cluster.topic(self._place.topic)
-        if picture.topic_id not in (self._topic_id, NO_TOPIC_ID) and self._topic_id != NO_TOPIC_ID:
-            # Whose picture is older, ours or the plan's? A worker remembers topics from earlier
+        metadata = self._cluster.topic(self._place.topic)
+        if metadata.topic_id not in (self._topic_id, NO_TOPIC_ID) and self._topic_id != NO_TOPIC_ID:
+            # Whose metadata is older, ours or the plan's? A worker remembers topics from earlier
             # tasks, so it is asked for again before anything is called lost.
             raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, f"fetching {self._place}")
         self._leader = self._cluster.leader(*self._place)
@@ -299,12 +299,12 @@ class RangeReader:
         ):
             return
         try:
-            picture = self._cluster.topics([self._place.topic]).get(self._place.topic)
+            metadata = self._cluster.topics([self._place.topic]).get(self._place.topic)
         except Disconnected:
             return
-        if picture is None or picture.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        if metadata is None or metadata.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             how = "does not exist any more"
-        elif picture.topic_id not in (self._topic_id, NO_TOPIC_ID):
+        elif metadata.topic_id not in (self._topic_id, NO_TOPIC_ID):
             how = "was deleted and made anew"
         else:
             return

@@ -31,7 +31,7 @@ _BOTH_USED = {
     "request.timeout.ms": "how long one answer may take",
     "retry.backoff.ms": "the first pause before a request is sent again",
     "retry.backoff.max.ms": "the longest such pause",
-    "metadata.max.age.ms": "how old the picture of a topic may be",
+    "metadata.max.age.ms": "how old the metadata of a topic may be",
     **_SECURITY_USED,
 }
 USED: dict[str, dict[str, str]] = {

@@ -232,27 +232,27 @@ class RowEncoder:
 
 
 def _count_partitions(cluster: Cluster, topic: str, row: int) -> int:
-    picture = cluster.topics([topic], create=True)[topic]
-    if picture.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+    metadata = cluster.topics([topic], create=True)[topic]
+    if metadata.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
         raise PipelineError(
             f"row {row} of this task is for topic {topic!r}, which the query's user may not even "
             "see (TOPIC_AUTHORIZATION_FAILED); grant DESCRIBE and WRITE, or change the option "
             "topic or kafka.sasl.jaas.config"
         )
-    if picture.error == ErrorCode.INVALID_TOPIC_EXCEPTION:
+    if metadata.error == ErrorCode.INVALID_TOPIC_EXCEPTION:
         raise BadRow(
             f"row {row} of this task: no topic can be named {topic!r}; change the option topic or "
             "the column topic"
         )
-    if picture.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    if metadata.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise Refused(
-            picture.error,
+            metadata.error,
             f"topic {topic!r} does not exist and the brokers do not make it by themselves; make "
             "it, or change the option topic or the column topic (kafka.max.block.ms bounds this "
             "wait)",
         )
-    refuse(picture.error, f"topic {topic!r}")
-    return len(picture.leaders)
+    refuse(metadata.error, f"topic {topic!r}")
+    return len(metadata.leaders)
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

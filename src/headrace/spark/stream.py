@@ -40,7 +40,7 @@ from headrace.spark.cluster import (
     LATEST,
     NO_TOPIC_ID,
     Cluster,
-    TopicPicture,
+    TopicMetadata,
     shared_cluster,
 )
 from headrace.spark.failures import PipelineError, Refused
@@ -117,8 +117,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._drawn_group = ""
         self._available_now = False
-        self._target: tuple[Offsets, dict[str, TopicPicture]] | None = None
-        self._pictures: dict[str, TopicPicture] = {}
+        self._target: tuple[Offsets, dict[str, TopicMetadata]] | None = None
+        self._topics_metadata: dict[str, TopicMetadata] = {}
         self._looked_at = 0.0
         self._latest: Offsets = {}
         self._asked_at = 0.0
@@ -140,15 +140,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         if self._initial is None:
             options = self._options
-            pictures = options.subscription.existing(self._cluster)
+            topics_metadata = options.subscription.existing(self._cluster)
             offsets = resolve(
                 options.starting,
-                places_of(pictures),
+                places_of(topics_metadata),
                 self._cluster,
                 read_committed=options.fetch.read_committed,
             )
             self._initial = StreamOffset(
-                offsets, self._group(""), _ids(pictures), start=offsets
+                offsets, self._group(""), _ids(topics_metadata), start=offsets
             ).to_json()
         return self._initial
 
@@ -179,14 +179,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Spark shows the end of a finished batch here first, the last one of an AvailableNow
         # query included; its own commit() comes only when the next batch is planned.
         self._commit_progress(began)
-        ends, pictures = self._ends(began)
-        starts = self._with_new_places(began, ends, pictures)
+        ends, topics_metadata = self._ends(began)
+        starts = self._with_new_places(began, ends, topics_metadata)
         if not isinstance(limit, ReadAllAvailable):
             if self._waits_for_more(starts, ends):
                 return start
             if self._options.trigger_rows_max is not None:
                 ends = limited(starts, ends, self._options.trigger_rows_max)
-        ids = {**{place.topic: NO_TOPIC_ID for place in ends}, **_ids(pictures)}
+        ids = {**{place.topic: NO_TOPIC_ID for place in ends}, **_ids(topics_metadata)}
         ids = {name: ids[name] for name in dict.fromkeys(place.topic for place in ends)}
         if ends == began.offsets and not _ids_changed(began.topic_ids, ids):
             return start
@@ -207,15 +207,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- what is there -----------------------------------------------------------------
 
-    def _ends(self, began: StreamOffset) -> tuple[Offsets, dict[str, TopicPicture]]:
+    def _ends(self, began: StreamOffset) -> tuple[Offsets, dict[str, TopicMetadata]]:
         """The newest offsets of all partitions; with AvailableNow those of the first call."""
         if self._target is None:
             ends = self._newest(began)
             if not self._available_now:
-                return ends, self._pictures
-            self._target = ends, self._pictures
-        ends, pictures = self._target
-        return dict(ends), pictures
+                return ends, self._topics_metadata
+            self._target = ends, self._topics_metadata
+        ends, topics_metadata = self._target
+        return dict(ends), topics_metadata
 
     def _newest(self, began: StreamOffset) -> Offsets:
         tries_left = self._options.offset_tries
@@ -242,16 +242,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         def attempt() -> Offsets:
             if now - self._looked_at >= _LOOK_FOR_TOPICS_EVERY_S:
-                self._pictures = options.subscription.pictures(self._cluster)
+                self._topics_metadata = options.subscription.topics_metadata(self._cluster)
                 self._looked_at = now
             try:
                 return self._cluster.list_offsets(
-                    dict.fromkeys(places_of(self._pictures), LATEST),
+                    dict.fromkeys(places_of(self._topics_metadata), LATEST),
                     read_committed=options.fetch.read_committed,
                     patient=False,
                 )
             except PipelineError:
-                self._looked_at = 0.0  # the picture may be what is wrong
+                self._looked_at = 0.0  # the metadata may be what is wrong
                 raise
 
         self._latest = self._cluster.persistently(attempt, "asking for the newest offsets")
@@ -271,7 +271,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             elif latest is None:
                 lost[place] = f"{place} does not exist any more; the query stood at {offset}"
-            elif _is_another(known_id, self._pictures[place.topic].topic_id):
+            elif _is_another(known_id, self._topics_metadata[place.topic].topic_id):
                 lost[place] = (
                     f"topic {place.topic!r} was deleted and made anew; the query stood at "
                     f"{offset} of the old {place}"
@@ -289,10 +289,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._warned.add(what)
 
     def _with_new_places(
-        self, began: StreamOffset, ends: Offsets, pictures: Mapping[str, TopicPicture]
+        self, began: StreamOffset, ends: Offsets, topics_metadata: Mapping[str, TopicMetadata]
     ) -> Offsets:
         """Where each partition's batch begins; one that is new, or new again, at its earliest."""
-        ids = _ids(pictures)
+        ids = _ids(topics_metadata)
         starts = {}
         fresh = []
         for place, end in ends.items():
@@ -349,10 +349,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 fresh.append(place)
         if not fresh:
             return starts
-        pictures = self._cluster.persistently(
-            lambda: self._options.subscription.pictures(self._cluster), "finding new partitions"
+        topics_metadata = self._cluster.persistently(
+            lambda: self._options.subscription.topics_metadata(self._cluster),
+            "finding new partitions",
         )
-        there = set(places_of(pictures))
+        there = set(places_of(topics_metadata))
         earliest = self._cluster.list_offsets(
             {place: EARLIEST for place in fresh if place in there},
             read_committed=self._options.fetch.read_committed,
@@ -413,8 +414,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
 
-def _ids(pictures: Mapping[str, TopicPicture]) -> dict[str, bytes]:
-    return {name: picture.topic_id for name, picture in pictures.items()}
+def _ids(topics_metadata: Mapping[str, TopicMetadata]) -> dict[str, bytes]:
+    return {name: metadata.topic_id for name, metadata in topics_metadata.items()}
 
 
 def _is_another(known_id: bytes, topic_id: bytes) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
-from headrace.spark.cluster import Cluster, TopicPicture
+from headrace.spark.cluster import Cluster, TopicMetadata
 from headrace.spark.failures import BadOption, Refused, refuse
 
 
@@ -19,25 +19,25 @@ class Subscription(NamedTuple):
     pattern: str = ""
     assigned: tuple[TopicPartition, ...] = ()
 
-    def pictures(self, cluster: Cluster) -> dict[str, TopicPicture]:
+    def topics_metadata(self, cluster: Cluster) -> dict[str, TopicMetadata]:
         """The topics that exist now, with their partitions narrowed to those assigned."""
         if self.pattern:
             matches = re.compile(self.pattern).fullmatch
-            found = {name: picture for name, picture in cluster.topics().items() if matches(name)}
+            found = {name: metadata for name, metadata in cluster.topics().items() if matches(name)}
         else:
             names = self.topics or tuple(dict.fromkeys(p.topic for p in self.assigned))
             found = cluster.topics(names)
         alive = {}
-        for name, picture in sorted(found.items()):
-            if picture.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        for name, metadata in sorted(found.items()):
+            if metadata.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 continue
-            refuse(picture.error, f"topic {name!r}")
+            refuse(metadata.error, f"topic {name!r}")
             if self.assigned:
                 wanted = {p.partition for p in self.assigned if p.topic == name}
-                picture = picture._replace(
-                    leaders={p: leader for p, leader in picture.leaders.items() if p in wanted}
+                metadata = metadata._replace(
+                    leaders={p: leader for p, leader in metadata.leaders.items() if p in wanted}
                 )
-            alive[name] = picture
+            alive[name] = metadata
         return alive
 
     def covers(self, place: TopicPartition) -> bool:
@@ -46,22 +46,22 @@ class Subscription(NamedTuple):
             return re.fullmatch(self.pattern, place.topic) is not None
         return place.topic in self.topics or place in self.assigned
 
-    def missing(self, pictures: Mapping[str, TopicPicture]) -> list[str]:
+    def missing(self, topics_metadata: Mapping[str, TopicMetadata]) -> list[str]:
         """What was named but does not exist; a pattern misses nothing."""
         if self.assigned:
             return [
                 str(place)
                 for place in self.assigned
-                if place.topic not in pictures
-                or place.partition not in pictures[place.topic].leaders
+                if place.topic not in topics_metadata
+                or place.partition not in topics_metadata[place.topic].leaders
             ]
-        return [name for name in self.topics if name not in pictures]
+        return [name for name in self.topics if name not in topics_metadata]
 
-    def existing(self, cluster: Cluster) -> dict[str, TopicPicture]:
+    def existing(self, cluster: Cluster) -> dict[str, TopicMetadata]:
         """The topics, all of them there; asked again while some are not, for they may be new."""
 
-        def attempt() -> dict[str, TopicPicture]:
-            found = self.pictures(cluster)
+        def attempt() -> dict[str, TopicMetadata]:
+            found = self.topics_metadata(cluster)
             missing = self.missing(found)
             if missing:
                 raise Refused(
@@ -74,11 +74,11 @@ class Subscription(NamedTuple):
         )
 
 
-def places_of(pictures: Mapping[str, TopicPicture]) -> list[TopicPartition]:
+def places_of(topics_metadata: Mapping[str, TopicMetadata]) -> list[TopicPartition]:
     return [
         TopicPartition(name, partition)
-        for name, picture in pictures.items()
-        for partition in picture.leaders
+        for name, metadata in topics_metadata.items()
+        for partition in metadata.leaders
     ]
 
 

@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from headrace.core.leader_epochs import EpochHistory, Reign
+from headrace.core.leader_epochs import EpochEntry, LeaderEpochs
 from headrace.model.errors import Corrupt
 from headrace.model.ids import (
     LeaderEpoch,
@@ -60,19 +60,19 @@ def write_offsets(
     write_atomically(path, _document(lines), sync=sync)
 
 
-def read_history(path: str) -> EpochHistory:
-    reigns = []
+def read_leader_epochs(path: str) -> LeaderEpochs:
+    entries = []
     for line in _entries(path):
         try:
             leader_epoch, start_offset = map(int, line.split())
         except ValueError:
             raise Corrupt(f"{path}: expected 'leader-epoch offset', found {line!r}") from None
-        reigns.append(Reign(LeaderEpoch(leader_epoch), Offset(start_offset)))
-    return EpochHistory(reigns)
+        entries.append(EpochEntry(LeaderEpoch(leader_epoch), Offset(start_offset)))
+    return LeaderEpochs(entries)
 
 
-def write_history(path: str, reigns: Iterable[Reign], *, sync: bool) -> None:
-    lines = [f"{leader_epoch} {start_offset}" for leader_epoch, start_offset in reigns]
+def write_leader_epochs(path: str, entries: Iterable[EpochEntry], *, sync: bool) -> None:
+    lines = [f"{leader_epoch} {start_offset}" for leader_epoch, start_offset in entries]
     write_atomically(path, _document(lines), sync=sync)
 
 

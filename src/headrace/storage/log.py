@@ -28,7 +28,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.core.leader_epochs import EpochHistory, Reign
+from headrace.core.leader_epochs import EpochEntry, LeaderEpochs
 from headrace.core.producer_state import AbortedTransaction, Origin, Producers
 from headrace.core.retention import (
     RELATIVE_OFFSET_MAX,
@@ -119,7 +119,7 @@ class Log:
         "_flush_is_due",
         "_flush_is_put_off",
         "_flush_lock",
-        "_history_saved",
+        "_leader_epochs_saved",
         "_index_count_max",
         "_index_interval_size",
         "_is_tight",
@@ -147,7 +147,7 @@ class Log:
         "directory",
         "flush_turn",
         "folder",
-        "history",
+        "leader_epochs",
         "log_end",
         "log_start",
         "producers",
@@ -169,7 +169,7 @@ class Log:
         log_start: Offset,
         recovery_point: Offset,
         producers: Producers,
-        history: EpochHistory,
+        history: LeaderEpochs,
         loaded: recovery.Loaded,
         now: Millis,
     ) -> None:
@@ -178,7 +178,7 @@ class Log:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.producers = producers
-        self.history = history
+        self.leader_epochs = history
         self.closed = False
         # Where this log's folder got another name that a power cut might still take back.
         self.renamed_in: tuple[LogDirectory, ...] = ()
@@ -187,11 +187,13 @@ class Log:
         self.log_start = max(log_start, self.first_base_offset)
         self.log_end = self.staged_end = loaded.log_end
         self.recovery_point = min(recovery_point, loaded.log_end)
-        self._history_saved: tuple[Reign, ...] | None = None  # None: the file was not written yet
+        self._leader_epochs_saved: tuple[EpochEntry, ...] | None = (
+            None  # None: the file was not written yet
+        )
         self._epoch_saved = _NO_EPOCH  # the latest in the file; a batch of another is noted first
         self._views: list[memoryview] = []
         self._staged: list[StagedBatch] = []
-        self._staged_epochs: list[Reign] = []
+        self._staged_epochs: list[EpochEntry] = []
         self._failure: Rejected | None = None
         self._clean_at = now
         self._cut_count = 0
@@ -230,7 +232,7 @@ class Log:
         fresh = not listing.log_sizes
         known_id, history = _read_small_files(path)
         damaged = history is None
-        history = history or EpochHistory()
+        history = history or LeaderEpochs()
         loaded = recovery.load(
             path,
             listing,
@@ -439,7 +441,7 @@ class Log:
             stamp_append_time(records, append_time)
         stamp(records, base_offset, leader_epoch)
         if leader_epoch != self._epoch_saved:
-            self._staged_epochs.append(Reign(leader_epoch, base_offset))
+            self._staged_epochs.append(EpochEntry(leader_epoch, base_offset))
         if end == size:
             self._age_from(timestamp)
         self._views.append(records)
@@ -493,7 +495,7 @@ class Log:
             marker = recovery.read_marker(batch) if header.attributes & CONTROL else None
             self.producers.append(header, base_offset, timestamp, Origin.REPLICATION, marker)
         if header.leader_epoch > self._epoch_saved:
-            self._staged_epochs.append(Reign(LeaderEpoch(header.leader_epoch), base_offset))
+            self._staged_epochs.append(EpochEntry(LeaderEpoch(header.leader_epoch), base_offset))
         if self._staged_position == 0:
             self._age_from(timestamp)
         self._views.append(batch)
@@ -578,7 +580,7 @@ class Log:
         active = self._segments.active
         try:
             if self._staged_epochs:
-                self._note_reigns()
+                self._note_leader_epochs()
             write_all(active.open().fd, views, active.size, self._staged_position - active.size)
             if self.producers.aborted:
                 active.add_aborted(self.producers.aborted)
@@ -593,24 +595,24 @@ class Log:
         self.producers.written()
         if self._staged_epochs:
             for leader_epoch, start_offset in self._staged_epochs:
-                self.history.assign(leader_epoch, start_offset)
-            self._epoch_saved = self.history.latest
+                self.leader_epochs.assign(leader_epoch, start_offset)
+            self._epoch_saved = self.leader_epochs.latest
             self._staged_epochs.clear()
         views.clear()
         self._staged.clear()
         if len(active.index) > self._tight_from:
             self._is_tight = True
 
-    def _note_reigns(self) -> None:
-        """Write down which reigns begin with what is staged, before their first batch is written.
+    def _note_leader_epochs(self) -> None:
+        """Write down which entries begin with what is staged, before their first batch is written.
 
         After a crash only batches above the recovery point are read again, and it moves without
-        regard to reigns: one that is not in the file by then would be forgotten.
+        regard to entries: one that is not in the file by then would be forgotten.
         """
-        history = EpochHistory(self.history.reigns)
+        history = LeaderEpochs(self.leader_epochs.entries)
         for leader_epoch, start_offset in self._staged_epochs:
             history.assign(leader_epoch, start_offset)
-        self._write_history(tuple(history.reigns), sync=False)
+        self._write_leader_epochs(tuple(history.entries), sync=False)
 
     def _undo_staged(self) -> None:
         self._views.clear()
@@ -879,9 +881,9 @@ class Log:
                 count,
                 *expiry,
             )
-            doomed = self._segments.take_first(count)
+            deleted = self._segments.take_first(count)
             self._raise_log_start(max(self.log_start, self.first_base_offset))
-            self._delete_segments(doomed, config.file_delete_delay_ms)
+            self._delete_segments(deleted, config.file_delete_delay_ms)
             self._delete_snapshots_below(self.first_base_offset)
         return expiry
 
@@ -943,7 +945,7 @@ class Log:
 
     def _raise_log_start(self, offset: Offset) -> None:
         self.log_start = offset
-        self.history.truncate_start(offset)
+        self.leader_epochs.truncate_start(offset)
         self.producers.log_start_advanced(offset)
 
     def truncate_to(self, offset: Offset) -> None:
@@ -975,7 +977,7 @@ class Log:
         size = _preallocated_size(self.config)
         self._segments.append(Segment.create(folder, new_start, resources, now, size))
         self.log_start = new_start
-        self.history.clear()
+        self.leader_epochs.clear()
         self.producers.clear()
         self._drop_snapshots_from(Offset(0))
         self._ended_at(new_start)
@@ -990,7 +992,7 @@ class Log:
             cleaned[self.topic_partition] = end_offset  # what comes instead was never cleaned
         self.log_end = self.staged_end = end_offset
         self.log_start = min(self.log_start, end_offset)
-        self.history.truncate_end(end_offset)
+        self.leader_epochs.truncate_end(end_offset)
         self._drop_snapshots_from(Offset(end_offset + 1))
         self.producers.clear()
         recovery.load_producers(
@@ -1005,11 +1007,11 @@ class Log:
         self._save_history(sync=False)
         self._active_changed()
 
-    def _delete_segments(self, doomed: list[Segment], delay_ms: int) -> None:
+    def _delete_segments(self, deleted: list[Segment], delay_ms: int) -> None:
         """Rename to ``.deleted`` now, so that a crash leaves no half segment; unlink later."""
         self._layout_count += 1
         paths = []
-        for segment in doomed:
+        for segment in deleted:
             segment.release()
             for suffix in _SEGMENT_SUFFIXES:
                 path = segment.path(suffix)
@@ -1139,13 +1141,15 @@ class Log:
                 parent.failed(error)
 
     def _save_history(self, *, sync: bool) -> None:
-        self._write_history(tuple(self.history.reigns), sync=sync)
-        self._epoch_saved = self.history.latest
+        self._write_leader_epochs(tuple(self.leader_epochs.entries), sync=sync)
+        self._epoch_saved = self.leader_epochs.latest
 
-    def _write_history(self, reigns: tuple[Reign, ...], *, sync: bool) -> None:
-        if reigns != self._history_saved:
-            checkpoint.write_history(f"{self.folder}/{checkpoint.LEADER_EPOCHS}", reigns, sync=sync)
-            self._history_saved = reigns
+    def _write_leader_epochs(self, entries: tuple[EpochEntry, ...], *, sync: bool) -> None:
+        if entries != self._leader_epochs_saved:
+            checkpoint.write_leader_epochs(
+                f"{self.folder}/{checkpoint.LEADER_EPOCHS}", entries, sync=sync
+            )
+            self._leader_epochs_saved = entries
 
     def relocate(self, directory: LogDirectory, folder: Path, recovery_point: Offset) -> None:
         """Go on in another folder. It holds the same bytes, fsynced up to ``recovery_point``."""
@@ -1199,18 +1203,18 @@ class Log:
         # First: a start that finds nothing but a copy takes it for the log.
         for copy in self.copies:
             with suppress(OSError):
-                doomed = copy.rename(doomed_path(copy, self.topic_partition))
-                self.directory.later(0, partial(remove_folder, doomed))
-        folder = self.folder.rename(doomed_path(self.folder, self.topic_partition))
+                deleted = copy.rename(pending_deletion_path(copy, self.topic_partition))
+                self.directory.later(0, partial(remove_folder, deleted))
+        folder = self.folder.rename(pending_deletion_path(self.folder, self.topic_partition))
         self.folder = folder
         self.directory.later(self.config.file_delete_delay_ms, lambda: remove_folder(folder))
 
 
-def _read_small_files(folder: str) -> tuple[TopicId | None, EpochHistory | None]:
+def _read_small_files(folder: str) -> tuple[TopicId | None, LeaderEpochs | None]:
     """Topic id and leader epochs; None for one that is absent, or epochs that are damaged."""
     topic_id = checkpoint.read_topic_id(f"{folder}/{checkpoint.PARTITION_METADATA}")
     try:
-        return topic_id, checkpoint.read_history(f"{folder}/{checkpoint.LEADER_EPOCHS}")
+        return topic_id, checkpoint.read_leader_epochs(f"{folder}/{checkpoint.LEADER_EPOCHS}")
     except Corrupt as problem:
         log.warning("%s; the leader epochs are taken from the batches", problem)
         return topic_id, None
@@ -1220,7 +1224,7 @@ def _preallocated_size(config: TopicConfig) -> int:
     return config.segment_bytes if config.preallocate else 0
 
 
-def doomed_path(folder: Path, topic_partition: TopicPartition) -> Path:
+def pending_deletion_path(folder: Path, topic_partition: TopicPartition) -> Path:
     """``topic-0.<32 hex digits>-delete``, the topic cut so that the name stays legal."""
     suffix = f"-{topic_partition.partition}.{os.urandom(16).hex()}{DELETE}"
     return folder.with_name(topic_partition.topic[: _FOLDER_NAME_MAX - len(suffix)] + suffix)
@@ -1243,5 +1247,5 @@ __all__ = [
     "Log",
     "Origin",
     "TimedOffset",
-    "doomed_path",
+    "pending_deletion_path",
 ]

@@ -34,7 +34,7 @@ from headrace.storage.files import (
     remove_folder,
     write_atomically,
 )
-from headrace.storage.log import DELETE, Log, doomed_path
+from headrace.storage.log import DELETE, Log, pending_deletion_path
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_move import FUTURE, was_nearly_whole
 from headrace.storage.segment import IndexCache, Resources
@@ -48,7 +48,7 @@ FSYNC_EACH_COUNT_MAX = 32
 _STRAY = "-stray"
 _HEX_DIGITS = frozenset("0123456789abcdef")
 _METADATA_LOG = "__cluster_metadata"  # KRaft's; not a topic
-_NOTE = ".elsewhere"
+_NOTE = ".location"
 
 
 class _Copy(NamedTuple):
@@ -60,7 +60,7 @@ class _Copy(NamedTuple):
     is_nearly_whole: bool
 
 
-class Logs:
+class LogManager:
     def __init__(
         self,
         paths: Sequence[Path | str],
@@ -213,19 +213,19 @@ class Logs:
         """Finish or forget the moves of a partition (``relocation`` says which).
 
         Several copies are there if a process was killed after somebody had changed his mind,
-        or asked for the next move before the last had ended: the youngest is the last wish.
+        or asked for the next move before the last had ended: the youngest is the last request.
         """
-        wish = max(self._copies[topic_partition], key=lambda copy: copy.modified_at).directory
+        request = max(self._copies[topic_partition], key=lambda copy: copy.modified_at).directory
         if topic_partition not in self._logs and topic_partition not in self.failed:
             self._finish_move(topic_partition, now)
         if topic_partition in self.failed:
             return  # its own folder is there, and may yet be read; or a copy is all there is
-        if self._logs[topic_partition].directory is not wish:
-            self.unfinished_moves[topic_partition] = wish
+        if self._logs[topic_partition].directory is not request:
+            self.unfinished_moves[topic_partition] = request
         for copy in self._copies.pop(topic_partition):
             log.info("%s: the copy was not finished; its files go now", copy.folder)
             try:
-                self._doom(copy.folder, topic_partition)
+                self._mark_for_deletion(copy.folder, topic_partition)
             except OSError as error:
                 copy.directory.take_offline(str(error))
 
@@ -257,9 +257,9 @@ class Logs:
             self.failed[topic_partition] = str(error)
         copies.remove(copy)
 
-    def _doom(self, folder: Path, topic_partition: TopicPartition) -> None:
+    def _mark_for_deletion(self, folder: Path, topic_partition: TopicPartition) -> None:
         """Give it the name of a deleted one; its files go in the background."""
-        self._later(0, _removal(folder.rename(doomed_path(folder, topic_partition))))
+        self._later(0, _removal(folder.rename(pending_deletion_path(folder, topic_partition))))
 
     def _open_directory(self, directory: LogDirectory, now: Millis) -> None:
         with os.scandir(directory.path) as entries:
@@ -279,7 +279,7 @@ class Logs:
                 continue
             if self._deleted_ids and self._is_deleted(folder):
                 log.info("%s: its topic was deleted while this disk was away; it goes now", folder)
-                self._doom(folder, topic_partition)
+                self._mark_for_deletion(folder, topic_partition)
                 continue
             if copied:  # settled once it is known what lies in all folders
                 copy = _Copy(directory, folder, folder.stat().st_mtime_ns, was_nearly_whole(folder))
@@ -403,29 +403,29 @@ class Logs:
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Delete a log: its folder is renamed now, its files go after file.delete.delay.ms."""
-        doomed = self._logs.pop(topic_partition, None)
+        deleted = self._logs.pop(topic_partition, None)
         self._places.pop(topic_partition, None)
         if self.failed.pop(topic_partition, None) is not None:
             self._delete_failed(topic_partition)
-        if doomed is not None:
+        if deleted is not None:
             # The folder first, and whatever the disk says next: one that is full cannot take
             # a checkpoint, and without another name the log would be back after the next start.
-            for step in (doomed.delete, partial(doomed.directory.forget, topic_partition)):
+            for step in (deleted.delete, partial(deleted.directory.forget, topic_partition)):
                 try:
                     step()
                 except OSError as error:
-                    doomed.directory.partition_failed(error)
+                    deleted.directory.partition_failed(error)
 
     def _delete_failed(self, topic_partition: TopicPartition) -> None:
         """What could not be opened must not be taken in at the next start."""
         for directory in self._online():
             with suppress(OSError):
-                self._doom(directory.path / str(topic_partition), topic_partition)
+                self._mark_for_deletion(directory.path / str(topic_partition), topic_partition)
             with suppress(OSError):
                 directory.forget(topic_partition)
         for copy in self._copies.pop(topic_partition, ()):
             with suppress(OSError):
-                self._doom(copy.folder, topic_partition)
+                self._mark_for_deletion(copy.folder, topic_partition)
 
     # -- health ---------------------------------------------------------------------------
 
@@ -547,4 +547,4 @@ def _open_files_max() -> int:
     return OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else min(soft // 4, OPEN_FILES_MAX)
 
 
-__all__ = ["LogDirectory", "Logs"]
+__all__ = ["LogDirectory", "LogManager"]

@@ -40,7 +40,7 @@ from headrace.storage.files import (
     write_all,
     write_atomically,
 )
-from headrace.storage.log import Log, doomed_path
+from headrace.storage.log import Log, pending_deletion_path
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.segment import Segment
 
@@ -99,7 +99,7 @@ def was_nearly_whole(folder: Path) -> bool:
     return (folder / checkpoint.PARTITION_METADATA).exists()
 
 
-class Relocation:
+class LogMove:
     """One move of one log: how far the copy is, and the switch.
 
     Everything runs on the loop unless a docstring says otherwise; while a thread is at the
@@ -173,11 +173,11 @@ class Relocation:
         # moves a log of that name there begins with offsets of its own.
         self.target.drop_offsets(self.topic_partition)
         with suppress(OSError):
-            doomed = self.folder.rename(doomed_path(self.folder, self.topic_partition))
-            self.target.later(0, lambda: remove_folder(doomed))
+            deleted = self.folder.rename(pending_deletion_path(self.folder, self.topic_partition))
+            self.target.later(0, lambda: remove_folder(deleted))
 
     def empty(self) -> None:
-        """Leave but the folder, which tells the next start of the wish. For a thread."""
+        """Leave but the folder, which tells the next start of the request. For a thread."""
         with suppress(OSError), os.scandir(self.folder) as entries:
             for entry in entries:
                 os.unlink(entry.path)  # noqa: PTH108
@@ -412,13 +412,15 @@ class Relocation:
         """The log goes on in the copy; no ``await`` since nothing was missing."""
         moving, source = self.log, self.source
         assert self._synced_end is not None
-        doomed = self._old_folder.rename(doomed_path(self._old_folder, self.topic_partition))
+        deleted = self._old_folder.rename(
+            pending_deletion_path(self._old_folder, self.topic_partition)
+        )
         self.is_switched = True
         moving.copies.discard(self.folder)
         # What is flushed from now on would be lost in a power cut that brings the old name back.
         moving.renamed_in = (source, self.target)
         moving.relocate(self.target, self.folder, self._synced_end)
-        source.later(moving.config.file_delete_delay_ms, lambda: remove_folder(doomed))
+        source.later(moving.config.file_delete_delay_ms, lambda: remove_folder(deleted))
         source.drop_offsets(self.topic_partition)
 
     async def _settle(self) -> None:

@@ -18,7 +18,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from headrace.core.leader_epochs import EpochHistory
+from headrace.core.leader_epochs import LeaderEpochs
 from headrace.core.producer_state import (
     BATCHES_KEPT,
     AbortedTransaction,
@@ -106,7 +106,7 @@ def load(
     now: Millis,
     resources: Resources,
     producers: Producers,
-    history: EpochHistory,
+    history: LeaderEpochs,
     index_interval_size: int,
     preallocated_size: int = 0,
 ) -> Loaded:
@@ -255,13 +255,13 @@ def replay(
         if segment.base_offset >= end_offset:
             break
         scan = segment.batches_from(segment.position_of(start))
-        pupil = Pupil(producers)
+        replay = ProducerStateReplay(producers)
         for _, header in scan:
             if header.base_offset >= end_offset:
                 break
             if header.producer_id >= 0 and header.base_offset >= start:
-                pupil.show(header, scan)
-        pupil.finish()
+                replay.show(header, scan)
+        replay.finish()
 
 
 def sound_aborted(
@@ -280,16 +280,16 @@ def sound_aborted(
     base = segment.base_offset
     producers = Producers()
     load_producers(folder, segments, snapshot_offsets, producers, base, now, clean=False)
-    pupil = Pupil(producers)
+    replay = ProducerStateReplay(producers)
     scan = segment.batches_from(Position(0))
     for _, header in scan:
         if header.producer_id >= 0:
-            pupil.show(header, scan)
-    segment.set_aborted(pupil.finish())
+            replay.show(header, scan)
+    segment.set_aborted(replay.finish())
     return segment.aborted
 
 
-class Pupil:
+class ProducerStateReplay:
     """Shows producers what the log holds, and no more of it than they would remember.
 
     A long run of plain batches of one producer leaves only its last five
@@ -359,7 +359,7 @@ def _recover(
     segments: list[Segment],
     snapshot_offsets: list[Offset],
     producers: Producers,
-    history: EpochHistory,
+    history: LeaderEpochs,
     recovery_point: Offset,
     now: Millis,
     index_interval_size: int,
@@ -447,7 +447,7 @@ def _check_segment(
     start: Position,
     start_offset: Offset,
     producers: Producers,
-    history: EpochHistory,
+    history: LeaderEpochs,
     index_interval_size: int,
 ) -> tuple[Offset, str | None]:
     """Check the batches from ``start`` on; returns the end offset and what follows it, if bad."""
@@ -467,7 +467,7 @@ def _check_segment(
     end_offset = start_offset
     scan = Scan(segment.open(), start, Position(file_size), start_offset, check_crc=True)
     staged: list[StagedBatch] = []
-    pupil = Pupil(producers, kept_aborted)
+    replay = ProducerStateReplay(producers, kept_aborted)
     last_offset_max = base + RELATIVE_OFFSET_MAX
     latest_epoch: int = history.latest
     problem = None
@@ -484,7 +484,7 @@ def _check_segment(
             history.assign(LeaderEpoch(leader_epoch), Offset(base_offset))
             latest_epoch = leader_epoch
         if producer_id >= 0:
-            pupil.show(header, scan)
+            replay.show(header, scan)
         if len(staged) == _CHUNK:
             end_offset = Offset(last_offset + 1)
             segment.extend(staged, index_interval_size)
@@ -492,7 +492,7 @@ def _check_segment(
     if staged:
         end_offset = Offset(staged[-1][1] + 1)
         segment.extend(staged, index_interval_size)
-    segment.set_aborted(pupil.finish())
+    segment.set_aborted(replay.finish())
     return end_offset, problem or scan.problem
 
 
@@ -512,8 +512,8 @@ def _drop_stray_snapshots(
     drop_snapshots(folder, snapshot_offsets, strays)
 
 
-def drop_snapshots(folder: str, snapshot_offsets: list[Offset], doomed: Iterable[Offset]) -> None:
-    for offset in doomed:
+def drop_snapshots(folder: str, snapshot_offsets: list[Offset], deleted: Iterable[Offset]) -> None:
+    for offset in deleted:
         snapshot_offsets.remove(offset)
         with suppress(FileNotFoundError):
             os.unlink(f"{folder}/{offset:020d}.snapshot")  # noqa: PTH108

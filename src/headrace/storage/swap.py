@@ -34,7 +34,7 @@ from headrace.storage.segment import Scan
 
 log = logging.getLogger(__name__)
 
-CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
+CLEANED, SWAP, PENDING_DELETIONS = ".cleaned", ".swap", ".deleted"
 FILE_KINDS = ("log", "index", "timeindex", "txnindex")  # the log first, in every step
 _BASE_DIGITS = 20
 
@@ -47,7 +47,7 @@ def swap_in(folder: str, replaced_bases: Sequence[int], base_offset: int) -> lis
     _rename_all(folder, base_offset, CLEANED, SWAP)
     deleted = []
     for base in replaced_bases:
-        deleted += _rename_all(folder, base, "", DELETED)
+        deleted += _rename_all(folder, base, "", PENDING_DELETIONS)
     _rename_all(folder, base_offset, SWAP, "")
     return deleted
 
@@ -70,7 +70,7 @@ def settle_leftovers(folder: str, names: Iterable[str] | None = None) -> bool:
     leftovers = {
         name
         for name in present
-        if name.endswith((CLEANED, SWAP, DELETED)) and name[:_BASE_DIGITS].isdigit()
+        if name.endswith((CLEANED, SWAP, PENDING_DELETIONS)) and name[:_BASE_DIGITS].isdigit()
     }
     if not leftovers:
         return False

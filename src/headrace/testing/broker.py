@@ -186,8 +186,8 @@ class Broker:
 
         counts = _partition_counts(topics)
         admin = self._admin()
-        wishes = [NewTopic(name, num_partitions=count) for name, count in counts.items()]
-        for made in admin.create_topics(wishes).values():
+        requests = [NewTopic(name, num_partitions=count) for name, count in counts.items()]
+        for made in admin.create_topics(requests).values():
             made.result()
 
     def reset(self) -> None:

@@ -56,7 +56,7 @@ def a_broker(values=None, topics=("orders",)):
     broker = SimpleNamespace(
         config=BrokerConfig.parse({"node.id": "1", **(values or {})}),
         node_id=1,
-        picture=SimpleNamespace(topics=dict.fromkeys(topics), brokers={1: None}),
+        metadata=SimpleNamespace(topics=dict.fromkeys(topics), brokers={1: None}),
     )
     broker.control = KeptSettings(broker)
     return broker

@@ -70,7 +70,7 @@ def test_a_batch_that_was_unpacked_while_its_transaction_ended_opens_no_other(cl
 async def test_who_deletes_a_topic_by_its_id_does_not_delete_the_next_of_that_name(tmp_path):
     async with running(tmp_path) as broker:
         await broker.control.create_topics([NewTopic("t")])
-        old = broker.picture.topics["t"]
+        old = broker.metadata.topics["t"]
         state = m.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=old.topic_id)
         broker.replicas.before_delete = asyncio.Event()
         first = asyncio.create_task(broker.control.delete_topics(["t"]))
@@ -85,14 +85,14 @@ async def test_who_deletes_a_topic_by_its_id_does_not_delete_the_next_of_that_na
         (result,) = (await by_id).responses
         assert result.error_code == ErrorCode.UNKNOWN_TOPIC_ID
         assert result.topic_id == old.topic_id
-        assert broker.picture.topics["t"].topic_id != old.topic_id
+        assert broker.metadata.topics["t"].topic_id != old.topic_id
 
 
 @in_loop
 async def test_a_disk_that_fails_while_its_topic_is_deleted_costs_the_next_one_no_leader(tmp_path):
     async with running(tmp_path) as broker:
         await broker.control.create_topics([NewTopic("t")])
-        lost = [(TopicPartition("t", 0), broker.picture.topics["t"].topic_id)]
+        lost = [(TopicPartition("t", 0), broker.metadata.topics["t"].topic_id)]
         broker.replicas.before_delete = asyncio.Event()
         deleting = asyncio.create_task(broker.control.delete_topics(["t"]))
         again = asyncio.create_task(broker.control.create_topics([NewTopic("t")]))
@@ -101,7 +101,7 @@ async def test_a_disk_that_fails_while_its_topic_is_deleted_costs_the_next_one_n
         await asyncio.sleep(0)
         broker.replicas.before_delete.set()
         await asyncio.gather(deleting, again, failing)
-        (partition,) = broker.picture.topics["t"].partitions
+        (partition,) = broker.metadata.topics["t"].partitions
         assert (partition.leader, partition.offline) == (broker.node_id, ())
 
 
@@ -109,9 +109,9 @@ async def test_a_disk_that_fails_while_its_topic_is_deleted_costs_the_next_one_n
 async def test_a_disk_that_fails_takes_the_leader_of_what_lies_there(tmp_path):
     async with running(tmp_path) as broker:
         await broker.control.create_topics([NewTopic("t")])
-        topic_id = broker.picture.topics["t"].topic_id
+        topic_id = broker.metadata.topics["t"].topic_id
         await broker.control.replicas_failed([(TopicPartition("t", 0), topic_id)])
-        (partition,) = broker.picture.topics["t"].partitions
+        (partition,) = broker.metadata.topics["t"].partitions
         assert (partition.leader, partition.offline) == (-1, (broker.node_id,))
 
 
@@ -132,7 +132,7 @@ async def test_a_topic_is_not_made_on_a_disk_that_failed_after_it_was_chosen(tmp
         patched.setattr(registry, "commit", commit_while_the_disk_fails)
         (refusal,) = await node.control.create_topics([NewTopic("t")])
     assert refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert "t" not in node.picture.topics
+    assert "t" not in node.metadata.topics
     (again,) = await node.control.create_topics([NewTopic("t")])
     assert isinstance(again, CreateTopic)
     assert node.replica("t", 0).log.offline is None

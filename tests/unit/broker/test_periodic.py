@@ -24,7 +24,7 @@ def test_a_cleaner_that_never_comes_to_an_end_hears_of_changed_settings(monkeypa
     monkeypatch.setattr(Compaction, "clean_dirtiest", clean_dirtiest)
     with Broker(data=tmp_path) as broker:
         node = broker._runner._node
-        asyncio.run_coroutine_threadsafe(node._chores._compact(), node.loop).result()
+        asyncio.run_coroutine_threadsafe(node._periodic._compact(), node.loop).result()
     assert speeds[0] > 1000 and speeds[1:] == [1000, 1000]
 
 
@@ -48,7 +48,7 @@ def test_a_log_that_somebody_flushes_for_long_holds_up_no_other(tmp_path):
 
         async def flush_beside():
             async with held.flush_turn:
-                await node._chores._flush()
+                await node._periodic._flush()
             return other.recovery_point
 
         done = asyncio.run_coroutine_threadsafe(flush_beside(), node.loop).result(60)
@@ -74,7 +74,7 @@ def test_a_checkpoint_of_many_logs_lets_others_in_between(monkeypatch, tmp_path)
         monkeypatch.setattr(node.logs, "checkpoint_noted", lambda: for_later.extend(noted))
 
         async def fail_beside():
-            checkpointing = asyncio.ensure_future(node._chores._checkpoint())
+            checkpointing = asyncio.ensure_future(node._periodic._checkpoint())
             await two_are_noted.wait()
             (failed,) = {log.directory for log in node.logs} - {noted[-1].directory}
             failed.offline = "it broke"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.broker.protocol_errors import Complaints
+from headrace.broker.protocol_errors import ProtocolErrorLog
 from headrace.model.errors import PeerBroken
 from headrace.testing import Broker
 from tests.fakes.raw_client import RawClient
@@ -24,7 +24,7 @@ def lines(caplog):
 
 
 def test_the_same_of_the_same_host_is_said_again_after_a_while_with_how_often(lines):
-    complaints = Complaints()
+    complaints = ProtocolErrorLog()
     for port, now in enumerate([0, 0.1, 5, 9.9, 10, 10.1, 30]):
         complaints.say(Peer("127.0.0.1", port), PeerBroken("nonsense"), now)
     first, second, third = lines()
@@ -36,7 +36,7 @@ def test_the_same_of_the_same_host_is_said_again_after_a_while_with_how_often(li
 
 
 def test_other_nonsense_and_other_hosts_are_said_at_once(lines):
-    complaints = Complaints()
+    complaints = ProtocolErrorLog()
     for host in ("127.0.0.1", "127.0.0.2"):
         for what in ("nonsense", "more of it"):
             complaints.say(Peer(host), PeerBroken(what), 0)
@@ -44,7 +44,7 @@ def test_other_nonsense_and_other_hosts_are_said_at_once(lines):
 
 
 def test_what_is_remembered_is_bounded():
-    complaints = Complaints()
+    complaints = ProtocolErrorLog()
     for number in range(5000):
         complaints.say(Peer("127.0.0.1"), PeerBroken(f"a frame of -{number} bytes"), 0)
     assert len(complaints._told) <= 1000

@@ -1,7 +1,7 @@
 """Answers kept by the words they were asked in."""
 
 from headrace.broker.context import Context
-from headrace.broker.response_cache import KnownAnswers
+from headrace.broker.response_cache import ResponseCache
 from headrace.wire.api import ApiKey
 
 
@@ -10,11 +10,11 @@ def a_context(listener="PLAINTEXT", api_key=ApiKey.METADATA, api_version=12):
 
 
 def words(context, body=b"topics"):
-    return KnownAnswers.question(context, memoryview(body))
+    return ResponseCache.question(context, memoryview(body))
 
 
 def test_the_same_words_get_the_same_answer_with_their_own_correlation_id():
-    known = KnownAnswers()
+    known = ResponseCache()
     question = words(a_context())
     assert known.find(question, 1, 5) is None
     known.keep(question, bytearray(b"size\0\0\0\5answer"))
@@ -22,7 +22,7 @@ def test_the_same_words_get_the_same_answer_with_their_own_correlation_id():
 
 
 def test_a_change_of_the_cluster_forgets_all_answers():
-    known = KnownAnswers()
+    known = ResponseCache()
     question = words(a_context())
     known.find(question, 1, 5)
     known.keep(question, bytearray(b"sizecorranswer"))

@@ -75,12 +75,12 @@ class OneTurn:
 def waited_for(broker, monkeypatch):
     """The coordinator is asked in vain at first, as while the transaction before ends."""
     transactions = broker._running()._node.transactions
-    enlist = transactions.enlist
+    verify_or_add = transactions.verify_or_add
 
-    async def enlist_later(*batch, **how):
-        return enlist(*batch, **how)
+    async def verify_later(*batch, **how):
+        return verify_or_add(*batch, **how)
 
-    monkeypatch.setattr(transactions, "enlist", enlist_later)
+    monkeypatch.setattr(transactions, "verify_or_add", verify_later)
 
 
 @pytest.mark.usefixtures("waited_for")

@@ -12,7 +12,7 @@ from headrace.core.controller import (
     ChangePartition,
     CreateTopic,
     DeleteTopic,
-    DoomTopic,
+    MarkForDeletion,
 )
 from headrace.model.cluster_metadata import (
     BrokerEntry,
@@ -183,7 +183,7 @@ def operations(*changes):
 
 
 def test_every_change_is_guarded_by_the_controller_epoch():
-    assert operations(DoomTopic("tt")) == [
+    assert operations(MarkForDeletion("tt")) == [
         Check("/controller_epoch", ZkVersion(3)),
         Create("/admin/delete_topics/tt"),
     ]

@@ -14,8 +14,8 @@ from headrace.core.topics import PARTITIONS_PER_REQUEST_MAX, NewTopic
 from headrace.model.cluster_metadata import (
     NO_LEADER,
     BrokerEntry,
+    ClusterMetadata,
     PartitionState,
-    Picture,
     TopicState,
 )
 from headrace.model.errors import ErrorCode, Fenced, Rejected
@@ -33,10 +33,10 @@ def entries(*numbers: int) -> dict[BrokerId, BrokerEntry]:
 
 
 def a_controller(*numbers: int, topics: tuple[TopicState, ...] = ()) -> Controller:
-    picture = Picture(
+    metadata = ClusterMetadata(
         "c", BrokerId(1), entries(*(numbers or (1,))), {topic.name: topic for topic in topics}
     )
-    return Controller(ControllerEpoch(3), picture)
+    return Controller(ControllerEpoch(3), metadata)
 
 
 def a_state(replicas=(1, 2, 3), isr=None, leader=1, leader_epoch=4, partition_epoch=6, **more):
@@ -56,10 +56,10 @@ def a_topic(*states: PartitionState) -> TopicState:
     return TopicState("t", ID, states or (a_state(),), internal=False)
 
 
-def create(controller: Controller, *wishes: NewTopic, check=lambda overrides: None):
+def create(controller: Controller, *requests: NewTopic, check=lambda overrides: None):
     numbers = iter(range(1000))
     return controller.decide_creates(
-        wishes,
+        requests,
         lambda: (TopicId(next(numbers).to_bytes(16)), Dice(0, 0)),
         default_partition_count=2,
         default_replication_factor=1,
@@ -67,8 +67,8 @@ def create(controller: Controller, *wishes: NewTopic, check=lambda overrides: No
     )
 
 
-def made(controller: Controller, *wishes: NewTopic) -> None:
-    changes = create(controller, *wishes)
+def made(controller: Controller, *requests: NewTopic) -> None:
+    changes = create(controller, *requests)
     assert all(isinstance(change, CreateTopic) for change in changes)
     controller.replay(changes)
 
@@ -90,10 +90,10 @@ def test_a_new_topic_has_the_first_replica_as_leader_and_all_in_sync():
         (2, (2, 3, 1), (2, 3, 1)),
     ]
     assert {(p.leader_epoch, p.partition_epoch) for p in change.topic.partitions} == {(0, 0)}
-    assert "t" not in controller.picture.topics, "deciding changes nothing"
+    assert "t" not in controller.metadata.topics, "deciding changes nothing"
     controller.replay([change])
-    assert controller.picture.topics["t"] == change.topic
-    assert controller.picture.topic_by_id(change.topic.topic_id) == change.topic
+    assert controller.metadata.topics["t"] == change.topic
+    assert controller.metadata.topic_by_id(change.topic.topic_id) == change.topic
 
 
 def test_minus_one_takes_the_brokers_defaults():
@@ -168,13 +168,13 @@ def test_replicas_given_by_hand_are_kept_in_their_order():
 def test_a_doomed_name_is_gone_for_clients_and_taken_until_the_files_are_gone():
     controller = a_controller()
     made(controller, NewTopic("a"))
-    topic = controller.picture.topics["a"]
-    controller.replay([controller.decide_doom("a")])
-    assert "a" not in controller.picture.topics
-    assert controller.picture.topic_by_id(topic.topic_id) is None
+    topic = controller.metadata.topics["a"]
+    controller.replay([controller.decide_mark_for_deletion("a")])
+    assert "a" not in controller.metadata.topics
+    assert controller.metadata.topic_by_id(topic.topic_id) is None
     assert code_of(create(controller, NewTopic("a"))[0]) == ErrorCode.TOPIC_ALREADY_EXISTS
     with pytest.raises(Rejected) as refused:
-        controller.decide_doom("a")
+        controller.decide_mark_for_deletion("a")
     assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     controller.replay([DeleteTopic(topic)])
@@ -183,25 +183,25 @@ def test_a_doomed_name_is_gone_for_clients_and_taken_until_the_files_are_gone():
 
 def test_every_change_gives_the_picture_a_new_generation():
     controller = a_controller()
-    generations = [controller.picture.generation]
+    generations = [controller.metadata.generation]
     made(controller, NewTopic("a"))
-    generations.append(controller.picture.generation)
+    generations.append(controller.metadata.generation)
     controller.replay([controller.decide_add_partitions("a", 5, None)])
-    generations.append(controller.picture.generation)
-    controller.replay([controller.decide_doom("a")])
-    generations.append(controller.picture.generation)
+    generations.append(controller.metadata.generation)
+    controller.replay([controller.decide_mark_for_deletion("a")])
+    generations.append(controller.metadata.generation)
     assert generations == sorted(set(generations))
 
 
 def test_a_topic_grows_at_its_end_and_the_old_partitions_stay():
     controller = a_controller(1, 2, 3)
     made(controller, NewTopic("a", 2, 2))
-    before = controller.picture.topics["a"].partitions
+    before = controller.metadata.topics["a"].partitions
     change = controller.decide_add_partitions("a", 4, None)
     assert [p.partition for p in change.added] == [2, 3]
     assert all(len(p.replicas) == 2 for p in change.added)
     controller.replay([change])
-    assert controller.picture.topics["a"].partitions == before + change.added
+    assert controller.metadata.topics["a"].partitions == before + change.added
 
 
 @pytest.mark.parametrize(
@@ -239,17 +239,17 @@ def test_new_partitions_may_be_assigned_by_hand():
 def test_a_leader_that_registered_after_its_election_is_a_new_broker_and_gets_a_new_epoch():
     controller = a_controller(1, topics=(a_topic(a_state((1,))),))
     tp = TopicPartition("t", 0)
-    assert controller.decide_reign({tp: 1}, lambda topic: False) == []
+    assert controller.decide_takeover({tp: 1}, lambda topic: False) == []
     brokers = {BrokerId(1): a_broker(1, broker_epoch=50)}
     controller.brokers_changed(brokers.values(), BrokerId(1))
-    (change,) = controller.decide_reign({tp: 49}, lambda topic: False)
+    (change,) = controller.decide_takeover({tp: 49}, lambda topic: False)
     assert change == ChangePartition(a_state((1,), leader_epoch=5, partition_epoch=7), 6)
 
 
 def test_a_partition_that_was_assigned_and_never_led_gets_its_first_leader():
     unborn = a_state((2, 1), leader=NO_LEADER, leader_epoch=-1, partition_epoch=UNBORN)
     controller = a_controller(1, topics=(a_topic(unborn),))
-    (change,) = controller.decide_reign({}, lambda topic: False)
+    (change,) = controller.decide_takeover({}, lambda topic: False)
     assert isinstance(change, ChangePartition)
     assert (change.expected, change.state.leader, change.state.isr) == (UNBORN, 1, (1,))
     assert (change.state.leader_epoch, change.state.partition_epoch) == (0, 0)
@@ -312,9 +312,9 @@ def test_a_broker_that_came_back_too_quickly_to_be_missed_is_still_another_one()
 def test_replicas_on_dead_brokers_are_offline():
     controller = a_controller(1, 2, 3, topics=(a_topic(),))
     controller.brokers_changed(entries(1).values(), BrokerId(1))
-    assert controller.picture.topics["t"].partitions[0].offline == (2, 3)
+    assert controller.metadata.topics["t"].partitions[0].offline == (2, 3)
     controller.brokers_changed(entries(1, 2, 3).values(), BrokerId(1))
-    assert controller.picture.topics["t"].partitions[0].offline == ()
+    assert controller.metadata.topics["t"].partitions[0].offline == ()
 
 
 # --- partitions
@@ -425,4 +425,4 @@ def test_a_lost_partition_joins_the_topic_and_known_ones_change_nothing():
     change = controller.decide_adopt("t", ID, {0: LeaderEpoch(2), 1: LeaderEpoch(2)}, {})
     assert change is not None
     controller.replay([change])
-    assert len(controller.picture.topics["t"].partitions) == 2
+    assert len(controller.metadata.topics["t"].partitions) == 2

@@ -2,11 +2,11 @@
 
 import pytest
 
-from headrace.core.leader_epochs import UNDEFINED, EpochEnd, EpochHistory, Reign
+from headrace.core.leader_epochs import UNDEFINED, EpochEnd, EpochEntry, LeaderEpochs
 
 
-def a_history(*reigns: tuple[int, int]) -> EpochHistory:
-    return EpochHistory(Reign(*reign) for reign in reigns)
+def a_history(*entries: tuple[int, int]) -> LeaderEpochs:
+    return LeaderEpochs(EpochEntry(*entry) for entry in entries)
 
 
 def test_the_current_reign_ends_where_the_log_ends():
@@ -31,7 +31,7 @@ def test_no_epoch_and_one_above_all_known_are_undefined(asked):
 
 
 def test_an_empty_history_knows_nothing():
-    history = EpochHistory()
+    history = LeaderEpochs()
     assert history.latest == -1
     assert history.end_of(0, 5) == UNDEFINED
     assert history.epoch_at(3) == -1
@@ -40,15 +40,15 @@ def test_an_empty_history_knows_nothing():
 def test_a_reign_is_noted_once():
     history = a_history((1, 10))
     assert not history.assign(1, 12)
-    assert history.reigns == [(1, 10)]
+    assert history.entries == [(1, 10)]
 
 
 def test_a_later_note_removes_what_contradicts_it():
     history = a_history((1, 10), (2, 20), (3, 30))
     assert history.assign(4, 20)
-    assert history.reigns == [(1, 10), (4, 20)]
+    assert history.entries == [(1, 10), (4, 20)]
     assert history.assign(2, 25)
-    assert history.reigns == [(1, 10), (2, 25)]
+    assert history.entries == [(1, 10), (2, 25)]
     assert history.latest == 2
 
 
@@ -65,7 +65,7 @@ def test_the_epoch_before_is_the_nearest_known_one():
 def test_cutting_the_end_forgets_reigns_that_began_there():
     history = a_history((1, 10), (4, 20), (5, 30))
     assert history.truncate_end(20)
-    assert history.reigns == [(1, 10)]
+    assert history.entries == [(1, 10)]
     assert history.latest == 1
     assert not history.truncate_end(11)
 
@@ -73,7 +73,7 @@ def test_cutting_the_end_forgets_reigns_that_began_there():
 def test_cutting_the_start_keeps_the_reign_around_it():
     history = a_history((1, 10), (4, 20), (5, 30))
     assert history.truncate_start(25)
-    assert history.reigns == [(4, 25), (5, 30)]
+    assert history.entries == [(4, 25), (5, 30)]
     assert not history.truncate_start(25)
     assert not history.truncate_start(3)
 
@@ -81,11 +81,11 @@ def test_cutting_the_start_keeps_the_reign_around_it():
 def test_cutting_everything_leaves_the_last_epoch_known():
     history = a_history((1, 10), (4, 20))
     assert history.truncate_start(50)
-    assert history.reigns == [(4, 50)]
+    assert history.entries == [(4, 50)]
     assert history.end_of(4, 50) == EpochEnd(4, 50)
 
 
 def test_clearing_forgets_all():
     history = a_history((1, 10))
     history.clear()
-    assert (history.reigns, history.latest) == ([], -1)
+    assert (history.entries, history.latest) == ([], -1)

@@ -7,7 +7,7 @@ import pytest
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record, build_batch
-from headrace.spark.cluster import NO_TOPIC_ID, ClientSettings, Cluster, TopicPicture
+from headrace.spark.cluster import NO_TOPIC_ID, ClientSettings, Cluster, TopicMetadata
 from headrace.spark.failures import DataLost, PipelineError
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range
@@ -27,7 +27,7 @@ class Tiered(Cluster):
 
     def __init__(self, *, first_local, version=9, empty_answers=5):
         super().__init__(ClientSettings("127.0.0.1:1", retry_backoff_ms=1))
-        self._topics["t"] = TopicPicture(NO_TOPIC_ID, {0: 1}, ErrorCode.NONE)
+        self._topics["t"] = TopicMetadata(NO_TOPIC_ID, {0: 1}, ErrorCode.NONE)
         self._seen_at = float("inf")
         self._first_local = first_local
         self._version = version

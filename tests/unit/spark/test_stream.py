@@ -7,7 +7,7 @@ from pyspark.sql.types import BinaryType, StructType
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.spark import stream
-from headrace.spark.cluster import NO_TOPIC_ID, Cluster, TopicPicture
+from headrace.spark.cluster import NO_TOPIC_ID, Cluster, TopicMetadata
 from headrace.spark.failures import DataLost, Disconnected, PipelineError
 from headrace.spark.offsets import Range
 from headrace.spark.options import parse_source
@@ -34,7 +34,7 @@ class Restarting(Cluster):
         self.asked += 1
         if self.asked == 1:
             raise Disconnected("it closed the connection")
-        return {"t": TopicPicture(NO_TOPIC_ID, {0: 1, 1: 1}, ErrorCode.NONE)}
+        return {"t": TopicMetadata(NO_TOPIC_ID, {0: 1, 1: 1}, ErrorCode.NONE)}
 
     def list_offsets(self, wanted, *, read_committed, patient=True):
         return dict.fromkeys(wanted, 0)

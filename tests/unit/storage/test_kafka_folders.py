@@ -47,7 +47,7 @@ def test_the_records_of_every_codec_are_there(disk):
 def test_whose_folder_it_is_is_known(disk):
     assert disk.logs.cluster_id == "MkU3OEVBNTcwNTJENDM2Qk"
     assert id_to_text(disk.log(TXN).topic_id) == "YKGKiwvIQJ2nFRjBQ8ak6g"
-    assert disk.log(TXN).history.reigns == [(0, 0)]
+    assert disk.log(TXN).leader_epochs.entries == [(0, 0)]
 
 
 def test_times_are_found(disk):

@@ -187,11 +187,11 @@ def test_records_of_our_own_are_taken_without_a_second_look(log):
 
 def test_the_leader_epoch_is_noted_once_it_is_written(log):
     log.append_as_leader(batch(b"a"), 3, NOW)
-    assert log.history.latest == -1
+    assert log.leader_epochs.latest == -1
     log.write_staged()
     append(log, batch(b"b"), leader_epoch=3)
     append(log, batch(b"c"), leader_epoch=4)
-    assert log.history.reigns == [(3, 0), (4, 2)]
+    assert log.leader_epochs.entries == [(3, 0), (4, 2)]
 
 
 # -- following ---------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_a_follower_keeps_offsets_and_epochs(log):
     )
     log.append_as_follower(sent)
     assert read_all(log) == [(0, b"a"), (1, b"b"), (2, b"c"), (7, b"d")]
-    assert log.history.reigns == [(1, 0), (4, 7)]
+    assert log.leader_epochs.entries == [(1, 0), (4, 7)]
     assert log.producers.entries[5].last_sequence == 9
     assert read_bytes(log, 0) == sent.tobytes()
 
@@ -538,7 +538,7 @@ def test_cutting_drops_what_lies_behind(disk):
     log.truncate_to(5)
     assert (log.log_end, log.staged_end) == (5, 5)
     assert segment_names(log) == [0, 4]
-    assert log.history.reigns == [(0, 0), (1, 4)]
+    assert log.leader_epochs.entries == [(0, 0), (1, 4)]
     assert log.producers.entries[1].last_sequence == 4
     append(log, batch(b"new", producer_id=1, base_sequence=5))
     assert [value for _, value in read_all(log)] == [b"0", b"1", b"2", b"3", b"4", b"new"]
@@ -572,7 +572,7 @@ def test_a_log_can_begin_anew_elsewhere(log):
     log.truncate_fully(100)
     assert (log.log_start, log.log_end, log.size) == (100, 100, 0)
     assert segment_names(log) == [100]
-    assert log.producers.entries == {} and log.history.reigns == []
+    assert log.producers.entries == {} and log.leader_epochs.entries == []
     assert append(log, batch(b"a")).base_offset == 100
 
 

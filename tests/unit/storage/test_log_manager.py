@@ -12,7 +12,7 @@ from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import TopicId, TopicPartition
 from headrace.storage import checkpoint
 from headrace.storage.background import Background
-from headrace.storage.log_manager import Logs
+from headrace.storage.log_manager import LogManager
 from tests.fakes.logs import NOW, ORDERS, ORDERS_ID, Disk, append, batch, fill, read_all, settings
 
 
@@ -350,7 +350,7 @@ def test_a_folder_that_fails_goes_offline_alone(disk, monkeypatch):
 
 
 def test_a_bug_in_what_a_stop_still_has_to_do_leaves_no_clean_mark(tmp_path):
-    logs = Logs([tmp_path], node_id=1, config_of=lambda topic: settings())
+    logs = LogManager([tmp_path], node_id=1, config_of=lambda topic: settings())
     logs.open_all(NOW)
     met = []
     logs.on_bug = met.append
@@ -447,7 +447,7 @@ def test_whatever_meets_a_stop_the_folders_are_free_for_the_next_start(disk, mon
 
 
 def test_a_bug_in_a_job_is_told_and_the_jobs_behind_it_run(tmp_path):
-    logs = Logs([tmp_path], node_id=1, config_of=lambda topic: settings())
+    logs = LogManager([tmp_path], node_id=1, config_of=lambda topic: settings())
     logs.open_all(NOW)
     bugs, done = [], threading.Event()
     logs.on_bug = bugs.append
@@ -476,7 +476,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again_with_the_next_job(monkey
 
 
 def test_a_worker_of_our_own_runs_jobs_and_ends(tmp_path):
-    logs = Logs([tmp_path / "data"], node_id=1, config_of=lambda topic: settings())
+    logs = LogManager([tmp_path / "data"], node_id=1, config_of=lambda topic: settings())
     logs.open_all(NOW)
     log = logs.create(ORDERS, ORDERS_ID, settings(file_delete_delay_ms=0))
     append(log, batch(b"a"))

@@ -14,7 +14,7 @@ from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
 from headrace.storage import checkpoint, log_move
 from headrace.storage import log as log_module
 from headrace.storage.log import Log
-from headrace.storage.log_move import Relocation
+from headrace.storage.log_move import LogMove
 from tests.fakes.logs import (
     NOW,
     ORDERS,
@@ -43,7 +43,7 @@ def other(disk, log):
 
 
 def move(disk, log):
-    asyncio.run(Relocation(log, other(disk, log)).run())
+    asyncio.run(LogMove(log, other(disk, log)).run())
 
 
 def copies(disk):
@@ -105,7 +105,7 @@ def test_a_log_moves_with_all_its_files_and_goes_on(disk):
         assert log.folder == target.path / "orders-0"
         assert read_all(log) == expected
         assert log.aborted_transactions(Offset(0), log.log_end) == [(7, 4)]
-        assert log.history.latest == 3
+        assert log.leader_epochs.latest == 3
         assert append(log, batch(b"c", producer_id=8, base_sequence=1)).first_of_duplicate
 
 
@@ -124,7 +124,7 @@ def test_a_move_ends_although_appends_never_pause(disk, between):
     between.append(grow)
 
     async def run():
-        moving = asyncio.ensure_future(Relocation(log, other(disk, log)).run())
+        moving = asyncio.ensure_future(LogMove(log, other(disk, log)).run())
         while not moving.done():
             fill(log, [bytes(BIG)] * 5)
             await asyncio.sleep(0)
@@ -149,7 +149,7 @@ def test_a_target_that_falls_behind_is_not_waited_for_round_after_round(disk, be
             between.append(grow)
 
     between.append(grow)
-    relocating = Relocation(log, other(disk, log))
+    relocating = LogMove(log, other(disk, log))
     asyncio.run(relocating._copy_until_little_is_missing())
     assert len(rounds) == 1 + log_move.VAIN_ROUNDS_MAX
 
@@ -159,7 +159,7 @@ def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
     fill(log, [bytes(BIG)] * 3)
     between += [partial(fill, log, [bytes(BIG)] * count) for count in (9, 4, 2, 8)]
     on_the_loop = []
-    real = Relocation._append
+    real = LogMove._append
     in_thread = []
     real_thread = asyncio.to_thread
 
@@ -177,7 +177,7 @@ def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
             on_the_loop.append(self.size - before)
 
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
-    monkeypatch.setattr(Relocation, "_append", noted)
+    monkeypatch.setattr(LogMove, "_append", noted)
     move(disk, log)
     assert sum(on_the_loop) <= log_move.AT_ONCE_SIZE_MAX
     assert len(read_all(log)) == log.log_end == 26
@@ -195,14 +195,14 @@ def test_a_copy_goes_to_the_disk_in_pieces_unless_the_load_is_as_fast(
     fill(log, [bytes(BIG)] * 20)
     between.append(partial(fill, log, [bytes(BIG)] * grows_by))
     unwritten = []
-    real = Relocation._append
+    real = LogMove._append
 
     def noted(self, name, size, **options):
         real(self, name, size, **options)
         if size is not None:
             unwritten.append(size - synced.get(self.folder / name, 0))
 
-    monkeypatch.setattr(Relocation, "_append", noted)
+    monkeypatch.setattr(LogMove, "_append", noted)
     move(disk, log)
     assert all(size < 3 * BIG for size in unwritten[:round_count])
     assert (unwritten[1] > 3 * BIG) == (round_count == 1), "another fsync would find as much"
@@ -235,7 +235,7 @@ def test_what_flush_messages_was_promised_is_fsynced_before_the_switch(disk, syn
     monkeypatch.setattr(Log, "relocate", noted)
 
     async def run():
-        moving = asyncio.ensure_future(Relocation(log, other(disk, log)).run())
+        moving = asyncio.ensure_future(LogMove(log, other(disk, log)).run())
         while not moving.done():
             end_offset = append(log, batch(b"more")).last_offset + 1
             await log.flush()
@@ -349,7 +349,7 @@ def test_a_disk_that_dies_when_a_log_has_left_it_does_not_take_it_along(disk, mo
 
     monkeypatch.setattr(log_move, "sync_folder", sync)
     monkeypatch.setattr(log_module, "sync_folder", sync)
-    relocating = Relocation(log, target)
+    relocating = LogMove(log, target)
     asyncio.run(relocating._catch_up())
     relocating._switch()
     append(log, batch(b"b"))
@@ -427,8 +427,8 @@ def test_a_full_target_ends_the_move_and_keeps_no_room(disk, monkeypatch):
         (self.folder / "half").write_bytes(b"a segment, in part")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Relocation, "_append", full)
-    relocating = Relocation(log, other(disk, log))
+    monkeypatch.setattr(LogMove, "_append", full)
+    relocating = LogMove(log, other(disk, log))
     with pytest.raises(OSError, match="No space"):
         asyncio.run(relocating.run())
     relocating.discard()
@@ -455,7 +455,7 @@ def test_a_move_of_what_cannot_be_moved_ends(disk, between, end):
             (log.directory if end == "source offline" else target).take_offline("it broke")
 
     between.append(happen)
-    relocating = Relocation(log, target)
+    relocating = LogMove(log, target)
     with pytest.raises(Rejected):
         asyncio.run(relocating.run())
     assert not relocating.is_switched and log.directory is not target
@@ -467,7 +467,7 @@ def test_cancelled_it_waits_for_the_thread_which_stops_early(disk):
     pieces = []
 
     async def run():
-        relocating = Relocation(log, other(disk, log))
+        relocating = LogMove(log, other(disk, log))
         moving = asyncio.ensure_future(relocating.run())
         begun = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -498,7 +498,7 @@ def test_a_topic_whose_copy_could_not_be_named_is_refused_as_by_kafka(disk):
     longest = TopicPartition("x" * 213, 0)
     log_move.check_name(longest)
     log = disk.log(longest)
-    assert len(Relocation(log, other(disk, log)).folder.name) == 255
+    assert len(LogMove(log, other(disk, log)).folder.name) == 255
     with pytest.raises(Rejected) as caught:
         log_move.check_name(TopicPartition("x" * 214, 0))
     assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -509,7 +509,7 @@ def test_to_give_a_copy_up_writes_no_file_on_the_loop(disk, monkeypatch):
     fill(log, [b"1", b"2", b"3"])
     log.move_start_to(Offset(3))
     target = other(disk, log)
-    relocating = Relocation(log, target)
+    relocating = LogMove(log, target)
     asyncio.run(relocating._catch_up())
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_offsets", None)
@@ -560,7 +560,7 @@ def named(request):
 def test_a_start_drops_an_unfinished_copy_and_notes_the_wish(disk, named):
     log = disk.log(named)
     append(log, batch(b"a"))
-    relocating = Relocation(log, other(disk, log))
+    relocating = LogMove(log, other(disk, log))
     asyncio.run(relocating._catch_up())
     target = relocating.target.path
     disk.crash()
@@ -576,7 +576,7 @@ def test_a_start_finishes_a_move_that_ended_between_the_two_names(disk, named):
     log = disk.log(named)
     append(log, batch(b"a"))
     target = other(disk, log)
-    relocating = Relocation(log, target)
+    relocating = LogMove(log, target)
     asyncio.run(relocating._catch_up())
     relocating._switch()
     append(log, batch(b"b"))
@@ -591,7 +591,7 @@ def test_a_start_finishes_a_move_that_ended_between_the_two_names(disk, named):
 
 def test_a_topic_deleted_between_the_two_names_is_gone(disk):
     log = disk.log()
-    relocating = Relocation(log, other(disk, log))
+    relocating = LogMove(log, other(disk, log))
     asyncio.run(relocating._catch_up())
     relocating._switch()
     disk.logs.delete(ORDERS)
@@ -606,7 +606,7 @@ def test_a_topic_deleted_while_it_is_copied_is_gone_although_the_process_is_kill
 ):
     log = disk.log()
     append(log, batch(b"a"))
-    relocating = Relocation(log, other(disk, log))
+    relocating = LogMove(log, other(disk, log))
     if is_nearly_whole:
         asyncio.run(relocating._catch_up())
     renamed = []
@@ -627,7 +627,7 @@ def test_a_topic_deleted_while_it_is_copied_is_gone_although_the_process_is_kill
 def test_half_a_copy_is_never_taken_for_the_log(disk):
     log = disk.log()
     append(log, batch(b"a"))
-    relocating = Relocation(log, other(disk, log))
+    relocating = LogMove(log, other(disk, log))
     shutil.copy(log.folder / f"{0:020d}.log", relocating.folder)
     aside = log.folder.rename(log.folder.with_name("aside"))
     disk.crash()
@@ -642,7 +642,7 @@ def test_half_a_copy_is_never_taken_for_the_log(disk):
 def test_a_copy_does_not_replace_a_log_that_cannot_be_opened(disk, monkeypatch):
     log = disk.log()
     append(log, batch(b"a"))
-    relocating = Relocation(log, other(disk, log))
+    relocating = LogMove(log, other(disk, log))
     asyncio.run(relocating._catch_up())
     disk.crash()
     real_scandir = os.scandir
@@ -677,12 +677,12 @@ def age(folder, seconds):
 def test_of_two_unfinished_copies_the_younger_is_the_wish(three, last):
     targets = three.logs.directories[:2]
     for number, target in enumerate(targets):
-        age(Relocation(three.log(), target).folder, 10 if number == last else 20)
+        age(LogMove(three.log(), target).folder, 10 if number == last else 20)
     three.crash()
     three.start()
     assert read_all(three.log()) == [(0, b"a")]
-    wished = {each: to.path for each, to in three.logs.unfinished_moves.items()}
-    assert wished == {ORDERS: targets[last].path}
+    target = {each: to.path for each, to in three.logs.unfinished_moves.items()}
+    assert target == {ORDERS: targets[last].path}
     assert not copies(three)
 
 
@@ -693,11 +693,11 @@ def test_a_copy_that_is_the_log_is_found_beside_one_that_has_just_begun(
 ):
     target, next_target = three.logs.directories[first], three.logs.directories[1 - first]
     log = three.log()
-    relocating = Relocation(log, target)
+    relocating = LogMove(log, target)
     asyncio.run(relocating._catch_up())
     relocating._switch()
     append(log, batch(b"b"))
-    begun = Relocation(log, next_target)
+    begun = LogMove(log, next_target)
     age(relocating.folder, 10)
     age(begun.folder, 5 if next_is_younger else 20)
     three.crash()
@@ -705,15 +705,15 @@ def test_a_copy_that_is_the_log_is_found_beside_one_that_has_just_begun(
     log = three.logs.get(ORDERS)
     assert log.folder == target.path / "orders-0"
     assert read_all(log) == [(0, b"a"), (1, b"b")]
-    wished = {each: to.path for each, to in three.logs.unfinished_moves.items()}
-    assert wished == ({ORDERS: next_target.path} if next_is_younger else {})
+    target = {each: to.path for each, to in three.logs.unfinished_moves.items()}
+    assert target == ({ORDERS: next_target.path} if next_is_younger else {})
     assert not copies(three) and not three.logs.failed
 
 
 def test_of_two_whole_copies_none_is_taken_for_the_log(three, caplog):
     log = three.log()
     for target in three.logs.directories[:2]:
-        asyncio.run(Relocation(log, target)._catch_up())
+        asyncio.run(LogMove(log, target)._catch_up())
     shutil.rmtree(log.folder)
     both = copies(three)
     three.crash()
@@ -728,7 +728,7 @@ def test_of_two_whole_copies_none_is_taken_for_the_log(three, caplog):
 
 def test_a_copy_of_a_deleted_topic_is_not_taken_for_its_log(disk):
     log = disk.log()
-    relocating = Relocation(log, other(disk, log))
+    relocating = LogMove(log, other(disk, log))
     asyncio.run(relocating._catch_up())
     shutil.rmtree(log.folder)
     disk.crash()
@@ -738,7 +738,7 @@ def test_a_copy_of_a_deleted_topic_is_not_taken_for_its_log(disk):
 
 def test_a_topic_of_which_only_a_copy_is_here_can_be_deleted(disk):
     log = disk.log()
-    Relocation(log, other(disk, log))
+    LogMove(log, other(disk, log))
     log.folder.rename(log.folder.with_name("aside"))
     disk.crash()
     disk.start()

@@ -50,14 +50,14 @@ def state(log):
         read_all(log),
         list(log.producers.snapshot()),
         log.producers.ongoing,
-        list(log.history.reigns),
+        list(log.leader_epochs.entries),
         log.aborted_transactions(0, log.log_end),
         asyncio.run(log.look_up(log.max_timestamp)),
     )
 
 
 def a_busy_log(log):
-    """Plain, idempotent and transactional batches over three segments and two reigns."""
+    """Plain, idempotent and transactional batches over three segments and two entries."""
     for i in range(30):
         reign = 0 if i < 24 else 4
         plain = batch(b"%d" % i, producer_id=1, base_sequence=i, timestamp=NOW + i)
@@ -301,28 +301,31 @@ def test_without_any_snapshot_a_crashed_log_is_read_from_its_start(disk):
 
 def test_leader_epochs_lost_in_a_crash_are_found_in_the_batches(disk):
     log = a_busy_log(disk.log())
-    reigns = list(log.history.reigns)
+    entries = list(log.leader_epochs.entries)
     disk.crash()
     (log.folder / LEADER_EPOCHS).write_text("0\n0\n")
     disk.start()
-    assert disk.log().history.reigns == reigns
+    assert disk.log().leader_epochs.entries == entries
 
 
 def test_a_reign_is_written_down_with_its_first_batch_and_then_no_more(disk, monkeypatch):
     written = []
-    write = checkpoint.write_history
+    write = checkpoint.write_leader_epochs
 
-    def write_history(path, reigns, *, sync):
-        written.append(list(reigns))
-        write(path, reigns, sync=sync)
+    def write_leader_epochs(path, entries, *, sync):
+        written.append(list(entries))
+        write(path, entries, sync=sync)
 
     log = disk.log()
-    monkeypatch.setattr(checkpoint, "write_history", write_history)
-    log.history.assign(2, 0)  # as whoever begins to lead does
+    monkeypatch.setattr(checkpoint, "write_leader_epochs", write_leader_epochs)
+    log.leader_epochs.assign(2, 0)  # as whoever begins to lead does
     for leader_epoch in (2, 2, 5, 5, 5):
         append(log, batch(b"a"), batch(b"b"), leader_epoch=leader_epoch)
     assert written == [[(2, 0)], [(2, 0), (5, 4)]]
-    assert checkpoint.read_history(f"{log.folder}/{LEADER_EPOCHS}").reigns == log.history.reigns
+    assert (
+        checkpoint.read_leader_epochs(f"{log.folder}/{LEADER_EPOCHS}").entries
+        == log.leader_epochs.entries
+    )
 
 
 def test_a_reign_below_the_recovery_point_outlives_a_crash(disk):
@@ -333,7 +336,7 @@ def test_a_reign_below_the_recovery_point_outlives_a_crash(disk):
     append(log, batch(b"b"), leader_epoch=3)
     disk.worker.run()  # the first segment is durable: nobody reads it again
     disk.logs.checkpoint()
-    assert disk.restarted(clean=False).history.reigns == [(0, 0), (3, 1)]
+    assert disk.restarted(clean=False).leader_epochs.entries == [(0, 0), (3, 1)]
 
 
 def test_a_reign_that_cannot_be_written_down_does_not_begin(disk, monkeypatch):
@@ -344,23 +347,23 @@ def test_a_reign_that_cannot_be_written_down_does_not_begin(disk, monkeypatch):
         raise OSError(errno.ENOSPC, "no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "write_history", full)
+        patch.setattr(checkpoint, "write_leader_epochs", full)
         with pytest.raises(Rejected) as refused:
             append(log, batch(b"b"), leader_epoch=1)
         assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert (log.log_end, log.history.reigns) == (1, [(0, 0)])
+        assert (log.log_end, log.leader_epochs.entries) == (1, [(0, 0)])
     append(log, batch(b"b"), leader_epoch=1)
-    assert disk.restarted(clean=False).history.reigns == [(0, 0), (1, 1)]
+    assert disk.restarted(clean=False).leader_epochs.entries == [(0, 0), (1, 1)]
 
 
 @pytest.mark.parametrize("content", ["", "garbage", "0\n7\n0 0\n", "0\n1\nx y\n"])
 def test_a_damaged_leader_epoch_file_is_made_anew(disk, content):
     log = a_busy_log(disk.log())
-    reigns = list(log.history.reigns)
+    entries = list(log.leader_epochs.entries)
     disk.crash()
     (log.folder / LEADER_EPOCHS).write_text(content)
     disk.start()
-    assert disk.log().history.reigns == reigns
+    assert disk.log().leader_epochs.entries == entries
 
 
 @pytest.mark.parametrize("torn_by", [0, 5], ids=["between batches", "within a batch"])

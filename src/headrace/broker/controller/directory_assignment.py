@@ -22,8 +22,8 @@ that the tree has lost.
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.coordination.registry import HomesChange, LoadedHomes
-from headrace.model.cluster_metadata import Homes, PartitionState, TopicState
+from headrace.coordination.registry import AssignmentChange, LoadedAssignment
+from headrace.model.cluster_metadata import PartitionState, TopicDirectories, TopicState
 from headrace.model.ids import TopicId, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -31,26 +31,28 @@ log = logging.getLogger(__name__)
 _NAMED_MAX = 5  # partitions in one log line
 
 
-class PartitionHomes:
+class DirectoryAssignment:
     """What was written. ``replay`` a change once the tree has taken it."""
 
     def __init__(
-        self, loaded: LoadedHomes, deleted: Mapping[TopicId, set[str]], online: Iterable[str]
+        self, loaded: LoadedAssignment, deleted: Mapping[TopicId, set[str]], online: Iterable[str]
     ) -> None:
         self._paths = loaded.paths
-        self._homes = loaded.homes
+        self._directory_assignment = loaded.homes
         self._deleted = dict(deleted)
         self._online = set(online)
 
     def _of(self, topic: TopicState) -> Mapping[int, str]:
-        known = self._homes.get(topic.name)
+        known = self._directory_assignment.get(topic.name)
         return known.directories if known and known.topic_id == topic.topic_id else {}
 
     def decide_settled(
         self, topics: Mapping[str, TopicState], found: Mapping[TopicPartition, str]
-    ) -> HomesChange:
+    ) -> AssignmentChange:
         """A start: partitions lie where they were ``found``; what is no more is forgotten."""
-        homes: dict[str, Homes | None] = {name: None for name in self._homes if name not in topics}
+        homes: dict[str, TopicDirectories | None] = {
+            name: None for name in self._directory_assignment if name not in topics
+        }
         for topic in topics.values():
             seen = {
                 state.partition: found[state.topic_partition]
@@ -59,28 +61,30 @@ class PartitionHomes:
             }
             before = self._of(topic)
             if (now := {**before, **seen}) != before:
-                homes[topic.name] = Homes(topic.topic_id, now)
+                homes[topic.name] = TopicDirectories(topic.topic_id, now)
         left = {topic_id: away - self._online for topic_id, away in self._deleted.items()}
-        return HomesChange(homes, {i: away for i, away in left.items() if away != self._deleted[i]})
+        return AssignmentChange(
+            homes, {i: away for i, away in left.items() if away != self._deleted[i]}
+        )
 
     def decide_placed(
         self, topics: Iterable[TopicState], placed: Mapping[TopicPartition, str]
-    ) -> HomesChange:
+    ) -> AssignmentChange:
         """Partitions of ``topics`` are about to be made in these directories, or moved there."""
         new: dict[str, dict[int, str]] = {}
         for (name, partition), directory_id in placed.items():
             new.setdefault(name, {})[partition] = directory_id
-        return HomesChange(
+        return AssignmentChange(
             {
-                topic.name: Homes(topic.topic_id, {**self._of(topic), **new[topic.name]})
+                topic.name: TopicDirectories(topic.topic_id, {**self._of(topic), **new[topic.name]})
                 for topic in topics
                 if topic.name in new
             }
         )
 
-    def decide_forgotten(self, topics: Iterable[TopicState]) -> HomesChange:
+    def decide_forgotten(self, topics: Iterable[TopicState]) -> AssignmentChange:
         """``topics`` are deleted; directories that are away will have to do so later."""
-        return HomesChange(
+        return AssignmentChange(
             {topic.name: None for topic in topics},
             {
                 topic.topic_id: away
@@ -89,26 +93,26 @@ class PartitionHomes:
             },
         )
 
-    def replay(self, change: HomesChange) -> None:
+    def replay(self, change: AssignmentChange) -> None:
         for name, home in change.homes.items():
             if home is None:
-                self._homes.pop(name, None)
+                self._directory_assignment.pop(name, None)
             else:
-                self._homes[name] = home
+                self._directory_assignment[name] = home
         for topic_id, away in change.deleted.items():
             self._deleted[topic_id] = set(away)
 
     def find_away(
-        self, topics: Iterable[TopicState], homeless: Sequence[PartitionState], failed: str
+        self, topics: Iterable[TopicState], without_directory: Sequence[PartitionState], failed: str
     ) -> dict[TopicPartition, str]:
-        """Those of ``homeless`` that are not to be made anew, and where they are instead.
+        """Those of ``without_directory`` that are not to be made anew, and where they are instead.
 
         ``failed`` names the log directories that are offline, if any.
         """
         by_topic = {topic.name: self._of(topic) for topic in topics}
         away: dict[TopicPartition, str] = {}
         by_place: dict[str, list[TopicPartition]] = {}
-        for state in homeless:
+        for state in without_directory:
             directory_id = by_topic[state.topic].get(state.partition)
             if directory_id in self._online or (directory_id is None and not failed):
                 continue

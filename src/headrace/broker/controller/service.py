@@ -1,18 +1,18 @@
 """The control of the cluster as this broker holds it: registration, controllership, changes.
 
 The shell around ``core.controller``: for every change it writes first, then lets the
-controller replay it, then publishes the new picture and tells the replicas. Nothing is
+controller replay it, then publishes the new metadata and tells the replicas. Nothing is
 decided here.
 
 Life of a topic's deletion, because a crash may come anywhere:
 
-    1. the wish is written                    from here on the deletion is certain
-    2. the topic leaves the picture           clients get UNKNOWN_TOPIC_OR_PARTITION
+    1. the request is written                    from here on the deletion is certain
+    2. the topic leaves the metadata           clients get UNKNOWN_TOPIC_OR_PARTITION
     3. its folders are given up
-    4. its place and the wish are removed     the name is free again
+    4. its place and the request are removed     the name is free again
 
-A start that finds the wish goes on at 3. So a folder whose topic is neither in the registry
-nor wished away belongs to a tree that was lost, or came from another broker, and is taken in.
+A start that finds the request goes on at 3. So a folder whose topic is neither in the registry
+nor target away belongs to a tree that was lost, or came from another broker, and is taken in.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ import os
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.controller.directory_assignment import PartitionHomes
+from headrace.broker.controller.directory_assignment import DirectoryAssignment
 from headrace.broker.metadata.dynamic_config import BROKER, TOPIC, Settings
-from headrace.coordination.registry import HomesChange, Registry
+from headrace.coordination.registry import AssignmentChange, Registry
 from headrace.coordination.tree import Tree
 from headrace.core import features
 from headrace.core.controller import (
@@ -43,9 +43,9 @@ from headrace.core.topics import (
 )
 from headrace.model.cluster_metadata import (
     BrokerEntry,
+    ClusterMetadata,
     Endpoint,
     PartitionState,
-    Picture,
     TopicState,
 )
 from headrace.model.config import BrokerConfig, TopicConfig
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     class Clock(Protocol):
         def now(self) -> Millis: ...
 
-    class Replicas(Protocol):
+    class ReplicaManager(Protocol):
         def apply(self, states: Iterable[PartitionState]) -> Awaitable[None]: ...
         def delete(self, topic_partitions: Iterable[TopicPartition]) -> Awaitable[None]: ...
         def update_topic_config(self, topic: str, config: TopicConfig) -> None: ...
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
         def is_new(self) -> bool: ...
         def disown(self, reason: str) -> None: ...
 
-    class Logs(Protocol):
+    class LogManager(Protocol):
         @property
         def directories(self) -> Sequence[Directory]: ...
         @property
@@ -100,16 +100,16 @@ if TYPE_CHECKING:
         """What the control needs of the broker around it."""
 
         config: BrokerConfig
-        picture: Picture
+        metadata: ClusterMetadata
 
         @property
         def node_id(self) -> BrokerId: ...
         @property
         def clock(self) -> Clock: ...
         @property
-        def replicas(self) -> Replicas: ...
+        def replicas(self) -> ReplicaManager: ...
         @property
-        def logs(self) -> Logs: ...
+        def logs(self) -> LogManager: ...
 
 
 log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class FoundPartition(NamedTuple):
     directory_id: str = ""
 
 
-class Control:
+class ControllerService:
     """Make one, ``start`` it once; ``close`` gives up the registration."""
 
     def __init__(
@@ -160,7 +160,7 @@ class Control:
         self._settings = Settings(self._registry, broker.config, broker.node_id)
         self._endpoints = endpoints
         self._found: list[FoundPartition] = []
-        self._homes: PartitionHomes
+        self._directory_assignment: DirectoryAssignment
         self._away: set[TopicPartition] = set()  # their directory is not online
         self._deleted_ids: dict[TopicId, set[str]] = {}
         self._known_cluster_id = cluster_id
@@ -181,7 +181,7 @@ class Control:
         return self._deleted_ids
 
     async def start(self, found: Iterable[FoundPartition] = ()) -> None:
-        """Register, rule, load; afterwards the picture is there and the replicas stand.
+        """Register, rule, load; afterwards the metadata is there and the replicas stand.
 
         ``found`` is what lies in the log directories. Raises ConfigError when the folder
         belongs to another cluster, or the broker id is taken.
@@ -209,15 +209,15 @@ class Control:
         )
         brokers = {broker.node_id: entry}
         topics, granted_zxids = await registry.load_topics(brokers)
-        picture = Picture(cluster_id, broker.node_id, brokers, topics, generation=1)
-        self._controller = Controller(controller_epoch, picture)
-        await self._load_homes()
+        metadata = ClusterMetadata(cluster_id, broker.node_id, brokers, topics, generation=1)
+        self._controller = Controller(controller_epoch, metadata)
+        await self._load_directory_assignment()
         await self._finish_deletions()
         away = self._find_away()
         self._controller.replicas_failed(away, broker.node_id)
-        await self._commit(self._controller.decide_reign(granted_zxids, self._unclean_allowed))
+        await self._commit(self._controller.decide_takeover(granted_zxids, self._unclean_allowed))
         await self._take_in_folders()
-        await self._settle_homes()
+        await self._settle_directory_assignment()
         self._publish()
         await self._host_all()
         log.info(
@@ -225,11 +225,11 @@ class Control:
             broker.node_id,
             cluster_id,
             controller_epoch,
-            len(self.picture.topics),
+            len(self.metadata.topics),
         )
 
-    async def _load_homes(self) -> None:
-        loaded = await self._registry.load_homes(self._broker.node_id)
+    async def _load_directory_assignment(self) -> None:
+        loaded = await self._registry.load_directory_assignment(self._broker.node_id)
         in_use = {d for homes in loaded.homes.values() for d in homes.directories.values()}
         expected = {path for directory_id, path in loaded.paths.items() if directory_id in in_use}
         holding = {found.directory_id for found in self._found}
@@ -248,55 +248,57 @@ class Control:
         if known != loaded.paths:
             await self._registry.store_directories(self._broker.node_id, known)
         loaded = loaded._replace(paths=known)
-        self._homes = PartitionHomes(loaded, self._deleted_ids, paths)
+        self._directory_assignment = DirectoryAssignment(loaded, self._deleted_ids, paths)
 
     def _find_away(self) -> Collection[TopicPartition]:
         """Partitions that are not to be served, because that would cost their records."""
         logs = self._broker.logs
-        topics = self.picture.topics.values()
+        topics = self.metadata.topics.values()
         failed = ", ".join(str(each.path) for each in logs.directories if each.offline is not None)
-        away = self._homes.find_away(topics, self._homeless(), failed)
+        away = self._directory_assignment.find_away(topics, self._without_directory(), failed)
         self._away |= away.keys()
         logs.failed.update(away)
         return logs.failed.keys()
 
-    def _homeless(self) -> list[PartitionState]:
+    def _without_directory(self) -> list[PartitionState]:
         """Partitions of this broker that no folder was found of."""
         served = {found.topic_partition for found in self._found} | self._broker.logs.failed.keys()
         return [
             state
-            for topic in self.picture.topics.values()
+            for topic in self.metadata.topics.values()
             for state in topic.partitions
             if state.topic_partition not in served
         ]
 
-    async def _settle_homes(self) -> None:
+    async def _settle_directory_assignment(self) -> None:
         """Write down where all partitions lie, and where those without a folder will."""
         self._find_away()  # again: topics with holes may have been taken in
         found = {each.topic_partition: each.directory_id for each in self._found}
-        homeless = self._homeless()
-        if homeless:
-            found |= self._broker.logs.place(state.topic_partition for state in homeless)
-        for state in homeless:
+        without_directory = self._without_directory()
+        if without_directory:
+            found |= self._broker.logs.place(state.topic_partition for state in without_directory)
+        for state in without_directory:
             # A crash came before it was made, or somebody took it away: nobody can tell.
             log.error(
                 "%s has no folder in log.dirs and begins anew, empty. If its disk is not "
                 "mounted, stop the broker, mount it and remove the empty folder",
                 state.topic_partition,
             )
-        await self._commit([], self._homes.decide_settled(self.picture.topics, found))
+        await self._commit(
+            [], self._directory_assignment.decide_settled(self.metadata.topics, found)
+        )
 
     async def _host_all(self) -> None:
         failed = self._broker.logs.failed
         known = set(failed)
         await self._host(
             state
-            for topic in self.picture.topics.values()
+            for topic in self.metadata.topics.values()
             for state in topic.partitions
             if state.topic_partition not in known
         )
         if len(failed) > len(known):
-            topics = self.picture.topics
+            topics = self.metadata.topics
             await self.replicas_failed(
                 [(each, topics[each.topic].topic_id) for each in failed if each not in known]
             )
@@ -321,30 +323,32 @@ class Control:
             await self._registry.close()
 
     @property
-    def picture(self) -> Picture:
-        return self._controller.picture
+    def metadata(self) -> ClusterMetadata:
+        return self._controller.metadata
 
     @property
     def controller_epoch(self) -> ControllerEpoch:
         return self._controller.controller_epoch
 
     async def _finish_deletions(self) -> None:
-        doomed = await self._registry.doomed_topics()
-        if not doomed:
+        pending = await self._registry.topics_pending_deletion()
+        if not pending:
             return
         folders = [found.topic_partition for found in self._found] + list(self._broker.logs.failed)
         for topic_partition in folders:
-            if topic_partition.topic in doomed:
+            if topic_partition.topic in pending:
                 self._broker.logs.delete(topic_partition)
-        self._found = [f for f in self._found if f.topic_partition.topic not in doomed]
-        for name in doomed:
-            topic = self.picture.topics.get(name)
+        self._found = [f for f in self._found if f.topic_partition.topic not in pending]
+        for name in pending:
+            topic = self.metadata.topics.get(name)
             if topic is None:
-                # A wish for a topic that never was, or the very last step was all that lacked.
-                await self._registry.drop_wish(name)
+                # A request for a topic that never was, or the very last step was all that lacked.
+                await self._registry.drop_delete_request(name)
                 continue
-            self._controller.replay([self._controller.decide_doom(name)])
-            await self._commit([DeleteTopic(topic)], self._homes.decide_forgotten([topic]))
+            self._controller.replay([self._controller.decide_mark_for_deletion(name)])
+            await self._commit(
+                [DeleteTopic(topic)], self._directory_assignment.decide_forgotten([topic])
+            )
             self._settings.remember(TOPIC, name, {})
             log.info("topic %s: the deletion that a stop interrupted is finished", name)
 
@@ -354,7 +358,7 @@ class Control:
             if is_legal_name(found.topic_partition.topic):
                 by_topic.setdefault(found.topic_partition.topic, []).append(found)
         for name, folders in by_topic.items():
-            known = self.picture.topics.get(name)
+            known = self.metadata.topics.get(name)
             if known is not None:
                 folders = await self._reconcile(known, folders)
                 if not folders:
@@ -407,8 +411,10 @@ class Control:
                 "the folders are believed",
                 known.name,
             )
-            # In one go: a wish to delete that a crash left behind would cost the folders.
-            await self._commit([self._controller.decide_doom(known.name), DeleteTopic(known)])
+            # In one go: a request to delete that a crash left behind would cost the folders.
+            await self._commit(
+                [self._controller.decide_mark_for_deletion(known.name), DeleteTopic(known)]
+            )
             return folders
         for found in strange:
             log.warning(
@@ -421,13 +427,13 @@ class Control:
     # --- topics
 
     async def create_topics(
-        self, wishes: Sequence[NewTopic], *, validate_only: bool = False
+        self, requests: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[CreateTopic | Rejected]:
-        """One answer per wish, in order; those created have their leaders when this returns."""
+        """One answer per request, in order; those created have their leaders when this returns."""
         config = self._broker.config
         async with self._changing:
             answers = self._controller.decide_creates(
-                wishes,
+                requests,
                 lambda: (_new_topic_id(), _throw_dice()),
                 default_partition_count=config.int("num.partitions"),
                 default_replication_factor=config.int("default.replication.factor"),
@@ -463,7 +469,7 @@ class Control:
 
     async def auto_create(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         """Make topics that a client mentioned; why not, for those that could not be made."""
-        answers = await self.create_topics([self._wish_for(name) for name in names])
+        answers = await self.create_topics([self._request_deletion(name) for name in names])
         return {
             name: answer.code
             for name, answer in zip(names, answers, strict=True)
@@ -471,7 +477,7 @@ class Control:
             if isinstance(answer, Rejected) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS
         }
 
-    def _wish_for(self, name: str) -> NewTopic:
+    def _request_deletion(self, name: str) -> NewTopic:
         config = self._broker.config
         settings = _INTERNAL_SETTINGS.get(name)
         if settings is None:
@@ -496,33 +502,36 @@ class Control:
             ]
         async with self._changing:
             answers: list[TopicState | Rejected] = []
-            doomed = []
+            pending = []
             for each in wanted:
                 if isinstance(each, str):
-                    topic = self.picture.topics.get(each)
+                    topic = self.metadata.topics.get(each)
                     missing = Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 else:
-                    topic = self.picture.topic_by_id(each)
+                    topic = self.metadata.topic_by_id(each)
                     missing = Rejected(ErrorCode.UNKNOWN_TOPIC_ID, "The topic is gone by now.")
                 if topic is None:
                     answers.append(missing)
                 else:
                     answers.append(topic)
-                    doomed.append(topic)
+                    pending.append(topic)
             try:
-                await self._delete(doomed)
+                await self._delete(pending)
             except Rejected as refusal:
                 return [refusal if isinstance(a, TopicState) else a for a in answers]
         return answers
 
-    async def _delete(self, doomed: Sequence[TopicState]) -> None:
-        await self._commit([self._controller.decide_doom(topic.name) for topic in doomed])
+    async def _delete(self, pending: Sequence[TopicState]) -> None:
+        await self._commit(
+            [self._controller.decide_mark_for_deletion(topic.name) for topic in pending]
+        )
         self._publish()
-        for topic in doomed:
+        for topic in pending:
             await self._broker.replicas.delete(s.topic_partition for s in topic.partitions)
             self._settings.remember(TOPIC, topic.name, {})
         await self._commit(
-            [DeleteTopic(topic) for topic in doomed], self._homes.decide_forgotten(doomed)
+            [DeleteTopic(topic) for topic in pending],
+            self._directory_assignment.decide_forgotten(pending),
         )
 
     async def create_partitions(
@@ -556,9 +565,9 @@ class Control:
             self._publish()
             await self._host([change.state])
 
-    def _give_up(self, topic_partition: TopicPartition) -> HomesChange | None:
+    def _give_up(self, topic_partition: TopicPartition) -> AssignmentChange | None:
         """Somebody says that what is away is lost: the partition may begin anew, empty."""
-        topic = self.picture.topics.get(topic_partition.topic)
+        topic = self.metadata.topics.get(topic_partition.topic)
         if topic is None:
             return None
         log.warning("%s begins anew, empty: an unclean election asked for it", topic_partition)
@@ -566,9 +575,9 @@ class Control:
         self._broker.logs.delete(topic_partition)
         self._controller.replicas_failed([topic_partition], self._broker.node_id, failed=False)
         placed = self._broker.logs.place([topic_partition])
-        return self._homes.decide_placed([topic], placed)
+        return self._directory_assignment.decide_placed([topic], placed)
 
-    def _place(self, topics: Sequence[TopicState], new: Sequence[TopicState]) -> HomesChange:
+    def _place(self, topics: Sequence[TopicState], new: Sequence[TopicState]) -> AssignmentChange:
         """Choose directories for the partitions of ``new``, which are parts of ``topics``."""
         placed = self._broker.logs.place(
             state.topic_partition
@@ -576,14 +585,14 @@ class Control:
             for state in topic.partitions
             if self._broker.node_id in state.replicas
         )
-        return self._homes.decide_placed(topics, placed)
+        return self._directory_assignment.decide_placed(topics, placed)
 
     async def replicas_failed(self, lost: Sequence[tuple[TopicPartition, TopicId]]) -> None:
         """The disk under these failed while running: everybody may know that nobody leads them."""
         node_id = self._broker.node_id
         async with self._changing:
             # Not those deleted meanwhile: the next topic of that name lies on another disk.
-            topics = self.picture.topics
+            topics = self.metadata.topics
             topic_partitions = [
                 each
                 for each, topic_id in lost
@@ -599,10 +608,10 @@ class Control:
     async def moved(self, topic_partition: TopicPartition, directory_id: str) -> None:
         """Remember that a partition of this broker lies in another directory now."""
         async with self._changing:
-            topic = self.picture.topics.get(topic_partition.topic)
+            topic = self.metadata.topics.get(topic_partition.topic)
             if topic is not None:
                 placed = {topic_partition: directory_id}
-                await self._commit([], self._homes.decide_placed([topic], placed))
+                await self._commit([], self._directory_assignment.decide_placed([topic], placed))
 
     def check_reassignment(
         self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
@@ -645,7 +654,7 @@ class Control:
         ``built_on`` are those that these were made of, if they were.
         """
         async with self._changing:
-            if resource_type == TOPIC and name not in self.picture.topics:
+            if resource_type == TOPIC and name not in self.metadata.topics:
                 raise Rejected(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
                 )
@@ -661,7 +670,7 @@ class Control:
             touched: Iterable[str] = ()
             if resource_type == BROKER:
                 self._broker.config = self._settings.config
-                touched = self.picture.topics
+                touched = self.metadata.topics
             elif resource_type == TOPIC:
                 touched = (name,)
             for topic in touched:
@@ -688,7 +697,7 @@ class Control:
         """All of them or, with Rejected, none."""
         async with self._changing:
             levels = features.decide_levels(
-                self.feature_levels, updates, self._controller.picture.brokers.values()
+                self.feature_levels, updates, self._controller.metadata.brokers.values()
             )
             if not validate_only and levels != self.feature_levels:
                 self.features_epoch = await self._registry.store_features(
@@ -698,16 +707,18 @@ class Control:
 
     # --- writing
 
-    async def _commit(self, changes: Sequence[Change], homes: HomesChange | None = None) -> None:
+    async def _commit(
+        self, changes: Sequence[Change], homes: AssignmentChange | None = None
+    ) -> None:
         """Write first, then believe: what was refused was never so."""
         if changes or homes is not None:
             await self._registry.commit(changes, self._broker.node_id, homes)
             self._controller.replay(changes)
             if homes is not None:
-                self._homes.replay(homes)
+                self._directory_assignment.replay(homes)
 
     def _publish(self) -> None:
-        self._broker.picture = self._controller.picture
+        self._broker.metadata = self._controller.metadata
 
 
 def _random_id() -> bytes:

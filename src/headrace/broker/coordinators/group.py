@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from headrace.broker.coordinators.runtime import Coordinator
 from headrace.broker.metadata.dynamic_config import GROUP
 from headrace.core.topics import OFFSETS_TOPIC
-from headrace.model.cluster_metadata import Picture
+from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.config import BrokerConfig
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ class _Surroundings:
         return self._broker.config
 
     @property
-    def picture(self) -> Picture:
-        return self._broker.picture
+    def metadata(self) -> ClusterMetadata:
+        return self._broker.metadata
 
     def group_settings(self, group_id: str) -> Mapping[str, str]:
         return self._broker.control.overrides(GROUP, group_id)

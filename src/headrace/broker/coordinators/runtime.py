@@ -164,7 +164,7 @@ class Coordinator(Generic[S]):
     @property
     def partition_count(self) -> int:
         """As the topic has it, else as it will be made."""
-        state = self._broker.picture.topics.get(self.topic)
+        state = self._broker.metadata.topics.get(self.topic)
         if state is not None:
             return len(state.partitions)
         return self._broker.config.int(self._partition_count_setting)

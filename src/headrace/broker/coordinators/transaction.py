@@ -1,8 +1,8 @@
 """The coordinator of transactions on this broker: its shards, what they need and what they order.
 
 Besides asking the shards, others come here with partitions that are about to be written in a
-transaction (``enlist``): Produce and TxnOffsetCommit. Of a client of the first generation the
-partition must have been added by itself before; the second leaves that to the broker.
+transaction (``verify_or_add``): Produce and TxnOffsetCommit. Of a client of the first generation
+the partition must have been added by itself before; the second leaves that to the broker.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ RETRIED = frozenset(
 )
 
 
-class Transactions(Coordinator["TransactionShard"]):
+class TransactionCoordinator(Coordinator["TransactionShard"]):
     def __init__(self, broker: "Broker") -> None:
         super().__init__(
             broker,
@@ -91,7 +91,7 @@ class Transactions(Coordinator["TransactionShard"]):
                 raise AssertionError(effect)
 
     def _write_markers(self, partition: int, effect: "WriteMarkers") -> None:
-        topics = self._broker.picture.topics
+        topics = self._broker.metadata.topics
         # A partition that is gone for good took its transaction along.
         present: list[TopicPartition] = []
         gone: list[TopicPartition] = []
@@ -169,7 +169,7 @@ class Transactions(Coordinator["TransactionShard"]):
 
     # --- partitions that are about to be written -----------------------------------
 
-    def enlist(
+    def verify_or_add(
         self,
         transactional_id: str,
         producer: tuple[int, int],
@@ -183,12 +183,12 @@ class Transactions(Coordinator["TransactionShard"]):
         """
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
-        answer = self._enlist_once(transactional_id, producer, partitions, adds)
+        answer = self._verify_once(transactional_id, producer, partitions, adds)
         if isinstance(answer, asyncio.Future) or (adds and _CONCURRENT in answer.values()):
-            return self._enlist_later(answer, transactional_id, producer, partitions, adds)
+            return self._verify_later(answer, transactional_id, producer, partitions, adds)
         return answer
 
-    async def _enlist_later(
+    async def _verify_later(
         self,
         answer: "Codes | asyncio.Future[Any]",
         transactional_id: str,
@@ -215,9 +215,9 @@ class Transactions(Coordinator["TransactionShard"]):
             ):
                 return answer
             await asyncio.sleep(backoff_s)
-            answer = self._enlist_once(transactional_id, producer, partitions, adds)
+            answer = self._verify_once(transactional_id, producer, partitions, adds)
 
-    def _enlist_once(
+    def _verify_once(
         self,
         transactional_id: str,
         producer: tuple[int, int],
@@ -226,7 +226,7 @@ class Transactions(Coordinator["TransactionShard"]):
     ) -> "Codes | asyncio.Future[Any]":
         def decide(shard: "TransactionShard", ticket: Ticket, now: Millis) -> Outcome:
             if adds:
-                return shard.enlist(ticket, transactional_id, producer, partitions, now)
+                return shard.verify_or_add(ticket, transactional_id, producer, partitions, now)
             return shard.verify_partitions(ticket, transactional_id, producer, partitions, now)
 
         try:
@@ -237,9 +237,9 @@ class Transactions(Coordinator["TransactionShard"]):
 
 
 def _codes_of(answer: Any) -> Codes:
-    from headrace.core.transactions.answers import Enlisted
+    from headrace.core.transactions.answers import VerifiedPartitions
 
-    if isinstance(answer, Enlisted):
+    if isinstance(answer, VerifiedPartitions):
         return answer.codes
     return {
         TopicPartition(topic.name, partition.partition_index): ErrorCode(
@@ -262,7 +262,7 @@ _NOT_YET = "it is not known yet whether the partition is part of the transaction
 
 
 def refusal_of(code: ErrorCode, *, adds: bool, abortable: bool, retriable: ErrorCode) -> Rejected:
-    """What a client whose partition was not enlisted is told, in words that its version knows.
+    """What a client whose partition was not verified is told, in words that its version knows.
 
     ``abortable``: it can abort and go on. ``retriable``: what makes it try again.
     """

@@ -31,7 +31,7 @@ async def elect_leaders(
     everywhere = request.topic_partitions is None
     wanted: Iterable[tuple[str, Iterable[int]]]
     if request.topic_partitions is None:
-        wanted = [(t.name, range(len(t.partitions))) for t in broker.picture.topics.values()]
+        wanted = [(t.name, range(len(t.partitions))) for t in broker.metadata.topics.values()]
     else:
         wanted = [(entry.topic, entry.partitions) for entry in request.topic_partitions]
     results = []

@@ -97,12 +97,12 @@ def describe_cluster(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             f"There are no endpoints of type {request.endpoint_type}.",
         )
-    picture = broker.picture
+    metadata = broker.metadata
     return response(
         error_message=None,
         endpoint_type=_BROKERS,
-        cluster_id=picture.cluster_id,
-        controller_id=picture.controller_id,
+        cluster_id=metadata.cluster_id,
+        controller_id=metadata.controller_id,
         brokers=[
             response.DescribeClusterBroker(
                 broker_id=entry.broker_id,
@@ -111,7 +111,7 @@ def describe_cluster(
                 rack=entry.rack,
                 is_fenced=False,
             )
-            for entry in picture.brokers.values()
+            for entry in metadata.brokers.values()
             if (address := entry.endpoints.get(context.listener)) is not None
         ],
         cluster_authorized_operations=(
@@ -132,7 +132,7 @@ async def find_coordinator(
     topic = _COORDINATOR_TOPICS.get(request.key_type)
     if request.key_type == _SHARE and context.api_version < _FIRST_VERSION_WITH_SHARE:
         topic = None
-    if topic is not None and topic not in broker.picture.topics:
+    if topic is not None and topic not in broker.metadata.topics:
         try:
             await broker.control.auto_create([topic])
         except Rejected as refusal:
@@ -161,12 +161,12 @@ def _coordinator(
     if topic == SHARE_STATE_TOPIC and not _SHARE_KEY.fullmatch(key):
         answer.error_code = ErrorCode.INVALID_REQUEST
         return answer
-    picture = broker.picture
-    state = picture.topics.get(topic)
+    metadata = broker.metadata
+    state = metadata.topics.get(topic)
     entry = None
     if state is not None:
         partition = java_hash(key) % len(state.partitions)
-        entry = picture.brokers.get(state.partitions[partition].leader)
+        entry = metadata.brokers.get(state.partitions[partition].leader)
     address = entry.endpoints.get(context.listener) if entry is not None else None
     if entry is None or address is None:
         answer.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE

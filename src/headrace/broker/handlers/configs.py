@@ -38,7 +38,7 @@ from headrace.wire import messages as m
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-    from headrace.broker.controller.service import Control
+    from headrace.broker.controller.service import ControllerService
 
 log = logging.getLogger(__name__)
 
@@ -260,7 +260,7 @@ class _Inherited(NamedTuple):
 
 
 # Many a client asks for all topics at once, and what they inherit is the same.
-_inherited_by_control: "WeakKeyDictionary[Control, _Inherited]" = WeakKeyDictionary()
+_inherited_by_control: "WeakKeyDictionary[ControllerService, _Inherited]" = WeakKeyDictionary()
 
 
 def _inherited(broker: "Broker") -> _Inherited:
@@ -315,7 +315,7 @@ def _twins_of(setting: str) -> list[str]:
 
 def _describe_topic(broker: "Broker", topic: str) -> list[_Found]:
     check_name(topic)
-    if topic not in broker.picture.topics:
+    if topic not in broker.metadata.topics:
         raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     overrides = broker.control.overrides(TOPIC, topic)
     found = []
@@ -415,7 +415,7 @@ _DESCRIBERS: dict[int, Callable[["Broker", str], list[_Found]]] = {
 # --- altering
 
 # A change is read, made and written back; two at once would lose one of them.
-_changing: "WeakKeyDictionary[Control, asyncio.Lock]" = WeakKeyDictionary()
+_changing: "WeakKeyDictionary[ControllerService, asyncio.Lock]" = WeakKeyDictionary()
 
 
 def _turn(broker: "Broker") -> asyncio.Lock:
@@ -637,7 +637,7 @@ async def _replace(
 ) -> None:
     resource_type, name = asked.resource_type, asked.name
     _check_overrides(broker, resource_type, name, overrides)
-    if resource_type == TOPIC and name not in broker.picture.topics:  # no earlier, as in Kafka
+    if resource_type == TOPIC and name not in broker.metadata.topics:  # no earlier, as in Kafka
         raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}")
     before = broker.control.overrides(resource_type, name)
     if not validate_only and overrides != before:
@@ -755,11 +755,11 @@ def list_config_resources(
     unknown = kinds - set(_DESCRIBERS)
     if unknown:
         return m.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
-    brokers = [str(broker_id) for broker_id in broker.picture.brokers]
+    brokers = [str(broker_id) for broker_id in broker.metadata.brokers]
     names = {
         BROKER_LOGGER: brokers,
         BROKER: brokers,
-        TOPIC: list(broker.picture.topics),
+        TOPIC: list(broker.metadata.topics),
         GROUP: broker.control.configured_names(GROUP),
         CLIENT_METRICS: broker.control.configured_names(CLIENT_METRICS),
     }

@@ -186,7 +186,7 @@ class Fetching:
         high_watermark = replica.lead_in(want.current_leader_epoch).high_watermark
         log = replica.log
         if want.last_fetched_epoch >= 0:
-            diverging = log.history.end_of(LeaderEpoch(want.last_fetched_epoch), log.log_end)
+            diverging = log.leader_epochs.end_of(LeaderEpoch(want.last_fetched_epoch), log.log_end)
             if diverging == UNDEFINED:
                 raise Rejected(
                     ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -140,7 +140,7 @@ def offset_commit(broker: "Broker", context: Context, request: m.OffsetCommitReq
             code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
         response = m.OffsetCommitResponse()
         by_topic_id = context.api_version >= FIRST_COMMIT_WITH_TOPIC_IDS
-        commit = Commit(request.group_id, broker.picture, by_topic_id, code, 0, -1, Millis(0))
+        commit = Commit(request.group_id, broker.metadata, by_topic_id, code, 0, -1, Millis(0))
         take_commits(commit, request, response, None)
         return response
 

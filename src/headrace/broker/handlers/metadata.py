@@ -1,4 +1,4 @@
-"""Metadata and DescribeTopicPartitions: the picture of the cluster, as one listener sees it.
+"""Metadata and DescribeTopicPartitions: the metadata of the cluster, as one listener sees it.
 
 Any broker answers for the whole cluster. Addresses are those that the brokers advertise for
 the listener on which the client came in.
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.context import Context
 from headrace.core.topics import is_legal_name
-from headrace.model.cluster_metadata import NO_LEADER, PartitionState, Picture, TopicState
+from headrace.model.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionState, TopicState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, TopicId
 from headrace.wire import messages as m
@@ -43,10 +43,10 @@ def metadata(
     if broker.config.bool("auto.create.topics.enable") and (
         request.allow_auto_topic_creation or context.api_version < _FIRST_VERSION_WITH_CONSENT
     ):
-        missing = _missing(broker.picture, context, request)
+        missing = _missing(broker.metadata, context, request)
         if missing:
             return _create_and_answer(broker, context, request, missing)
-    return build_metadata(broker.picture, context, request)
+    return build_metadata(broker.metadata, context, request)
 
 
 def _require_names(context: Context, request: m.MetadataRequest) -> None:
@@ -59,13 +59,13 @@ def _require_names(context: Context, request: m.MetadataRequest) -> None:
         )
 
 
-def _missing(picture: Picture, context: Context, request: m.MetadataRequest) -> list[str]:
+def _missing(metadata: ClusterMetadata, context: Context, request: m.MetadataRequest) -> list[str]:
     if request.topics is None or _asks_for_all(context, request):
         return []
     return [
         name
         for name in dict.fromkeys(wanted.name for wanted in request.topics)
-        if name is not None and name not in picture.topics and is_legal_name(name)
+        if name is not None and name not in metadata.topics and is_legal_name(name)
     ]
 
 
@@ -73,25 +73,27 @@ async def _create_and_answer(
     broker: "Broker", context: Context, request: m.MetadataRequest, missing: list[str]
 ) -> m.MetadataResponse:
     refusals = await broker.control.auto_create(missing)
-    return build_metadata(broker.picture, context, request, refusals)
+    return build_metadata(broker.metadata, context, request, refusals)
 
 
 def build_metadata(
-    picture: Picture,
+    metadata: ClusterMetadata,
     context: Context,
     request: m.MetadataRequest,
     refusals: dict[str, ErrorCode] | None = None,
 ) -> m.MetadataResponse:
-    """The answer from ``picture`` alone. ``refusals`` say why a topic could not be made."""
+    """The answer from ``metadata`` alone. ``refusals`` say why a topic could not be made."""
     listener = context.listener
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if request.topics is None or _asks_for_all(context, request):
-        topics = [_topic(picture, topic, context, operations) for topic in picture.topics.values()]
+        topics = [
+            _topic(metadata, topic, context, operations) for topic in metadata.topics.values()
+        ]
     else:
         # A name asked for twice is answered once, so the answer cannot outgrow the request.
         wanted = dict.fromkeys((w.name, TopicId(w.topic_id)) for w in request.topics)
         topics = [
-            _wanted_topic(picture, name, topic_id, context, operations, refusals or {})
+            _wanted_topic(metadata, name, topic_id, context, operations, refusals or {})
             for name, topic_id in wanted
         ]
     return m.MetadataResponse(
@@ -99,11 +101,11 @@ def build_metadata(
             m.MetadataResponse.MetadataResponseBroker(
                 node_id=entry.broker_id, host=address.host, port=address.port, rack=entry.rack
             )
-            for entry in picture.brokers.values()
+            for entry in metadata.brokers.values()
             if (address := entry.endpoints.get(listener)) is not None
         ],
-        cluster_id=picture.cluster_id,
-        controller_id=picture.controller_id,
+        cluster_id=metadata.cluster_id,
+        controller_id=metadata.controller_id,
         topics=topics,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
@@ -117,7 +119,7 @@ def _asks_for_all(context: Context, request: m.MetadataRequest) -> bool:
 
 
 def _wanted_topic(
-    picture: Picture,
+    metadata: ClusterMetadata,
     name: str | None,
     topic_id: TopicId,
     context: Context,
@@ -125,7 +127,7 @@ def _wanted_topic(
     refusals: dict[str, ErrorCode],
 ) -> Topic:
     if topic_id != NO_TOPIC_ID:
-        topic = picture.topic_by_id(topic_id)
+        topic = metadata.topic_by_id(topic_id)
         if topic is None:
             return Topic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
@@ -133,29 +135,31 @@ def _wanted_topic(
                 topic_id=topic_id,
                 topic_authorized_operations=NOT_ASKED,
             )
-        return _topic(picture, topic, context, operations)
-    topic = picture.topics.get(name or "")
+        return _topic(metadata, topic, context, operations)
+    topic = metadata.topics.get(name or "")
     if topic is not None:
-        return _topic(picture, topic, context, operations)
+        return _topic(metadata, topic, context, operations)
     code = refusals.get(name or "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if name is None or not is_legal_name(name):
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
     return Topic(error_code=code, name=name or "", topic_authorized_operations=operations)
 
 
-def _topic(picture: Picture, topic: TopicState, context: Context, operations: int) -> Topic:
+def _topic(
+    metadata: ClusterMetadata, topic: TopicState, context: Context, operations: int
+) -> Topic:
     return Topic(
         error_code=ErrorCode.NONE,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.internal,
-        partitions=[_partition(picture, state, context) for state in topic.partitions],
+        partitions=[_partition(metadata, state, context) for state in topic.partitions],
         topic_authorized_operations=operations,
     )
 
 
-def _partition(picture: Picture, state: PartitionState, context: Context) -> Partition:
-    code = leader_error(picture, state, context.listener)
+def _partition(metadata: ClusterMetadata, state: PartitionState, context: Context) -> Partition:
+    code = leader_error(metadata, state, context.listener)
     if (
         code is ErrorCode.LISTENER_NOT_FOUND
         and context.api_version < _FIRST_VERSION_WITH_LISTENER_ERROR
@@ -172,9 +176,9 @@ def _partition(picture: Picture, state: PartitionState, context: Context) -> Par
     )
 
 
-def leader_error(picture: Picture, state: PartitionState, listener: str) -> ErrorCode:
+def leader_error(metadata: ClusterMetadata, state: PartitionState, listener: str) -> ErrorCode:
     """Why a client on ``listener`` cannot reach the leader, or NONE."""
-    leader = picture.brokers.get(state.leader)
+    leader = metadata.brokers.get(state.leader)
     if leader is None:
         return ErrorCode.LEADER_NOT_AVAILABLE
     if listener not in leader.endpoints:
@@ -193,7 +197,7 @@ def describe_topic_partitions(
     """Topics in the order of their names, cut after so many partitions; the cursor goes on."""
     names = sorted({wanted.name for wanted in request.topics})
     try:
-        names, first_partition = _from_cursor(broker.picture, names, request.cursor)
+        names, first_partition = _from_cursor(broker.metadata, names, request.cursor)
     except Rejected as refusal:
         return m.DescribeTopicPartitionsResponse(
             topics=[
@@ -217,12 +221,12 @@ def describe_topic_partitions(
                     topic_name=name, partition_index=0
                 ),
             )
-        topic = broker.picture.topics.get(name)
+        topic = broker.metadata.topics.get(name)
         if topic is None:
             answered.append(_unknown(name))
             continue
         states = topic.partitions[first_partition : first_partition + room]
-        answered.append(_described(broker.picture, topic, states, context.listener))
+        answered.append(_described(broker.metadata, topic, states, context.listener))
         room -= len(states)
         partition_end = first_partition + len(states)
         if partition_end < len(topic.partitions):
@@ -237,11 +241,13 @@ def describe_topic_partitions(
 
 
 def _from_cursor(
-    picture: Picture, names: list[str], cursor: m.DescribeTopicPartitionsRequest.Cursor | None
+    metadata: ClusterMetadata,
+    names: list[str],
+    cursor: m.DescribeTopicPartitionsRequest.Cursor | None,
 ) -> tuple[list[str], int]:
     """What is left to describe, and the partition to begin with in the first of it."""
     wants_all = not names
-    remaining = sorted(picture.topics) if wants_all else names
+    remaining = sorted(metadata.topics) if wants_all else names
     if cursor is None:
         return remaining, 0
     if cursor.partition_index < 0 or (not wants_all and cursor.topic_name not in names):
@@ -262,7 +268,7 @@ def _unknown(name: str) -> Described:
 
 
 def _described(
-    picture: Picture, topic: TopicState, states: Iterable[PartitionState], listener: str
+    metadata: ClusterMetadata, topic: TopicState, states: Iterable[PartitionState], listener: str
 ) -> Described:
     response = m.DescribeTopicPartitionsResponse
     return Described(
@@ -272,7 +278,7 @@ def _described(
         is_internal=topic.internal,
         partitions=[
             response.DescribeTopicPartitionsResponsePartition(
-                error_code=(code := leader_error(picture, state, listener)),
+                error_code=(code := leader_error(metadata, state, listener)),
                 partition_index=state.partition,
                 leader_id=state.leader if code is ErrorCode.NONE else NO_LEADER,
                 leader_epoch=state.leader_epoch,

@@ -86,7 +86,7 @@ async def _find(replica: Replica, timestamp: int, isolation_level: int) -> tuple
     if timestamp == LATEST:
         return readable_end, -1, replica.lead().leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return log.log_start, -1, log.history.epoch_at(log.log_start)
+        return log.log_start, -1, log.leader_epochs.epoch_at(log.log_start)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _NOWHERE  # nothing is tiered here
     try:
@@ -135,7 +135,7 @@ def offset_for_leader_epoch(
                 replica = broker.replica(topic.topic, asked.partition)
                 replica.lead_in(asked.current_leader_epoch)
                 log = replica.log
-                end = log.history.end_of(LeaderEpoch(asked.leader_epoch), log.log_end)
+                end = log.leader_epochs.end_of(LeaderEpoch(asked.leader_epoch), log.log_end)
                 answer.leader_epoch = end.leader_epoch
                 answer.end_offset = end.end_offset
             except Rejected as refusal:

@@ -11,7 +11,10 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
-from headrace.broker.handlers.transaction_verification import Enlisting, may_be_appended
+from headrace.broker.handlers.transaction_verification import (
+    TransactionVerification,
+    may_be_appended,
+)
 from headrace.broker.replication.replica_manager import Replica
 from headrace.core.partition import Leadership
 from headrace.core.topics import is_internal
@@ -83,7 +86,7 @@ class _Outcome:
             leadership is not None and leadership.high_watermark >= self.offset_end
         )
 
-    def refuse_if_reign_ended(self) -> None:
+    def refuse_if_leadership_ended(self) -> None:
         """What is not committed by then may be lost, or its topic is deleted."""
         replica = self.replica
         if replica is not None and replica.leadership is not self.leadership and not self.committed:
@@ -244,8 +247,10 @@ class Producing:
                     outcome.refuse(refusal)
         looked_at = [(replica, records) for _, replica, records in staged]
         looked_at += [(replica, memoryview(records)) for _, replica, records in opening]
-        enlisting = Enlisting(self._broker, context, request.transactional_id, looked_at)
-        codes: Codes | Awaitable[Codes] = {} if opening else enlisting.ask()
+        verification = TransactionVerification(
+            self._broker, context, request.transactional_id, looked_at
+        )
+        codes: Codes | Awaitable[Codes] = {} if opening else verification.ask()
         if opening or isinstance(codes, Awaitable):
             self.finish_turn()
             produced.slot = link.hold()
@@ -254,11 +259,11 @@ class Producing:
                 (outcome, replica, bytearray(records)) for outcome, replica, records in staged
             ]
             self._broker.spawn(
-                self._append_later(produced, opening, copies, context, enlisting, codes)
+                self._append_later(produced, opening, copies, context, verification, codes)
             )
             return
         for outcome, replica, records in staged:
-            unlisted = enlisting.refusal(replica, records, codes)
+            unlisted = verification.refusal(replica, records, codes)
             if unlisted is not None:
                 outcome.refuse(unlisted)
             else:
@@ -344,7 +349,7 @@ class Producing:
         opening: list[tuple[_Outcome, Replica, bytearray]],
         copies: list[tuple[_Outcome, Replica, bytearray]],
         context: Context,
-        enlisting: Enlisting,
+        verification: TransactionVerification,
         codes: "Codes | Awaitable[Codes]",
     ) -> None:
         ready = [(outcome, replica, memoryview(records)) for outcome, replica, records in copies]
@@ -354,11 +359,11 @@ class Producing:
             self._answer_bug(produced, error)
             return
         if opening:
-            codes = enlisting.ask()
+            codes = verification.ask()
         if isinstance(codes, Awaitable):
             codes = await codes
         for outcome, replica, view in ready:
-            unlisted = enlisting.refusal(replica, view, codes)
+            unlisted = verification.refusal(replica, view, codes)
             if unlisted is not None:
                 outcome.refuse(unlisted)
             else:
@@ -494,7 +499,7 @@ class Producing:
     def try_again(self, produced: Produced) -> bool:
         """Answer a parked request if every in-sync replica has its batches, or never will."""
         for outcome in produced.outcomes:
-            outcome.refuse_if_reign_ended()
+            outcome.refuse_if_leadership_ended()
         if not produced.committed:
             return False
         assert produced.slot is not None

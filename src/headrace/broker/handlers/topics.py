@@ -28,8 +28,8 @@ async def create_topics(
     duplicates: dict[str, int] = {}
     for topic in request.topics:
         duplicates[topic.name] = duplicates.get(topic.name, 0) + 1
-    wishes = {topic.name: _wish(topic) for topic in request.topics}
-    single = [wish for name, wish in wishes.items() if duplicates[name] == 1]
+    new_topics = {topic.name: _new_topic(topic) for topic in request.topics}
+    single = [new for name, new in new_topics.items() if duplicates[name] == 1]
     answers = await broker.control.create_topics(single, validate_only=request.validate_only)
     defaults = (
         _default_settings(broker) if context.api_version >= _FIRST_VERSION_WITH_SETTINGS else []
@@ -37,15 +37,15 @@ async def create_topics(
     results = [
         _created(answer, defaults)
         if isinstance(answer, CreateTopic)
-        else _refused(wish.name, answer)
-        for wish, answer in zip(single, answers, strict=True)
+        else _refused(new.name, answer)
+        for new, answer in zip(single, answers, strict=True)
     ]
     refusal = Rejected(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
     results += [_refused(name, refusal) for name, count in duplicates.items() if count > 1]
     return m.CreateTopicsResponse(topics=results)
 
 
-def _wish(topic: m.CreateTopicsRequest.CreatableTopic) -> NewTopic:
+def _new_topic(topic: m.CreateTopicsRequest.CreatableTopic) -> NewTopic:
     return NewTopic(
         topic.name,
         topic.num_partitions,
@@ -115,12 +115,12 @@ async def delete_topics(
     broker: "Broker", context: Context, request: m.DeleteTopicsRequest
 ) -> m.DeleteTopicsResponse:
     """By name or, from version 6 on, by id; the answer repeats what was asked by."""
-    picture = broker.picture
+    metadata = broker.metadata
     wanted = [(state.name, TopicId(state.topic_id)) for state in request.topics]
     wanted += [(name, NO_TOPIC_ID) for name in request.topic_names]
     counts: dict[tuple[str | None, TopicId], int] = {}
-    for wish in wanted:
-        counts[wish] = counts.get(wish, 0) + 1
+    for each in wanted:
+        counts[each] = counts.get(each, 0) + 1
     results: list[m.DeleteTopicsResponse.DeletableTopicResult] = []
     names: list[str] = []
     ids: dict[str, TopicId] = {}  # of those asked by id: another topic may have that name soon
@@ -129,7 +129,7 @@ async def delete_topics(
             if count > 1:
                 what = "name" if name is not None else "id"
                 raise Rejected(ErrorCode.INVALID_REQUEST, f"Duplicate topic {what}.")
-            names.append(_name_to_delete(picture.topic_by_id(topic_id), name, topic_id))
+            names.append(_name_to_delete(metadata.topic_by_id(topic_id), name, topic_id))
             if name is None:
                 ids[names[-1]] = topic_id
         except Rejected as refusal:

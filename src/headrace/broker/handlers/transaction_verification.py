@@ -7,8 +7,8 @@ transaction that nobody would ever end (KIP-890).
 
 Between the coordinator's answer and the append the transaction may have ended, if the answer had
 to be waited for. Its marker then lies in the partition and has replaced what the partition knew
-of the producer, which is how ``Enlisting`` sees it in the first generation; in the second the
-marker's epoch fences the batch.
+of the producer, which is how ``TransactionVerification`` sees it in the first generation; in the
+second the marker's epoch fences the batch.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -61,7 +61,7 @@ def may_be_appended(replica: Replica, records: memoryview) -> bool:
     return producer is None or replica.log.producers.has_ongoing_transaction(*producer)
 
 
-class Enlisting:
+class TransactionVerification:
     """The batches of one request that somebody has to be asked about."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Enlisting:
         ):
             return {}
         assert self._transactional_id is not None
-        return self._broker.transactions.enlist(
+        return self._broker.transactions.verify_or_add(
             self._transactional_id, self._producer, list(self._known), adds=self._adds
         )
 

@@ -158,7 +158,7 @@ def _not_addable(
     broker: "Broker", context: Context, partitions: Sequence[TopicPartition]
 ) -> "Codes":
     """Codes for all of them if one cannot be part of a transaction; else nothing."""
-    topics = broker.picture.topics
+    topics = broker.metadata.topics
     codes = {}
     for topic_partition in partitions:
         topic, partition = topic_partition
@@ -239,11 +239,13 @@ def txn_offset_commit(
     producer = ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch)
     adds = context.api_version >= _FIRST_COMMIT_THAT_ADDS
     replica = broker.replicas.get(*offsets)
-    is_enlisted = replica is not None and replica.log.producers.has_ongoing_transaction(*producer)
+    is_verified = replica is not None and replica.log.producers.has_ongoing_transaction(*producer)
     verifies = broker.config.bool("transaction.partition.verification.enable")
-    if replica is None or is_enlisted or not (adds or verifies):
+    if replica is None or is_verified or not (adds or verifies):
         return _commit(broker, context, request)
-    codes = broker.transactions.enlist(request.transactional_id, producer, [offsets], adds=adds)
+    codes = broker.transactions.verify_or_add(
+        request.transactional_id, producer, [offsets], adds=adds
+    )
     if isinstance(codes, Awaitable):
         producers = replica.log.producers
         known = producers.entries.get(producer[0])
@@ -252,14 +254,14 @@ def txn_offset_commit(
             context,
             request,
             codes,
-            # Else its marker lies there by now, as in ``enlisting``.
+            # Else its marker lies there by now, as in ``verification``.
             lambda: (
                 adds
                 or producers.entries.get(producer[0]) is known
                 or producers.has_ongoing_transaction(*producer)
             ),
         )
-    return _commit_enlisted(broker, context, request, codes[offsets])
+    return _commit_verified(broker, context, request, codes[offsets])
 
 
 async def _commit_later(
@@ -272,11 +274,11 @@ async def _commit_later(
     (code,) = (await pending).values()
     if code is ErrorCode.NONE and not is_still_open():
         code = ErrorCode.INVALID_TXN_STATE
-    answer = _commit_enlisted(broker, context, request, code)
+    answer = _commit_verified(broker, context, request, code)
     return answer if isinstance(answer, Message) else await answer
 
 
-def _commit_enlisted(
+def _commit_verified(
     broker: "Broker", context: Context, request: m.TxnOffsetCommitRequest, code: ErrorCode
 ) -> Answer:
     if code is ErrorCode.NONE:
@@ -310,7 +312,7 @@ def _commit_refused(
     if code in _TOO_LARGE:
         code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     response = m.TxnOffsetCommitResponse()
-    commit = Commit(request.group_id, broker.picture, False, code, 0, -1, Millis(0))
+    commit = Commit(request.group_id, broker.metadata, False, code, 0, -1, Millis(0))
     take_commits(commit, request, response, None)
     return response
 

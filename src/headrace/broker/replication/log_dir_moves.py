@@ -14,7 +14,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
 from headrace.storage.log import Log
 from headrace.storage.log_directory import LogDirectory
-from headrace.storage.log_move import Relocation
+from headrace.storage.log_move import LogMove
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Move(NamedTuple):
-    relocation: Relocation
+    relocation: LogMove
     task: "asyncio.Task[None]"
 
     def is_the_same(self, log: Log, target: LogDirectory) -> bool:
@@ -35,7 +35,7 @@ class _Move(NamedTuple):
             self.task.cancel()
 
 
-class Moves:
+class LogDirMoves:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._latest: dict[TopicPartition, _Move] = {}  # those before it only clear away
@@ -53,22 +53,22 @@ class Moves:
         before = self._latest.get(log.topic_partition)
         if before is not None and before.is_the_same(log, target):
             return
-        # First: if there can be no copy, the wish before it stays.
-        relocation = Relocation(log, target) if log.directory is not target else None
+        # First: if there can be no copy, the request before it stays.
+        relocation = LogMove(log, target) if log.directory is not target else None
         if before is not None:
             before.give_up()
             del self._latest[log.topic_partition]
         if relocation is not None:
             self._begin(relocation, before)
 
-    def _begin(self, relocation: Relocation, before: _Move | None) -> None:
+    def _begin(self, relocation: LogMove, before: _Move | None) -> None:
         task = self._broker.loop.create_task(self._run(relocation, before))
         move = _Move(relocation, task)
         self._latest[relocation.topic_partition] = move
         self._under_way.add(move)
         task.add_done_callback(lambda _: self._ended(move))
 
-    async def _run(self, relocation: Relocation, before: _Move | None) -> None:
+    async def _run(self, relocation: LogMove, before: _Move | None) -> None:
         if before is not None:
             await asyncio.wait([before.task])
         async with self._turn:
@@ -89,7 +89,7 @@ class Moves:
                     refusal,
                 )
 
-    def _failed(self, relocation: Relocation, problem: Exception) -> None:
+    def _failed(self, relocation: LogMove, problem: Exception) -> None:
         if relocation.is_switched:
             _log.error(
                 "%s is served from %s, which did not get its proper name: %s. The next start "
@@ -126,7 +126,7 @@ class Moves:
     def is_moving(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self._latest
 
-    def copies_in(self, directory: LogDirectory) -> list[Relocation]:
+    def copies_in(self, directory: LogDirectory) -> list[LogMove]:
         """The copies that a folder holds besides its logs."""
         return [
             relocation

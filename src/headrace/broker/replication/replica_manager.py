@@ -25,7 +25,7 @@ from headrace.model.ids import (
 )
 from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, CODEC_NAMES, NO_CODEC
 from headrace.storage.log import Appended, Log
-from headrace.storage.log_manager import Logs
+from headrace.storage.log_manager import LogManager
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Replica:
         "_owner",
     )
 
-    def __init__(self, topic_partition: TopicPartition, log: Log, owner: "Replicas") -> None:
+    def __init__(self, topic_partition: TopicPartition, log: Log, owner: "ReplicaManager") -> None:
         self.topic_partition = topic_partition
         self.topic_id = log.topic_id
         self.log = log
@@ -141,7 +141,7 @@ class Replica:
         return high_watermark
 
     def append(self, records: memoryview, acks: int, produce_version: int) -> Appended:
-        """Stage one produced batch as leader; ``Replicas.write_staged`` writes it."""
+        """Stage one produced batch as leader; ``ReplicaManager.write_staged`` writes it."""
         leadership = self.lead()
         if acks == -1 and not leadership.enough_replicas:
             raise Rejected(
@@ -163,7 +163,7 @@ class Replica:
         """Write what was staged and carry out what follows from the longer log.
 
         True if ``flush.messages`` asks for an fsync first: then that follows in
-        ``Replicas.flush``, to which the caller must see.
+        ``ReplicaManager.flush``, to which the caller must see.
         """
         self.log.write_staged()
         if self._flush_is_due:
@@ -196,11 +196,11 @@ class Replica:
             self._owner.run(self, self.leadership.appended(end))
 
 
-class Replicas:
+class ReplicaManager:
     def __init__(
         self,
         broker_id: BrokerId,
-        logs: Logs,
+        logs: LogManager,
         clock: Clock,
         config_of: Callable[[str], TopicConfig],
     ) -> None:
@@ -266,7 +266,7 @@ class Replicas:
         if leadership is not None and leadership.leader_epoch == state.leader_epoch:
             return
         log = replica.log
-        log.history.assign(LeaderEpoch(state.leader_epoch), log.log_end)
+        log.leader_epochs.assign(LeaderEpoch(state.leader_epoch), log.log_end)
         replica.leadership = Leadership(
             self.broker_id,
             LeaderEpoch(state.leader_epoch),

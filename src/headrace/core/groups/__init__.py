@@ -20,7 +20,7 @@
 How a kind of group plugs in:
 
 * Its class satisfies ``group.Group`` and lives in ``GroupShard.groups`` under its group id. It is
-  made with the shard as its surroundings: ``shard.cluster`` (settings and picture, as of now) and
+  made with the shard as its surroundings: ``shard.cluster`` (settings and metadata, as of now) and
   ``shard.timers`` (``timers.set(Timer(group_id, kind, subject), at)``; when the time has come the
   shard calls ``group.expired(timer, now)``, one timer per ``tick``).
 * Each of its records has a type, the number in the first two bytes of the key. The module names

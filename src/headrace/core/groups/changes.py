@@ -49,7 +49,7 @@ class Change:
     ) -> None:
         """``records`` come before: a group that is being made of another kind has some."""
         self._shard = shard
-        self._picture = shard.cluster.picture
+        self._metadata = shard.cluster.metadata
         self._state = state
         self._now = now
         self.group_id = state.group_id
@@ -90,26 +90,26 @@ class Change:
 
     def resolve_patterns(self) -> bool:
         """Whether a pattern names other topics than before."""
-        picture = self._picture
+        metadata = self._metadata
         in_use = dict.fromkeys(member.pattern for member in self.members.values() if member.pattern)
         for pattern in [pattern for pattern in self.resolved if pattern not in in_use]:
             del self.resolved[pattern]
             self.records.append(NewRecord(pattern_key(self.group_id, pattern), None))
         has_changed = False
         for pattern in in_use:
-            topics = self._shard.patterns.matching(pattern, picture)
+            topics = self._shard.patterns.matching(pattern, metadata)
             if self.resolved.get(pattern) != topics:
                 has_changed = True
                 self.resolved[pattern] = topics
                 self.records.append(
-                    pattern_record(self.group_id, pattern, topics, picture, self._now)
+                    pattern_record(self.group_id, pattern, topics, metadata, self._now)
                 )
         return has_changed
 
     def raise_epoch(self, *, must: bool) -> bool:
         """By one, if it must or if the topics behind the subscriptions are others now."""
         names = subscribed_topics(self.members.values(), self.resolved)
-        metadata_hash = topics_hash(names, self._picture)
+        metadata_hash = topics_hash(names, self._metadata)
         if not must and metadata_hash == self._state.metadata_hash:
             return False
         self.group_epoch += 1
@@ -157,7 +157,7 @@ class Change:
 
     def _existing(self, names: frozenset[str]) -> dict[TopicId, int]:
         """The topics among these names that there are, with their partition counts."""
-        topics = self._picture.topics
+        topics = self._metadata.topics
         states = (topics[name] for name in names if name in topics)
         return {state.topic_id: len(state.partitions) for state in states}
 

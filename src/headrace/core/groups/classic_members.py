@@ -40,7 +40,7 @@ from headrace.core.groups.members import (
 )
 from headrace.core.groups.reconciliation import Reported
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, RequestContext, Ticket
-from headrace.model.cluster_metadata import Picture
+from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.model.ids import Millis
 from headrace.wire import messages as m
@@ -101,7 +101,7 @@ def _join(
     is_subscription_new = updated.topics != member.topics or updated.pattern != member.pattern
     change.resolve_patterns()
     change.raise_epoch(must=is_subscription_new)
-    reported = _reported(subscription, shard.cluster.picture)
+    reported = _reported(subscription, shard.cluster.metadata)
     if not turns_classic:
         change.retarget()
     if not turns_classic or not is_subscription_new:
@@ -241,12 +241,12 @@ def _classic(
     return member, member.classic
 
 
-def _reported(subscription: m.ConsumerProtocolSubscription, picture: Picture) -> Reported:
+def _reported(subscription: m.ConsumerProtocolSubscription, metadata: ClusterMetadata) -> Reported:
     """What it says that it has; eager clients give all back before they join, and say nothing."""
     return {
-        picture.topics[topic.topic].topic_id: frozenset(topic.partitions)
+        metadata.topics[topic.topic].topic_id: frozenset(topic.partitions)
         for topic in subscription.owned_partitions
-        if topic.topic in picture.topics
+        if topic.topic in metadata.topics
     }
 
 
@@ -280,7 +280,7 @@ def sync(
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
         assignment=assignment_bytes(
-            without_epochs(member.assigned), shard.cluster.picture, metadata
+            without_epochs(member.assigned), shard.cluster.metadata, metadata
         ),
     )
     return Outcome(replies=(Reply(ticket, answer),))

@@ -17,7 +17,7 @@ further (``reconciliation.py``), and a member that gives back in time delays nob
     time-outs       a member that is not heard from, or does not give back what it was told to,
                     is fenced (``departure.py``)
 
-Topics may come, go and grow between two heartbeats. A group looks at the picture of the cluster
+Topics may come, go and grow between two heartbeats. A group looks at the metadata of the cluster
 whenever it finds another one than last time, so nobody has to tell it.
 """
 
@@ -52,7 +52,7 @@ from headrace.core.groups.members import (
 )
 from headrace.core.groups.reconciliation import Reported
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, RequestContext, Ticket
-from headrace.model.cluster_metadata import Picture
+from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m
@@ -79,7 +79,7 @@ class ConsumerGroup(ConsumerState):
         super().__init__(group_id)
         self._shard = shard
         # Soft: whose topics the group epoch is known to speak of.
-        self.seen_picture: Picture | None = None
+        self.seen_metadata: ClusterMetadata | None = None
 
     # -- classic requests -----------------------------------------------------------------
 
@@ -301,7 +301,7 @@ def _beat(
     check_room(shard, state, member_id)
     reported = reported_of(request.topic_partitions)
     member = _present(state, request, member_id, reported)
-    picture = shard.cluster.picture
+    metadata = shard.cluster.metadata
     if member is not None and _is_steady(shard, state, member, context, request):
         return _answer(shard, ticket, request, member, member, [], now)
     change = Change(shard, state, records, now)
@@ -321,7 +321,7 @@ def _beat(
     updated = change.reconcile(updated, reported, is_subscription_new=is_subscription_new)
     if isinstance(state, ConsumerGroup) and not change.records:
         # Only now: records may fail to be written, and then the next heartbeat has to try again.
-        state.seen_picture = picture
+        state.seen_metadata = metadata
     return outcome + _answer(shard, ticket, request, member, updated, change.records, now)
 
 
@@ -336,7 +336,7 @@ def _is_steady(
     return (
         request.member_epoch != JOIN_EPOCH
         and isinstance(state, ConsumerGroup)
-        and state.seen_picture is shard.cluster.picture
+        and state.seen_metadata is shard.cluster.metadata
         and state.group_epoch == state.assignment_epoch
         and member.is_reconciled_to(state.assignment_epoch)
         and (
@@ -369,7 +369,7 @@ def is_large(
 
     Each topic costs some 20 µs: to match, to assign, to write, to replay.
     """
-    topic_count = len(shard.cluster.picture.topics)
+    topic_count = len(shard.cluster.metadata.topics)
     if topic_count < LARGE_TOPIC_COUNT:
         return False
     group = shard.groups.get(request.group_id)
@@ -596,16 +596,16 @@ def describe(shard: "GroupShard", ticket: Ticket, group_id: str, now: Millis) ->
     described.group_epoch = group.group_epoch
     described.assignment_epoch = group.assignment_epoch
     described.assignor_name = preferred_assignor(shard, group.members)
-    picture = shard.cluster.picture
+    metadata = shard.cluster.metadata
     described.members = [
-        _described(member, group.targets.get(member.member_id, {}), picture)
+        _described(member, group.targets.get(member.member_id, {}), metadata)
         for member in group.members.values()
     ]
     return Outcome(replies=(Reply(ticket, described),))
 
 
 def _described(
-    member: ConsumerMember, target: Partitions, picture: Picture
+    member: ConsumerMember, target: Partitions, metadata: ClusterMetadata
 ) -> m.ConsumerGroupDescribeResponse.Member:
     return m.ConsumerGroupDescribeResponse.Member(
         member_id=member.member_id,
@@ -616,19 +616,19 @@ def _described(
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topics),
         subscribed_topic_regex=member.pattern,
-        assignment=_described_assignment(everything_of(member), picture),
-        target_assignment=_described_assignment(target, picture),
+        assignment=_described_assignment(everything_of(member), metadata),
+        target_assignment=_described_assignment(target, metadata),
         member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )
 
 
 def _described_assignment(
-    partitions: Partitions, picture: Picture
+    partitions: Partitions, metadata: ClusterMetadata
 ) -> m.ConsumerGroupDescribeResponse.Assignment:
     described = m.ConsumerGroupDescribeResponse
     topics = []
     for topic_id, members in partitions.items():
-        state = picture.topic_by_id(topic_id)
+        state = metadata.topic_by_id(topic_id)
         if state is not None:
             topics.append(
                 described.TopicPartitions(

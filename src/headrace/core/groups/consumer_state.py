@@ -25,7 +25,7 @@ from headrace.core.groups.members import (
     target_record,
 )
 from headrace.core.outcome import NewRecord
-from headrace.model.cluster_metadata import Picture
+from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m
 from headrace.wire.framing import encode_record_key, encode_versioned
@@ -207,7 +207,7 @@ def subscribed_topics(
     return frozenset(topics)
 
 
-def topics_hash(names: Iterable[str], picture: Picture) -> int:
+def topics_hash(names: Iterable[str], metadata: ClusterMetadata) -> int:
     """A number that changes when topics that are read come, go or get more partitions.
 
     The number is our own. A broker that finds another's number in the log takes it for a change
@@ -216,7 +216,7 @@ def topics_hash(names: Iterable[str], picture: Picture) -> int:
     digest = blake2b(digest_size=8)
     is_empty = True
     for name in sorted(names):
-        state = picture.topics.get(name)
+        state = metadata.topics.get(name)
         if state is not None:
             digest.update(b"%s %s %d\n" % (name.encode(), state.topic_id, len(state.partitions)))
             is_empty = False
@@ -254,9 +254,9 @@ def assignment_epoch_record(group_id: str, assignment_epoch: int, assigned_at: M
 
 
 def pattern_record(
-    group_id: str, pattern: str, topics: frozenset[str], picture: Picture, now: Millis
+    group_id: str, pattern: str, topics: frozenset[str], metadata: ClusterMetadata, now: Millis
 ) -> NewRecord:
     value = m.ConsumerGroupRegularExpressionValue(
-        topics=sorted(topics), version=picture.generation, timestamp=now
+        topics=sorted(topics), version=metadata.generation, timestamp=now
     )
     return NewRecord(pattern_key(group_id, pattern), encode_versioned(value, 0))

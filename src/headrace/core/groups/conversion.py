@@ -21,7 +21,7 @@ from headrace.core.groups.consumer_state import ConsumerState, topics_hash
 from headrace.core.groups.group import Timer
 from headrace.core.groups.members import ClassicTerms, ConsumerMember, everything_of, of_epoch
 from headrace.core.outcome import NewRecord, Outcome
-from headrace.model.cluster_metadata import Picture
+from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m
@@ -54,7 +54,8 @@ def upgrade(
     _check_upgrade(shard, classic)
     try:
         members = [
-            _upgraded(member, classic, shard.cluster.picture) for member in classic.members.values()
+            _upgraded(member, classic, shard.cluster.metadata)
+            for member in classic.members.values()
         ]
     except PeerBroken:
         raise _cannot_upgrade(
@@ -66,7 +67,7 @@ def upgrade(
         state.put(member)
         state.targets[member.member_id] = target
         set_session(shard, group_id, member, now)
-    state.metadata_hash = topics_hash(state.subscribed_topics, shard.cluster.picture)
+    state.metadata_hash = topics_hash(state.subscribed_topics, shard.cluster.metadata)
     return state, [*classic.tombstones(), *state.all_records()], classic.give_up_waiting()
 
 
@@ -92,7 +93,7 @@ def _cannot_upgrade(group_id: str, reason: str) -> Rejected:
 
 
 def _upgraded(
-    member: ClassicMember, classic: ClassicGroup, picture: Picture
+    member: ClassicMember, classic: ClassicGroup, cluster: ClusterMetadata
 ) -> tuple[ConsumerMember, Partitions]:
     """A member as it comes along, and what it had; PeerBroken if what it sent cannot be read."""
     had: dict[TopicId, frozenset[int]] = {}
@@ -103,7 +104,7 @@ def _upgraded(
                 classic.group_id, "because an unsupported custom assignor is in use"
             )
         for topic in assignment.assigned_partitions:
-            known = picture.topics.get(topic.topic)
+            known = cluster.topics.get(topic.topic)
             if known is not None and topic.partitions:
                 had[known.topic_id] = frozenset(topic.partitions)
     # Before the first generation no protocol is chosen; all of them carry the same subscription.
@@ -203,11 +204,11 @@ def downgrade(
         state.group_epoch,
         must_rebalance=must_rebalance,
     )
-    picture = shard.cluster.picture
+    metadata = shard.cluster.metadata
     for member in members:
         adopted = classic.members[member.member_id]
         adopted.assignment = assignment_bytes(
-            everything_of(member), picture, adopted.metadata(classic.protocol_name)
+            everything_of(member), metadata, adopted.metadata(classic.protocol_name)
         )
     for member_id in state.members:
         cancel_timers(shard, state.group_id, member_id)
@@ -221,11 +222,13 @@ def downgrade(
     return classic.snapshot(now)
 
 
-def assignment_bytes(partitions: Partitions, picture: Picture, metadata: bytes) -> bytes:
-    """An assignment in the version that the member's own metadata has."""
+def assignment_bytes(
+    partitions: Partitions, cluster: ClusterMetadata, subscription: bytes
+) -> bytes:
+    """An assignment in the version of the member's own subscription."""
     named = []
     for topic_id, members in partitions.items():
-        state = picture.topic_by_id(topic_id)
+        state = cluster.topic_by_id(topic_id)
         if state is not None:
             named.append(
                 m.ConsumerProtocolAssignment.TopicPartition(
@@ -233,5 +236,5 @@ def assignment_bytes(partitions: Partitions, picture: Picture, metadata: bytes) 
                 )
             )
     return encode_versioned(
-        m.ConsumerProtocolAssignment(assigned_partitions=named), _embedded_version(metadata)
+        m.ConsumerProtocolAssignment(assigned_partitions=named), _embedded_version(subscription)
     )

@@ -5,7 +5,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from headrace.core.outcome import NewRecord, Outcome, RequestContext, Ticket
-from headrace.model.cluster_metadata import Picture
+from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.config import BrokerConfig
 from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m
@@ -26,7 +26,7 @@ class Cluster(Protocol):
     @property
     def config(self) -> BrokerConfig: ...
     @property
-    def picture(self) -> Picture: ...
+    def metadata(self) -> ClusterMetadata: ...
     def group_settings(self, group_id: str) -> Mapping[str, str]:
         """Settings of one group that somebody changed (resource type GROUP)."""
         ...

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 from headrace.core.groups.group import TEXT_SIZE_MAX, Expiry
 from headrace.core.outcome import NewRecord
-from headrace.model.cluster_metadata import Picture, TopicState
+from headrace.model.cluster_metadata import ClusterMetadata, TopicState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m
@@ -308,7 +308,7 @@ class Commit(NamedTuple):
     """What holds for every partition of one OffsetCommit or TxnOffsetCommit."""
 
     group_id: str
-    picture: Picture
+    metadata: ClusterMetadata
     by_topic_id: bool
     refusal: ErrorCode  # NONE, or why nothing is taken
     metadata_length_max: int
@@ -336,9 +336,9 @@ def take_commits(
         response.topics.append(given)
         if commit.by_topic_id:
             given.topic_id = topic.topic_id
-            state = commit.picture.topic_by_id(TopicId(topic.topic_id))
+            state = commit.metadata.topic_by_id(TopicId(topic.topic_id))
         else:
-            state = commit.picture.topics.get(topic.name)
+            state = commit.metadata.topics.get(topic.name)
         if state is None and commit.by_topic_id:
             unknown = ErrorCode.UNKNOWN_TOPIC_ID
         else:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from headrace.core.groups.offsets import PLAIN_SIZE, PLAIN_TAIL, Offsets
 from headrace.core.outcome import NewRecord, PackedRecords, Shard
-from headrace.model.cluster_metadata import Picture
+from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.ids import Millis, TopicId
 from headrace.records.varint import varint
 from headrace.wire import messages as m
@@ -99,7 +99,7 @@ class CommitRecords(PackedRecords):
 def take_packed(
     request: m.OffsetCommitRequest,
     api_version: int,
-    picture: Picture,
+    metadata: ClusterMetadata,
     by_topic_id: bool,
     offsets: Offsets,
     now: Millis,
@@ -117,9 +117,9 @@ def take_packed(
         if type(packed) is not PackedPartitions or not packed.places:
             return None
         if by_topic_id:
-            state = picture.topic_by_id(TopicId(topic.topic_id))
+            state = metadata.topic_by_id(TopicId(topic.topic_id))
         else:
-            state = picture.topics.get(topic.name)
+            state = metadata.topics.get(topic.name)
         named = packed.named
         first_delta = count
         count += len(named.indexes)

@@ -6,7 +6,7 @@ in proportion to the text, whatever the pattern. A pattern has to match a whole 
 
 from collections.abc import Callable
 
-from headrace.model.cluster_metadata import Picture
+from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, Rejected
 
 Matches = Callable[[str], object]  # true or not
@@ -19,7 +19,7 @@ class TopicPatterns:
     """Remembers what it found, and looks at new topics only."""
 
     def __init__(self) -> None:
-        self._picture: Picture | None = None
+        self._metadata: ClusterMetadata | None = None
         self._names: frozenset[str] = frozenset()
         self._compiled: dict[str, Matches] = {}
         self._found: dict[str, frozenset[str]] = {}  # for the keys of ``_compiled``, of ``_names``
@@ -28,10 +28,10 @@ class TopicPatterns:
         """Rejected, with INVALID_REGULAR_EXPRESSION, unless RE2 takes it."""
         self._compile(pattern)
 
-    def matching(self, pattern: str, picture: Picture) -> frozenset[str]:
-        """The topics of ``picture`` that the pattern names; none if RE2 does not take it."""
-        if picture is not self._picture:
-            self._look_at(picture)
+    def matching(self, pattern: str, metadata: ClusterMetadata) -> frozenset[str]:
+        """The topics of ``metadata`` that the pattern names; none if RE2 does not take it."""
+        if metadata is not self._metadata:
+            self._look_at(metadata)
         found = self._found.get(pattern)
         if found is None:
             try:
@@ -43,9 +43,9 @@ class TopicPatterns:
             self._found[pattern] = found
         return found
 
-    def _look_at(self, picture: Picture) -> None:
-        self._picture = picture
-        names = frozenset(picture.topics)
+    def _look_at(self, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
+        names = frozenset(metadata.topics)
         came, went = names - self._names, self._names - names
         if not came and not went:
             return

@@ -31,7 +31,7 @@ from headrace.core.outcome import (
     RequestContext,
     Ticket,
 )
-from headrace.model.cluster_metadata import Picture
+from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, Millis, TopicId
 from headrace.wire import messages as m
@@ -201,7 +201,7 @@ class GroupShard:
             self._check_commit(request, member, context.api_version, transactional=False, now=now)
         except Rejected as refusal:
             code = refusal.code
-        picture = self.cluster.picture
+        metadata = self.cluster.metadata
         by_topic_id = context.api_version >= FIRST_COMMIT_WITH_TOPIC_IDS
         expire_at = -1
         if request.retention_time_ms >= 0:
@@ -209,13 +209,13 @@ class GroupShard:
             expire_at = min(now + request.retention_time_ms, _LAST_TIME)
         elif not code:
             packed = take_packed(
-                request, context.api_version, picture, by_topic_id, self.offsets, now
+                request, context.api_version, metadata, by_topic_id, self.offsets, now
             )
             if packed is not None:
                 return Outcome(packed[0], (Reply(ticket, packed[1]),))
         metadata_length_max = self.cluster.config.int("offset.metadata.max.bytes")
         commit = Commit(
-            request.group_id, picture, by_topic_id, code, metadata_length_max, expire_at, now
+            request.group_id, metadata, by_topic_id, code, metadata_length_max, expire_at, now
         )
         response = m.OffsetCommitResponse()
         records = take_commits(commit, request, response, self.offsets)
@@ -239,7 +239,7 @@ class GroupShard:
         records = take_commits(
             Commit(
                 request.group_id,
-                self.cluster.picture,
+                self.cluster.metadata,
                 False,
                 code,
                 self.cluster.config.int("offset.metadata.max.bytes"),
@@ -274,7 +274,7 @@ class GroupShard:
             member,
             transactional=transactional,
             api_version=api_version,
-            partitions=lambda: _partitions_of(request, self.cluster.picture, by_topic_id),
+            partitions=lambda: _partitions_of(request, self.cluster.metadata, by_topic_id),
         )
         if member.member_id and not transactional:
             group.committed(member, now)
@@ -314,7 +314,7 @@ class GroupShard:
     ) -> m.OffsetFetchResponse.OffsetFetchResponseTopics:
         name = wanted.name
         if by_topic_id:
-            state = self.cluster.picture.topic_by_id(TopicId(wanted.topic_id))
+            state = self.cluster.metadata.topic_by_id(TopicId(wanted.topic_id))
             if state is None:
                 answer = _offsets_of(b"", {}, wanted.partition_indexes, None, NO_TOPIC_ID)
                 for partition in answer.partitions:
@@ -323,7 +323,7 @@ class GroupShard:
                 return answer
             name = state.name
         else:
-            state = self.cluster.picture.topics.get(name)
+            state = self.cluster.metadata.topics.get(name)
         found = self.offsets.of_group(group_id).get(name)
         pending = self.offsets if require_stable and self.offsets.has_pending else None
         answer = _offsets_of(
@@ -342,7 +342,7 @@ class GroupShard:
         pending = self.offsets if require_stable and self.offsets.has_pending else None
         answers = []
         for found in self.offsets.of_group(group_id).values():
-            state = self.cluster.picture.topics.get(found.topic)
+            state = self.cluster.metadata.topics.get(found.topic)
             if by_topic_id and state is None:
                 continue  # it has no id any more to name it by
             topic_id = state.topic_id if state is not None else NO_TOPIC_ID
@@ -366,7 +366,7 @@ class GroupShard:
             return Outcome(replies=(Reply(ticket, response),))
         records = []
         for topic in request.topics:
-            known = self.cluster.picture.topics.get(topic.name)
+            known = self.cluster.metadata.topics.get(topic.name)
             found = self.offsets.of_group(request.group_id).get(topic.name)
             answer = response.OffsetDeleteResponseTopic(name=topic.name)
             response.topics.append(answer)
@@ -475,14 +475,14 @@ class GroupShard:
 
 
 def _partitions_of(
-    request: AnyCommitRequest, picture: Picture, by_topic_id: bool
+    request: AnyCommitRequest, metadata: ClusterMetadata, by_topic_id: bool
 ) -> Iterator[tuple[TopicId, int]]:
     """What a commit is about, as far as it exists."""
     for topic in request.topics:
         state = (
-            picture.topic_by_id(TopicId(topic.topic_id))  # type: ignore[union-attr]
+            metadata.topic_by_id(TopicId(topic.topic_id))  # type: ignore[union-attr]
             if by_topic_id
-            else picture.topics.get(topic.name)
+            else metadata.topics.get(topic.name)
         )
         if state is not None:
             for wanted in topic.partitions:

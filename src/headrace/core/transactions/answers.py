@@ -14,7 +14,7 @@ def answer(ticket: Ticket, response: Message) -> Outcome:
     return Outcome(replies=(Reply(ticket, response),))
 
 
-class Enlisted(Message):
+class VerifiedPartitions(Message):
     """What a broker's own question is answered with; it does not leave the process."""
 
     __slots__ = ("codes",)

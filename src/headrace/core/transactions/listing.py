@@ -12,7 +12,7 @@ _STATE_BY_NAME = {name: state for state, name in STATE_NAMES.items()}
 
 
 class Filter:
-    """One request's wishes; a transaction must meet all of them. Rejected for a bad pattern."""
+    """One request's requests; a transaction must meet all of them. Rejected for a bad pattern."""
 
     def __init__(self, request: m.ListTransactionsRequest) -> None:
         self.unknown_states = [name for name in request.state_filters if name not in _STATE_BY_NAME]

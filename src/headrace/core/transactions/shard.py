@@ -237,7 +237,7 @@ class TransactionShard:
         added = answers.results(transactional_id, partitions, code)
         return Outcome(records, (Reply(ticket, added),))
 
-    def enlist(
+    def verify_or_add(
         self,
         ticket: Ticket,
         transactional_id: str,
@@ -245,10 +245,10 @@ class TransactionShard:
         partitions: Sequence[TopicPartition],
         now: Millis,
     ) -> Outcome:
-        """The same for a broker that is about to write there (KIP-890); answered ``Enlisted``."""
+        """For a broker that is about to write (KIP-890); answers ``VerifiedPartitions``."""
         code, records = self._adding(transactional_id, producer, partitions, EPOCH_BUMP, now)
-        enlisted = answers.Enlisted(dict.fromkeys(partitions, code))
-        return Outcome(records, (Reply(ticket, enlisted),))
+        verified = answers.VerifiedPartitions(dict.fromkeys(partitions, code))
+        return Outcome(records, (Reply(ticket, verified),))
 
     def _adding(
         self,

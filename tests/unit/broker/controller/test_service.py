@@ -47,21 +47,21 @@ async def test_a_first_start_makes_kafkas_tree_and_rules_in_epoch_one(tmp_path):
 @in_loop
 async def test_every_start_is_a_new_reign_of_a_new_broker(tmp_path):
     async with running(tmp_path) as broker:
-        first = broker.picture.brokers[broker.node_id]
+        first = broker.metadata.brokers[broker.node_id]
         assert broker.control.controller_epoch == 1
-        cluster_id = broker.picture.cluster_id
+        cluster_id = broker.metadata.cluster_id
     async with running(tmp_path) as broker:
-        second = broker.picture.brokers[broker.node_id]
+        second = broker.metadata.brokers[broker.node_id]
         assert broker.control.controller_epoch == 2
         assert second.broker_epoch > first.broker_epoch
-        assert broker.picture.cluster_id == cluster_id
-        assert broker.picture.controller_id == broker.node_id
+        assert broker.metadata.cluster_id == cluster_id
+        assert broker.metadata.controller_id == broker.node_id
 
 
 @in_loop
 async def test_the_cluster_id_of_the_folders_is_taken_and_another_is_refused(tmp_path):
     async with running(tmp_path, cluster_id="MkU3OEVBNTcwNTJENDM2Qk") as broker:
-        assert broker.picture.cluster_id == "MkU3OEVBNTcwNTJENDM2Qk"
+        assert broker.metadata.cluster_id == "MkU3OEVBNTcwNTJENDM2Qk"
     with pytest.raises(ConfigError, match="another cluster"):
         async with running(tmp_path, cluster_id="AAAAAAAAAAAAAAAAAAAAAA"):
             pass
@@ -74,7 +74,7 @@ async def test_topics_come_back_with_their_ids_settings_and_a_new_leader_epoch(t
         assert [p.leader_epoch for p in topic.partitions] == [0, 0, 0]
         assert set(broker.replicas.hosted) == {TopicPartition("t", p) for p in range(3)}
     async with running(tmp_path) as broker:
-        again = broker.picture.topics["t"]
+        again = broker.metadata.topics["t"]
         assert again.topic_id == topic.topic_id
         # Its log may have lost its tail: whoever read that must be able to notice.
         assert [(p.leader_epoch, p.partition_epoch) for p in again.partitions] == [(1, 1)] * 3
@@ -92,18 +92,18 @@ async def test_a_topic_that_another_program_only_assigned_is_given_leaders(tmp_p
     await tree.multi([Create("/config/topics/x"), Create("/brokers/topics/x", value)])
     await tree.close()
     async with running(tmp_path) as broker:
-        states = broker.picture.topics["x"].partitions
+        states = broker.metadata.topics["x"].partitions
         assert [(s.leader, s.leader_epoch, s.partition_epoch) for s in states] == [
             (node_id, 0, 0)
         ] * 2
     async with running(tmp_path) as broker:
-        assert broker.picture.topics["x"].partitions[1].leader_epoch == 1
+        assert broker.metadata.topics["x"].partitions[1].leader_epoch == 1
 
 
 @in_loop
 async def test_a_taken_broker_id_is_refused_by_name(tmp_path):
     async with running(tmp_path) as broker:
-        entry = broker.picture.brokers[broker.node_id]
+        entry = broker.metadata.brokers[broker.node_id]
         with pytest.raises(ConfigError, match="in use"):
             await broker.control._registry.register(entry, broker.clock.now())
 
@@ -125,7 +125,7 @@ async def test_topics_of_a_lost_tree_are_read_back_from_their_folders(tmp_path):
         found("__consumer_offsets", 0, AN_ID[::-1]),
     ]
     async with running(tmp_path, found=folders) as broker:
-        topic = broker.picture.topics["t"]
+        topic = broker.metadata.topics["t"]
         assert topic.topic_id == AN_ID
         assert [p.leader_epoch for p in topic.partitions] == [7, 0, 0]
         assert TopicPartition("t", 1) in broker.replicas.hosted
@@ -133,14 +133,14 @@ async def test_topics_of_a_lost_tree_are_read_back_from_their_folders(tmp_path):
         config = broker.control.topic_config("__consumer_offsets")
         assert config.cleanup_policy == {"compact"}
     async with running(tmp_path, found=folders) as broker:
-        assert len(broker.picture.topics) == 2
-        assert broker.picture.topics["t"].partitions[0].leader_epoch == 8
+        assert len(broker.metadata.topics) == 2
+        assert broker.metadata.topics["t"].partitions[0].leader_epoch == 8
 
 
 @in_loop
 async def test_a_folder_without_an_id_gets_one(tmp_path):
     async with running(tmp_path, found=[found("old", 0, NO_TOPIC_ID)]) as broker:
-        assert broker.picture.topics["old"].topic_id != NO_TOPIC_ID
+        assert broker.metadata.topics["old"].topic_id != NO_TOPIC_ID
 
 
 @in_loop
@@ -150,7 +150,7 @@ async def test_a_folder_of_an_earlier_topic_beside_the_right_ones_goes(tmp_path)
     folders = [found("t", 0, topic.topic_id), found("t", 1, AN_ID)]
     async with running(tmp_path, found=folders) as broker:
         assert broker.logs.deleted == [TopicPartition("t", 1)]
-        assert broker.picture.topics["t"].topic_id == topic.topic_id
+        assert broker.metadata.topics["t"].topic_id == topic.topic_id
 
 
 @in_loop
@@ -158,11 +158,11 @@ async def test_folders_that_all_say_otherwise_are_believed(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t", 1, overrides={"retention.ms": "5"})
     async with running(tmp_path, found=[found("t", 0)]) as broker:
-        assert broker.picture.topics["t"].topic_id == AN_ID
+        assert broker.metadata.topics["t"].topic_id == AN_ID
         assert broker.logs.deleted == []
         assert broker.control.topic_overrides("t") == {"retention.ms": "5"}
     async with running(tmp_path, found=[found("t", 0)]) as broker:
-        assert broker.picture.topics["t"].topic_id == AN_ID
+        assert broker.metadata.topics["t"].topic_id == AN_ID
         assert broker.control.topic_overrides("t") == {"retention.ms": "5"}
 
 
@@ -170,7 +170,7 @@ async def test_folders_that_all_say_otherwise_are_believed(tmp_path):
 async def test_folders_of_several_unknown_ids_are_left_alone(tmp_path):
     folders = [found("t", 0), found("t", 1, AN_ID[::-1])]
     async with running(tmp_path, found=folders) as broker:
-        assert "t" not in broker.picture.topics
+        assert "t" not in broker.metadata.topics
         assert broker.logs.deleted == []
 
 
@@ -182,14 +182,14 @@ async def test_a_deleted_topic_leaves_nothing_and_its_name_gets_a_new_id(tmp_pat
     async with running(tmp_path) as broker:
         first = await make(broker, "t", 2, overrides={"retention.ms": "1"})
         await broker.control.delete_topics(["t"])
-        assert "t" not in broker.picture.topics
-        assert broker.picture.topic_by_id(first.topic_id) is None
+        assert "t" not in broker.metadata.topics
+        assert broker.metadata.topic_by_id(first.topic_id) is None
         assert broker.replicas.deleted == [TopicPartition("t", 0), TopicPartition("t", 1)]
         second = await make(broker, "t", 1)
         assert second.topic_id != first.topic_id
         assert broker.control.topic_overrides("t") == {}
     async with running(tmp_path) as broker:
-        assert broker.picture.topics["t"].topic_id == second.topic_id
+        assert broker.metadata.topics["t"].topic_id == second.topic_id
 
 
 @in_loop
@@ -199,11 +199,11 @@ async def test_a_deletion_that_a_crash_interrupted_is_finished_at_the_next_start
         broker.replicas.before_delete = asyncio.Event()  # never set: the crash comes here
         deletion = asyncio.create_task(broker.control.delete_topics(["t"]))
         await broker.replicas.delete_reached.wait()
-        assert "t" not in broker.picture.topics
+        assert "t" not in broker.metadata.topics
         deletion.cancel()
         await asyncio.gather(deletion, return_exceptions=True)
     async with running(tmp_path, found=[found("t", 0, topic.topic_id)]) as broker:
-        assert "t" not in broker.picture.topics
+        assert "t" not in broker.metadata.topics
         assert broker.logs.deleted == [TopicPartition("t", 0)]
         await make(broker, "t", 1)
 
@@ -234,9 +234,9 @@ async def test_topics_asked_for_at_the_same_time_are_made_once(tmp_path):
 @in_loop
 async def test_validation_alone_leaves_no_trace(tmp_path):
     async with running(tmp_path) as broker:
-        generation = broker.picture.generation
+        generation = broker.metadata.generation
         await broker.control.create_topics([NewTopic("t", 1)], validate_only=True)
-        assert broker.picture.generation == generation
+        assert broker.metadata.generation == generation
         assert broker.replicas.hosted == {}
 
 
@@ -245,7 +245,7 @@ async def test_internal_topics_are_made_in_the_shape_that_the_settings_give_them
     names = ["__consumer_offsets", "__transaction_state", "__share_group_state"]
     async with running(tmp_path, {"offsets.topic.num.partitions": "4"}) as broker:
         assert await broker.control.auto_create(names) == {}
-        topics = [broker.picture.topics[name] for name in names]
+        topics = [broker.metadata.topics[name] for name in names]
         assert all(topic.internal for topic in topics)
         assert [len(topic.partitions) for topic in topics] == [4, 50, 50]
         assert [broker.control.topic_config(name).cleanup_policy for name in names] == [
@@ -263,7 +263,7 @@ async def test_growth_survives_a_restart(tmp_path):
         await broker.control.create_partitions("t", 3)
         assert len(broker.replicas.hosted) == 3
     async with running(tmp_path) as broker:
-        assert len(broker.picture.topics["t"].partitions) == 3
+        assert len(broker.metadata.topics["t"].partitions) == 3
 
 
 # --- settings
@@ -406,7 +406,7 @@ async def test_a_topic_whose_folders_cannot_be_made_is_taken_back_and_the_others
         bad, good = await broker.control.create_topics([NewTopic("full", 3), NewTopic("ok", 1)])
         assert isinstance(bad, Rejected) and bad.code == ErrorCode.KAFKA_STORAGE_ERROR
         assert isinstance(good, CreateTopic)
-        assert set(broker.picture.topics) == {"ok"}
+        assert set(broker.metadata.topics) == {"ok"}
         assert set(broker.replicas.hosted) == {TopicPartition("ok", 0)}
         broker.replicas.refused = set()
         await make(broker, "full", 3)
@@ -430,7 +430,7 @@ async def test_a_partition_on_a_disk_that_is_away_is_not_made_anew_elsewhere(tmp
     here = [found("t", 0, topic.topic_id)]
     async with running(tmp_path, found=here, offline="Input/output error") as broker:
         assert set(broker.replicas.hosted) == {TopicPartition("t", 0)}
-        assert len(broker.picture.topics["t"].partitions) == 2
+        assert len(broker.metadata.topics["t"].partitions) == 2
     async with running(tmp_path, found=here) as broker:
         assert set(broker.replicas.hosted) == {TopicPartition("t", 0), TopicPartition("t", 1)}
 
@@ -449,9 +449,9 @@ async def test_a_tree_that_cannot_be_written_refuses_the_change_and_stays_consis
         await tree._run(limit(1))
         (refusal,) = await broker.control.create_topics([NewTopic("after", 200)])
         assert isinstance(refusal, Rejected) and refusal.code == ErrorCode.KAFKA_STORAGE_ERROR
-        assert "after" not in broker.picture.topics
+        assert "after" not in broker.metadata.topics
         await tree._run(limit(1_000_000))
         await make(broker, "after", 200)
     async with running(tmp_path) as broker:
-        assert set(broker.picture.topics) == {"before", "after"}
+        assert set(broker.metadata.topics) == {"before", "after"}
     assert (tmp_path / FILE_NAME).exists()

@@ -104,7 +104,7 @@ async def test_every_version_describes_the_cluster(tmp_path, api_version):
             ApiKey.DESCRIBE_CLUSTER, api_version, include_cluster_authorized_operations=True
         )
         assert (answer.error_code, answer.error_message) == (0, None)
-        assert (answer.cluster_id, answer.controller_id) == (broker.picture.cluster_id, 1)
+        assert (answer.cluster_id, answer.controller_id) == (broker.metadata.cluster_id, 1)
         assert [(b.broker_id, b.host, b.port, b.rack) for b in answer.brokers] == [
             (1, "127.0.0.1", 9092, "r")
         ]

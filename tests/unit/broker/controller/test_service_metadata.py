@@ -13,9 +13,9 @@ from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import (
     NO_LEADER,
     BrokerEntry,
+    ClusterMetadata,
     Endpoint,
     PartitionState,
-    Picture,
     TopicState,
 )
 from headrace.model.errors import ErrorCode
@@ -54,9 +54,9 @@ async def test_every_version_shows_brokers_topics_and_leaders(tmp_path, api_vers
         if api_version >= 1:
             assert answer.controller_id == broker.node_id
         if api_version >= 2:
-            assert answer.cluster_id == broker.picture.cluster_id
+            assert answer.cluster_id == broker.metadata.cluster_id
         if api_version >= 10:
-            assert topic.topic_id == broker.picture.topics["t"].topic_id
+            assert topic.topic_id == broker.metadata.topics["t"].topic_id
 
 
 @in_loop
@@ -78,7 +78,7 @@ async def test_null_asks_for_all_topics_and_an_empty_list_for_none_except_in_ver
 async def test_a_topic_is_found_by_its_id_until_it_is_deleted_and_made_anew(tmp_path):
     async with running(tmp_path) as broker:
         await broker.control.create_topics([NewTopic("t")])
-        topic_id = broker.picture.topics["t"].topic_id
+        topic_id = broker.metadata.topics["t"].topic_id
 
         async def ask():
             answer = await broker.ask(ApiKey.METADATA, 12, topics=[by_id(topic_id)])
@@ -113,7 +113,7 @@ async def test_missing_topics_are_made_by_old_versions_always_and_by_new_ones_if
             ApiKey.METADATA, 9, topics=named("no"), allow_auto_topic_creation=False
         )
         assert refuses.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert set(broker.picture.topics) == {"old0", "old3", "yes"}
+        assert set(broker.metadata.topics) == {"old0", "old3", "yes"}
 
 
 @in_loop
@@ -121,7 +121,7 @@ async def test_nothing_is_made_where_the_setting_forbids_it(tmp_path):
     async with running(tmp_path, {"auto.create.topics.enable": "false"}) as broker:
         answer = await broker.ask(ApiKey.METADATA, 1, topics=named("t"))
         assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert broker.picture.topics == {}
+        assert broker.metadata.topics == {}
 
 
 @pytest.mark.parametrize("api_version", [0, 4, 9, 12])
@@ -134,7 +134,7 @@ async def test_names_that_cannot_be_are_answered_one_by_one(tmp_path, api_versio
         assert [topic.error_code for topic in answer.topics] == [
             ErrorCode.INVALID_TOPIC_EXCEPTION
         ] * 5 + [ErrorCode.NONE]
-        assert set(broker.picture.topics) == {"a_b", "fine"}
+        assert set(broker.metadata.topics) == {"a_b", "fine"}
 
 
 @in_loop
@@ -143,7 +143,7 @@ async def test_more_topics_than_one_request_may_make_are_refused_and_answered(tm
         wanted = named(*(f"t{number}" for number in range(20_000)))
         answer = await broker.ask(ApiKey.METADATA, 12, topics=wanted)
         assert {topic.error_code for topic in answer.topics} == {ErrorCode.POLICY_VIOLATION}
-        assert broker.picture.topics == {}
+        assert broker.metadata.topics == {}
 
 
 @in_loop
@@ -199,10 +199,10 @@ async def test_the_rack_is_told(tmp_path):
         assert answer.brokers[0].rack == "r1"
 
 
-# --- the picture alone
+# --- the metadata alone
 
 
-def a_picture(leader: int) -> Picture:
+def a_cluster(leader: int) -> ClusterMetadata:
     state = PartitionState(
         "t",
         0,
@@ -216,7 +216,7 @@ def a_picture(leader: int) -> Picture:
     )
     topic = TopicState("t", TopicId(b"i" * 16), (state,), internal=False)
     entry = BrokerEntry(BrokerId(1), {"INSIDE": Endpoint("h", 1)}, None, 1)
-    return Picture("c", BrokerId(1), {BrokerId(1): entry}, {"t": topic})
+    return ClusterMetadata("c", BrokerId(1), {BrokerId(1): entry}, {"t": topic})
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def a_picture(leader: int) -> Picture:
 )
 def test_a_leader_out_of_reach_is_said_to_be_so(leader, listener, api_version, code, shown_leader):
     context = Context(ApiKey.METADATA, api_version, 1, None, listener, "")
-    answer = build_metadata(a_picture(leader), context, m.MetadataRequest(topics=None))
+    answer = build_metadata(a_cluster(leader), context, m.MetadataRequest(topics=None))
     (partition,) = answer.topics[0].partitions
     assert (partition.error_code, partition.leader_id) == (code, shown_leader)
     assert partition.offline_replicas == [2]

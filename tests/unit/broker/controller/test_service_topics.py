@@ -51,12 +51,12 @@ async def test_every_version_makes_a_topic_and_tells_what_it_made(tmp_path, api_
     async with running(tmp_path) as broker:
         made = await create(broker, creatable("t", 3), api_version=api_version)
         assert (made["t"].error_code, made["t"].error_message) == (0, None)
-        assert len(broker.picture.topics["t"].partitions) == 3
+        assert len(broker.metadata.topics["t"].partitions) == 3
         if api_version >= 5:
             assert (made["t"].num_partitions, made["t"].replication_factor) == (3, 1)
             assert made["t"].topic_config_error_code == 0
         if api_version >= 7:
-            assert made["t"].topic_id == broker.picture.topics["t"].topic_id
+            assert made["t"].topic_id == broker.metadata.topics["t"].topic_id
 
 
 @in_loop
@@ -81,7 +81,7 @@ async def test_a_request_to_validate_answers_alike_and_makes_nothing(tmp_path):
         answers = await create(broker, creatable("t", 3), creatable(".."), validate_only=True)
         assert (answers["t"].error_code, answers["t"].num_partitions) == (0, 3)
         assert answers[".."].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-        assert broker.picture.topics == {}
+        assert broker.metadata.topics == {}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_a_wish_that_cannot_be_met_gets_kafkas_code_and_a_reason(tmp_path,
         assert answer.error_code == code
         assert answer.error_message
         assert (answer.num_partitions, answer.replication_factor) == (-1, -1)
-        assert set(broker.picture.topics) == {"is_there"}
+        assert set(broker.metadata.topics) == {"is_there"}
 
 
 @in_loop
@@ -124,7 +124,7 @@ async def test_a_name_given_twice_is_answered_once_and_the_others_are_made(tmp_p
         answers = await create(broker, creatable("two"), creatable("two"), creatable("one"))
         assert answers["two"].error_code == ErrorCode.INVALID_REQUEST
         assert answers["one"].error_code == 0
-        assert set(broker.picture.topics) == {"one"}
+        assert set(broker.metadata.topics) == {"one"}
 
 
 @in_loop
@@ -152,14 +152,14 @@ async def test_every_version_deletes_by_name(tmp_path, api_version):
         answer = await broker.ask(ApiKey.DELETE_TOPICS, api_version, timeout_ms=1000, **wanted)
         codes = {result.name: result.error_code for result in answer.responses}
         assert codes == {"t": 0, "gone": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-        assert broker.picture.topics == {}
+        assert broker.metadata.topics == {}
 
 
 @in_loop
 async def test_a_topic_is_deleted_by_its_id(tmp_path):
     async with running(tmp_path) as broker:
         await broker.control.create_topics([NewTopic("t")])
-        topic_id = broker.picture.topics["t"].topic_id
+        topic_id = broker.metadata.topics["t"].topic_id
         for code, name in [(ErrorCode.NONE, "t"), (ErrorCode.UNKNOWN_TOPIC_ID, None)]:
             answer = await broker.ask(
                 ApiKey.DELETE_TOPICS, 6, topics=[Deletable(name=None, topic_id=topic_id)]
@@ -172,7 +172,7 @@ async def test_a_topic_is_deleted_by_its_id(tmp_path):
 async def test_a_topic_named_twice_both_ways_or_not_at_all_is_an_invalid_request(tmp_path):
     async with running(tmp_path) as broker:
         await broker.control.create_topics([NewTopic("t")])
-        topic_id = broker.picture.topics["t"].topic_id
+        topic_id = broker.metadata.topics["t"].topic_id
         for wanted in (
             [Deletable(name="t"), Deletable(name="t")],
             [Deletable(name="t", topic_id=topic_id)],
@@ -181,7 +181,7 @@ async def test_a_topic_named_twice_both_ways_or_not_at_all_is_an_invalid_request
         ):
             answer = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=wanted)
             assert [r.error_code for r in answer.responses] == [ErrorCode.INVALID_REQUEST]
-        assert "t" in broker.picture.topics
+        assert "t" in broker.metadata.topics
 
 
 @in_loop
@@ -190,7 +190,7 @@ async def test_where_deletion_is_disabled_it_is_refused_by_name(tmp_path):
         await broker.control.create_topics([NewTopic("t")])
         answer = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[Deletable(name="t")])
         assert answer.responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
-        assert "t" in broker.picture.topics
+        assert "t" in broker.metadata.topics
 
 
 # --- CreatePartitions
@@ -223,7 +223,7 @@ async def test_every_version_grows_a_topic(tmp_path, api_version):
             "t": (0, None),
             "u": (0, None),
         }
-        assert len(broker.picture.topics["t"].partitions) == 4
+        assert len(broker.metadata.topics["t"].partitions) == 4
         assert len(broker.replicas.hosted) == 6
 
 
@@ -260,4 +260,4 @@ async def test_growth_is_validated_without_growing_and_a_repeated_name_is_refuse
             ApiKey.CREATE_PARTITIONS, 3, topics=[growing("t", 4), growing("t", 5)]
         )
         assert [r.error_code for r in twice.results] == [ErrorCode.INVALID_REQUEST]
-        assert len(broker.picture.topics["t"].partitions) == 2
+        assert len(broker.metadata.topics["t"].partitions) == 2

@@ -99,7 +99,7 @@ async def coordinated(folder, partition_count=1, effects=None, **settings):
         else None,
     )
     try:
-        if TOPIC not in broker.picture.topics:
+        if TOPIC not in broker.metadata.topics:
             await broker.control.create_topics([NewTopic(TOPIC, partition_count)])
         coordinator.refresh()
         yield broker, coordinator

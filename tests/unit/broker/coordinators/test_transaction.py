@@ -171,11 +171,11 @@ def test_a_batch_behind_one_that_comes_again_is_not_taken_before_it(start):
     assert client.end("tx", producer, True) is NONE
 
 
-def enlist_slowly(inside):
+def verify_slowly(inside):
     """The events of having been asked about a partition, and of answering."""
     asked, go_on = threading.Event(), threading.Event()
 
-    def slow_enlist(name, who, partitions, *, adds):
+    def slow_verify(name, who, partitions, *, adds):
         async def later():
             asked.set()
             await asyncio.to_thread(go_on.wait, 20)
@@ -183,7 +183,7 @@ def enlist_slowly(inside):
 
         return later()
 
-    inside.do(lambda: setattr(inside.node.transactions, "enlist", slow_enlist))
+    inside.do(lambda: setattr(inside.node.transactions, "verify_or_add", slow_verify))
     return asked, go_on
 
 
@@ -191,7 +191,7 @@ def test_a_batch_whose_transaction_ended_while_it_was_asked_about_is_refused(sta
     inside, client = start()
     producer = client.start("tx")
     client.add("tx", producer, "t", 0)
-    asked, go_on = enlist_slowly(inside)
+    asked, go_on = verify_slowly(inside)
     _, join = in_thread(lambda: client.put("tx", producer, "t", b"late"))
     assert asked.wait(20)
     with TransactionalClient(f"127.0.0.1:{client.sock.getpeername()[1]}") as other:
@@ -207,7 +207,7 @@ def test_offsets_whose_transaction_ended_while_it_was_asked_about_are_refused(st
     client.find("group", kind=0)
     producer = client.start("tx")
     assert client.add_offsets("tx", producer, "group") is NONE
-    asked, go_on = enlist_slowly(inside)
+    asked, go_on = verify_slowly(inside)
     _, join = in_thread(lambda: client.commit_offsets("tx", "group", producer, "t", 3))
     assert asked.wait(20)
     with TransactionalClient(f"127.0.0.1:{client.sock.getpeername()[1]}") as other:

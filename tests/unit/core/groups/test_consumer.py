@@ -469,7 +469,7 @@ def test_a_topic_made_anew_is_another_topic():
     groups = Consumers()
     client = Client(groups, "a", ("other",)).join()
     groups.drop_topic("other")
-    groups.cluster.picture = groups.cluster.picture.with_topics([a_topic("other", 1, fill="new")])
+    groups.cluster.metadata = groups.cluster.metadata.with_topics([a_topic("other", 1, fill="new")])
     client.owned = {}
     answer = client.beat()
     assert groups.told(answer) == {"other": {0}}

@@ -558,7 +558,7 @@ def test_assignments_are_written_in_the_version_of_the_members_own_metadata():
     target = {groups.topic_id("orders"): frozenset({2, 1}), b"gone".ljust(16): frozenset({0})}
     for embedded_version, expected in ((0, 0), (1, 1), (3, 3), (9, 3)):
         metadata = embedded_version.to_bytes(2) + b"anything"
-        raw = assignment_bytes(target, groups.cluster.picture, metadata)
+        raw = assignment_bytes(target, groups.cluster.metadata, metadata)
         assert int.from_bytes(raw[:2]) == expected
         assert opened(raw) == {"orders": {1, 2}}
 

@@ -10,7 +10,7 @@ from headrace.core.groups.consumer_state import (
     partition_metadata_key,
 )
 from headrace.core.groups.members import ConsumerMember, MemberState, target_record
-from headrace.model.cluster_metadata import Picture
+from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.ids import TopicId
 from headrace.wire import messages as m
 from headrace.wire.framing import decode_versioned, encode_versioned
@@ -33,7 +33,7 @@ def golden_records():
 def a_shard_of_kafkas(count=None):
     groups = Consumers()
     topic = a_topic(TOPIC, 4)._replace(topic_id=TOPIC_ID)
-    groups.cluster.picture = Picture("cluster").with_topics([topic])
+    groups.cluster.metadata = ClusterMetadata("cluster").with_topics([topic])
     groups.log = [(*record, -1) for record in list(golden_records())[:count]]
     groups.reload()
     return groups, groups.shard.groups[GROUP]

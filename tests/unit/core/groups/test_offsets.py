@@ -163,7 +163,9 @@ def test_offsets_survive_a_restart():
 def test_offsets_of_a_topic_that_was_made_anew_are_not_those_of_the_old_one():
     groups = Groups()
     groups.commit({0: 5})
-    groups.cluster.picture = groups.cluster.picture.with_topics([a_topic("orders", 4, fill="new")])
+    groups.cluster.metadata = groups.cluster.metadata.with_topics(
+        [a_topic("orders", 4, fill="new")]
+    )
     assert groups.fetch([0]).topics[0].partitions[0].committed_offset == -1
     groups.commit({0: 0})
     assert groups.fetch([0]).topics[0].partitions[0].committed_offset == 0
@@ -172,7 +174,7 @@ def test_offsets_of_a_topic_that_was_made_anew_are_not_those_of_the_old_one():
 def test_offsets_of_a_topic_that_is_gone_can_still_be_listed_by_name_but_not_by_id():
     groups = Groups()
     groups.commit({0: 5})
-    groups.cluster.picture = groups.cluster.picture.with_topics([], ["orders"])
+    groups.cluster.metadata = groups.cluster.metadata.with_topics([], ["orders"])
     assert groups.offsets() == {0: 5}
     request = m.OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)
     answer = groups.ask(

@@ -93,11 +93,11 @@ def test_a_broker_enlists_partitions_as_a_client_of_the_second_generation_adds_t
     for coordinator in (brokers, clients):
         coordinator.init()
     for numbers in ((1,), (1, 2), (2,)):
-        enlisted = brokers.ask(
-            lambda numbers=numbers: brokers.shard.enlist(
+        verified = brokers.ask(
+            lambda numbers=numbers: brokers.shard.verify_or_add(
                 1, "tx", producer, partitions(*numbers), brokers.now
             )
         )
-        assert list(enlisted.codes) == partitions(*numbers)
-        assert set(enlisted.codes.values()) == {clients.add(producer, *numbers, version=2)}
+        assert list(verified.codes) == partitions(*numbers)
+        assert set(verified.codes.values()) == {clients.add(producer, *numbers, version=2)}
     assert brokers.log == clients.log

@@ -21,8 +21,8 @@ def coordinator():
     return coordinator
 
 
-def listed(coordinator, **wishes):
-    wanted = Filter(m.ListTransactionsRequest(**wishes))
+def listed(coordinator, **requests):
+    wanted = Filter(m.ListTransactionsRequest(**requests))
     outcome = coordinator.shard.list_transactions(1, wanted, coordinator.now)
     return sorted(
         (state.transactional_id, state.producer_id, state.transaction_state)
