@@ -169,7 +169,7 @@ class ControllerLife(RuleBasedStateMachine):
         old = self.controller
         metadata = ClusterMetadata("c", min(self.live), dict(self.live), dict(old.metadata.topics))
         self.controller = Controller(ControllerEpoch(old.controller_epoch + 1), metadata)
-        for topic in old.pending.values():
+        for topic in old.pending_deletion.values():
             self.controller.metadata = self.controller.metadata.with_topics([topic])
             self.controller.replay([self.controller.decide_mark_for_deletion(topic.name)])
         self.generation = 0

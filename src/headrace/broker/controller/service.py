@@ -469,7 +469,7 @@ class ControllerService:
 
     async def auto_create(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         """Make topics that a client mentioned; why not, for those that could not be made."""
-        answers = await self.create_topics([self._request_deletion(name) for name in names])
+        answers = await self.create_topics([self._auto_created(name) for name in names])
         return {
             name: answer.code
             for name, answer in zip(names, answers, strict=True)
@@ -477,7 +477,7 @@ class ControllerService:
             if isinstance(answer, Rejected) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS
         }
 
-    def _request_deletion(self, name: str) -> NewTopic:
+    def _auto_created(self, name: str) -> NewTopic:
         config = self._broker.config
         settings = _INTERNAL_SETTINGS.get(name)
         if settings is None:
