@@ -17,7 +17,7 @@ SOURCE = ROOT / "src" / "headrace"
 LAYERS = [
     {"model"},
     {"records", "wire"},
-    {"core"},
+    {"core", "world"},
     {"storage", "coordination", "net"},
     {"broker"},
     {"cli", "console", "testing", "mirror"},

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from headrace.broker.periodic import PeriodicTasks
 from headrace.broker.replication.log_dir_moves import LogDirMoves
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
@@ -19,6 +20,7 @@ from headrace.testing import Broker, BrokerFailed
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from tests.fakes.held_moves import held_moves
+from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
 
@@ -290,13 +292,14 @@ def test_a_log_that_moves_is_not_compacted_meanwhile(raw, broker, folders, gate,
     admin.create_topics([NewTopic("c", 2, config=compacted)])["c"].result()
     (target,) = (path for path, held in describe(raw).items() if "c-1" in held)
     assert move(raw, target, "c", 0) == 0
-    node = broker._runner._node
-    asyncio.run_coroutine_threadsafe(node._periodic._compact(), node.loop).result()
+    inside = Inside(broker)
+    periodic = PeriodicTasks(inside.services)
+    inside.run(periodic.compact())
     assert looked_at[-1] == {"c-1"}
     gate.set()
     wait_until(lambda: "c-0" in describe(raw)[target])
-    wait_until(lambda: not node.moves.is_moving(("c", 0)))
-    asyncio.run_coroutine_threadsafe(node._periodic._compact(), node.loop).result()
+    wait_until(lambda: not inside.services.moves.is_moving(("c", 0)))
+    inside.run(periodic.compact())
     assert looked_at[-1] == {"c-0", "c-1"}
 
 
@@ -319,7 +322,7 @@ def test_a_move_that_fails_leaves_the_partition_where_it_was(raw, folders, monke
 
 
 def test_a_bug_in_a_move_stops_the_broker(raw, broker, folders, monkeypatch):
-    node = broker._runner._node
+    node = Inside(broker).node
     monkeypatch.setattr(LogMove, "_copy", lambda *_, **__: 1 / 0)
     assert move(raw, others(raw, folders)[0], "t") == 0
     assert raw.is_closed_by_broker()
@@ -336,7 +339,7 @@ def test_what_is_wrong_with_a_request_is_said_at_once(raw, broker, folders, tmp_
     broker.create_topics({"x" * 230: 1})
     for folder in folders:
         assert move(raw, folder, "x" * 230) == ErrorCode.INVALID_TOPIC_EXCEPTION
-    broker._runner._node.logs.directories[folders.index(there)].take_offline("it broke")
+    Inside(broker).services.logs.directories[folders.index(there)].take_offline("it broke")
     assert move(raw, there, "t") == ErrorCode.KAFKA_STORAGE_ERROR
 
 
@@ -346,7 +349,7 @@ def test_many_moves_asked_for_at_once_let_others_in_between(raw, broker, folders
 
     def ask(self, log, target):
         turns.append(log.topic_partition.partition)
-        self._broker.loop.call_soon(turns.append, "somebody else")
+        asyncio.get_running_loop().call_soon(turns.append, "somebody else")
 
     monkeypatch.setattr(LogDirMoves, "ask", ask)
     assert move_all(raw, folders[0], "u", [0, 1, 2]) == [0, 0, 0]
@@ -354,8 +357,8 @@ def test_many_moves_asked_for_at_once_let_others_in_between(raw, broker, folders
 
 
 def test_no_move_begins_any_more_once_all_have_been_ended(raw, broker, folders):
-    node = broker._runner._node
-    asyncio.run_coroutine_threadsafe(node.moves.stop(), node.loop).result()
+    inside = Inside(broker)
+    inside.run(inside.services.moves.stop())
     there = others(raw, folders)[0]
     assert move(raw, there, "t") == ErrorCode.BROKER_NOT_AVAILABLE
     assert not left_over(folders)
@@ -368,7 +371,7 @@ def test_a_folder_whose_disk_does_not_answer_is_said_to_have_failed(raw, broker,
     codes = {result.log_dir: result.error_code for result in response.results}
     expected = {str(folder): 0 for folder in folders}
     assert codes == {**expected, str(gone): ErrorCode.KAFKA_STORAGE_ERROR}
-    assert broker._runner._node.logs.directories[folders.index(gone)].offline
+    assert Inside(broker).services.logs.directories[folders.index(gone)].offline
 
 
 def test_a_topics_level_is_what_the_broker_recompresses_with(tmp_path):

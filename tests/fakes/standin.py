@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from headrace.broker.context import Context
+from headrace.broker.controller.producer_ids import ProducerIds
 from headrace.broker.controller.service import ControllerService, FoundPartition
 from headrace.broker.handlers import handler
+from headrace.broker.metadata.cache import MetadataCache
+from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.coordination.embedded import EmbeddedTree
+from headrace.coordination.registry import Registry
 from headrace.model.cluster_metadata import ClusterMetadata, Endpoint, PartitionState
 from headrace.model.config import BrokerConfig, TopicConfig
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, Millis, TopicPartition
 from headrace.wire import schema
 from headrace.wire.api import request_class, response_class
+from headrace.world.world import World
 
 PLAIN = {"PLAINTEXT": Endpoint("127.0.0.1", 9092)}
 
@@ -32,7 +37,7 @@ def in_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., No
     return run
 
 
-class StillClock:
+class StillWorld(World):
     def now(self) -> Millis:
         return Millis(1_700_000_000_000)
 
@@ -88,16 +93,30 @@ class RecordedLogs:
 
 
 class StandIn:
-    """What handlers and the control see of a broker."""
+    """What handlers and the controller service see of a broker."""
 
     def __init__(self, settings: dict[str, str] | None = None) -> None:
-        self.config = BrokerConfig.parse(settings or {})
-        self.node_id = BrokerId(self.config.int("node.id"))
-        self.metadata = ClusterMetadata("")
-        self.clock = StillClock()
+        config = BrokerConfig.parse(settings or {})
+        self.broker_id = BrokerId(config.int("node.id"))
+        self.dynamic_config = DynamicConfig(config, self.broker_id)
+        self.metadata_cache = MetadataCache(asyncio.get_running_loop(), self.fail)
+        self.world = StillWorld()
         self.replicas = RecordedReplicas()
         self.logs = RecordedLogs()
-        self.control: ControllerService
+        self.controller: ControllerService
+        self.producer_ids: ProducerIds
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self.dynamic_config.config
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        return self.metadata_cache.current
+
+    @staticmethod
+    def fail(error: BaseException) -> None:
+        raise error
 
     async def ask(
         self, api_key: int, api_version: int, *, listener: str = "PLAINTEXT", **fields: Any
@@ -134,12 +153,21 @@ async def running(
     """A started control in ``folder``, closed at the end: the folder can then be opened again."""
     broker = StandIn(settings)
     broker.logs.directories[0].offline = offline
-    tree = await EmbeddedTree.open(folder)
-    broker.control = ControllerService(
-        broker, tree, endpoints=endpoints or PLAIN, cluster_id=cluster_id
+    registry = Registry(await EmbeddedTree.open(folder))
+    broker.controller = ControllerService(
+        registry,
+        broker_id=broker.broker_id,
+        endpoints=endpoints or PLAIN,
+        cluster_id=cluster_id,
+        world=broker.world,
+        dynamic_config=broker.dynamic_config,
+        metadata_cache=broker.metadata_cache,
+        logs=broker.logs,
+        replicas=broker.replicas,
     )
+    broker.producer_ids = ProducerIds(lambda: registry.reserve_producer_ids(broker.broker_id))
     try:
-        await broker.control.start(found)
+        await broker.controller.start(found)
         yield broker
     finally:
-        await broker.control.close()
+        await registry.close()

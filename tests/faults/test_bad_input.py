@@ -16,6 +16,7 @@ from headrace.records.record import Record, assemble, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey, request_class
+from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
 
 
@@ -438,7 +439,7 @@ def test_a_bug_in_the_thread_that_flushes_stops_the_broker_too(tmp_path):
     from headrace.testing import BrokerFailed
 
     with Broker(data=tmp_path, topics=["t"]) as broker, RawClient(broker.bootstrap_servers) as raw:
-        broker._runner._node.logs.directories[0].later(0, lambda: 1 / 0)
+        Inside(broker).services.logs.directories[0].later(0, lambda: 1 / 0)
         assert raw.is_closed_by_broker()
         with pytest.raises(BrokerFailed, match="ZeroDivisionError"):
             broker.stop()

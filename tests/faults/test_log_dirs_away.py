@@ -9,6 +9,7 @@ from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
 
@@ -220,9 +221,9 @@ def test_a_disk_that_fails_under_a_running_broker_is_told_and_forgotten_once_it_
 ):
     stopped.start()
     there = lying_in(folders[1])
-    node = stopped._runner._node
+    logs = Inside(stopped).services.logs
     # From another thread, as an fsync that fails would.
-    node.logs.directories[1].take_offline("fsync failed")
+    logs.directories[1].take_offline("fsync failed")
     with RawClient(stopped.bootstrap_servers) as client:
 
         def leaders():

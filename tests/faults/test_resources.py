@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from headrace.model.errors import ConfigError, ErrorCode
 from headrace.net.listener import CreationRate
 from headrace.testing import Broker
+from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
 from tests.faults.test_bad_input import a_batch
 
@@ -213,7 +214,7 @@ def test_a_listener_has_a_limit_of_its_own():
         "listener.name.outside.max.connections": 1,
     }
     with Broker(config=config) as broker:
-        outside = "{}:{}".format(*broker._runner._node.addresses["OUTSIDE"])
+        outside = "{}:{}".format(*Inside(broker).node.addresses["OUTSIDE"])
         with RawClient(outside) as first, RawClient(outside) as second:
             assert first.metadata().brokers
             assert second.is_closed_by_broker()
@@ -276,9 +277,9 @@ def test_flipped_bits_are_cut_off_at_the_next_start_and_what_lies_before_stays(t
 
 
 def test_a_clock_that_jumps_back_changes_no_order(tmp_path):
-    from headrace.broker.clock import Clock
+    from headrace.world.world import World
 
-    class Jumping(Clock):
+    class Jumping(World):
         offset = 0
 
         def now(self):
@@ -290,7 +291,7 @@ def test_a_clock_that_jumps_back_changes_no_order(tmp_path):
     from headrace.model.config import BrokerConfig
 
     async def body():
-        clock = Jumping()
+        world = Jumping()
         node = Node(
             BrokerConfig.parse(
                 {
@@ -299,7 +300,7 @@ def test_a_clock_that_jumps_back_changes_no_order(tmp_path):
                     "log.message.timestamp.type": "LogAppendTime",
                 }
             ),
-            clock=clock,
+            world=world,
         )
         await node.start()
         host, port = node.addresses["PLAINTEXT"]
@@ -309,7 +310,7 @@ def test_a_clock_that_jumps_back_changes_no_order(tmp_path):
                 raw.metadata(version=1)
                 producer = Producer({"bootstrap.servers": f"{host}:{port}"})
                 for number in range(30):
-                    clock.offset = -3_600_000 * (number % 3)
+                    world.offset = -3_600_000 * (number % 3)
                     producer.produce("t", b"%d" % number)
                     producer.flush()
                 answer = raw.fetch("t", 0)

@@ -1,41 +1,33 @@
-"""The only place that reads the time. Machines get it passed in."""
+"""Wall-clock time that does not jump, for deadlines that are recorded in logs."""
 
-import time
+from collections.abc import Callable
 
 from headrace.model.ids import Millis
 
 
-class Clock:
-    """Wall time stamps records; monotonic time measures waits, whatever the wall clock does."""
-
-    def now(self) -> Millis:
-        return Millis(time.time_ns() // 1_000_000)
-
-    def monotonic_ms(self) -> float:
-        return time.monotonic() * 1000
-
-
 class SteadyClock:
-    """Wall time that does not jump.
+    """Follows the wall clock, but slowly.
 
-    Machines set deadlines on the clock that they record. If somebody sets the wall clock an hour
-    ahead, no session may end by it. So a difference is made up for slowly, in either direction;
-    one of more than a day means that the time was not known before, and is taken at once.
+    Coordinators set deadlines on the clock that they record. If the wall clock is set an hour
+    ahead, no session may expire by it. So a difference is corrected gradually, in either
+    direction. A difference of more than a day means that the time was not known before; it is
+    corrected at once.
     """
 
-    __slots__ = ("_ahead_ms", "_clock", "_read_at")
+    __slots__ = ("_ahead_ms", "_monotonic_s", "_read_at", "_wall")
 
     STEP_MS = 86_400_000.0
     SLEW = 1 / 16
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._read_at = clock.monotonic_ms()
-        self._ahead_ms = clock.now() - self._read_at  # of the monotonic clock
+    def __init__(self, wall: Callable[[], Millis], monotonic_s: Callable[[], float]) -> None:
+        self._wall = wall
+        self._monotonic_s = monotonic_s
+        self._read_at = monotonic_s() * 1000
+        self._ahead_ms = wall() - self._read_at  # of the monotonic clock
 
     def now(self) -> Millis:
-        monotonic_ms = self._clock.monotonic_ms()
-        difference = self._clock.now() - monotonic_ms - self._ahead_ms
+        monotonic_ms = self._monotonic_s() * 1000
+        difference = self._wall() - monotonic_ms - self._ahead_ms
         slewed_max = (monotonic_ms - self._read_at) * self.SLEW
         if -slewed_max <= difference <= slewed_max or abs(difference) > self.STEP_MS:
             self._ahead_ms += difference

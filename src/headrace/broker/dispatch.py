@@ -21,11 +21,11 @@ from headrace.broker.context import Context
 from headrace.broker.error_responses import refused
 from headrace.broker.handlers import handler
 from headrace.broker.handlers.fetch import Fetching, ParkedFetch, RememberedFetch
-from headrace.broker.handlers.produce import ACKS_NONE, Produced, Producing, RememberedShape
+from headrace.broker.handlers.produce import Producing, RememberedShape
 from headrace.broker.protocol_errors import ProtocolErrorLog
+from headrace.broker.replication.append import ACKS_NONE
 from headrace.broker.response_cache import CacheKey, ResponseCache
-from headrace.core.parked import Parked
-from headrace.model.errors import ErrorCode, PeerBroken, Rejected
+from headrace.model.errors import PeerBroken, Rejected
 from headrace.net.link import FileRange, Link, Slot
 from headrace.wire import commit, schema
 from headrace.wire.api import ApiKey, api_name, is_served, request_class, what_is_not_served
@@ -33,8 +33,7 @@ from headrace.wire.framing import RequestHeader, encode_response, parse_request_
 from headrace.wire.schema import Message
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-    from headrace.broker.replication.replica_manager import Replica
+    from headrace.broker.services import Services
 
 _log = logging.getLogger(__name__)
 
@@ -63,13 +62,15 @@ class ClientState:
 class Dispatch:
     """The ``Service`` behind all links of one broker."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        self.producing = Producing(broker)
-        self.fetching = Fetching(broker)
-        self.parked_fetches: Parked[ParkedFetch] = Parked()
-        self.parked_produces: Parked[Produced] = Parked()
-        self._committed: dict[Replica, None] = {}
+    def __init__(self, services: "Services", producing: Producing, fetching: Fetching) -> None:
+        self._services = services
+        self._tasks = services.tasks
+        self._waiting = services.waiting
+        self._replicas = services.replicas
+        self._appender = services.appender
+        self._bugs = services.bugs
+        self._producing = producing
+        self._fetching = fetching
         self._response_cache = ResponseCache()
         self._protocol_errors = ProtocolErrorLog()
 
@@ -81,13 +82,13 @@ class Dispatch:
         except PeerBroken:
             raise
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
-            if self._broker.replicas.staged:
-                self._broker.fail(error)
+            if self._appender.staged:
+                self._services.fail(error)
             else:
                 header = parse_request_header(view, start, end)
                 context = self._context(link, header)
                 request = self._decode(header, view, end) if header.api_key == _PRODUCE else None
-                frame = self.bug_frame(link, context, request, error)
+                frame = self._bugs.frame(link, context, request, error)
                 if request is None or request.acks != ACKS_NONE:
                     link.answer([frame])
 
@@ -99,16 +100,16 @@ class Dispatch:
         is_known = False
         if remembered is not None:
             records = remembered.shape.match(view, start, end)
-            if records is not None and remembered.generation == self._broker.replicas.generation:
+            if records is not None and remembered.generation == self._replicas.generation:
                 is_known = True
                 correlation_id = bytes(view[start + 4 : start + 8])
-                if self.producing.shaped(link, remembered, correlation_id, records):
+                if self._producing.shaped(link, remembered, correlation_id, records):
                     return
         if state.remembered_fetch is not None:
             again = state.remembered_fetch.match(view, start, end)
             if again is not None:
                 self._finish_produces()
-                self.fetching.fetch(link, *again)
+                self._fetching.fetch(link, *again)
                 return
         header = parse_request_header(view, start, end)
         if header.api_key == _PRODUCE:
@@ -129,52 +130,52 @@ class Dispatch:
             state.remembered_fetch = RememberedFetch.of(
                 context, request, view[start:end], header.body_position - start
             )
-            self.fetching.fetch(link, context, request)
+            self._fetching.fetch(link, context, request)
         elif size > _FRAME_SIZE_ON_LOOP_MAX:
             self._decode_apart(link, context, header, view[start:end], start)
         else:
-            question = ResponseCache.question(context, view[header.body_position : end])
-            known = self._cached_response(context, question)
+            cache_key = ResponseCache.cache_key(context, view[header.body_position : end])
+            known = self._cached_response(context, cache_key)
             if known is not None:
                 link.answer([known])
             else:
-                self._handle(link, context, self._decode(header, view, end), question)
+                self._handle(link, context, self._decode(header, view, end), cache_key)
 
     def _finish_produces(self) -> None:
         """Requests take effect in their order: what was produced before is written.
 
         It counts, too, unless ``flush.messages`` has an fsync come first.
         """
-        if self.producing.turn_open:
-            self.producing.finish_turn()
+        if self._producing.turn_open:
+            self._producing.finish_turn()
 
-    def _cached_response(self, context: Context, question: CacheKey | None) -> bytearray | None:
-        if question is None:
+    def _cached_response(self, context: Context, cache_key: CacheKey | None) -> bytearray | None:
+        if cache_key is None:
             return None
-        broker = self._broker
-        generation = (broker.metadata.generation, broker.control.features_epoch)
-        return self._response_cache.find(question, generation, context.correlation_id)
+        cache = self._services.metadata_cache
+        generation = (cache.current.generation, cache.features_epoch)
+        return self._response_cache.find(cache_key, generation, context.correlation_id)
 
     def turn_ended(self, link: Link) -> None:
         try:
-            if self.producing.turn_open:
-                self.producing.finish_turn()
-            if self._committed:
-                self.serve_committed()
+            if self._producing.turn_open:
+                self._producing.finish_turn()
+            if self._waiting.has_events:
+                self._waiting.serve()
         except Exception as error:  # noqa: BLE001 - a bug while applying: the broker stops
-            self._broker.fail(error)
+            self._services.fail(error)
 
     def unreadable(self, file_range: FileRange, error: OSError) -> None:
-        self._broker.logs.unreadable(file_range.file.path, error)
+        self._services.logs.unreadable(file_range.file.path, error)
 
     def peer_broken(self, link: Link, broken: PeerBroken) -> None:
-        self._protocol_errors.say(link, broken, self._broker.loop.time())
+        self._protocol_errors.say(link, broken, self._services.loop.time())
 
     def link_closed(self, link: Link) -> None:
-        self._broker.limits.closed(link)
+        self._services.limits.closed(link)
         state = link.state
         if state is not None and state.parked is not None:
-            self.parked_fetches.remove(state.parked)
+            self._waiting.unpark(state.parked)
             state.parked = None
 
     # --- requests ------------------------------------------------------------
@@ -210,13 +211,13 @@ class Dispatch:
         async def decode_and_answer() -> Message:
             request = await asyncio.to_thread(self._decode, shifted, copy, len(copy))
             try:
-                answer = handler(context.api_key)(self._broker, context, request)
+                answer = handler(context.api_key)(self._services, context, request)
                 return await answer if inspect.isawaitable(answer) else answer  # type: ignore[no-any-return]
             except Rejected as refusal:
                 return refused(context, request, refusal)
 
         pending = decode_and_answer()
-        self._broker.spawn(self._answer_later(link, link.hold(), context, None, pending))
+        self._tasks.spawn(self._answer_later(link, link.hold(), context, None, pending))
 
     def _produce(
         self,
@@ -234,7 +235,7 @@ class Dispatch:
             raise PeerBroken(f"Produce version {header.api_version}; versions 3 to 13 are served")
         context = self._context(link, header)
         request = self._decode(header, view, end)
-        self.producing.full(link, context, request, view[start:end], is_known=is_known)
+        self._producing.full(link, context, request, view[start:end], is_known=is_known)
 
     def _unserved(self, link: Link, context: Context) -> None:
         if context.api_key != _API_VERSIONS:
@@ -244,21 +245,21 @@ class Dispatch:
         self._handle(link, context._replace(api_version=0), None)
 
     def _handle(
-        self, link: Link, context: Context, request: Any, question: CacheKey | None = None
+        self, link: Link, context: Context, request: Any, cache_key: CacheKey | None = None
     ) -> None:
         try:
-            answer = handler(context.api_key)(self._broker, context, request)
+            answer = handler(context.api_key)(self._services, context, request)
         except Rejected as refusal:
-            answer, question = refused(context, request, refusal), None
+            answer, cache_key = refused(context, request, refusal), None
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
-            answer, question = self._bug(link, context, request, error), None
+            answer, cache_key = self._bugs.answer(link, context, request, error), None
         if not isinstance(answer, Message):
             # Something is changed first (a topic is made): the next one to ask gets another answer.
-            self._broker.spawn(self._answer_later(link, link.hold(), context, request, answer))
+            self._tasks.spawn(self._answer_later(link, link.hold(), context, request, answer))
             return
         frame = _encode(context, answer)
-        if question is not None:
-            self._response_cache.keep(question, frame)
+        if cache_key is not None:
+            self._response_cache.keep(cache_key, frame)
         link.answer([frame])
 
     async def _answer_later(
@@ -273,82 +274,17 @@ class Dispatch:
             link.close()
             return
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
-            answer = self._bug(link, context, request, error)
-        self.serve_committed()
+            answer = self._bugs.answer(link, context, request, error)
+        self._waiting.serve()
         if not link.closed:
             slot.answer([_encode(context, answer)])
 
-    def _bug(self, link: Link, context: Context, request: Any, error: Exception) -> Message:
-        """The answer to a request that met a bug before anything was appended; then it closes."""
-        _log.error(
-            "%s version %d from %s (client id %s) failed; closing its connection",
-            api_name(context.api_key),
-            context.api_version,
-            link,
-            context.client_id,
-            exc_info=error,
-        )
-        self._broker.bugs.append(error)
-        link.close_when_sent()
-        return refused(context, request, Rejected(ErrorCode.UNKNOWN_SERVER_ERROR))
-
-    def bug_frame(self, link: Link, context: Context, request: Any, error: Exception) -> bytearray:
-        """The same as it goes over the wire."""
-        return _encode(context, self._bug(link, context, request, error))
-
-    # --- those that wait -----------------------------------------------------
-
-    def park_fetch(self, waiting: ParkedFetch, wait_ms: int) -> None:
-        deadline = self._broker.clock.monotonic_ms() + wait_ms
-        waiting.link.state.parked = waiting
-        self.parked_fetches.add(waiting, self.fetching.partitions_waited_for(waiting), deadline)
-        self._broker.arm_timer(deadline)
-
-    def park_produce(self, produced: Produced) -> None:
-        deadline = self._broker.clock.monotonic_ms() + produced.timeout_ms
-        self.parked_produces.add(produced, self.producing.replicas_waited_for(produced), deadline)
-        self._broker.arm_timer(deadline)
-
-    def committed(self, replica: "Replica") -> None:
-        """New records of ``replica`` may be seen; those who wait are served at the turn's end."""
-        self._committed[replica] = None
-
-    def serve_committed(self) -> None:
-        while self._committed:
-            committed, self._committed = self._committed, {}
-            for replica in committed:
-                for produced in self.parked_produces.woken(replica.topic_partition):
-                    if self.producing.try_again(produced):
-                        self.parked_produces.remove(produced)
-                for waiting in self.parked_fetches.woken(replica):
-                    if self.fetching.try_again(waiting, last_chance=False):
-                        self._unpark(waiting)
-
-    def _unpark(self, waiting: ParkedFetch) -> None:
-        self.parked_fetches.remove(waiting)
-        if waiting.link.state is not None:
-            waiting.link.state.parked = None
-
-    def next_deadline(self) -> float | None:
-        deadlines = [
-            deadline
-            for parked in (self.parked_fetches, self.parked_produces)
-            if (deadline := parked.next_deadline()) is not None
-        ]
-        return min(deadlines, default=None)
-
-    def deadlines_passed(self, now: float) -> None:
-        for waiting in self.parked_fetches.expired(now):
-            waiting.link.state.parked = None
-            self.fetching.try_again(waiting, last_chance=True)
-        for produced in self.parked_produces.expired(now):
-            self.producing.time_out(produced)
-
     def answer_all_fetches(self) -> None:
-        """Nobody waits for data from a broker that stops."""
-        for waiting in self.parked_fetches.all():
-            self._unpark(waiting)
-            self.fetching.try_again(waiting, last_chance=True)
+        """Answer every parked fetch: a broker that stops will have no more records for them."""
+        for waiter in self._waiting.all():
+            if isinstance(waiter, ParkedFetch):
+                self._waiting.unpark(waiter)
+                waiter.deadline_passed()
 
 
 def _encode(context: Context, answer: Message) -> bytearray:

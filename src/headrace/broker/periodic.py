@@ -1,7 +1,8 @@
-"""What a broker does by the clock: retention, flushes, checkpoints, compaction, idle clients.
+"""Periodic tasks: retention, flushes, checkpoints, compaction, idle clients.
 
-Each chore is a loop of its own that waits, looks at the settings again (they may have changed)
-and does one round. A round over thousands of partitions gives way to requests in between.
+Each task is a loop that waits, reads its settings again (they may have changed) and does one
+round over every hosted partition, led or not. A round over thousands of partitions lets requests
+run in between.
 """
 
 import asyncio
@@ -10,12 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.handlers import load_all
-from headrace.broker.replication.replica_manager import READ_COMMITTED, Replica
+from headrace.broker.replication.replica import READ_COMMITTED, Replica
 from headrace.model.errors import Corrupt, Rejected
 from headrace.storage.log import DELETED_AT_ONCE_MAX
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.services import Services
     from headrace.storage.compaction import Compaction
 
 _log = logging.getLogger(__name__)
@@ -28,19 +29,19 @@ _LOOK_AGAIN_AFTER_S = 1  # at a setting that asks for nothing: a topic may get f
 
 
 class PeriodicTasks:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, services: "Services") -> None:
+        self._services = services
         self._tasks: list[asyncio.Task[None]] = []
         self._compaction: Compaction | None = None
 
     def start(self) -> None:
         rounds: list[tuple[Callable[[], int], Callable[[], Awaitable[None]]]] = [
-            (self._setting("log.retention.check.interval.ms"), self._retain),
-            (self._flush_interval_ms, self._flush),
-            (self._setting("replica.high.watermark.checkpoint.interval.ms"), self._checkpoint),
-            (self._setting("producer.id.expiration.check.interval.ms"), self._expire_producers),
-            (self._idle_check_interval_ms, self._close_idle),
-            (self._setting("log.cleaner.backoff.ms"), self._compact),
+            (self._setting("log.retention.check.interval.ms"), self.retain),
+            (self._flush_interval_ms, self.flush),
+            (self._setting("replica.high.watermark.checkpoint.interval.ms"), self.checkpoint),
+            (self._setting("producer.id.expiration.check.interval.ms"), self.expire_producers),
+            (self._idle_check_interval_ms, self.close_idle),
+            (self._setting("log.cleaner.backoff.ms"), self.compact),
         ]
         for interval_ms, work in rounds:
             self._tasks.append(asyncio.create_task(self._repeat(interval_ms, work)))
@@ -51,7 +52,7 @@ class PeriodicTasks:
         await load_all()
 
     def _setting(self, name: str) -> Callable[[], int]:
-        return lambda: self._broker.config.int(name)
+        return lambda: self._services.config.int(name)
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -70,29 +71,28 @@ class PeriodicTasks:
             try:
                 await work()
             except Exception as error:  # noqa: BLE001 - a bug while files are changed
-                self._broker.fail(error)
+                self._services.fail(error)
                 return
 
-    async def _leading(self) -> AsyncIterator[Replica]:
-        """The partitions led now, with a pause now and then for whoever has a request."""
+    async def _hosted(self) -> AsyncIterator[Replica]:
+        """Every hosted partition whose disk works, with pauses in which requests run."""
         segment_count = 0
-        for replica in self._broker.leading():
+        for replica in self._services.replicas.online():
             segment_count += replica.log.segment_count
             if segment_count >= _SEGMENTS_PER_STEP:
                 segment_count = 0
                 await asyncio.sleep(0)
-            log = replica.log
-            if not log.closed and log.offline is None and replica.leadership is not None:
+            if not replica.is_gone:
                 yield replica
 
     # --- rounds --------------------------------------------------------------
 
-    async def _retain(self) -> None:
-        async for replica in self._leading():
+    async def retain(self) -> None:
+        async for replica in self._hosted():
             try:
                 await replica.log.learn_times()
                 while not replica.log.closed:
-                    now = self._broker.clock.now()
+                    now = self._services.world.now()
                     expiry = replica.log.apply_retention(replica.high_watermark, now)
                     if expiry.segment_count <= DELETED_AT_ONCE_MAX:
                         break
@@ -102,7 +102,7 @@ class PeriodicTasks:
             except (Corrupt, OSError) as problem:
                 replica.unreadable(problem)
 
-    async def _compact(self) -> None:
+    async def compact(self) -> None:
         """Clean the dirtiest log until none is dirty enough; the work is a child process's."""
         # Here, not above: a start should not load what is first needed seconds later.
         from headrace.storage.compaction import CleanerSettings, Compaction
@@ -110,51 +110,53 @@ class PeriodicTasks:
         if self._compaction is None:
             self._compaction = Compaction()
         # Looked at each time: under a steady load this goes on for as long as that does.
-        while (config := self._broker.config).bool("log.cleaner.enable"):
+        while (config := self._services.config).bool("log.cleaner.enable"):
             logs = [
                 (replica.log, replica.readable_end(READ_COMMITTED))
-                for replica in self._broker.leading()
+                for replica in self._services.replicas.online()
                 if "compact" in replica.log.config.cleanup_policy
                 # As Kafka: a copy that is under way would have to begin anew.
-                and not self._broker.moves.is_moving(replica.topic_partition)
+                and not self._services.moves.is_moving(replica.topic_partition)
             ]
             settings = CleanerSettings.of(config)
-            if not await self._compaction.clean_dirtiest(logs, settings, self._broker.clock.now()):
+            if not await self._compaction.clean_dirtiest(
+                logs, settings, self._services.world.now()
+            ):
                 return
 
     def _flush_interval_ms(self) -> int:
         """How often to look for logs that ``flush.ms`` wants flushed."""
-        shortest = min((log.config.flush_ms for log in self._broker.logs), default=_NEVER_MS)
-        scheduled = self._broker.config.int("log.flush.scheduler.interval.ms")
+        shortest = min((log.config.flush_ms for log in self._services.logs), default=_NEVER_MS)
+        scheduled = self._services.config.int("log.flush.scheduler.interval.ms")
         return min(max(shortest, 10), scheduled, 1000 if shortest < _NEVER_MS else scheduled)
 
-    async def _flush(self) -> None:
-        async for replica in self._leading():
+    async def flush(self) -> None:
+        async for replica in self._hosted():
             if replica.log.flush_turn.locked():
                 continue  # somebody is at it; a move may be for long, and the others are due
-            if replica.log.needs_flush(self._broker.clock.now()):
+            if replica.log.needs_flush(self._services.world.now()):
                 try:
                     await replica.log.flush()
                 except OSError as error:
                     replica.log.directory.partition_failed(error)
 
-    async def _checkpoint(self) -> None:
-        async for replica in self._leading():
-            self._broker.logs.note_offsets(replica.log, replica.high_watermark)
-        self._broker.logs.checkpoint_noted()
+    async def checkpoint(self) -> None:
+        async for replica in self._hosted():
+            self._services.logs.note_offsets(replica.log, replica.high_watermark)
+        self._services.logs.checkpoint_noted()
 
-    async def _expire_producers(self) -> None:
-        async for replica in self._leading():
-            replica.log.producers.expire(self._broker.clock.now())
+    async def expire_producers(self) -> None:
+        async for replica in self._hosted():
+            replica.log.producers.expire(self._services.world.now())
 
     def _idle_check_interval_ms(self) -> int:
-        idle_ms = self._broker.config.int("connections.max.idle.ms")
+        idle_ms = self._services.config.int("connections.max.idle.ms")
         return max(100, min(idle_ms // 4, 60_000)) if idle_ms > 0 else _NEVER_MS
 
-    async def _close_idle(self) -> None:
-        idle_ms = self._broker.config.int("connections.max.idle.ms")
-        too_long_ago = self._broker.loop.time() - idle_ms / 1000
-        for link in list(self._broker.limits.links):
+    async def close_idle(self) -> None:
+        idle_ms = self._services.config.int("connections.max.idle.ms")
+        too_long_ago = self._services.loop.time() - idle_ms / 1000
+        for link in list(self._services.limits.links):
             if link.active_at < too_long_ago:
                 _log.info(
                     "closing the connection from %s: idle for more than connections.max.idle.ms",

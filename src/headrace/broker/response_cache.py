@@ -24,26 +24,28 @@ class ResponseCache:
         self._generation: object = None
 
     @staticmethod
-    def question(context: Context, body: memoryview) -> CacheKey | None:
+    def cache_key(context: Context, body: memoryview) -> CacheKey | None:
         """The words by which an answer may be kept; None if this one may not."""
         if context.api_key not in _APIS or len(body) > _QUESTION_SIZE_MAX:
             return None
         return context.api_key, context.api_version, context.listener, bytes(body)
 
-    def find(self, question: CacheKey, generation: object, correlation_id: int) -> bytearray | None:
+    def find(
+        self, cache_key: CacheKey, generation: object, correlation_id: int
+    ) -> bytearray | None:
         """The frame, if it was kept while the cluster was in this ``generation``."""
         if generation != self._generation:
             self._answers.clear()
             self._generation = generation
-        known = self._answers.get(question)
+        known = self._answers.get(cache_key)
         if known is None:
             return None
         frame = bytearray(known)
         frame[4:8] = correlation_id.to_bytes(4, "big", signed=True)
         return frame
 
-    def keep(self, question: CacheKey, frame: bytearray) -> None:
-        """``frame`` answers ``question`` in the generation that was last looked for."""
+    def keep(self, cache_key: CacheKey, frame: bytearray) -> None:
+        """``frame`` answers ``cache_key`` in the generation that was last looked for."""
         if len(self._answers) >= _ANSWERS_MAX:
             self._answers.clear()
-        self._answers[question] = bytes(frame)
+        self._answers[cache_key] = bytes(frame)

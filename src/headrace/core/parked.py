@@ -12,6 +12,8 @@ from typing import Generic, TypeVar
 
 R = TypeVar("R", bound=Hashable)
 
+NEVER = float("inf")  # the deadline of a request that waits as long as it takes
+
 
 class Parked(Generic[R]):
     """All and only the requests that are neither answered nor given up."""
@@ -41,7 +43,8 @@ class Parked(Generic[R]):
         if len(self._deadlines) > 64 + 4 * len(self._keys):
             self._deadlines = [entry for entry in self._deadlines if entry[2] in self._keys]
             heapq.heapify(self._deadlines)
-        heapq.heappush(self._deadlines, (deadline, next(self._order), request))
+        if deadline != NEVER:
+            heapq.heappush(self._deadlines, (deadline, next(self._order), request))
 
     def remove(self, request: R) -> bool:
         """Take it out, answered or given up; False if it was not there."""
@@ -55,6 +58,10 @@ class Parked(Generic[R]):
                 if not waiting:
                     del self._by_key[key]
         return True
+
+    def has(self, key: Hashable) -> bool:
+        """Whether any request waits on ``key``."""
+        return key in self._by_key
 
     def woken(self, key: Hashable) -> list[R]:
         """Those that wait on ``key``, longest first. They stay parked until removed."""

@@ -7,7 +7,8 @@ see no more. It never moves back within one reign.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.model.ids import BrokerId, LeaderEpoch, Offset
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,15 @@ class Leadership:
         count = len(self.isr)
         return count >= self.min_insync_replicas or count >= len(self.replicas)
 
+    def check_enough_replicas(self, topic_partition: TopicPartition) -> None:
+        """Raise Rejected unless a write with acks=all may be taken."""
+        if not self.enough_replicas:
+            raise Rejected(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{topic_partition} has {len(self.isr)} in-sync replicas and "
+                f"min.insync.replicas asks for {self.insync_required}",
+            )
+
     def appended(self, log_end: Offset) -> list[Effect]:
         """The leader's own log now ends at ``log_end`` (exclusive), as far as it counts."""
         self.log_end = log_end
@@ -69,6 +79,12 @@ class Leadership:
 
     def started(self) -> list[Effect]:
         """The reign begins: a lone replica holds all there is, so all of it is committed."""
+        return self._advance_high_watermark()
+
+    def bumped(self, leader_epoch: LeaderEpoch, isr: Iterable[BrokerId]) -> list[Effect]:
+        """The controller raised the leader epoch, and this broker still leads."""
+        self.leader_epoch = leader_epoch
+        self.isr = frozenset(isr)
         return self._advance_high_watermark()
 
     def _advance_high_watermark(self) -> list[Effect]:

@@ -93,7 +93,6 @@ class Listener:
         host: str,
         port: int,
         *,
-        service: Service,
         limits: ConnectionLimits,
         pool: BufferPool,
         outbox: Outbox,
@@ -107,7 +106,7 @@ class Listener:
         self.name = name
         self._host = host
         self._port = port
-        self._service = service
+        self._service: Service | None = None  # once it accepts
         self._limits = limits
         self._pool = pool
         self._outbox = outbox
@@ -150,9 +149,10 @@ class Listener:
         self._sock = sock
         return host, sock.getsockname()[1]
 
-    def accept_from_now_on(self, loop: asyncio.AbstractEventLoop) -> None:
+    def accept_from_now_on(self, loop: asyncio.AbstractEventLoop, service: Service) -> None:
         assert self._sock is not None
         self._loop = loop
+        self._service = service
         self._sock.listen(self._backlog)
         loop.add_reader(self._sock.fileno(), self._acceptable)
 
@@ -209,6 +209,7 @@ class Listener:
         except OSError:
             sock.close()  # gone again before we looked
             return
+        assert self._service is not None
         link = Link(
             sock,
             (host, address[1]),

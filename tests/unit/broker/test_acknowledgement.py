@@ -3,16 +3,17 @@
 On one node nothing waits by itself, so a partition is given a follower that has nothing yet.
 """
 
-import asyncio
 import select
 
 import pytest
 
+from headrace.broker.handlers.produce import Produced
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
 
@@ -20,32 +21,18 @@ BATCH = build_batch([Record(0, -1, b"key", b"value")])
 
 
 class Partition:
-    """Partition t-0 of a running broker, touched on the broker's own loop only."""
+    """Partition t-0 of a running broker."""
 
     def __init__(self, broker):
-        runner = broker._running()
-        self._node, self._loop = runner._node, runner._loop
-
-    def _do(self, action):
-        async def body():
-            action(self._node.replicas.get("t", 0))
-            self._node.dispatch.serve_committed()
-
-        asyncio.run_coroutine_threadsafe(body(), self._loop).result(20)
+        self._inside = Inside(broker)
 
     def in_sync(self, *broker_ids, of=(1, 2), needed=1):
-        def action(replica):
-            leadership = replica.leadership
-            leadership.replicas, leadership.isr = frozenset(of), frozenset(broker_ids)
-            leadership.min_insync_replicas = needed
-            self._node.replicas.run(replica, leadership.appended(replica.log.log_end))
-
-        self._do(action)
+        self._inside.in_sync("t", isr=broker_ids, replicas=of, min_isr=needed)
 
     def delete_while_one_waits(self):
-        wait_until(lambda: len(self._node.dispatch.parked_produces))
-        deleting = self._node.control.delete_topics(["t"])
-        asyncio.run_coroutine_threadsafe(deleting, self._loop).result(20)
+        services = self._inside.services
+        wait_until(lambda: any(isinstance(w, Produced) for w in services.waiting.all()))
+        self._inside.run(services.controller.delete_topics(["t"]))
 
 
 @pytest.fixture

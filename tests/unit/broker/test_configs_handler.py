@@ -48,17 +48,17 @@ class KeptSettings:
         assert built_on in (None, self.overrides(resource_type, name))
         await asyncio.sleep(0)
         self.kept[resource_type][name] = dict(overrides)
-        dynamic = self.broker_overrides() | self.broker_overrides(self.broker.node_id)
+        dynamic = self.broker_overrides() | self.broker_overrides(self.broker.broker_id)
         self.broker.config = self.file_config.with_dynamic(dynamic)
 
 
 def a_broker(values=None, topics=("orders",)):
     broker = SimpleNamespace(
         config=BrokerConfig.parse({"node.id": "1", **(values or {})}),
-        node_id=1,
+        broker_id=1,
         metadata=SimpleNamespace(topics=dict.fromkeys(topics), brokers={1: None}),
     )
-    broker.control = KeptSettings(broker)
+    broker.controller = KeptSettings(broker)
     return broker
 
 
@@ -285,7 +285,7 @@ def test_set_and_delete_change_one_setting_and_leave_the_others():
     incremental(broker, TOPIC, "orders", ("retention.ms", SET, "1"), ("segment.ms", SET, "2"))
     incremental(broker, TOPIC, "orders", ("retention.ms", DELETE, None))
     incremental(broker, TOPIC, "orders", ("never.set", DELETE, None))
-    assert broker.control.overrides(TOPIC, "orders") == {"segment.ms": "2"}
+    assert broker.controller.overrides(TOPIC, "orders") == {"segment.ms": "2"}
 
 
 def test_lists_are_appended_to_and_subtracted_from():
@@ -300,7 +300,7 @@ def test_lists_are_appended_to_and_subtracted_from():
     ]:
         answer = incremental(broker, TOPIC, "orders", ("cleanup.policy", operation, value))
         assert (answer.error_code, answer.error_message) == (0, None)
-        assert broker.control.overrides(TOPIC, "orders")["cleanup.policy"] == now
+        assert broker.controller.overrides(TOPIC, "orders")["cleanup.policy"] == now
 
 
 def test_a_lone_comma_is_no_empty_list():
@@ -310,16 +310,16 @@ def test_a_lone_comma_is_no_empty_list():
     assert replaced(broker, TOPIC, "orders", ("cleanup.policy", ",")).error_code == (
         ErrorCode.INVALID_CONFIG
     )
-    assert broker.control.overrides(TOPIC, "orders") == {}
+    assert broker.controller.overrides(TOPIC, "orders") == {}
 
 
 def test_alter_replaces_all_settings():
     broker = a_broker()
     incremental(broker, TOPIC, "orders", ("segment.ms", SET, "2"))
     assert replaced(broker, TOPIC, "orders", ("retention.ms", "9")).error_code == 0
-    assert broker.control.overrides(TOPIC, "orders") == {"retention.ms": "9"}
+    assert broker.controller.overrides(TOPIC, "orders") == {"retention.ms": "9"}
     replaced(broker, TOPIC, "orders")
-    assert broker.control.overrides(TOPIC, "orders") == {}
+    assert broker.controller.overrides(TOPIC, "orders") == {}
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_a_change_that_cannot_be_made_has_kafkas_code_and_changes_nothing(
 
     assert answer.error_code == code
     assert answer.error_message
-    assert all(not kept for kept in broker.control.kept.values())
+    assert all(not kept for kept in broker.controller.kept.values())
 
 
 def test_validate_only_checks_and_changes_nothing():
@@ -375,7 +375,7 @@ def test_validate_only_checks_and_changes_nothing():
         replaced(broker, TOPIC, "orders", ("retention.ms", "x"), validate_only=True).error_code
         == ErrorCode.INVALID_CONFIG
     )
-    assert broker.control.kept[TOPIC] == {}
+    assert broker.controller.kept[TOPIC] == {}
 
 
 def test_a_resource_named_twice_is_refused_both_times():
@@ -401,7 +401,7 @@ def test_one_refused_resource_does_not_keep_the_others_from_changing():
     )
     answers = asyncio.run(configs.incremental_alter_configs(broker, CONTEXT, request)).responses
     assert [answer.error_code for answer in answers] == [0, 3, 0]
-    assert broker.control.overrides(TOPIC, "b") == {"retention.ms": "5"}
+    assert broker.controller.overrides(TOPIC, "b") == {"retention.ms": "5"}
 
 
 def test_changes_made_at_once_do_not_lose_each_other():
@@ -427,7 +427,7 @@ def test_changes_made_at_once_do_not_lose_each_other():
         )
 
     asyncio.run(both())
-    assert broker.control.overrides(TOPIC, "orders") == {"retention.ms": "5", "segment.ms": "5"}
+    assert broker.controller.overrides(TOPIC, "orders") == {"retention.ms": "5", "segment.ms": "5"}
 
 
 def test_a_setting_without_effect_is_said_to_have_none(caplog):

@@ -9,6 +9,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.testing import Broker
 from headrace.wire import commit, schema
 from headrace.wire.api import SERVED, ApiKey, request_class, response_class
+from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
 
 REFUSAL = Rejected(ErrorCode.POLICY_VIOLATION, "not today")
@@ -125,5 +126,5 @@ def test_a_handler_that_raises_is_answered_by_a_running_broker(monkeypatch, faul
                 assert isinstance(answer, response_class(api_key))
                 assert expected in codes_in(answer), ApiKey(api_key).name
     finally:
-        broker._runner._node.bugs.clear()  # they were asked for
+        Inside(broker).node.bugs.clear()  # they were asked for
         broker.stop()

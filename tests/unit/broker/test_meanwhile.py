@@ -69,12 +69,12 @@ def test_a_batch_that_was_unpacked_while_its_transaction_ended_opens_no_other(cl
 @in_loop
 async def test_who_deletes_a_topic_by_its_id_does_not_delete_the_next_of_that_name(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t")])
+        await broker.controller.create_topics([NewTopic("t")])
         old = broker.metadata.topics["t"]
         state = m.DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=old.topic_id)
         broker.replicas.before_delete = asyncio.Event()
-        first = asyncio.create_task(broker.control.delete_topics(["t"]))
-        again = asyncio.create_task(broker.control.create_topics([NewTopic("t")]))
+        first = asyncio.create_task(broker.controller.delete_topics(["t"]))
+        again = asyncio.create_task(broker.controller.create_topics([NewTopic("t")]))
         # It finds the topic still there.
         by_id = asyncio.create_task(
             broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[state], timeout_ms=1000)
@@ -91,28 +91,28 @@ async def test_who_deletes_a_topic_by_its_id_does_not_delete_the_next_of_that_na
 @in_loop
 async def test_a_disk_that_fails_while_its_topic_is_deleted_costs_the_next_one_no_leader(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t")])
+        await broker.controller.create_topics([NewTopic("t")])
         lost = [(TopicPartition("t", 0), broker.metadata.topics["t"].topic_id)]
         broker.replicas.before_delete = asyncio.Event()
-        deleting = asyncio.create_task(broker.control.delete_topics(["t"]))
-        again = asyncio.create_task(broker.control.create_topics([NewTopic("t")]))
+        deleting = asyncio.create_task(broker.controller.delete_topics(["t"]))
+        again = asyncio.create_task(broker.controller.create_topics([NewTopic("t")]))
         await broker.replicas.delete_reached.wait()
-        failing = asyncio.create_task(broker.control.replicas_failed(lost))
+        failing = asyncio.create_task(broker.controller.replicas_failed(lost))
         await asyncio.sleep(0)
         broker.replicas.before_delete.set()
         await asyncio.gather(deleting, again, failing)
         (partition,) = broker.metadata.topics["t"].partitions
-        assert (partition.leader, partition.offline) == (broker.node_id, ())
+        assert (partition.leader, partition.offline) == (broker.broker_id, ())
 
 
 @in_loop
 async def test_a_disk_that_fails_takes_the_leader_of_what_lies_there(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t")])
+        await broker.controller.create_topics([NewTopic("t")])
         topic_id = broker.metadata.topics["t"].topic_id
-        await broker.control.replicas_failed([(TopicPartition("t", 0), topic_id)])
+        await broker.controller.replicas_failed([(TopicPartition("t", 0), topic_id)])
         (partition,) = broker.metadata.topics["t"].partitions
-        assert (partition.leader, partition.offline) == (-1, (broker.node_id,))
+        assert (partition.leader, partition.offline) == (-1, (broker.broker_id,))
 
 
 @in_loop
@@ -120,22 +120,22 @@ async def test_a_topic_is_not_made_on_a_disk_that_failed_after_it_was_chosen(tmp
     folders = f"{tmp_path / 'a'},{tmp_path / 'b'}"
     node = Node(BrokerConfig.parse({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": folders}))
     await node.start()
-    registry = node.control._registry
+    registry = node.services.controller._registry
     commit = registry.commit
 
     async def commit_while_the_disk_fails(*changes):
         await commit(*changes)
-        for directory in set(node.logs._places.values()):
+        for directory in set(node.services.logs._places.values()):
             directory.take_offline("tested")
 
     with monkeypatch.context() as patched:
         patched.setattr(registry, "commit", commit_while_the_disk_fails)
-        (refusal,) = await node.control.create_topics([NewTopic("t")])
+        (refusal,) = await node.services.controller.create_topics([NewTopic("t")])
     assert refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert "t" not in node.metadata.topics
-    (again,) = await node.control.create_topics([NewTopic("t")])
+    assert "t" not in node.services.metadata.topics
+    (again,) = await node.services.controller.create_topics([NewTopic("t")])
     assert isinstance(again, CreateTopic)
-    assert node.replica("t", 0).log.offline is None
+    assert node.services.replicas.require("t", 0).log.offline is None
     await node.stop()
 
 
@@ -143,10 +143,10 @@ async def test_a_topic_is_not_made_on_a_disk_that_failed_after_it_was_chosen(tmp
 async def test_settings_of_a_topic_are_not_given_to_the_next_of_its_name(tmp_path):
     async with running(tmp_path) as broker:
         old, new = {"retention.ms": "1"}, {"segment.bytes": "2000000"}
-        await broker.control.create_topics([NewTopic("t", overrides=old)])
+        await broker.controller.create_topics([NewTopic("t", overrides=old)])
         broker.replicas.before_delete = asyncio.Event()
-        deleting = asyncio.create_task(broker.control.delete_topics(["t"]))
-        again = asyncio.create_task(broker.control.create_topics([NewTopic("t", overrides=new)]))
+        deleting = asyncio.create_task(broker.controller.delete_topics(["t"]))
+        again = asyncio.create_task(broker.controller.create_topics([NewTopic("t", overrides=new)]))
         request = m.IncrementalAlterConfigsRequest
         change = request.AlterableConfig(name="flush.ms", config_operation=0, value="3")
         resource = request.AlterConfigsResource(
@@ -160,4 +160,4 @@ async def test_settings_of_a_topic_are_not_given_to_the_next_of_its_name(tmp_pat
         await asyncio.gather(deleting, again)
         (answer,) = (await altering).responses
         assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert broker.control.topic_overrides("t") == new
+        assert broker.controller.topic_overrides("t") == new

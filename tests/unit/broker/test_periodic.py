@@ -5,9 +5,11 @@ import asyncio
 from confluent_kafka import Producer
 
 from headrace.broker import periodic
+from headrace.broker.metadata.dynamic_config import BROKER
 from headrace.records.record import Record, build_batch
 from headrace.storage.compaction import Compaction
 from headrace.testing import Broker
+from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
 
@@ -18,13 +20,13 @@ def test_a_cleaner_that_never_comes_to_an_end_hears_of_changed_settings(monkeypa
 
     async def clean_dirtiest(self, logs, settings, now):
         speeds.append(settings.bytes_per_second)
-        node.config = node.config.with_dynamic(slower)
+        await inside.services.controller.alter_configs(BROKER, "", slower)
         return len(speeds) < 3
 
     monkeypatch.setattr(Compaction, "clean_dirtiest", clean_dirtiest)
     with Broker(data=tmp_path) as broker:
-        node = broker._runner._node
-        asyncio.run_coroutine_threadsafe(node._periodic._compact(), node.loop).result()
+        inside = Inside(broker)
+        inside.run(periodic.PeriodicTasks(inside.services).compact())
     assert speeds[0] > 1000 and speeds[1:] == [1000, 1000]
 
 
@@ -32,7 +34,7 @@ def test_a_topic_made_later_has_its_flush_ms_heeded(tmp_path):
     with Broker(data=tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         client.create_topic("t", flush_ms="1")
         client.produce("t", build_batch([Record(0, -1, None, b"x")]))
-        log = broker._runner._node.replicas.get("t", 0).log
+        log = Inside(broker).replica("t").log
         wait_until(lambda: log.recovery_point == 1)
 
 
@@ -43,15 +45,15 @@ def test_a_log_that_somebody_flushes_for_long_holds_up_no_other(tmp_path):
         for topic in ("held", "other"):
             producer.produce(topic, b"x")
         assert producer.flush(20) == 0
-        node = broker._runner._node
-        held, other = (node.replicas.get(topic, 0).log for topic in ("held", "other"))
+        inside = Inside(broker)
+        held, other = (inside.replica(topic).log for topic in ("held", "other"))
 
         async def flush_beside():
             async with held.flush_turn:
-                await node._periodic._flush()
+                await periodic.PeriodicTasks(inside.services).flush()
             return other.recovery_point
 
-        done = asyncio.run_coroutine_threadsafe(flush_beside(), node.loop).result(60)
+        done = inside.run(flush_beside())
         assert done == other.log_end == 1
 
 
@@ -60,7 +62,8 @@ def test_a_checkpoint_of_many_logs_lets_others_in_between(monkeypatch, tmp_path)
     monkeypatch.setattr(periodic, "_SEGMENTS_PER_STEP", 2)
     config = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
     with Broker(data=tmp_path, topics={"t": 6, "last": 2}, config=config) as broker:
-        node = broker._runner._node
+        inside = Inside(broker)
+        logs = inside.services.logs
         noted = []
         two_are_noted = asyncio.Event()
 
@@ -69,20 +72,22 @@ def test_a_checkpoint_of_many_logs_lets_others_in_between(monkeypatch, tmp_path)
             if len(noted) == 2:
                 two_are_noted.set()
 
-        monkeypatch.setattr(node.logs, "note_offsets", note)
+        monkeypatch.setattr(logs, "note_offsets", note)
         for_later = []
-        monkeypatch.setattr(node.logs, "checkpoint_noted", lambda: for_later.extend(noted))
+        monkeypatch.setattr(logs, "checkpoint_noted", lambda: for_later.extend(noted))
 
         async def fail_beside():
-            checkpointing = asyncio.ensure_future(node._periodic._checkpoint())
+            checkpointing = asyncio.ensure_future(
+                periodic.PeriodicTasks(inside.services).checkpoint()
+            )
             await two_are_noted.wait()
-            (failed,) = {log.directory for log in node.logs} - {noted[-1].directory}
+            (failed,) = {log.directory for log in logs} - {noted[-1].directory}
             failed.offline = "it broke"
-            await node.replicas.delete([log.topic_partition for log in node.logs][-2:])
+            await inside.services.replicas.delete([log.topic_partition for log in logs][-2:])
             await checkpointing
             failed.offline = None
             return failed
 
-        failed = asyncio.run_coroutine_threadsafe(fail_beside(), node.loop).result(60)
+        failed = inside.run(fail_beside())
         assert for_later == noted and 2 < len(noted) < 6
         assert not any(log.directory is failed for log in noted[2:])

@@ -10,7 +10,7 @@ def a_context(listener="PLAINTEXT", api_key=ApiKey.METADATA, api_version=12):
 
 
 def words(context, body=b"topics"):
-    return ResponseCache.question(context, memoryview(body))
+    return ResponseCache.cache_key(context, memoryview(body))
 
 
 def test_the_same_words_get_the_same_answer_with_their_own_correlation_id():

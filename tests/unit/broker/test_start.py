@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from headrace.broker.broker import Broker
+from headrace.coordination.embedded import EmbeddedTree
 from headrace.model.config import BrokerConfig
 from headrace.storage.checkpoint import CLEAN_SHUTDOWN
 
@@ -23,54 +24,55 @@ def test_a_failure_while_the_start_waits_ends_the_start(tmp_path, monkeypatch):
     async def body():
         broker = Broker(a_config(tmp_path))
 
-        async def waits_for_ever():
-            broker.loop.call_soon(broker.fail, ZeroDivisionError("elsewhere"))
+        async def waits_forever(folder):
+            asyncio.get_running_loop().call_soon(broker.fail, ZeroDivisionError("elsewhere"))
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(broker, "_take_control", waits_for_ever)
-        with pytest.raises(ZeroDivisionError, match="elsewhere"):
-            await asyncio.wait_for(broker.start(), 10)
+        with monkeypatch.context() as patched:
+            patched.setattr(EmbeddedTree, "open", waits_forever)
+            with pytest.raises(ZeroDivisionError, match="elsewhere"):
+                await asyncio.wait_for(broker.start(), 10)
         await asyncio.wait_for(broker.stop(), 10)
+        await starts_and_stops(Broker(a_config(tmp_path)))
 
     asyncio.run(body())
-    asyncio.run(starts_and_stops(Broker(a_config(tmp_path))))
 
 
-def test_whoever_waits_for_a_stop_that_fails_does_not_wait_for_ever(tmp_path, monkeypatch):
+def test_a_stop_that_fails_ends_and_leaves_no_clean_shutdown_marker(tmp_path, monkeypatch, caplog):
     async def body():
         broker = Broker(a_config(tmp_path))
         await broker.start()
-        monkeypatch.setattr(broker.logs, "_close_clean", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            await broker.stop()
+        monkeypatch.setattr(broker.services.logs, "_close_clean", lambda *_: 1 / 0)
+        await asyncio.wait_for(broker.stop(), 10)
+        assert isinstance(broker.failure, ZeroDivisionError)
         await asyncio.wait_for(broker.wait_stopped(), 10)
 
     asyncio.run(body())
+    assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+    assert "Could not stop the logs" in caplog.text
 
 
-def test_whoever_waits_for_the_end_after_a_failure_does_not_wait_for_ever(
+def test_a_second_failure_while_the_broker_ends_does_not_hide_the_first(
     tmp_path, monkeypatch, caplog
 ):
     async def body():
         broker = Broker(a_config(tmp_path))
         await broker.start()
-        close = broker.control.close
 
         async def fails():
-            await close()
             raise ZeroDivisionError("while ending")
 
-        monkeypatch.setattr(broker.control, "close", fails)
+        monkeypatch.setattr(broker.services.moves, "crash", fails)
         broker.fail(ZeroDivisionError("at first"))
         await asyncio.wait_for(broker.wait_stopped(), 10)
         assert str(broker.failure) == "at first"
         assert str(caplog.records[-1].exc_info[1]) == "while ending"
+        await starts_and_stops(Broker(a_config(tmp_path)))
 
     asyncio.run(body())
-    asyncio.run(starts_and_stops(Broker(a_config(tmp_path))))
 
 
-def test_a_bug_while_the_broker_stops_leaves_no_clean_mark(tmp_path, caplog):
+def test_a_bug_while_the_broker_stops_leaves_no_clean_shutdown_marker(tmp_path, caplog):
     async def body():
         broker = Broker(a_config(tmp_path))
         await broker.start()
@@ -79,14 +81,14 @@ def test_a_bug_while_the_broker_stops_leaves_no_clean_mark(tmp_path, caplog):
             await asyncio.sleep(0)
             raise ZeroDivisionError("while writing")
 
-        broker.spawn(fails())
+        broker.services.tasks.spawn(fails())
         await broker.stop()
         assert str(broker.failure) == "while writing"
+        assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+        assert "Stopped cleanly" not in caplog.text
+        await starts_and_stops(Broker(a_config(tmp_path)))
 
     asyncio.run(body())
-    assert not (tmp_path / CLEAN_SHUTDOWN).exists()
-    assert "stopped cleanly" not in caplog.text
-    asyncio.run(starts_and_stops(Broker(a_config(tmp_path))))
     assert (tmp_path / CLEAN_SHUTDOWN).exists()
 
 
@@ -95,18 +97,21 @@ def refused(thread):
 
 
 def test_a_system_that_gives_no_threads_is_told_of_at_the_start(tmp_path, monkeypatch):
+    async def body():
+        await starts_and_stops(Broker(a_config(tmp_path)))
+
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refused)
         with pytest.raises(OSError, match="ulimit -u"):
-            asyncio.run(starts_and_stops(Broker(a_config(tmp_path))))
-    asyncio.run(starts_and_stops(Broker(a_config(tmp_path))))
+            asyncio.run(body())
+    asyncio.run(body())
 
 
 def test_once_started_a_broker_needs_no_more_threads(tmp_path, monkeypatch):
     async def body():
         broker = Broker(a_config(tmp_path))
         await broker.start()
-        broker.logs.directories[0].later(0, lambda: None)
+        broker.services.logs.directories[0].later(0, lambda: None)
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refused)
             all_at_once = threading.Barrier(5)

@@ -13,6 +13,7 @@ from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from tests.fakes.inside import Inside
 from tests.fakes.transactional_client import TransactionalClient, records_in, transactional_batch
 
 PRODUCE_VERSION = 12
@@ -74,7 +75,7 @@ class OneTurn:
 @pytest.fixture
 def waited_for(broker, monkeypatch):
     """The coordinator is asked in vain at first, as while the transaction before ends."""
-    transactions = broker._running()._node.transactions
+    transactions = Inside(broker).services.transactions
     verify_or_add = transactions.verify_or_add
 
     async def verify_later(*batch, **how):

@@ -17,14 +17,12 @@ nor target away belongs to a tree that was lost, or came from another broker, an
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.controller.directory_assignment import DirectoryAssignment
-from headrace.broker.metadata.dynamic_config import BROKER, TOPIC, Settings
+from headrace.broker.metadata.dynamic_config import BROKER, TOPIC, DynamicConfig
 from headrace.coordination.registry import AssignmentChange, Registry
-from headrace.coordination.tree import Tree
 from headrace.core import features
 from headrace.core.controller import (
     AddPartitions,
@@ -48,7 +46,7 @@ from headrace.model.cluster_metadata import (
     PartitionState,
     TopicState,
 )
-from headrace.model.config import BrokerConfig, TopicConfig
+from headrace.model.config import TopicConfig
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import (
     NO_LEADER_EPOCH,
@@ -56,21 +54,19 @@ from headrace.model.ids import (
     BrokerId,
     ControllerEpoch,
     LeaderEpoch,
-    Millis,
-    ProducerId,
     TopicId,
     TopicPartition,
     id_to_text,
 )
 
 if TYPE_CHECKING:
-    # Making a protocol costs a tenth of a millisecond at start, and nobody asks for it then.
+    # Making a protocol costs a tenth of a millisecond at start, and no check runs then.
     from typing import Protocol
 
-    class Clock(Protocol):
-        def now(self) -> Millis: ...
+    from headrace.broker.metadata.cache import MetadataCache
+    from headrace.world.world import World
 
-    class ReplicaManager(Protocol):
+    class Replicas(Protocol):
         def apply(self, states: Iterable[PartitionState]) -> Awaitable[None]: ...
         def delete(self, topic_partitions: Iterable[TopicPartition]) -> Awaitable[None]: ...
         def update_topic_config(self, topic: str, config: TopicConfig) -> None: ...
@@ -86,7 +82,7 @@ if TYPE_CHECKING:
         def is_new(self) -> bool: ...
         def disown(self, reason: str) -> None: ...
 
-    class LogManager(Protocol):
+    class Logs(Protocol):
         @property
         def directories(self) -> Sequence[Directory]: ...
         @property
@@ -95,21 +91,6 @@ if TYPE_CHECKING:
             self, topic_partitions: Iterable[TopicPartition]
         ) -> dict[TopicPartition, str]: ...
         def delete(self, topic_partition: TopicPartition) -> object: ...
-
-    class Shell(Protocol):
-        """What the control needs of the broker around it."""
-
-        config: BrokerConfig
-        metadata: ClusterMetadata
-
-        @property
-        def node_id(self) -> BrokerId: ...
-        @property
-        def clock(self) -> Clock: ...
-        @property
-        def replicas(self) -> ReplicaManager: ...
-        @property
-        def logs(self) -> LogManager: ...
 
 
 log = logging.getLogger(__name__)
@@ -145,39 +126,44 @@ class ControllerService:
 
     def __init__(
         self,
-        broker: "Shell",
-        tree: Tree,
+        registry: Registry,
         *,
+        broker_id: BrokerId,
         endpoints: Mapping[str, Endpoint],
-        cluster_id: str | None = None,
+        cluster_id: str | None,
+        world: "World",
+        dynamic_config: DynamicConfig,
+        metadata_cache: "MetadataCache",
+        logs: "Logs",
+        replicas: "Replicas",
     ) -> None:
-        """``endpoints`` are the advertised ones with their true ports, by listener name.
+        """``endpoints`` are the advertised ones with the ports really bound, by listener name.
 
         ``cluster_id`` is what the log directories belong to, if they say.
         """
-        self._broker = broker
-        self._registry = Registry(tree)
-        self._settings = Settings(self._registry, broker.config, broker.node_id)
+        self._registry = registry
+        self._broker_id = broker_id
         self._endpoints = endpoints
+        self._known_cluster_id = cluster_id
+        self._world = world
+        self._dynamic_config = dynamic_config
+        self._metadata_cache = metadata_cache
+        self._logs = logs
+        self._replicas = replicas
         self._found: list[FoundPartition] = []
         self._directory_assignment: DirectoryAssignment
         self._away: set[TopicPartition] = set()  # their directory is not online
         self._deleted_ids: dict[TopicId, set[str]] = {}
-        self._known_cluster_id = cluster_id
         # One change at a time: a decision holds until it is replayed.
         self._changing = asyncio.Lock()
         self._controller: Controller
-        self._producer_ids = iter(range(0))  # what is left of the block in hand
-        self._taking_producer_id = asyncio.Lock()
-        self.feature_levels: Mapping[str, int] = {}
-        self.features_epoch = -1
 
     # --- the beginning and the end
 
     async def deleted_topics(self) -> Collection[TopicId]:
         """Topics of which folders may be left, on disks that were away; to be asked first."""
         await self._registry.make_folders()
-        self._deleted_ids = await self._registry.load_deleted(self._broker.node_id)
+        self._deleted_ids = await self._registry.load_deleted(self._broker_id)
         return self._deleted_ids
 
     async def start(self, found: Iterable[FoundPartition] = ()) -> None:
@@ -187,34 +173,32 @@ class ControllerService:
         belongs to another cluster, or the broker id is taken.
         """
         self._found = list(found)
-        broker = self._broker
         registry = self._registry
+        broker_id = self._broker_id
         await registry.make_folders()
         cluster_id = await registry.settle_cluster_id(
-            self._known_cluster_id, id_to_text(_random_id())
+            self._known_cluster_id, id_to_text(self._world.random_id())
         )
         entry = BrokerEntry(
-            broker.node_id,
+            broker_id,
             self._endpoints,
-            broker.config.optional_str("broker.rack"),
+            self._dynamic_config.config.optional_str("broker.rack"),
             broker_epoch=-1,
             features=features.SUPPORTED,
         )
-        entry = await registry.register(entry, broker.clock.now())
-        controller_epoch = await registry.take_controllership(broker.node_id, broker.clock.now())
-        await self._settings.load()
-        broker.config = self._settings.config
-        self.feature_levels, self.features_epoch = await registry.load_features(
-            features.INITIAL_LEVELS
-        )
-        brokers = {broker.node_id: entry}
+        entry = await registry.register(entry, self._world.now())
+        controller_epoch = await registry.take_controllership(broker_id, self._world.now())
+        await self._dynamic_config.load(registry)
+        levels, features_epoch = await registry.load_features(features.INITIAL_LEVELS)
+        self._metadata_cache.publish_features(levels, features_epoch)
+        brokers = {broker_id: entry}
         topics, granted_zxids = await registry.load_topics(brokers)
-        metadata = ClusterMetadata(cluster_id, broker.node_id, brokers, topics, generation=1)
+        metadata = ClusterMetadata(cluster_id, broker_id, brokers, topics, generation=1)
         self._controller = Controller(controller_epoch, metadata)
         await self._load_directory_assignment()
         await self._finish_deletions()
         away = self._find_away()
-        self._controller.replicas_failed(away, broker.node_id)
+        self._controller.replicas_failed(away, broker_id)
         await self._commit(self._controller.decide_takeover(granted_zxids, self._unclean_allowed))
         await self._take_in_folders()
         await self._settle_directory_assignment()
@@ -222,18 +206,18 @@ class ControllerService:
         await self._host_all()
         log.info(
             "broker %d is controller of cluster %s in epoch %d; topics: %d",
-            broker.node_id,
+            broker_id,
             cluster_id,
             controller_epoch,
             len(self.metadata.topics),
         )
 
     async def _load_directory_assignment(self) -> None:
-        loaded = await self._registry.load_directory_assignment(self._broker.node_id)
+        loaded = await self._registry.load_directory_assignment(self._broker_id)
         in_use = {d for homes in loaded.homes.values() for d in homes.directories.values()}
         expected = {path for directory_id, path in loaded.paths.items() if directory_id in in_use}
         holding = {found.directory_id for found in self._found}
-        online = [each for each in self._broker.logs.directories if each.offline is None]
+        online = [each for each in self._logs.directories if each.offline is None]
         for each in list(online):
             if (
                 each.is_new
@@ -246,13 +230,13 @@ class ControllerService:
         paths = {each.directory_id: str(each.path) for each in online}
         known = {i: path for i, path in loaded.paths.items() if i in in_use} | paths
         if known != loaded.paths:
-            await self._registry.store_directories(self._broker.node_id, known)
+            await self._registry.store_directories(self._broker_id, known)
         loaded = loaded._replace(paths=known)
         self._directory_assignment = DirectoryAssignment(loaded, self._deleted_ids, paths)
 
     def _find_away(self) -> Collection[TopicPartition]:
         """Partitions that are not to be served, because that would cost their records."""
-        logs = self._broker.logs
+        logs = self._logs
         topics = self.metadata.topics.values()
         failed = ", ".join(str(each.path) for each in logs.directories if each.offline is not None)
         away = self._directory_assignment.find_away(topics, self._without_directory(), failed)
@@ -262,7 +246,7 @@ class ControllerService:
 
     def _without_directory(self) -> list[PartitionState]:
         """Partitions of this broker that no folder was found of."""
-        served = {found.topic_partition for found in self._found} | self._broker.logs.failed.keys()
+        served = {found.topic_partition for found in self._found} | self._logs.failed.keys()
         return [
             state
             for topic in self.metadata.topics.values()
@@ -276,7 +260,7 @@ class ControllerService:
         found = {each.topic_partition: each.directory_id for each in self._found}
         without_directory = self._without_directory()
         if without_directory:
-            found |= self._broker.logs.place(state.topic_partition for state in without_directory)
+            found |= self._logs.place(state.topic_partition for state in without_directory)
         for state in without_directory:
             # A crash came before it was made, or somebody took it away: nobody can tell.
             log.error(
@@ -289,7 +273,7 @@ class ControllerService:
         )
 
     async def _host_all(self) -> None:
-        failed = self._broker.logs.failed
+        failed = self._logs.failed
         known = set(failed)
         await self._host(
             state
@@ -311,10 +295,10 @@ class ControllerService:
             if count % _HOSTED_PER_TURN == 0:
                 await asyncio.sleep(0)  # making folders takes a while; others want an answer too
             try:
-                await self._broker.replicas.apply((state,))
+                await self._replicas.apply((state,))
             except Rejected as error:
                 log.error("%s cannot be served: %s", state.topic_partition, error)
-                self._broker.logs.failed[state.topic_partition] = str(error)
+                self._logs.failed[state.topic_partition] = str(error)
                 refusal = error
         return refusal
 
@@ -334,10 +318,10 @@ class ControllerService:
         pending = await self._registry.topics_pending_deletion()
         if not pending:
             return
-        folders = [found.topic_partition for found in self._found] + list(self._broker.logs.failed)
+        folders = [found.topic_partition for found in self._found] + list(self._logs.failed)
         for topic_partition in folders:
             if topic_partition.topic in pending:
-                self._broker.logs.delete(topic_partition)
+                self._logs.delete(topic_partition)
         self._found = [f for f in self._found if f.topic_partition.topic not in pending]
         for name in pending:
             topic = self.metadata.topics.get(name)
@@ -349,7 +333,7 @@ class ControllerService:
             await self._commit(
                 [DeleteTopic(topic)], self._directory_assignment.decide_forgotten([topic])
             )
-            self._settings.remember(TOPIC, name, {})
+            self._dynamic_config.remember(TOPIC, name, {})
             log.info("topic %s: the deletion that a stop interrupted is finished", name)
 
     async def _take_in_folders(self) -> None:
@@ -372,7 +356,7 @@ class ControllerService:
                     len(ids),
                 )
                 continue
-            topic_id = ids.pop() if ids else _new_topic_id()
+            topic_id = ids.pop() if ids else self._new_topic_id()
             change = self._controller.decide_adopt(
                 name,
                 topic_id,
@@ -385,7 +369,7 @@ class ControllerService:
                 await self._registry.drop_topic_overrides(name)
             await self._commit([change])
             if isinstance(change, CreateTopic):
-                self._settings.remember(TOPIC, name, change.overrides)
+                self._dynamic_config.remember(TOPIC, name, change.overrides)
             log.warning(
                 "topic %s: %d partition folders were here without a place in the coordination "
                 "tree; they are taken in, with the broker's settings unless it had its own",
@@ -421,7 +405,7 @@ class ControllerService:
                 "folder %s belongs to an earlier topic of that name and is deleted",
                 found.topic_partition,
             )
-            self._broker.logs.delete(found.topic_partition)
+            self._logs.delete(found.topic_partition)
         return [f for f in folders if f not in strange]
 
     # --- topics
@@ -430,14 +414,14 @@ class ControllerService:
         self, requests: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[CreateTopic | Rejected]:
         """One answer per request, in order; those created have their leaders when this returns."""
-        config = self._broker.config
+        config = self._dynamic_config.config
         async with self._changing:
             answers = self._controller.decide_creates(
                 requests,
-                lambda: (_new_topic_id(), _throw_dice()),
+                lambda: (self._new_topic_id(), self._throw_dice()),
                 default_partition_count=config.int("num.partitions"),
                 default_replication_factor=config.int("default.replication.factor"),
-                check_settings=self._settings.check_topic,
+                check_settings=self._dynamic_config.check_topic,
             )
             accepted = [answer for answer in answers if isinstance(answer, CreateTopic)]
             if not accepted or validate_only:
@@ -448,7 +432,7 @@ class ControllerService:
             except Rejected as refusal:
                 return [refusal if isinstance(a, CreateTopic) else a for a in answers]
             for change in accepted:
-                self._settings.remember(TOPIC, change.topic.name, change.overrides)
+                self._dynamic_config.remember(TOPIC, change.topic.name, change.overrides)
             self._publish()
             for index, answer in enumerate(answers):
                 if isinstance(answer, CreateTopic):
@@ -478,7 +462,7 @@ class ControllerService:
         }
 
     def _auto_created(self, name: str) -> NewTopic:
-        config = self._broker.config
+        config = self._dynamic_config.config
         settings = _INTERNAL_SETTINGS.get(name)
         if settings is None:
             return NewTopic(name)
@@ -495,7 +479,7 @@ class ControllerService:
 
     async def delete_topics(self, wanted: Sequence[str | TopicId]) -> list[TopicState | Rejected]:
         """One answer per name or id, in order: the topic that is gone, or why not."""
-        if not self._broker.config.bool("delete.topic.enable"):
+        if not self._dynamic_config.config.bool("delete.topic.enable"):
             return [
                 Rejected(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false.")
                 for _ in wanted
@@ -527,8 +511,8 @@ class ControllerService:
         )
         self._publish()
         for topic in pending:
-            await self._broker.replicas.delete(s.topic_partition for s in topic.partitions)
-            self._settings.remember(TOPIC, topic.name, {})
+            await self._replicas.delete(s.topic_partition for s in topic.partitions)
+            self._dynamic_config.remember(TOPIC, topic.name, {})
         await self._commit(
             [DeleteTopic(topic) for topic in pending],
             self._directory_assignment.decide_forgotten(pending),
@@ -572,24 +556,24 @@ class ControllerService:
             return None
         log.warning("%s begins anew, empty: an unclean election asked for it", topic_partition)
         self._away.discard(topic_partition)
-        self._broker.logs.delete(topic_partition)
-        self._controller.replicas_failed([topic_partition], self._broker.node_id, failed=False)
-        placed = self._broker.logs.place([topic_partition])
+        self._logs.delete(topic_partition)
+        self._controller.replicas_failed([topic_partition], self._broker_id, failed=False)
+        placed = self._logs.place([topic_partition])
         return self._directory_assignment.decide_placed([topic], placed)
 
     def _place(self, topics: Sequence[TopicState], new: Sequence[TopicState]) -> AssignmentChange:
         """Choose directories for the partitions of ``new``, which are parts of ``topics``."""
-        placed = self._broker.logs.place(
+        placed = self._logs.place(
             state.topic_partition
             for topic in new
             for state in topic.partitions
-            if self._broker.node_id in state.replicas
+            if self._broker_id in state.replicas
         )
         return self._directory_assignment.decide_placed(topics, placed)
 
     async def replicas_failed(self, lost: Sequence[tuple[TopicPartition, TopicId]]) -> None:
         """The disk under these failed while running: everybody may know that nobody leads them."""
-        node_id = self._broker.node_id
+        node_id = self._broker_id
         async with self._changing:
             # Not those deleted meanwhile: the next topic of that name lies on another disk.
             topics = self.metadata.topics
@@ -622,23 +606,23 @@ class ControllerService:
     # --- settings
 
     def topic_overrides(self, topic: str) -> dict[str, str]:
-        return self._settings.overrides(TOPIC, topic)
+        return self._dynamic_config.overrides(TOPIC, topic)
 
     def broker_overrides(self, broker_id: int | None = None) -> dict[str, str]:
         """The dynamic settings of one broker, or, for None, those of all brokers."""
-        return self._settings.overrides(BROKER, "" if broker_id is None else str(broker_id))
+        return self._dynamic_config.overrides(BROKER, "" if broker_id is None else str(broker_id))
 
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
         """Any kind's own settings; the empty broker name stands for all brokers."""
-        return self._settings.overrides(resource_type, name)
+        return self._dynamic_config.overrides(resource_type, name)
 
     def configured_names(self, resource_type: int) -> list[str]:
         """The names of one kind that have settings of their own."""
-        return self._settings.names(resource_type)
+        return self._dynamic_config.names(resource_type)
 
     def topic_config(self, topic: str) -> TopicConfig:
         """What a topic lives by now. The same object until a setting changes."""
-        return self._settings.topic_config(topic)
+        return self._dynamic_config.topic_config(topic)
 
     async def alter_configs(
         self,
@@ -663,47 +647,42 @@ class ControllerService:
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"'{name}' was deleted and made anew meanwhile; ask again.",
                 )
-            self._settings.check(resource_type, name, overrides)
+            self._dynamic_config.check(resource_type, name, overrides)
             if validate_only:
                 return
-            await self._settings.replace(resource_type, name, overrides)
+            await self._dynamic_config.replace(self._registry, resource_type, name, overrides)
             touched: Iterable[str] = ()
             if resource_type == BROKER:
-                self._broker.config = self._settings.config
                 touched = self.metadata.topics
             elif resource_type == TOPIC:
                 touched = (name,)
             for topic in touched:
-                self._broker.replicas.update_topic_config(topic, self.topic_config(topic))
+                self._replicas.update_topic_config(topic, self.topic_config(topic))
+
+    def _new_topic_id(self) -> TopicId:
+        return TopicId(self._world.random_id())
+
+    def _throw_dice(self) -> Dice:
+        dice = self._world.dice
+        return Dice(dice.getrandbits(32), dice.getrandbits(32))
 
     def _unclean_allowed(self, topic: str) -> bool:
         return self.topic_config(topic).unclean_leader_election_enable
 
-    # --- producer ids and features
-
-    async def next_producer_id(self) -> ProducerId:
-        """An id that no producer of this cluster ever had."""
-        async with self._taking_producer_id:
-            producer_id = next(self._producer_ids, None)
-            if producer_id is None:
-                block = await self._registry.reserve_producer_ids(self._broker.node_id)
-                self._producer_ids = iter(block)
-                producer_id = next(self._producer_ids)
-        return ProducerId(producer_id)
+    # --- features
 
     async def update_features(
         self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
     ) -> None:
         """All of them or, with Rejected, none."""
         async with self._changing:
+            cache = self._metadata_cache
             levels = features.decide_levels(
-                self.feature_levels, updates, self._controller.metadata.brokers.values()
+                cache.feature_levels, updates, self._controller.metadata.brokers.values()
             )
-            if not validate_only and levels != self.feature_levels:
-                self.features_epoch = await self._registry.store_features(
-                    levels, self.features_epoch
-                )
-                self.feature_levels = levels
+            if not validate_only and levels != cache.feature_levels:
+                epoch = await self._registry.store_features(levels, cache.features_epoch)
+                cache.publish_features(levels, epoch)
 
     # --- writing
 
@@ -712,32 +691,10 @@ class ControllerService:
     ) -> None:
         """Write first, then believe: what was refused was never so."""
         if changes or homes is not None:
-            await self._registry.commit(changes, self._broker.node_id, homes)
+            await self._registry.commit(changes, self._broker_id, homes)
             self._controller.replay(changes)
             if homes is not None:
                 self._directory_assignment.replay(homes)
 
     def _publish(self) -> None:
-        self._broker.metadata = self._controller.metadata
-
-
-def _random_id() -> bytes:
-    """A random UUID (version 4), never one that prints with a leading dash.
-
-    Such a text would look like an option on a command line; Kafka avoids it too.
-    """
-    while True:
-        raw = bytearray(os.urandom(16))
-        raw[6] = raw[6] & 0x0F | 0x40
-        raw[8] = raw[8] & 0x3F | 0x80
-        if raw[0] >> 2 != 62:
-            return bytes(raw)
-
-
-def _new_topic_id() -> TopicId:
-    return TopicId(_random_id())
-
-
-def _throw_dice() -> Dice:
-    raw = os.urandom(8)
-    return Dice(int.from_bytes(raw[:4]), int.from_bytes(raw[4:]))
+        self._metadata_cache.publish(self._controller.metadata)

@@ -1,50 +1,55 @@
-"""The coordinator of groups on this broker: its shards and what they may know of the cluster."""
+"""The group coordinator of this broker: its shards, and what they may know of the cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.broker.coordinators.runtime import Coordinator
+from headrace.broker.coordinators.runtime import CoordinatorRuntime, Host
 from headrace.broker.metadata.dynamic_config import GROUP
 from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.config import BrokerConfig
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
     from headrace.core.groups.shard import GroupShard
 
 
 class _Surroundings:
     """``core.groups.group.Cluster``."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, host: Host) -> None:
+        self._host = host
 
     @property
     def config(self) -> BrokerConfig:
-        return self._broker.config
+        return self._host.dynamic_config.config
 
     @property
     def metadata(self) -> ClusterMetadata:
-        return self._broker.metadata
+        return self._host.metadata.current
 
     def group_settings(self, group_id: str) -> Mapping[str, str]:
-        return self._broker.control.overrides(GROUP, group_id)
+        return self._host.dynamic_config.overrides(GROUP, group_id)
 
 
-def group_coordinator(broker: "Broker") -> "Coordinator[GroupShard]":
-    surroundings = _Surroundings(broker)
+class GroupCoordinator(CoordinatorRuntime["GroupShard"]):
+    def __init__(self, host: Host) -> None:
+        super().__init__(
+            host,
+            OFFSETS_TOPIC,
+            "offsets.topic.num.partitions",
+            self._new_shard,
+            codec_setting="offsets.topic.compression.codec",
+        )
+        self._surroundings = _Surroundings(host)
+        host.metadata.on_topics_changed(self._topics_changed)
 
-    def make_shard(partition: int) -> "GroupShard":
+    def _new_shard(self, partition: int) -> "GroupShard":
         # Imported with the first shard: a broker without groups starts without them.
         from headrace.core.groups.shard import GroupShard
 
-        return GroupShard(surroundings)
+        return GroupShard(self._surroundings)
 
-    return Coordinator(
-        broker,
-        OFFSETS_TOPIC,
-        "offsets.topic.num.partitions",
-        make_shard,
-        codec_setting="offsets.topic.compression.codec",
-    )
+    def _topics_changed(self, deleted: Sequence[str]) -> None:
+        self.refresh()
+        if deleted:
+            self.tell_all(lambda shard, now: shard.topics_deleted(deleted, now))

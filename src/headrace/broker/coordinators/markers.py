@@ -1,11 +1,11 @@
-"""Transaction markers on their way into partitions, of this broker or of others.
+"""Transaction markers: written to partitions of this broker, committed, and reported.
 
 A marker is written like a batch with acks=all: it counts once the high watermark has passed it.
-Where the partition belongs to groups' offsets, the group coordinator writes it, because its shard
-has to learn of it in the same breath.
+For a partition of ``__consumer_offsets`` the group coordinator writes the marker, because its
+shard has to replay it together with the append.
 
-On one node every leader is this broker. A partition that another broker leads is answered with
-NOT_LEADER_OR_FOLLOWER, and the coordinator of the transaction tries again.
+A partition that another broker leads answers NOT_LEADER_OR_FOLLOWER, and the transaction
+coordinator tries again.
 """
 
 import asyncio
@@ -13,16 +13,20 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.replication.waiting import Event
 from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
+from headrace.model.ids import Offset, TopicPartition
 from headrace.records.record import build_marker
-from headrace.storage.log import COORDINATOR
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-    from headrace.broker.replication.replica_manager import Replica
+    from headrace.broker.coordinators.group import GroupCoordinator
+    from headrace.broker.replication.append import Appender
+    from headrace.broker.replication.replica import Replica
+    from headrace.broker.replication.replica_manager import ReplicaManager
+    from headrace.broker.replication.waiting import Waiting
     from headrace.core.partition import Leadership
+    from headrace.world.world import World
 
 _log = logging.getLogger(__name__)
 
@@ -46,12 +50,28 @@ class Marker(NamedTuple):
     transaction_version: int
 
 
-class _Unreplicated(NamedTuple):
-    """One marker that is written here and not yet by the followers."""
+class _UncommittedMarker:
+    """A marker that is written here and not yet by the followers. A waiter without a deadline."""
 
-    leadership: "Leadership"
-    offset_end: Offset
-    tell: Callable[[ErrorCode], None]
+    def __init__(
+        self, leadership: "Leadership", offset_end: Offset, tell: Callable[[ErrorCode], None]
+    ) -> None:
+        self._leadership = leadership
+        self._offset_end = offset_end
+        self._tell = tell
+
+    def happened(self, event: Event, replica: "Replica") -> bool:
+        if replica.leadership is not self._leadership or event is Event.DISK_OFFLINE:
+            # The next leader may hold it, or not: it is written once more there.
+            self._tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif self._leadership.high_watermark >= self._offset_end:
+            self._tell(ErrorCode.NONE)
+        else:
+            return False
+        return True
+
+    def deadline_passed(self) -> None:
+        raise AssertionError("a marker is parked without a deadline")
 
 
 class _Sending:
@@ -69,11 +89,20 @@ class _Sending:
             self._told(self._codes)
 
 
-class Markers:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
-        # All and only the replicas with markers that wait for the high watermark.
-        self.unreplicated: dict[Replica, list[_Unreplicated]] = {}
+class MarkerWriter:
+    def __init__(
+        self,
+        replicas: "ReplicaManager",
+        appender: "Appender",
+        waiting: "Waiting",
+        groups: "GroupCoordinator",
+        world: "World",
+    ) -> None:
+        self._replicas = replicas
+        self._appender = appender
+        self._waiting = waiting
+        self._groups = groups
+        self._world = world
 
     def write(
         self,
@@ -111,8 +140,8 @@ class Markers:
     def _write_for_groups(
         self, marker: Marker, topic_partition: TopicPartition, sending: _Sending
     ) -> None:
-        self._broker.replica(*topic_partition)  # the right error if it is not here
-        pending = self._broker.groups.write_marker(
+        self._replicas.require(*topic_partition)  # the right error if it is not here
+        pending = self._groups.write_marker(
             topic_partition.partition,
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
@@ -130,14 +159,8 @@ class Markers:
     def _write_for_data(
         self, marker: Marker, topic_partition: TopicPartition, sending: _Sending
     ) -> None:
-        replica = self._broker.replica(*topic_partition)
-        leadership = replica.lead()
-        if not leadership.enough_replicas:
-            raise Rejected(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{topic_partition} has fewer in-sync replicas than it needs",
-            )
-        now = self._broker.clock.now()
+        replica = self._replicas.require(*topic_partition)
+        now = self._world.now()
         batch = build_marker(
             commit=marker.commit,
             producer_id=marker.producer_id,
@@ -145,41 +168,19 @@ class Markers:
             coordinator_epoch=marker.coordinator_epoch,
             timestamp=now,
         )
-        appended = replica.log.append_as_leader(
-            memoryview(bytearray(batch)),
-            LeaderEpoch(leadership.leader_epoch),
-            now,
-            origin=COORDINATOR,
-            transaction_version=marker.transaction_version,
+        appended = self._appender.append(
+            replica, bytearray(batch), now, transaction_version=marker.transaction_version
         )
-        if replica.write_staged():
-            self._broker.flush(replica)
         offset_end = Offset(appended.last_offset + 1)
+        leadership = replica.lead()
         if leadership.high_watermark >= offset_end:
             sending.answered(topic_partition, ErrorCode.NONE)
             return
-        self.unreplicated.setdefault(replica, []).append(
-            _Unreplicated(
-                leadership, offset_end, lambda code: sending.answered(topic_partition, code)
-            )
-        )
 
-    def committed(self, replica: "Replica") -> None:
-        """The high watermark of a partition has moved, or the partition is led elsewhere now."""
-        waiting = self.unreplicated.pop(replica, None)
-        if waiting is None:
-            return
-        still_waiting = []
-        for one in waiting:
-            if one.leadership is not replica.leadership:
-                # It may survive under the new leader, or not: it is written once more there.
-                one.tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            elif one.leadership.high_watermark >= one.offset_end:
-                one.tell(ErrorCode.NONE)
-            else:
-                still_waiting.append(one)
-        if still_waiting:
-            self.unreplicated.setdefault(replica, []).extend(still_waiting)
+        def tell(code: ErrorCode) -> None:
+            sending.answered(topic_partition, code)
+
+        self._waiting.park(_UncommittedMarker(leadership, offset_end, tell), (replica,))
 
 
 def _code_of(done: "asyncio.Future[None]") -> ErrorCode:

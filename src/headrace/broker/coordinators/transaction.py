@@ -1,8 +1,8 @@
-"""The coordinator of transactions on this broker: its shards, what they need and what they order.
+"""The transaction coordinator of this broker: its shards, what they need and what they order.
 
-Besides asking the shards, others come here with partitions that are about to be written in a
-transaction (``verify_or_add``): Produce and TxnOffsetCommit. Of a client of the first generation
-the partition must have been added by itself before; the second leaves that to the broker.
+Produce and TxnOffsetCommit also come here with partitions that they are about to write in a
+transaction (``verify_or_add``). First-generation clients must have added the partition before;
+second-generation clients leave that to the broker (KIP-890).
 """
 
 import asyncio
@@ -10,8 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.broker.coordinators.markers import Codes, Marker, Markers
-from headrace.broker.coordinators.runtime import Coordinator, Decide
+from headrace.broker.coordinators.markers import Codes, Marker, MarkerWriter
+from headrace.broker.coordinators.runtime import CoordinatorRuntime, Decide, Host
 from headrace.core import features
 from headrace.core.outcome import Outcome, Ticket
 from headrace.core.topics import TRANSACTIONS_TOPIC
@@ -19,8 +19,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
-    from headrace.broker.replication.replica_manager import Replica
+    from headrace.broker.controller.producer_ids import ProducerIds
     from headrace.core.transactions.shard import Settings, TransactionShard, WriteMarkers
 
 _log = logging.getLogger(__name__)
@@ -36,18 +35,20 @@ RETRIED = frozenset(
 )
 
 
-class TransactionCoordinator(Coordinator["TransactionShard"]):
-    def __init__(self, broker: "Broker") -> None:
+class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
+    def __init__(self, host: Host, producer_ids: "ProducerIds", markers: MarkerWriter) -> None:
         super().__init__(
-            broker,
+            host,
             TRANSACTIONS_TOPIC,
             "transaction.state.log.num.partitions",
             self._new_shard,
             self._carry_out_effect,
         )
-        self.markers = Markers(broker)
-        # Partition, producer id and epoch -> the lowest sequence that was told to come again
-        # because its transaction could not be asked about. Forgetting one costs an abort at worst.
+        self._producer_ids = producer_ids
+        self._markers = markers
+        host.metadata.on_topics_changed(lambda deleted: self.refresh())
+        # Partition, producer id and epoch -> the lowest sequence that must be sent again because
+        # its transaction could not be verified. Forgetting one costs an abort at worst.
         self.postponed: dict[tuple[TopicPartition, int, int], int] = {}
         self._known_settings: tuple[object, object, Settings] | None = None
 
@@ -55,12 +56,13 @@ class TransactionCoordinator(Coordinator["TransactionShard"]):
         # Imported with the first shard: a broker without transactions starts without them.
         from headrace.core.transactions.shard import TransactionShard
 
-        replica = self._broker.replica(TRANSACTIONS_TOPIC, partition)
-        # A marker carries the reign of its coordinator, so that partitions can fence older ones.
+        replica = self._host.replicas.require(TRANSACTIONS_TOPIC, partition)
+        # A marker carries its coordinator's leader epoch, so that partitions can fence older ones.
         return TransactionShard(replica.lead().leader_epoch, self._settings)
 
     def _settings(self) -> "Settings":
-        config, levels = self._broker.config, self._broker.control.feature_levels
+        config = self._host.dynamic_config.config
+        levels = self._host.metadata.feature_levels
         known = self._known_settings
         if known is not None and known[0] is config and known[1] is levels:
             return known[2]
@@ -86,12 +88,12 @@ class TransactionCoordinator(Coordinator["TransactionShard"]):
             case WriteMarkers():
                 self._write_markers(partition, effect)
             case DrawProducerId():
-                self._broker.spawn(self._draw_producer_id(partition))
+                self._host.tasks.spawn(self._draw_producer_id(partition))
             case _:
                 raise AssertionError(effect)
 
     def _write_markers(self, partition: int, effect: "WriteMarkers") -> None:
-        topics = self._broker.metadata.topics
+        topics = self._host.metadata.current.topics
         # A partition that is gone for good took its transaction along.
         present: list[TopicPartition] = []
         gone: list[TopicPartition] = []
@@ -116,7 +118,7 @@ class TransactionCoordinator(Coordinator["TransactionShard"]):
             effect.commit,
             effect.transaction_version,
         )
-        self.markers.write(marker, present, told)
+        self._markers.write(marker, present, told)
 
     def _tell_if_led(
         self, partition: int, decide: Callable[["TransactionShard", Millis], Outcome]
@@ -124,12 +126,12 @@ class TransactionCoordinator(Coordinator["TransactionShard"]):
         try:
             self.tell(partition, decide)
         except Rejected as refusal:
-            # Not led here any more: whoever loads the shard next goes on.
+            # Another broker coordinates it now, and goes on after loading the shard.
             _log.info("%s-%d: %s", self.topic, partition, refusal)
 
     async def _draw_producer_id(self, partition: int) -> None:
         try:
-            producer_id = await self._broker.control.next_producer_id()
+            producer_id = await self._producer_ids.next()
         except Rejected as refusal:
             _log.warning("%s-%d: no producer id for now: %s", self.topic, partition, refusal)
             return  # the shard asks again
@@ -139,12 +141,6 @@ class TransactionCoordinator(Coordinator["TransactionShard"]):
             return Outcome()
 
         self._tell_if_led(partition, give)
-
-    def committed(self, replica: "Replica") -> None:
-        if replica.topic_partition.topic == TRANSACTIONS_TOPIC:
-            super().committed(replica)
-        if self.markers.unreplicated:
-            self.markers.committed(replica)
 
     # --- asking with a producer id at hand -----------------------------------------
 
@@ -158,7 +154,7 @@ class TransactionCoordinator(Coordinator["TransactionShard"]):
             return self._draw_and_ask(transactional_id, decide)
 
     async def _draw_and_ask(self, transactional_id: str, decide: "Decide[TransactionShard]") -> Any:
-        producer_id = await self._broker.control.next_producer_id()
+        producer_id = await self._producer_ids.next()
 
         def decide_with_id(shard: "TransactionShard", ticket: Ticket, now: Millis) -> Outcome:
             shard.producer_id_drawn(producer_id)
@@ -168,6 +164,12 @@ class TransactionCoordinator(Coordinator["TransactionShard"]):
         return await answer if isinstance(answer, asyncio.Future) else answer
 
     # --- partitions that are about to be written -----------------------------------
+
+    @property
+    def verifies_partitions(self) -> bool:
+        """Whether partitions of first-generation clients are verified."""
+        config = self._host.dynamic_config.config
+        return config.bool("transaction.partition.verification.enable")
 
     def verify_or_add(
         self,
@@ -196,10 +198,10 @@ class TransactionCoordinator(Coordinator["TransactionShard"]):
         partitions: Sequence[TopicPartition],
         adds: bool,
     ) -> Codes:
-        config = self._broker.config
+        config = self._host.dynamic_config.config
         backoff_s = config.int("add.partitions.to.txn.retry.backoff.ms") / 1000
         backoff_max_s = config.int("add.partitions.to.txn.retry.backoff.max.ms") / 1000
-        give_up_at = self._broker.loop.time() + backoff_max_s
+        give_up_at = self._host.loop.time() + backoff_max_s
         while True:
             if isinstance(answer, asyncio.Future):
                 try:
@@ -211,7 +213,7 @@ class TransactionCoordinator(Coordinator["TransactionShard"]):
             if (
                 not adds
                 or _CONCURRENT not in answer.values()
-                or self._broker.loop.time() >= give_up_at
+                or self._host.loop.time() >= give_up_at
             ):
                 return answer
             await asyncio.sleep(backoff_s)

@@ -13,7 +13,7 @@ from headrace.model.ids import BrokerId, TopicPartition
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.services import Services
 
 _PREFERRED, _UNCLEAN = 0, 1
 
@@ -21,7 +21,7 @@ _NO_AUTHORIZER = "No authorizer is configured on this broker."
 
 
 async def elect_leaders(
-    broker: "Broker", context: Context, request: m.ElectLeadersRequest
+    broker: "Services", context: Context, request: m.ElectLeadersRequest
 ) -> m.ElectLeadersResponse:
     response = m.ElectLeadersResponse
     if request.election_type not in (_PREFERRED, _UNCLEAN):
@@ -54,17 +54,17 @@ async def elect_leaders(
 
 
 async def _elect(
-    broker: "Broker", topic_partition: TopicPartition, election_type: int
+    broker: "Services", topic_partition: TopicPartition, election_type: int
 ) -> Rejected | None:
     try:
-        await broker.control.elect_leader(topic_partition, unclean=election_type == _UNCLEAN)
+        await broker.controller.elect_leader(topic_partition, unclean=election_type == _UNCLEAN)
     except Rejected as refusal:
         return refusal
     return None
 
 
 def alter_partition_reassignments(
-    broker: "Broker", context: Context, request: m.AlterPartitionReassignmentsRequest
+    broker: "Services", context: Context, request: m.AlterPartitionReassignmentsRequest
 ) -> m.AlterPartitionReassignmentsResponse:
     response = m.AlterPartitionReassignmentsResponse
     responses = []
@@ -75,7 +75,7 @@ def alter_partition_reassignments(
                 partition_index=wanted.partition_index, error_message=None
             )
             try:
-                broker.control.check_reassignment(
+                broker.controller.check_reassignment(
                     TopicPartition(topic.name, wanted.partition_index),
                     None if wanted.replicas is None else [BrokerId(b) for b in wanted.replicas],
                 )
@@ -91,20 +91,20 @@ def alter_partition_reassignments(
 
 
 def list_partition_reassignments(
-    broker: "Broker", context: Context, request: m.ListPartitionReassignmentsRequest
+    broker: "Services", context: Context, request: m.ListPartitionReassignmentsRequest
 ) -> m.ListPartitionReassignmentsResponse:
     # Replicas cannot move on a cluster of one, so none is ever under way.
     return m.ListPartitionReassignmentsResponse(error_message=None)
 
 
 def describe_acls(
-    broker: "Broker", context: Context, request: m.DescribeAclsRequest
+    broker: "Services", context: Context, request: m.DescribeAclsRequest
 ) -> m.DescribeAclsResponse:
     raise Rejected(ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER)
 
 
 def create_acls(
-    broker: "Broker", context: Context, request: m.CreateAclsRequest
+    broker: "Services", context: Context, request: m.CreateAclsRequest
 ) -> m.CreateAclsResponse:
     response = m.CreateAclsResponse
     return response(
@@ -118,7 +118,7 @@ def create_acls(
 
 
 def delete_acls(
-    broker: "Broker", context: Context, request: m.DeleteAclsRequest
+    broker: "Services", context: Context, request: m.DeleteAclsRequest
 ) -> m.DeleteAclsResponse:
     response = m.DeleteAclsResponse
     return response(
@@ -132,25 +132,25 @@ def delete_acls(
 
 
 def create_delegation_token(
-    broker: "Broker", context: Context, request: m.CreateDelegationTokenRequest
+    broker: "Services", context: Context, request: m.CreateDelegationTokenRequest
 ) -> m.CreateDelegationTokenResponse:
     raise Rejected(_tokens_refused())
 
 
 def renew_delegation_token(
-    broker: "Broker", context: Context, request: m.RenewDelegationTokenRequest
+    broker: "Services", context: Context, request: m.RenewDelegationTokenRequest
 ) -> m.RenewDelegationTokenResponse:
     raise Rejected(_tokens_refused())
 
 
 def expire_delegation_token(
-    broker: "Broker", context: Context, request: m.ExpireDelegationTokenRequest
+    broker: "Services", context: Context, request: m.ExpireDelegationTokenRequest
 ) -> m.ExpireDelegationTokenResponse:
     raise Rejected(_tokens_refused())
 
 
 def describe_delegation_token(
-    broker: "Broker", context: Context, request: m.DescribeDelegationTokenRequest
+    broker: "Services", context: Context, request: m.DescribeDelegationTokenRequest
 ) -> m.DescribeDelegationTokenResponse:
     raise Rejected(_tokens_refused())
 
@@ -165,13 +165,13 @@ def _tokens_refused() -> ErrorCode:
 
 
 def sasl_handshake(
-    broker: "Broker", context: Context, request: m.SaslHandshakeRequest
+    broker: "Services", context: Context, request: m.SaslHandshakeRequest
 ) -> m.SaslHandshakeResponse:
     raise Rejected(_sasl_refused())
 
 
 def sasl_authenticate(
-    broker: "Broker", context: Context, request: m.SaslAuthenticateRequest
+    broker: "Services", context: Context, request: m.SaslAuthenticateRequest
 ) -> m.SaslAuthenticateResponse:
     raise Rejected(_sasl_refused(), "This listener takes clients without SASL.")
 

@@ -18,7 +18,7 @@ from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.services import Services
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:-?\d+")
 
 
 def api_versions(
-    broker: "Broker", context: Context, request: m.ApiVersionsRequest | None
+    broker: "Services", context: Context, request: m.ApiVersionsRequest | None
 ) -> m.ApiVersionsResponse:
     """``request`` is None when it came in a version that nobody here can read."""
     response = m.ApiVersionsResponse
@@ -61,7 +61,7 @@ def api_versions(
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return response(error_code=ErrorCode.INVALID_REQUEST)
-    control = broker.control
+    cache = broker.metadata_cache
     return response(
         api_keys=[
             response.ApiVersion(api_key=key, min_version=lowest, max_version=highest)
@@ -72,19 +72,19 @@ def api_versions(
             for name, (lowest, highest) in features.SUPPORTED.items()
             if lowest > 0 or context.api_version >= _FIRST_VERSION_WITH_LEVEL_0
         ],
-        finalized_features_epoch=control.features_epoch,
+        finalized_features_epoch=cache.features_epoch,
         finalized_features=[
             response.FinalizedFeatureKey(
                 name=name, max_version_level=level, min_version_level=level
             )
-            for name, level in control.feature_levels.items()
+            for name, level in cache.feature_levels.items()
             if level > 0
         ],
     )
 
 
 def describe_cluster(
-    broker: "Broker", context: Context, request: m.DescribeClusterRequest
+    broker: "Services", context: Context, request: m.DescribeClusterRequest
 ) -> m.DescribeClusterResponse:
     response = m.DescribeClusterResponse
     if request.endpoint_type == _CONTROLLERS:
@@ -121,7 +121,7 @@ def describe_cluster(
 
 
 async def find_coordinator(
-    broker: "Broker", context: Context, request: m.FindCoordinatorRequest
+    broker: "Services", context: Context, request: m.FindCoordinatorRequest
 ) -> m.FindCoordinatorResponse:
     """Who leads the partition of the internal topic that a key belongs to.
 
@@ -134,7 +134,7 @@ async def find_coordinator(
         topic = None
     if topic is not None and topic not in broker.metadata.topics:
         try:
-            await broker.control.auto_create([topic])
+            await broker.controller.auto_create([topic])
         except Rejected as refusal:
             _log.error("%s cannot be made, so nothing is coordinated: %s", topic, refusal.message)
     found = [_coordinator(broker, context, topic, key) for key in keys]
@@ -151,7 +151,7 @@ async def find_coordinator(
 
 
 def _coordinator(
-    broker: "Broker", context: Context, topic: str | None, key: str
+    broker: "Services", context: Context, topic: str | None, key: str
 ) -> m.FindCoordinatorResponse.Coordinator:
     answer = m.FindCoordinatorResponse.Coordinator(key=key, node_id=-1, port=-1, error_message="")
     if topic is None:
@@ -176,7 +176,7 @@ def _coordinator(
 
 
 async def update_features(
-    broker: "Broker", context: Context, request: m.UpdateFeaturesRequest
+    broker: "Services", context: Context, request: m.UpdateFeaturesRequest
 ) -> m.UpdateFeaturesResponse:
     updates = [
         features.FeatureUpdate(
@@ -186,7 +186,7 @@ async def update_features(
         )
         for update in request.feature_updates
     ]
-    await broker.control.update_features(updates, validate_only=request.validate_only)
+    await broker.controller.update_features(updates, validate_only=request.validate_only)
     response = m.UpdateFeaturesResponse
     return response(
         error_message=None,

@@ -37,8 +37,8 @@ from headrace.model.settings.values import parse_value, split_list, value_to_tex
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
     from headrace.broker.controller.service import ControllerService
+    from headrace.broker.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class _Found(NamedTuple):
 
 
 async def describe_configs(
-    broker: "Broker", context: Context, request: m.DescribeConfigsRequest
+    broker: "Services", context: Context, request: m.DescribeConfigsRequest
 ) -> m.DescribeConfigsResponse:
     for resource in request.resources:
         if resource.resource_type not in _DESCRIBERS:
@@ -148,7 +148,7 @@ def _refusal(
 
 
 def _describe(
-    broker: "Broker",
+    broker: "Services",
     request: m.DescribeConfigsRequest,
     resource: m.DescribeConfigsRequest.DescribeConfigsResource,
 ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
@@ -203,13 +203,13 @@ def _entry(
     return entry
 
 
-def _broker_sources(broker: "Broker", names: Iterable[str]) -> tuple[_Source, ...]:
+def _broker_sources(broker: "Services", names: Iterable[str]) -> tuple[_Source, ...]:
     """All places that give one of these equivalent broker settings a value, winner first."""
     config = broker.config
     names = list(names)
     layers: tuple[tuple[int, Callable[[str], str | None]], ...] = (
-        (FROM_BROKER, broker.control.broker_overrides(broker.node_id).get),
-        (FROM_ALL_BROKERS, broker.control.broker_overrides(None).get),
+        (FROM_BROKER, broker.controller.broker_overrides(broker.broker_id).get),
+        (FROM_ALL_BROKERS, broker.controller.broker_overrides(None).get),
         (FROM_FILE, _file_text(config)),
         (FROM_DEFAULT, _default_text(config)),
     )
@@ -263,15 +263,15 @@ class _Inherited(NamedTuple):
 _inherited_by_control: "WeakKeyDictionary[ControllerService, _Inherited]" = WeakKeyDictionary()
 
 
-def _inherited(broker: "Broker") -> _Inherited:
-    known = _inherited_by_control.get(broker.control)
+def _inherited(broker: "Services") -> _Inherited:
+    known = _inherited_by_control.get(broker.controller)
     if known is None or known.config is not broker.config:
         known = _Inherited(broker.config, _of_broker(broker), _of_topics(broker))
-        _inherited_by_control[broker.control] = known
+        _inherited_by_control[broker.controller] = known
     return known
 
 
-def _of_topics(broker: "Broker") -> list[_Found]:
+def _of_topics(broker: "Services") -> list[_Found]:
     found = []
     for name, row in kafka.TOPIC.items():
         twins = [twin for twin, _ in kafka.TOPIC_TWINS.get(name, ())]
@@ -281,9 +281,9 @@ def _of_topics(broker: "Broker") -> list[_Found]:
     return found
 
 
-def _of_broker(broker: "Broker") -> list[_Found]:
-    dynamic = broker.control.broker_overrides(None) | broker.control.broker_overrides(
-        broker.node_id
+def _of_broker(broker: "Services") -> list[_Found]:
+    dynamic = broker.controller.broker_overrides(None) | broker.controller.broker_overrides(
+        broker.broker_id
     )
     rest = [setting for setting in dynamic if setting not in kafka.BROKER and setting not in OURS]
     found = []
@@ -313,11 +313,11 @@ def _twins_of(setting: str) -> list[str]:
     return [setting]
 
 
-def _describe_topic(broker: "Broker", topic: str) -> list[_Found]:
+def _describe_topic(broker: "Services", topic: str) -> list[_Found]:
     check_name(topic)
     if topic not in broker.metadata.topics:
         raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    overrides = broker.control.overrides(TOPIC, topic)
+    overrides = broker.controller.overrides(TOPIC, topic)
     found = []
     for inherited in _inherited(broker).topics:
         own = overrides.get(inherited.name)
@@ -329,28 +329,28 @@ def _describe_topic(broker: "Broker", topic: str) -> list[_Found]:
     return found
 
 
-def _describe_broker(broker: "Broker", name: str) -> list[_Found]:
+def _describe_broker(broker: "Services", name: str) -> list[_Found]:
     if name:
         _check_broker_id(broker, name)
         return _inherited(broker).broker
     return [
         _of_one_broker(setting, text, (_Source(setting, text, FROM_ALL_BROKERS),))
-        for setting, text in broker.control.broker_overrides(None).items()
+        for setting, text in broker.controller.broker_overrides(None).items()
     ]
 
 
-def _check_broker_id(broker: "Broker", name: str) -> None:
+def _check_broker_id(broker: "Services", name: str) -> None:
     digits = name.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(name) < 20):
         raise Rejected(ErrorCode.INVALID_REQUEST, f"'{name[:100]}' is no broker id")
-    if int(name) != broker.node_id:
+    if int(name) != broker.broker_id:
         raise Rejected(
             ErrorCode.INVALID_REQUEST,
-            f"This is broker {broker.node_id}; ask broker {name} for its settings",
+            f"This is broker {broker.broker_id}; ask broker {name} for its settings",
         )
 
 
-def _describe_loggers(broker: "Broker", name: str) -> list[_Found]:
+def _describe_loggers(broker: "Services", name: str) -> list[_Found]:
     _check_broker_id(broker, name)
     return [
         _Found(logger, _LEVEL, level, (_Source(logger, level, FROM_LOGGER),))
@@ -374,10 +374,10 @@ def _level_name(level: int) -> str:
     return next((name for name, number in _LEVELS.items() if level <= number), "FATAL")
 
 
-def _describe_group(broker: "Broker", group: str) -> list[_Found]:
+def _describe_group(broker: "Services", group: str) -> list[_Found]:
     if not group:
         raise Rejected(ErrorCode.INVALID_REQUEST, "A group needs a name")
-    overrides = broker.control.overrides(GROUP, group)
+    overrides = broker.controller.overrides(GROUP, group)
     found = []
     for name, row in kafka.GROUP.items():
         twin = kafka.GROUP_TWINS.get(name)
@@ -391,10 +391,10 @@ def _describe_group(broker: "Broker", group: str) -> list[_Found]:
     return found
 
 
-def _describe_client_metrics(broker: "Broker", name: str) -> list[_Found]:
+def _describe_client_metrics(broker: "Services", name: str) -> list[_Found]:
     if not name:
         raise Rejected(ErrorCode.INVALID_REQUEST, "A subscription to metrics needs a name")
-    overrides = broker.control.overrides(CLIENT_METRICS, name)
+    overrides = broker.controller.overrides(CLIENT_METRICS, name)
     found = []
     for setting, row in kafka.CLIENT_METRICS.items():
         own = overrides.get(setting)
@@ -403,7 +403,7 @@ def _describe_client_metrics(broker: "Broker", name: str) -> list[_Found]:
     return found
 
 
-_DESCRIBERS: dict[int, Callable[["Broker", str], list[_Found]]] = {
+_DESCRIBERS: dict[int, Callable[["Services", str], list[_Found]]] = {
     TOPIC: _describe_topic,
     BROKER: _describe_broker,
     BROKER_LOGGER: _describe_loggers,
@@ -418,8 +418,8 @@ _DESCRIBERS: dict[int, Callable[["Broker", str], list[_Found]]] = {
 _changing: "WeakKeyDictionary[ControllerService, asyncio.Lock]" = WeakKeyDictionary()
 
 
-def _turn(broker: "Broker") -> asyncio.Lock:
-    return _changing.setdefault(broker.control, asyncio.Lock())
+def _turn(broker: "Services") -> asyncio.Lock:
+    return _changing.setdefault(broker.controller, asyncio.Lock())
 
 
 class _Change(NamedTuple):
@@ -438,7 +438,7 @@ class _Asked(NamedTuple):
 
 
 async def alter_configs(
-    broker: "Broker", context: Context, request: m.AlterConfigsRequest
+    broker: "Services", context: Context, request: m.AlterConfigsRequest
 ) -> m.AlterConfigsResponse:
     """Replace all settings of each resource: what is not named falls back."""
     wanted = [
@@ -456,7 +456,7 @@ async def alter_configs(
 
 
 async def incremental_alter_configs(
-    broker: "Broker", context: Context, request: m.IncrementalAlterConfigsRequest
+    broker: "Services", context: Context, request: m.IncrementalAlterConfigsRequest
 ) -> m.IncrementalAlterConfigsResponse:
     """Change single settings of each resource; the others stay."""
     wanted = [
@@ -477,7 +477,7 @@ async def incremental_alter_configs(
 
 
 async def _altered(
-    broker: "Broker",
+    broker: "Services",
     context: Context,
     wanted: list[_Asked],
     answer: Callable[..., _Answer],
@@ -505,7 +505,7 @@ async def _altered(
     return answers
 
 
-async def _alter(broker: "Broker", context: Context, asked: _Asked, validate_only: bool) -> None:
+async def _alter(broker: "Services", context: Context, asked: _Asked, validate_only: bool) -> None:
     if asked.resource_type == BROKER_LOGGER:
         if not asked.keeps_others:
             raise Rejected(
@@ -547,7 +547,7 @@ def _value_of(name: str, text: str | None) -> str:
     return text
 
 
-def _check_resource(broker: "Broker", resource_type: int, name: str) -> None:
+def _check_resource(broker: "Services", resource_type: int, name: str) -> None:
     """Refuse a resource that cannot have settings."""
     if resource_type == TOPIC:
         if not name:
@@ -567,11 +567,11 @@ def _check_resource(broker: "Broker", resource_type: int, name: str) -> None:
         )
 
 
-def _changed(broker: "Broker", asked: _Asked) -> dict[str, str]:
+def _changed(broker: "Services", asked: _Asked) -> dict[str, str]:
     """The settings of a resource with the changes made."""
     if not asked.keeps_others:
         return {change.name: _value_of(change.name, change.text) for change in asked.changes}
-    overrides: dict[str, str] = broker.control.overrides(asked.resource_type, asked.name)
+    overrides: dict[str, str] = broker.controller.overrides(asked.resource_type, asked.name)
     for change in asked.changes:
         if change.operation not in _OPERATIONS:
             raise Rejected(
@@ -629,7 +629,7 @@ def _list_with(present: str, operation: int, text: str) -> str:
 
 
 async def _replace(
-    broker: "Broker",
+    broker: "Services",
     context: Context,
     asked: _Asked,
     overrides: dict[str, str],
@@ -639,15 +639,15 @@ async def _replace(
     _check_overrides(broker, resource_type, name, overrides)
     if resource_type == TOPIC and name not in broker.metadata.topics:  # no earlier, as in Kafka
         raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}")
-    before = broker.control.overrides(resource_type, name)
+    before = broker.controller.overrides(resource_type, name)
     if not validate_only and overrides != before:
         built_on = before if asked.keeps_others else None
-        await broker.control.alter_configs(resource_type, name, overrides, built_on=built_on)
+        await broker.controller.alter_configs(resource_type, name, overrides, built_on=built_on)
         _tell(context, resource_type, name, overrides)
 
 
 def _check_overrides(
-    broker: "Broker", resource_type: int, name: str, overrides: Mapping[str, str]
+    broker: "Services", resource_type: int, name: str, overrides: Mapping[str, str]
 ) -> None:
     # A wrong value has another code on a broker; there it may be the state that forbids it.
     code = ErrorCode.INVALID_CONFIG
@@ -708,7 +708,9 @@ def _tell(context: Context, resource_type: int, name: str, overrides: Mapping[st
         log.warning("%s: %s", what, line)
 
 
-def _alter_loggers(broker: "Broker", context: Context, asked: _Asked, validate_only: bool) -> None:
+def _alter_loggers(
+    broker: "Services", context: Context, asked: _Asked, validate_only: bool
+) -> None:
     _check_broker_id(broker, asked.name)
     known = _logger_names()
     for change in asked.changes:
@@ -746,7 +748,7 @@ def _alter_loggers(broker: "Broker", context: Context, asked: _Asked, validate_o
 
 
 def list_config_resources(
-    broker: "Broker", context: Context, request: m.ListConfigResourcesRequest
+    broker: "Services", context: Context, request: m.ListConfigResourcesRequest
 ) -> m.ListConfigResourcesResponse:
     """Everything that has or could have settings, by kind; version 0 knew client metrics alone."""
     kinds = set(request.resource_types)
@@ -760,8 +762,8 @@ def list_config_resources(
         BROKER_LOGGER: brokers,
         BROKER: brokers,
         TOPIC: list(broker.metadata.topics),
-        GROUP: broker.control.configured_names(GROUP),
-        CLIENT_METRICS: broker.control.configured_names(CLIENT_METRICS),
+        GROUP: broker.controller.configured_names(GROUP),
+        CLIENT_METRICS: broker.controller.configured_names(CLIENT_METRICS),
     }
     return m.ListConfigResourcesResponse(
         config_resources=[

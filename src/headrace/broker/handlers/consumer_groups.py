@@ -24,20 +24,20 @@ from headrace.wire import messages as m
 from headrace.wire.schema import Message
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.services import Services
 
 _FIRST_GROUP_VERSION_WITH_PROTOCOL = 1
 
 
-def is_served(broker: "Broker") -> bool:
-    level = broker.control.feature_levels.get(GROUP_VERSION, 0)
+def is_served(broker: "Services") -> bool:
+    level = broker.metadata_cache.feature_levels.get(GROUP_VERSION, 0)
     return level >= _FIRST_GROUP_VERSION_WITH_PROTOCOL and "consumer" in broker.config.list(
         "group.coordinator.rebalance.protocols"
     )
 
 
 def consumer_group_heartbeat(
-    broker: "Broker", context: Context, request: m.ConsumerGroupHeartbeatRequest
+    broker: "Services", context: Context, request: m.ConsumerGroupHeartbeatRequest
 ) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         return m.ConsumerGroupHeartbeatResponse(
@@ -58,7 +58,7 @@ def consumer_group_heartbeat(
 
 
 def consumer_group_describe(
-    broker: "Broker", context: Context, request: m.ConsumerGroupDescribeRequest
+    broker: "Services", context: Context, request: m.ConsumerGroupDescribeRequest
 ) -> Answer:
     described = m.ConsumerGroupDescribeResponse.DescribedGroup
 

@@ -11,8 +11,9 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
-from headrace.broker.replication.replica_manager import READ_COMMITTED, Replica
-from headrace.core.fetch_session import Fetch, Want
+from headrace.broker.replication.replica import READ_COMMITTED, Replica
+from headrace.broker.replication.waiting import Event, Waiting
+from headrace.core.fetch_session import Fetch, FetchSessions, Want
 from headrace.core.leader_epochs import UNDEFINED
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, ProducerId, TopicId
@@ -27,7 +28,9 @@ from headrace.wire.fetch import (
 )
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.bugs import Bugs
+    from headrace.broker.replication.replica_manager import ReplicaManager
+    from headrace.broker.tasks import BackgroundTasks
 
 _log = logging.getLogger(__name__)
 
@@ -71,23 +74,53 @@ class RememberedFetch:
 
 
 class ParkedFetch:
-    """A fetch that waits for ``min_bytes`` or its time."""
+    """A fetch, and later a waiter for ``min_bytes`` or its deadline."""
 
-    __slots__ = ("link", "context", "request", "fetch", "slot")
+    __slots__ = ("fetching", "link", "context", "request", "fetch", "slot")
 
-    def __init__(self, link: Link, context: Context, request: Any, fetch: Fetch) -> None:
+    def __init__(
+        self, fetching: "Fetching", link: Link, context: Context, request: Any, fetch: Fetch
+    ) -> None:
+        self.fetching = fetching
         self.link = link
         self.context = context
         self.request = request
         self.fetch = fetch
         self.slot: Slot | None = None
 
+    def happened(self, event: Event, replica: Replica) -> bool:
+        if not self.fetching.try_again(self, last_chance=False):
+            return False
+        self._is_parked_no_more()
+        return True
+
+    def deadline_passed(self) -> None:
+        self._is_parked_no_more()
+        self.fetching.try_again(self, last_chance=True)
+
+    def _is_parked_no_more(self) -> None:
+        if self.link.state is not None:
+            self.link.state.parked = None
+
 
 class Fetching:
     """The fetch side of one broker."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        replicas: "ReplicaManager",
+        sessions: FetchSessions,
+        waiting: Waiting,
+        tasks: "BackgroundTasks",
+        bugs: "Bugs",
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._replicas = replicas
+        self._sessions = sessions
+        self._waiting = waiting
+        self._tasks = tasks
+        self._bugs = bugs
+        self._loop = loop
 
     def fetch(self, link: Link, context: Context, request: Any) -> None:
         by_topic_id = context.api_version >= TOPIC_ID_SINCE
@@ -109,13 +142,13 @@ class Fetching:
             for partition in topic.partitions
         ]
         try:
-            fetch = self._broker.fetch_sessions.resolve(
+            fetch = self._sessions.resolve(
                 request.session_id,
                 request.session_epoch,
                 wants,
                 forgotten,
                 by_topic_id,
-                self._broker.clock.monotonic_ms(),
+                self._loop.time() * 1000,
             )
         except Rejected as refusal:
             link.answer(
@@ -124,15 +157,16 @@ class Fetching:
                 )
             )
             return
-        waiting = ParkedFetch(link, context, request, fetch)
+        waiting = ParkedFetch(self, link, context, request, fetch)
         entries = self._read(waiting, last_chance=request.max_wait_ms <= 0 or not fetch.wants)
         if entries is not None:
             self._answer(waiting, entries)
             return
         waiting.slot = link.hold()
-        self._broker.park_fetch(waiting, request.max_wait_ms)
+        link.state.parked = waiting
+        self._waiting.park_for(waiting, self._waited_for(waiting), request.max_wait_ms)
 
-    def partitions_waited_for(self, waiting: ParkedFetch) -> list[Replica]:
+    def _waited_for(self, waiting: ParkedFetch) -> list[Replica]:
         found = [self._replica(want) for want in waiting.fetch.wants]
         return [replica for replica in found if replica is not None]
 
@@ -149,8 +183,8 @@ class Fetching:
     def _replica(self, want: Want) -> Replica | None:
         topic = want.topic
         if isinstance(topic, str):
-            return self._broker.replicas.get(topic, want.partition)
-        return self._broker.replicas.get_by_id(TopicId(topic), want.partition)
+            return self._replicas.get(topic, want.partition)
+        return self._replicas.get_by_id(TopicId(topic), want.partition)
 
     def _read(self, waiting: ParkedFetch, *, last_chance: bool) -> list[FetchedPartition] | None:
         """One entry per wanted partition; None if it is better to wait for more."""
@@ -182,7 +216,7 @@ class Fetching:
     ) -> FetchedPartition:
         replica = self._replica(want)
         if replica is None:
-            raise self._broker.unhosted(want.topic, want.partition)
+            raise self._replicas.unhosted(want.topic, want.partition)
         high_watermark = replica.lead_in(want.current_leader_epoch).high_watermark
         log = replica.log
         if want.last_fetched_epoch >= 0:
@@ -248,7 +282,7 @@ class Fetching:
         if cold:
             if waiting.slot is None:
                 waiting.slot = waiting.link.hold()
-            self._broker.spawn(self._warm_and_answer(waiting, entries, cold))
+            self._tasks.spawn(self._warm_and_answer(waiting, entries, cold))
         else:
             self._send(waiting, entries)
 
@@ -269,9 +303,7 @@ class Fetching:
             except OSError as problem:
                 entries[place] = self._unreadable(waiting.fetch.wants[place], problem)
             except Exception as error:  # noqa: BLE001 - a bug costs its own connection
-                frame = self._broker.dispatch.bug_frame(
-                    waiting.link, waiting.context, waiting.request, error
-                )
+                frame = self._bugs.frame(waiting.link, waiting.context, waiting.request, error)
                 assert waiting.slot is not None
                 waiting.slot.answer([frame])
                 return
@@ -281,7 +313,7 @@ class Fetching:
         """The answer where the disk does not yield what the log holds."""
         replica = self._replica(want)
         if replica is None:
-            refusal = self._broker.unhosted(want.topic, want.partition)
+            refusal = self._replicas.unhosted(want.topic, want.partition)
         else:
             refusal = replica.unreadable(problem)
         return FetchedPartition(want.partition, refusal.code)

@@ -21,7 +21,7 @@ from headrace.wire import messages as m
 from headrace.wire.schema import Message
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.services import Services
 
 # An answer, or the coroutine that will have it: dispatch takes either.
 Answer = Message | Coroutine[Any, Any, Message]
@@ -39,7 +39,7 @@ _FIRST_FETCH_WITH_ERROR = 2
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 
 
-def join_group(broker: "Broker", context: Context, request: m.JoinGroupRequest) -> Answer:
+def join_group(broker: "Services", context: Context, request: m.JoinGroupRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         return shaped(
             m.JoinGroupResponse(error_code=code_told(refusal.code), member_id=request.member_id)
@@ -64,7 +64,7 @@ def join_group(broker: "Broker", context: Context, request: m.JoinGroupRequest) 
     )
 
 
-def sync_group(broker: "Broker", context: Context, request: m.SyncGroupRequest) -> Answer:
+def sync_group(broker: "Services", context: Context, request: m.SyncGroupRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         code = code_told(refusal.code)
         if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -87,7 +87,7 @@ def sync_group(broker: "Broker", context: Context, request: m.SyncGroupRequest) 
     )
 
 
-def heartbeat(broker: "Broker", context: Context, request: m.HeartbeatRequest) -> Answer:
+def heartbeat(broker: "Services", context: Context, request: m.HeartbeatRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         code = code_told(refusal.code)
         if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -106,7 +106,7 @@ def heartbeat(broker: "Broker", context: Context, request: m.HeartbeatRequest) -
     )
 
 
-def leave_group(broker: "Broker", context: Context, request: m.LeaveGroupRequest) -> Answer:
+def leave_group(broker: "Services", context: Context, request: m.LeaveGroupRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         return m.LeaveGroupResponse(error_code=code_told(refusal.code))
 
@@ -133,7 +133,7 @@ def leave_group(broker: "Broker", context: Context, request: m.LeaveGroupRequest
 # Offsets. The empty group id is fine here: consumers without a group used it (Kafka 0.8).
 
 
-def offset_commit(broker: "Broker", context: Context, request: m.OffsetCommitRequest) -> Answer:
+def offset_commit(broker: "Services", context: Context, request: m.OffsetCommitRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         code = code_told(refusal.code)
         if refusal.code in _TOO_LARGE:
@@ -153,7 +153,7 @@ def offset_commit(broker: "Broker", context: Context, request: m.OffsetCommitReq
     )
 
 
-def offset_fetch(broker: "Broker", context: Context, request: m.OffsetFetchRequest) -> Answer:
+def offset_fetch(broker: "Services", context: Context, request: m.OffsetFetchRequest) -> Answer:
     wanted = request.groups
     many = context.api_version >= _FIRST_FETCH_WITH_GROUPS
     if not many:
@@ -237,7 +237,7 @@ def _ungrouped(
     return response
 
 
-def offset_delete(broker: "Broker", context: Context, request: m.OffsetDeleteRequest) -> Answer:
+def offset_delete(broker: "Services", context: Context, request: m.OffsetDeleteRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         return m.OffsetDeleteResponse(error_code=code_told(refusal.code))
 
@@ -254,7 +254,9 @@ def offset_delete(broker: "Broker", context: Context, request: m.OffsetDeleteReq
 # Many groups at once.
 
 
-def describe_groups(broker: "Broker", context: Context, request: m.DescribeGroupsRequest) -> Answer:
+def describe_groups(
+    broker: "Services", context: Context, request: m.DescribeGroupsRequest
+) -> Answer:
     asker = asker_of(context)
 
     def ask(group_id: str) -> Answer:
@@ -277,7 +279,7 @@ def describe_groups(broker: "Broker", context: Context, request: m.DescribeGroup
     return gather((ask(group_id) for group_id in request.groups), finish)
 
 
-def list_groups(broker: "Broker", context: Context, request: m.ListGroupsRequest) -> Answer:
+def list_groups(broker: "Services", context: Context, request: m.ListGroupsRequest) -> Answer:
     if broker.groups.is_loading():
         raise Rejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = frozenset(state.lower() for state in request.states_filter)
@@ -298,7 +300,7 @@ def list_groups(broker: "Broker", context: Context, request: m.ListGroupsRequest
     )
 
 
-def delete_groups(broker: "Broker", context: Context, request: m.DeleteGroupsRequest) -> Answer:
+def delete_groups(broker: "Services", context: Context, request: m.DeleteGroupsRequest) -> Answer:
     def ask(group_id: str) -> Answer:
         return ask_shard(
             broker,
@@ -340,7 +342,7 @@ def code_told(code: ErrorCode) -> ErrorCode:
 
 
 def ask_shard(
-    broker: "Broker",
+    broker: "Services",
     group_id: str,
     decide: Decide,
     refuse: Callable[[Rejected], Message],

@@ -12,12 +12,12 @@ from headrace.storage.log_move import check_name
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.services import Services
     from headrace.storage.log_manager import LogDirectory
 
 
 def describe_log_dirs(
-    broker: "Broker", context: Context, request: m.DescribeLogDirsRequest
+    broker: "Services", context: Context, request: m.DescribeLogDirsRequest
 ) -> m.DescribeLogDirsResponse:
     wanted = _wanted(request)
     return m.DescribeLogDirsResponse(
@@ -37,7 +37,7 @@ def _wanted(request: m.DescribeLogDirsRequest) -> set[TopicPartition] | None:
 
 
 def _describe(
-    broker: "Broker", directory: "LogDirectory", wanted: set[TopicPartition] | None
+    broker: "Services", directory: "LogDirectory", wanted: set[TopicPartition] | None
 ) -> m.DescribeLogDirsResponse.DescribeLogDirsResult:
     response = m.DescribeLogDirsResponse
     result = response.DescribeLogDirsResult(log_dir=str(directory.path))
@@ -77,7 +77,7 @@ def _describe(
 
 
 async def alter_replica_log_dirs(
-    broker: "Broker", context: Context, request: m.AlterReplicaLogDirsRequest
+    broker: "Services", context: Context, request: m.AlterReplicaLogDirsRequest
 ) -> m.AlterReplicaLogDirsResponse:
     """Begin moves; DescribeLogDirs shows how far they are."""
     response = m.AlterReplicaLogDirsResponse
@@ -104,7 +104,7 @@ async def alter_replica_log_dirs(
     )
 
 
-def _move(broker: "Broker", topic_partition: TopicPartition, target: Path) -> None:
+def _move(broker: "Services", topic_partition: TopicPartition, target: Path) -> None:
     check_name(topic_partition)  # as Kafka: first, whatever else is wrong
     for directory in broker.logs.directories:
         if directory.path == target:
@@ -113,7 +113,7 @@ def _move(broker: "Broker", topic_partition: TopicPartition, target: Path) -> No
         raise Rejected(ErrorCode.LOG_DIR_NOT_FOUND, f"{target} is none of log.dirs")
     if directory.offline is not None:
         raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{target} is offline: {directory.offline}")
-    replica = broker.replica(*topic_partition)
+    replica = broker.replicas.require(*topic_partition)
     if replica.log.offline is not None:
         raise Rejected(
             ErrorCode.KAFKA_STORAGE_ERROR,

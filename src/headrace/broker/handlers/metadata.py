@@ -15,7 +15,7 @@ from headrace.model.ids import NO_TOPIC_ID, TopicId
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.services import Services
 
 # Bit sets of what a client may do, by the numbers of Kafka's operations. Without an
 # authorizer everybody may do everything that makes sense for the kind of thing:
@@ -37,7 +37,7 @@ Topic = m.MetadataResponse.MetadataResponseTopic
 
 
 def metadata(
-    broker: "Broker", context: Context, request: m.MetadataRequest
+    broker: "Services", context: Context, request: m.MetadataRequest
 ) -> m.MetadataResponse | Awaitable[m.MetadataResponse]:
     _require_names(context, request)
     if broker.config.bool("auto.create.topics.enable") and (
@@ -70,9 +70,9 @@ def _missing(metadata: ClusterMetadata, context: Context, request: m.MetadataReq
 
 
 async def _create_and_answer(
-    broker: "Broker", context: Context, request: m.MetadataRequest, missing: list[str]
+    broker: "Services", context: Context, request: m.MetadataRequest, missing: list[str]
 ) -> m.MetadataResponse:
-    refusals = await broker.control.auto_create(missing)
+    refusals = await broker.controller.auto_create(missing)
     return build_metadata(broker.metadata, context, request, refusals)
 
 
@@ -192,7 +192,7 @@ Described = m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTop
 
 
 def describe_topic_partitions(
-    broker: "Broker", context: Context, request: m.DescribeTopicPartitionsRequest
+    broker: "Services", context: Context, request: m.DescribeTopicPartitionsRequest
 ) -> m.DescribeTopicPartitionsResponse:
     """Topics in the order of their names, cut after so many partitions; the cursor goes on."""
     names = sorted({wanted.name for wanted in request.topics})

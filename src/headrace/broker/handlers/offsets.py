@@ -3,14 +3,14 @@
 from typing import TYPE_CHECKING
 
 from headrace.broker.context import Context
-from headrace.broker.replication.replica_manager import Replica
+from headrace.broker.replication.replica import Replica
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Millis
 from headrace.wire import messages as m
 from headrace.wire.api import NO_LIMIT
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.services import Services
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(
     -1, -7, -1
@@ -29,7 +29,7 @@ _NOWHERE = (-1, -1, -1)  # offset, timestamp, leader epoch
 
 
 async def list_offsets(
-    broker: "Broker", context: Context, request: m.ListOffsetsRequest
+    broker: "Services", context: Context, request: m.ListOffsetsRequest
 ) -> m.ListOffsetsResponse:
     response = m.ListOffsetsResponse
     asked_twice = _asked_twice(request)
@@ -54,7 +54,7 @@ async def list_offsets(
                         f"timestamp {asked.timestamp} cannot be asked for in ListOffsets version "
                         f"{context.api_version}",
                     )
-                replica = broker.replica(topic.name, asked.partition_index)
+                replica = broker.replicas.require(topic.name, asked.partition_index)
                 replica.lead_in(asked.current_leader_epoch)
                 offset, timestamp, leader_epoch = await _find(
                     replica, asked.timestamp, request.isolation_level
@@ -120,7 +120,7 @@ def _old_style(
 
 
 def offset_for_leader_epoch(
-    broker: "Broker", context: Context, request: m.OffsetForLeaderEpochRequest
+    broker: "Services", context: Context, request: m.OffsetForLeaderEpochRequest
 ) -> m.OffsetForLeaderEpochResponse:
     response = m.OffsetForLeaderEpochResponse
     topics = []
@@ -132,7 +132,7 @@ def offset_for_leader_epoch(
             )
             partitions.append(answer)
             try:
-                replica = broker.replica(topic.topic, asked.partition)
+                replica = broker.replicas.require(topic.topic, asked.partition)
                 replica.lead_in(asked.current_leader_epoch)
                 log = replica.log
                 end = log.leader_epochs.end_of(LeaderEpoch(asked.leader_epoch), log.log_end)

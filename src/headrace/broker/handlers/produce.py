@@ -1,8 +1,8 @@
-"""Produce: batches into logs, and an answer once they are written and replicated.
+"""Produce: append batches to logs, and answer once they are written and replicated.
 
-Requests of one connection's turn are staged first and answered together after one write per
+The requests of one connection's turn are staged first and answered together after one write per
 partition (``finish_turn``). A batch that must be opened (recompression, key checks) leaves the
-loop, and its connection waits; so does one whose transaction's coordinator has to be waited for.
+loop while its connection waits. So does a batch whose transaction must be verified first.
 """
 
 import asyncio
@@ -15,11 +15,13 @@ from headrace.broker.handlers.transaction_verification import (
     TransactionVerification,
     may_be_appended,
 )
-from headrace.broker.replication.replica_manager import Replica
+from headrace.broker.replication.append import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appender
+from headrace.broker.replication.replica import Replica
+from headrace.broker.replication.waiting import Event, Waiting
 from headrace.core.partition import Leadership
 from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import Offset, TopicId, TopicPartition
+from headrace.model.ids import Offset, TopicId
 from headrace.net.link import Link, Slot
 from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, BadBatch, check_produced
 from headrace.wire import messages as m
@@ -27,17 +29,18 @@ from headrace.wire.framing import encode_response
 from headrace.wire.produce import ProduceShape, outcome_position
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.bugs import Bugs
     from headrace.broker.coordinators.markers import Codes
+    from headrace.broker.coordinators.transaction import TransactionCoordinator
+    from headrace.broker.replication.replica_manager import ReplicaManager
+    from headrace.broker.tasks import BackgroundTasks
     from headrace.records.record import RecordFault
     from headrace.storage.checking import Checking
 
 _log = logging.getLogger(__name__)
 
-ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
 TOPIC_ID_SINCE = 13
-# Who calls himself so knows what he does: in Kafka too he may write to internal topics, whose
-# coordinators read back whatever lies there.
+# Clients with this ID may write to internal topics, as in Kafka.
 ADMIN_CLIENT_ID = "__admin_client"
 
 
@@ -86,20 +89,28 @@ class _Outcome:
             leadership is not None and leadership.high_watermark >= self.offset_end
         )
 
-    def refuse_if_leadership_ended(self) -> None:
-        """What is not committed by then may be lost, or its topic is deleted."""
+    def refuse_if_lost(self, event: Event) -> None:
+        """Records that are not committed when leadership or the disk is lost may be lost too."""
         replica = self.replica
-        if replica is not None and replica.leadership is not self.leadership and not self.committed:
-            self.refuse(
-                Rejected(
-                    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                    f"this broker no longer leads {replica.topic_partition}",
-                )
+        if replica is None or self.committed:
+            return
+        if event is Event.DISK_OFFLINE:
+            refusal = Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of {replica.topic_partition} failed"
             )
+        else:
+            refusal = Rejected(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"this broker no longer leads {replica.topic_partition}",
+            )
+        self.refuse(refusal)
+
+
+_LOSSES = frozenset({Event.LEADERSHIP_LOST, Event.TOPIC_DELETED, Event.DISK_OFFLINE})
 
 
 class Produced:
-    """One request whose batches are staged, and later one that waits for its replicas."""
+    """One request whose batches are staged; later a waiter for its in-sync replicas."""
 
     __slots__ = ("link", "slot", "acks", "outcomes", "timeout_ms")
 
@@ -124,6 +135,42 @@ class Produced:
 
     def encode(self) -> list[Any]:
         raise NotImplementedError
+
+    # --- waiting for the in-sync replicas
+
+    def waits_for(self) -> list[Replica]:
+        return [
+            outcome.replica
+            for outcome in self.outcomes
+            if outcome.replica is not None and not outcome.committed
+        ]
+
+    def happened(self, event: Event, replica: Replica) -> bool:
+        if event in _LOSSES:
+            for outcome in self.outcomes:
+                if outcome.replica is replica:
+                    outcome.refuse_if_lost(event)
+        return self.answer_if_committed()
+
+    def answer_if_committed(self) -> bool:
+        """Answer if every in-sync replica has the batches, or never will."""
+        if not self.committed:
+            return False
+        assert self.slot is not None
+        self.slot.answer(self.encode())
+        return True
+
+    def deadline_passed(self) -> None:
+        for outcome in self.outcomes:
+            if not outcome.committed:
+                outcome.refuse(
+                    Rejected(
+                        ErrorCode.REQUEST_TIMED_OUT,
+                        "the in-sync replicas did not have the batch in time; it may still be kept",
+                    )
+                )
+        assert self.slot is not None
+        self.slot.answer(self.encode())
 
 
 class _ShapedProduced(Produced):
@@ -198,8 +245,21 @@ class _FullProduced(Produced):
 class Producing:
     """The produce side of one broker."""
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        replicas: "ReplicaManager",
+        appender: Appender,
+        waiting: Waiting,
+        transactions: "TransactionCoordinator",
+        tasks: "BackgroundTasks",
+        bugs: "Bugs",
+    ) -> None:
+        self._replicas = replicas
+        self._appender = appender
+        self._waiting = waiting
+        self._transactions = transactions
+        self._tasks = tasks
+        self._bugs = bugs
         self._turn: list[Produced] = []
         self._checking: Checking | None = None
 
@@ -248,7 +308,7 @@ class Producing:
         looked_at = [(replica, records) for _, replica, records in staged]
         looked_at += [(replica, memoryview(records)) for _, replica, records in opening]
         verification = TransactionVerification(
-            self._broker, context, request.transactional_id, looked_at
+            self._transactions, context, request.transactional_id, looked_at
         )
         codes: Codes | Awaitable[Codes] = {} if opening else verification.ask()
         if opening or isinstance(codes, Awaitable):
@@ -258,7 +318,7 @@ class Producing:
             copies = [
                 (outcome, replica, bytearray(records)) for outcome, replica, records in staged
             ]
-            self._broker.spawn(
+            self._tasks.spawn(
                 self._append_later(produced, opening, copies, context, verification, codes)
             )
             return
@@ -275,13 +335,13 @@ class Producing:
             self._remember(link, context, request, frame, staged[0][1])
 
     def _find(self, context: Context, request: Any, topic: Any, data: Any) -> Replica:
-        replicas = self._broker.replicas
+        replicas = self._replicas
         if context.api_version >= TOPIC_ID_SINCE:
             replica = replicas.get_by_id(TopicId(bytes(topic.topic_id)), data.index)
         else:
             replica = replicas.get(topic.name, data.index)
         if replica is None:
-            raise self._broker.unhosted(
+            raise replicas.unhosted(
                 topic.name if context.api_version < TOPIC_ID_SINCE else topic.topic_id, data.index
             )
         if data.records is None or not len(data.records):
@@ -302,11 +362,10 @@ class Producing:
             )
         return replica
 
-    @staticmethod
     def _stage(
-        replica: Replica, records: memoryview, acks: int, outcome: _Outcome, api_version: int
+        self, replica: Replica, records: memoryview, acks: int, outcome: _Outcome, api_version: int
     ) -> None:
-        appended = replica.append(records, acks, api_version)
+        appended = self._appender.stage(replica, records, acks, api_version)
         outcome.replica = replica
         outcome.base_offset = appended.base_offset
         outcome.append_time = appended.append_time
@@ -338,7 +397,7 @@ class Producing:
             bytes(template.encode()[0]), outcome_position(context.api_version, name_size)
         )
         link.state.remembered = RememberedShape(
-            shape, replica, request, context.api_version, self._broker.replicas.generation
+            shape, replica, request, context.api_version, self._replicas.generation
         )
 
     # --- batches that must be opened, or asked about -------------------------
@@ -368,7 +427,7 @@ class Producing:
                 outcome.refuse(unlisted)
             else:
                 self._stage_or_refuse(replica, view, produced.acks, outcome, context.api_version)
-        failed, unflushed = self._broker.replicas.write_staged()
+        failed, unflushed = self._appender.write_staged()
         produced.written(failed)
         await self._flush_and_answer([produced], unflushed)
 
@@ -428,14 +487,14 @@ class Producing:
     def finish_turn(self) -> None:
         """Write what was staged, then answer in the order of the requests."""
         turn, self._turn = self._turn, []
-        failed, unflushed = self._broker.replicas.write_staged()
+        failed, unflushed = self._appender.write_staged()
         if failed:
             for produced in turn:
                 produced.written(failed)
         if unflushed:
             for produced in turn:
                 produced.slot = produced.link.later()
-            self._broker.spawn(self._flush_and_answer(turn, unflushed))
+            self._tasks.spawn(self._flush_and_answer(turn, unflushed))
             return
         for produced in turn:
             self._answer_or_park(produced)
@@ -444,13 +503,13 @@ class Producing:
         self, turn: list[Produced], unflushed: dict[Replica, Offset]
     ) -> None:
         """Where ``flush.messages`` is reached, acknowledge only what an fsync made durable."""
-        failed = await self._broker.replicas.flush(unflushed)
+        failed = await self._appender.flush(unflushed)
         for replica in failed:
-            self._broker.flush(replica)  # it stays, and is to count one day
+            self._appender.flush_later(replica)  # the records stay, and must count one day
         for produced in turn:
             produced.written(failed)
             self._answer_or_park(produced)
-        self._broker.dispatch.serve_committed()
+        self._waiting.serve()
 
     def _answer_or_park(self, produced: Produced) -> None:
         link = produced.link
@@ -464,14 +523,19 @@ class Producing:
         else:
             if produced.slot is None:
                 produced.slot = link.later()
-            # The reign may have ended during an fsync; then nobody would wake it.
-            if not self.try_again(produced):
-                self._broker.park_produce(produced)
+            self._park(produced)
+
+    def _park(self, produced: Produced) -> None:
+        # Leadership may have been lost during an fsync; its event has passed.
+        for outcome in produced.outcomes:
+            replica = outcome.replica
+            if replica is not None and replica.leadership is not outcome.leadership:
+                outcome.refuse_if_lost(Event.LEADERSHIP_LOST)
+        if not produced.answer_if_committed():
+            self._waiting.park_for(produced, produced.waits_for(), produced.timeout_ms)
 
     def _answer_bug(self, produced: _FullProduced, error: Exception) -> None:
-        frame = self._broker.dispatch.bug_frame(
-            produced.link, produced.context, produced.request, error
-        )
+        frame = self._bugs.frame(produced.link, produced.context, produced.request, error)
         assert produced.slot is not None
         produced.slot.answer([frame] if produced.acks != ACKS_NONE else ())
 
@@ -488,32 +552,3 @@ class Producing:
                 break
         if produced.slot is not None:
             produced.slot.answer(())
-
-    def replicas_waited_for(self, produced: Produced) -> list[TopicPartition]:
-        return [
-            outcome.replica.topic_partition
-            for outcome in produced.outcomes
-            if outcome.replica is not None and not outcome.committed
-        ]
-
-    def try_again(self, produced: Produced) -> bool:
-        """Answer a parked request if every in-sync replica has its batches, or never will."""
-        for outcome in produced.outcomes:
-            outcome.refuse_if_leadership_ended()
-        if not produced.committed:
-            return False
-        assert produced.slot is not None
-        produced.slot.answer(produced.encode())
-        return True
-
-    def time_out(self, produced: Produced) -> None:
-        for outcome in produced.outcomes:
-            if not outcome.committed:
-                outcome.refuse(
-                    Rejected(
-                        ErrorCode.REQUEST_TIMED_OUT,
-                        "the in-sync replicas did not have the batch in time; it may still be kept",
-                    )
-                )
-        assert produced.slot is not None
-        produced.slot.answer(produced.encode())

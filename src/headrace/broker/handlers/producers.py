@@ -10,12 +10,12 @@ from headrace.model.ids import NO_PRODUCER_ID, TopicPartition
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.services import Services
 
 _NO_EPOCH = -1
 
 
-def init_producer_id(broker: "Broker", context: Context, request: m.InitProducerIdRequest) -> Any:
+def init_producer_id(broker: "Services", context: Context, request: m.InitProducerIdRequest) -> Any:
     # A producer that goes on names both; any other negative number is as wrong as a stranger's.
     if (request.producer_id != NO_PRODUCER_ID) != (request.producer_epoch != _NO_EPOCH):
         return m.InitProducerIdResponse(
@@ -29,13 +29,13 @@ def init_producer_id(broker: "Broker", context: Context, request: m.InitProducer
     return init_transactional_producer(broker, context, request)
 
 
-async def _fresh_producer_id(broker: "Broker") -> m.InitProducerIdResponse:
-    producer_id = await broker.control.next_producer_id()
+async def _fresh_producer_id(broker: "Services") -> m.InitProducerIdResponse:
+    producer_id = await broker.producer_ids.next()
     return m.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
 def describe_producers(
-    broker: "Broker", context: Context, request: m.DescribeProducersRequest
+    broker: "Services", context: Context, request: m.DescribeProducersRequest
 ) -> m.DescribeProducersResponse:
     response = m.DescribeProducersResponse
     return response(
@@ -53,11 +53,11 @@ def describe_producers(
 
 
 def _described(
-    broker: "Broker", topic: str, partition: int
+    broker: "Services", topic: str, partition: int
 ) -> m.DescribeProducersResponse.PartitionResponse:
     response = m.DescribeProducersResponse
     try:
-        replica = broker.replica(topic, partition)
+        replica = broker.replicas.require(topic, partition)
         replica.lead()
     except Rejected as refusal:
         return response.PartitionResponse(
@@ -80,7 +80,7 @@ def _described(
 
 
 async def write_txn_markers(
-    broker: "Broker", context: Context, request: m.WriteTxnMarkersRequest
+    broker: "Services", context: Context, request: m.WriteTxnMarkersRequest
 ) -> m.WriteTxnMarkersResponse:
     """The coordinator of another broker, or a tool that ends a hanging transaction."""
     response = m.WriteTxnMarkersResponse
@@ -110,7 +110,7 @@ async def write_txn_markers(
 
 
 def _written(
-    broker: "Broker", wanted: m.WriteTxnMarkersRequest.WritableTxnMarker
+    broker: "Services", wanted: m.WriteTxnMarkersRequest.WritableTxnMarker
 ) -> "asyncio.Future[Codes]":
     partitions = dict.fromkeys(
         TopicPartition(topic.name, partition)
@@ -134,5 +134,5 @@ def _written(
         if not done.done():  # the broker may be stopping
             done.set_result(codes)
 
-    broker.transactions.markers.write(marker, partitions, told)
+    broker.markers.write(marker, partitions, told)
     return done

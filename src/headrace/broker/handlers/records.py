@@ -10,7 +10,7 @@ from headrace.model.ids import Offset
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.services import Services
 
 _log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _TO_HIGH_WATERMARK = -1
 
 
 def delete_records(
-    broker: "Broker", context: Context, request: m.DeleteRecordsRequest
+    broker: "Services", context: Context, request: m.DeleteRecordsRequest
 ) -> m.DeleteRecordsResponse:
     response = m.DeleteRecordsResponse
     topics = []
@@ -39,13 +39,13 @@ def delete_records(
     return response(topics=topics)
 
 
-def _delete(broker: "Broker", topic: str, partition: int, offset: int) -> Offset:
-    replica = broker.replica(topic, partition)
+def _delete(broker: "Services", topic: str, partition: int, offset: int) -> Offset:
+    replica = broker.replicas.require(topic, partition)
     if is_internal(topic):
         raise Rejected(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: the broker needs its records"
         )
-    high_watermark = replica.high_watermark
+    high_watermark = replica.lead().high_watermark
     if "delete" not in replica.log.config.cleanup_policy:
         raise Rejected(
             ErrorCode.POLICY_VIOLATION,

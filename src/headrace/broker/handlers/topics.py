@@ -12,7 +12,7 @@ from headrace.model.settings import kafka
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.services import Services
 
 _FIRST_VERSION_WITH_SETTINGS = 5
 # Where a value comes from, as numbered on the wire.
@@ -22,7 +22,7 @@ Setting = m.CreateTopicsResponse.CreatableTopicConfigs
 
 
 async def create_topics(
-    broker: "Broker", context: Context, request: m.CreateTopicsRequest
+    broker: "Services", context: Context, request: m.CreateTopicsRequest
 ) -> m.CreateTopicsResponse:
     # A name given twice is refused as one: the answer has an entry per name.
     duplicates: dict[str, int] = {}
@@ -30,7 +30,7 @@ async def create_topics(
         duplicates[topic.name] = duplicates.get(topic.name, 0) + 1
     new_topics = {topic.name: _new_topic(topic) for topic in request.topics}
     single = [new for name, new in new_topics.items() if duplicates[name] == 1]
-    answers = await broker.control.create_topics(single, validate_only=request.validate_only)
+    answers = await broker.controller.create_topics(single, validate_only=request.validate_only)
     defaults = (
         _default_settings(broker) if context.api_version >= _FIRST_VERSION_WITH_SETTINGS else []
     )
@@ -78,11 +78,11 @@ def _created(
     )
 
 
-def _default_settings(broker: "Broker") -> list[Setting]:
+def _default_settings(broker: "Services") -> list[Setting]:
     """What a topic without settings of its own lives by; made once for all topics of a request."""
     config = broker.config
-    mine = broker.control.broker_overrides(broker.node_id)
-    of_all = broker.control.broker_overrides(None)
+    mine = broker.controller.broker_overrides(broker.broker_id)
+    of_all = broker.controller.broker_overrides(None)
     settings = []
     for name, row in kafka.TOPIC.items():
         if name in kafka.INTERNAL:
@@ -112,7 +112,7 @@ def _refused(name: str, refusal: Rejected) -> m.CreateTopicsResponse.CreatableTo
 
 
 async def delete_topics(
-    broker: "Broker", context: Context, request: m.DeleteTopicsRequest
+    broker: "Services", context: Context, request: m.DeleteTopicsRequest
 ) -> m.DeleteTopicsResponse:
     """By name or, from version 6 on, by id; the answer repeats what was asked by."""
     metadata = broker.metadata
@@ -139,7 +139,7 @@ async def delete_topics(
         both = Rejected(ErrorCode.INVALID_REQUEST, "Topic given by name and by id.")
         results += [_not_deleted(name, NO_TOPIC_ID, both) for name in sorted(twice)]
         names = [name for name in names if name not in twice]
-    answers = await broker.control.delete_topics([ids.get(name, name) for name in names])
+    answers = await broker.controller.delete_topics([ids.get(name, name) for name in names])
     for name, answer in zip(names, answers, strict=True):
         if isinstance(answer, Rejected) and answer.code == ErrorCode.UNKNOWN_TOPIC_ID:
             results.append(_not_deleted(None, ids[name], answer))
@@ -178,7 +178,7 @@ def _not_deleted(
 
 
 async def create_partitions(
-    broker: "Broker", context: Context, request: m.CreatePartitionsRequest
+    broker: "Services", context: Context, request: m.CreatePartitionsRequest
 ) -> m.CreatePartitionsResponse:
     response = m.CreatePartitionsResponse
     counts: dict[str, int] = {}
@@ -198,7 +198,7 @@ async def create_partitions(
             name=topic.name, error_code=ErrorCode.NONE, error_message=None
         )
         try:
-            await broker.control.create_partitions(
+            await broker.controller.create_partitions(
                 topic.name,
                 topic.count,
                 None

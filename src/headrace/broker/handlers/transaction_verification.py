@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.context import Context
 from headrace.broker.coordinators.transaction import RETRIED, refusal_of
-from headrace.broker.replication.replica_manager import Replica
+from headrace.broker.replication.replica import Replica
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import ProducerEpoch, ProducerId, TopicPartition
 from headrace.records.batch import ATTRIBUTES_AT, MAGIC_AT, RECORDS_AT, TRANSACTIONAL
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
     from headrace.broker.coordinators.markers import Codes
+    from headrace.broker.coordinators.transaction import TransactionCoordinator
     from headrace.core.producer_state import ProducerEntry
 
 _FIRST_ABORTABLE = 11
@@ -66,12 +66,12 @@ class TransactionVerification:
 
     def __init__(
         self,
-        broker: "Broker",
+        transactions: "TransactionCoordinator",
         context: Context,
         transactional_id: str | None,
         batches: Sequence[tuple[Replica, memoryview]],
     ) -> None:
-        self._broker = broker
+        self._transactions = transactions
         self._transactional_id = transactional_id
         self._adds = context.api_version >= _FIRST_THAT_ADDS
         self._abortable = context.api_version >= _FIRST_ABORTABLE
@@ -105,12 +105,10 @@ class TransactionVerification:
         """Codes of the partitions that were looked at; the others may be appended."""
         if self._refused or not self._known or self._producer is None:
             return self._refused
-        if not self._adds and not self._broker.config.bool(
-            "transaction.partition.verification.enable"
-        ):
+        if not self._adds and not self._transactions.verifies_partitions:
             return {}
         assert self._transactional_id is not None
-        return self._broker.transactions.verify_or_add(
+        return self._transactions.verify_or_add(
             self._transactional_id, self._producer, list(self._known), adds=self._adds
         )
 
@@ -161,7 +159,7 @@ class TransactionVerification:
     def _come_again(self, replica: Replica, records: memoryview) -> None:
         """The batch will be sent once more; those behind it must not be taken before it."""
         assert self._producer is not None
-        postponed = self._broker.transactions.postponed
+        postponed = self._transactions.postponed
         key = (replica.topic_partition, *self._producer)
         (sequence,) = _SEQUENCE.unpack_from(records, _SEQUENCE_AT)
         if len(postponed) >= _POSTPONED_MAX:
@@ -179,14 +177,14 @@ class TransactionVerification:
         key = (replica.topic_partition, *self._producer)
         (sequence,) = _SEQUENCE.unpack_from(records, _SEQUENCE_AT)
         # Where every transaction has its own epoch, it begins with 0 everywhere.
-        first = 0 if self._adds else self._broker.transactions.postponed.get(key, sequence)
+        first = 0 if self._adds else self._transactions.postponed.get(key, sequence)
         if sequence > first:
             return Rejected(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"producer {self._producer[0]} begins in {replica.topic_partition} with sequence "
                 f"{sequence}, and {first} is missing",
             )
-        self._broker.transactions.postponed.pop(key, None)
+        self._transactions.postponed.pop(key, None)
         return None
 
 

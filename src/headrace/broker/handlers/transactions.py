@@ -23,8 +23,8 @@ from headrace.wire import messages as m
 from headrace.wire.schema import Message
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
     from headrace.broker.coordinators.markers import Codes
+    from headrace.broker.services import Services
 
 # An answer, or the coroutine that will have it: dispatch takes either.
 Answer = Message | Coroutine[Any, Any, Message]
@@ -45,7 +45,7 @@ _FIRST_GENERATION, _SECOND_GENERATION = 0, 2
 
 
 def init_transactional_producer(
-    broker: "Broker", context: Context, request: m.InitProducerIdRequest
+    broker: "Services", context: Context, request: m.InitProducerIdRequest
 ) -> Answer:
     transactional_id = request.transactional_id
     assert transactional_id is not None
@@ -77,7 +77,7 @@ def init_transactional_producer(
 
 
 def add_partitions_to_txn(
-    broker: "Broker", context: Context, request: m.AddPartitionsToTxnRequest
+    broker: "Services", context: Context, request: m.AddPartitionsToTxnRequest
 ) -> Answer:
     wanted = request.transactions
     in_batches = context.api_version >= _FIRST_ADD_IN_BATCHES
@@ -101,7 +101,7 @@ def add_partitions_to_txn(
 
 
 def _add_partitions(
-    broker: "Broker",
+    broker: "Services",
     context: Context,
     wanted: m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
 ) -> Answer:
@@ -155,7 +155,7 @@ def _add_partitions(
 
 
 def _not_addable(
-    broker: "Broker", context: Context, partitions: Sequence[TopicPartition]
+    broker: "Services", context: Context, partitions: Sequence[TopicPartition]
 ) -> "Codes":
     """Codes for all of them if one cannot be part of a transaction; else nothing."""
     topics = broker.metadata.topics
@@ -175,7 +175,7 @@ def _not_addable(
 
 
 def add_offsets_to_txn(
-    broker: "Broker", context: Context, request: m.AddOffsetsToTxnRequest
+    broker: "Services", context: Context, request: m.AddOffsetsToTxnRequest
 ) -> Answer:
     transactional_id = request.transactional_id
     producer = request.producer_id, request.producer_epoch
@@ -201,7 +201,7 @@ def add_offsets_to_txn(
     )
 
 
-def end_txn(broker: "Broker", context: Context, request: m.EndTxnRequest) -> Answer:
+def end_txn(broker: "Services", context: Context, request: m.EndTxnRequest) -> Answer:
     transactional_id = request.transactional_id
     producer = request.producer_id, request.producer_epoch
     fenced = _fenced(context, _FIRST_WITH_FENCED)
@@ -231,7 +231,7 @@ def end_txn(broker: "Broker", context: Context, request: m.EndTxnRequest) -> Ans
 
 
 def txn_offset_commit(
-    broker: "Broker", context: Context, request: m.TxnOffsetCommitRequest
+    broker: "Services", context: Context, request: m.TxnOffsetCommitRequest
 ) -> Answer:
     if not request.group_id:
         return _commit_refused(broker, request, ErrorCode.INVALID_GROUP_ID)
@@ -265,7 +265,7 @@ def txn_offset_commit(
 
 
 async def _commit_later(
-    broker: "Broker",
+    broker: "Services",
     context: Context,
     request: m.TxnOffsetCommitRequest,
     pending: "Awaitable[Codes]",
@@ -279,7 +279,7 @@ async def _commit_later(
 
 
 def _commit_verified(
-    broker: "Broker", context: Context, request: m.TxnOffsetCommitRequest, code: ErrorCode
+    broker: "Services", context: Context, request: m.TxnOffsetCommitRequest, code: ErrorCode
 ) -> Answer:
     if code is ErrorCode.NONE:
         return _commit(broker, context, request)
@@ -292,7 +292,7 @@ def _commit_verified(
     return _commit_refused(broker, request, refusal.code)
 
 
-def _commit(broker: "Broker", context: Context, request: m.TxnOffsetCommitRequest) -> Answer:
+def _commit(broker: "Services", context: Context, request: m.TxnOffsetCommitRequest) -> Answer:
     asker = RequestContext(context.client_id or "", f"/{context.client_host}", context.api_version)
     try:
         answer = broker.groups.ask(
@@ -307,7 +307,7 @@ def _commit(broker: "Broker", context: Context, request: m.TxnOffsetCommitReques
 
 
 def _commit_refused(
-    broker: "Broker", request: m.TxnOffsetCommitRequest, code: ErrorCode
+    broker: "Services", request: m.TxnOffsetCommitRequest, code: ErrorCode
 ) -> Message:
     if code in _TOO_LARGE:
         code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
@@ -321,7 +321,7 @@ def _commit_refused(
 
 
 def describe_transactions(
-    broker: "Broker", context: Context, request: m.DescribeTransactionsRequest
+    broker: "Services", context: Context, request: m.DescribeTransactionsRequest
 ) -> Answer:
     def ask(transactional_id: str) -> Answer:
         if not transactional_id:
@@ -340,7 +340,7 @@ def describe_transactions(
 
 
 def list_transactions(
-    broker: "Broker", context: Context, request: m.ListTransactionsRequest
+    broker: "Services", context: Context, request: m.ListTransactionsRequest
 ) -> Answer:
     transactions = broker.transactions
     if transactions.is_loading():
@@ -380,7 +380,7 @@ def _fenced(context: Context, first_version: int) -> Callable[[int], ErrorCode]:
 
 
 def _ask(
-    broker: "Broker",
+    broker: "Services",
     transactional_id: str,
     decide: Decide[TransactionShard],
     refuse: Callable[[ErrorCode], Message],

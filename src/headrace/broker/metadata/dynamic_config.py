@@ -5,7 +5,7 @@ broker wins over what was set for all of them, and both over the file.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from headrace.coordination.registry import Registry
 from headrace.model.config import (
@@ -28,24 +28,33 @@ _FOLDERS = {TOPIC: "topics", BROKER: "brokers", CLIENT_METRICS: "client-metrics"
 _ALL_BROKERS = "<default>"  # Kafka's name for the settings of all brokers
 
 
-class Settings:
+class DynamicConfig:
     """All dynamic settings. ``config`` is what the broker runs with now."""
 
-    def __init__(self, registry: Registry, file_config: BrokerConfig, broker_id: BrokerId) -> None:
-        self._registry = registry
+    def __init__(self, file_config: BrokerConfig, broker_id: BrokerId) -> None:
         self._file_config = file_config
         self._broker_id = broker_id
         self._overrides: dict[int, dict[str, dict[str, str]]] = {kind: {} for kind in _FOLDERS}
         self._topic_configs: dict[str, TopicConfig] = {}
+        self._listeners: list[Callable[[BrokerConfig], None]] = []
         self.config = file_config
 
-    async def load(self) -> None:
+    def on_change(self, listener: Callable[[BrokerConfig], None]) -> None:
+        """Call ``listener`` whenever the settings of this broker change."""
+        self._listeners.append(listener)
+
+    def _take(self, config: BrokerConfig) -> None:
+        self.config = config
+        for listener in self._listeners:
+            listener(config)
+
+    async def load(self, registry: Registry) -> None:
         for kind, folder in _FOLDERS.items():
-            self._overrides[kind] = await self._registry.load_overrides(folder)
-        await self._registry.drop_notices()
+            self._overrides[kind] = await registry.load_overrides(folder)
+        await registry.drop_notices()
         if self._overrides[BROKER]:
             try:
-                self.config = self._file_config.with_dynamic(self._dynamic(self._overrides[BROKER]))
+                self._take(self._file_config.with_dynamic(self._dynamic(self._overrides[BROKER])))
             except ConfigError as error:
                 # It was right when it was set; the file has changed since. The
                 # node must come up, or nobody could correct it.
@@ -106,14 +115,16 @@ class Settings:
         elif kind not in _FOLDERS:
             raise Rejected(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} keep no settings.")
 
-    async def replace(self, kind: int, name: str, overrides: Mapping[str, str]) -> None:
+    async def replace(
+        self, registry: Registry, kind: int, name: str, overrides: Mapping[str, str]
+    ) -> None:
         """All settings of one thing are now these; ``check`` has passed them."""
         config = self._config_with(name, overrides) if kind == BROKER else self.config
-        await self._registry.store_overrides(_FOLDERS[kind], _stored_name(kind, name), overrides)
+        await registry.store_overrides(_FOLDERS[kind], _stored_name(kind, name), overrides)
         self.remember(kind, name, overrides)
         if kind == BROKER:
-            self.config = config
             self._topic_configs.clear()
+            self._take(config)
 
     def remember(self, kind: int, name: str, overrides: Mapping[str, str]) -> None:
         """The registry has these already, or no longer any."""

@@ -1,13 +1,13 @@
-"""Partitions on their way from one of ``log.dirs`` to another, in the background.
+"""Moves of partitions between this broker's log directories, in the background.
 
-Each move is a task of its own, but one at a time copies: several would only take the disks from
-each other, and the threads from everybody else. A move that fails leaves the partition where it
-was. One that a stop interrupts begins anew at the next start, because the folder of its copy
-stays; what was copied does not.
+Each move is a task, but only one copies at a time: several would compete for the disks and the
+threads. A move that fails leaves the partition where it was. A move that a stop interrupts starts
+over at the next start, because the directory of its copy stays; its content does not.
 """
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.model.errors import ErrorCode, Rejected
@@ -17,7 +17,8 @@ from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_move import LogMove
 
 if TYPE_CHECKING:
-    from headrace.broker.broker import Broker
+    from headrace.broker.replication.replica_manager import ReplicaManager
+    from headrace.storage.log_manager import LogManager
 
 _log = logging.getLogger(__name__)
 
@@ -36,10 +37,22 @@ class _Move(NamedTuple):
 
 
 class LogDirMoves:
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        logs: "LogManager",
+        replicas: "ReplicaManager",
+        moved: Callable[[TopicPartition, str], Awaitable[None]],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """``moved`` records the new directory of a partition in the cluster's tree."""
+        self._loop = loop
+        self._logs = logs
+        self._replicas = replicas
+        self._moved = moved
+        self._fail = fail
         self._latest: dict[TopicPartition, _Move] = {}  # those before it only clear away
-        self._under_way: set[_Move] = set()
+        self._in_progress: dict[_Move, None] = {}
         self._turn = asyncio.Lock()
         self._stopping = False
 
@@ -62,10 +75,10 @@ class LogDirMoves:
             self._begin(relocation, before)
 
     def _begin(self, relocation: LogMove, before: _Move | None) -> None:
-        task = self._broker.loop.create_task(self._run(relocation, before))
+        task = self._loop.create_task(self._run(relocation, before))
         move = _Move(relocation, task)
         self._latest[relocation.topic_partition] = move
-        self._under_way.add(move)
+        self._in_progress[move] = None
         task.add_done_callback(lambda _: self._ended(move))
 
     async def _run(self, relocation: LogMove, before: _Move | None) -> None:
@@ -78,9 +91,7 @@ class LogDirMoves:
                 self._failed(relocation, problem)
         if relocation.is_switched:
             try:
-                await self._broker.control.moved(
-                    relocation.topic_partition, relocation.target.directory_id
-                )
+                await self._moved(relocation.topic_partition, relocation.target.directory_id)
             except Rejected as refusal:
                 _log.error(
                     "%s lies in %s, and the tree does not know of it before the next start: %s",
@@ -111,7 +122,7 @@ class LogDirMoves:
             )
 
     def _ended(self, move: _Move) -> None:
-        self._under_way.discard(move)
+        self._in_progress.pop(move, None)
         relocation, task = move
         is_wanted = self._latest.get(relocation.topic_partition) is move
         if not relocation.is_switched and not (is_wanted and self._stopping):
@@ -119,7 +130,7 @@ class LogDirMoves:
         if is_wanted:
             del self._latest[relocation.topic_partition]
         if not task.cancelled() and (bug := task.exception()) is not None:
-            self._broker.fail(bug)
+            self._fail(bug)
 
     # --- what others ask -----------------------------------------------------
 
@@ -134,8 +145,8 @@ class LogDirMoves:
             if relocation.target is directory and not relocation.is_switched
         ]
 
-    def topics_deleted(self) -> None:
-        """End the moves of logs that are no more."""
+    def topics_changed(self) -> None:
+        """End the moves of logs that were deleted."""
         for topic_partition, move in list(self._latest.items()):
             if move.relocation.log.closed:
                 move.give_up()
@@ -145,8 +156,8 @@ class LogDirMoves:
 
     def resume(self) -> None:
         """Go on with what the last stop interrupted."""
-        for topic_partition, target in self._broker.logs.unfinished_moves.items():
-            replica = self._broker.replicas.get(*topic_partition)
+        for topic_partition, target in self._logs.unfinished_moves.items():
+            replica = self._replicas.get(*topic_partition)
             if replica is not None:
                 try:
                     self.ask(replica.log, target)
@@ -162,7 +173,7 @@ class LogDirMoves:
         """End all moves; those of which only names are missing are finished."""
         self._stopping = True
         interrupted = [move.relocation for move in self._latest.values()]
-        for move in self._under_way:
+        for move in self._in_progress:
             move.give_up()
         await self._all_ended()
         for relocation in interrupted:
@@ -172,9 +183,9 @@ class LogDirMoves:
     async def crash(self) -> None:
         """End all moves, and leave their files as they are."""
         self._stopping = True
-        for move in self._under_way:
+        for move in self._in_progress:
             move.task.cancel()
         await self._all_ended()
 
     async def _all_ended(self) -> None:
-        await asyncio.gather(*(move.task for move in self._under_way), return_exceptions=True)
+        await asyncio.gather(*(move.task for move in self._in_progress), return_exceptions=True)

@@ -21,7 +21,7 @@ AN_ID = TopicId(bytes(range(16)))
 
 
 async def make(broker, name="t", count=1, **more) -> TopicState:
-    (answer,) = await broker.control.create_topics([NewTopic(name, count, **more)])
+    (answer,) = await broker.controller.create_topics([NewTopic(name, count, **more)])
     assert isinstance(answer, CreateTopic), answer
     return answer.topic
 
@@ -47,15 +47,15 @@ async def test_a_first_start_makes_kafkas_tree_and_rules_in_epoch_one(tmp_path):
 @in_loop
 async def test_every_start_is_a_new_reign_of_a_new_broker(tmp_path):
     async with running(tmp_path) as broker:
-        first = broker.metadata.brokers[broker.node_id]
-        assert broker.control.controller_epoch == 1
+        first = broker.metadata.brokers[broker.broker_id]
+        assert broker.controller.controller_epoch == 1
         cluster_id = broker.metadata.cluster_id
     async with running(tmp_path) as broker:
-        second = broker.metadata.brokers[broker.node_id]
-        assert broker.control.controller_epoch == 2
+        second = broker.metadata.brokers[broker.broker_id]
+        assert broker.controller.controller_epoch == 2
         assert second.broker_epoch > first.broker_epoch
         assert broker.metadata.cluster_id == cluster_id
-        assert broker.metadata.controller_id == broker.node_id
+        assert broker.metadata.controller_id == broker.broker_id
 
 
 @in_loop
@@ -79,14 +79,14 @@ async def test_topics_come_back_with_their_ids_settings_and_a_new_leader_epoch(t
         # Its log may have lost its tail: whoever read that must be able to notice.
         assert [(p.leader_epoch, p.partition_epoch) for p in again.partitions] == [(1, 1)] * 3
         assert broker.replicas.hosted[TopicPartition("t", 2)] == again.partitions[2]
-        assert broker.control.topic_overrides("t") == {"retention.ms": "1000"}
-        assert broker.control.topic_config("t").retention_ms == 1000
+        assert broker.controller.topic_overrides("t") == {"retention.ms": "1000"}
+        assert broker.controller.topic_config("t").retention_ms == 1000
 
 
 @in_loop
 async def test_a_topic_that_another_program_only_assigned_is_given_leaders(tmp_path):
     async with running(tmp_path) as broker:
-        node_id = broker.node_id
+        node_id = broker.broker_id
     tree = await EmbeddedTree.open(tmp_path)
     value = b'{"version":1,"partitions":{"0":[%d],"1":[%d]}}' % (node_id, node_id)
     await tree.multi([Create("/config/topics/x"), Create("/brokers/topics/x", value)])
@@ -103,9 +103,9 @@ async def test_a_topic_that_another_program_only_assigned_is_given_leaders(tmp_p
 @in_loop
 async def test_a_taken_broker_id_is_refused_by_name(tmp_path):
     async with running(tmp_path) as broker:
-        entry = broker.metadata.brokers[broker.node_id]
+        entry = broker.metadata.brokers[broker.broker_id]
         with pytest.raises(ConfigError, match="in use"):
-            await broker.control._registry.register(entry, broker.clock.now())
+            await broker.controller._registry.register(entry, broker.world.now())
 
 
 # --- folders and the tree disagree
@@ -130,7 +130,7 @@ async def test_topics_of_a_lost_tree_are_read_back_from_their_folders(tmp_path):
         assert [p.leader_epoch for p in topic.partitions] == [7, 0, 0]
         assert TopicPartition("t", 1) in broker.replicas.hosted
         # Without compaction retention would eat the groups' offsets.
-        config = broker.control.topic_config("__consumer_offsets")
+        config = broker.controller.topic_config("__consumer_offsets")
         assert config.cleanup_policy == {"compact"}
     async with running(tmp_path, found=folders) as broker:
         assert len(broker.metadata.topics) == 2
@@ -160,10 +160,10 @@ async def test_folders_that_all_say_otherwise_are_believed(tmp_path):
     async with running(tmp_path, found=[found("t", 0)]) as broker:
         assert broker.metadata.topics["t"].topic_id == AN_ID
         assert broker.logs.deleted == []
-        assert broker.control.topic_overrides("t") == {"retention.ms": "5"}
+        assert broker.controller.topic_overrides("t") == {"retention.ms": "5"}
     async with running(tmp_path, found=[found("t", 0)]) as broker:
         assert broker.metadata.topics["t"].topic_id == AN_ID
-        assert broker.control.topic_overrides("t") == {"retention.ms": "5"}
+        assert broker.controller.topic_overrides("t") == {"retention.ms": "5"}
 
 
 @in_loop
@@ -181,13 +181,13 @@ async def test_folders_of_several_unknown_ids_are_left_alone(tmp_path):
 async def test_a_deleted_topic_leaves_nothing_and_its_name_gets_a_new_id(tmp_path):
     async with running(tmp_path) as broker:
         first = await make(broker, "t", 2, overrides={"retention.ms": "1"})
-        await broker.control.delete_topics(["t"])
+        await broker.controller.delete_topics(["t"])
         assert "t" not in broker.metadata.topics
         assert broker.metadata.topic_by_id(first.topic_id) is None
         assert broker.replicas.deleted == [TopicPartition("t", 0), TopicPartition("t", 1)]
         second = await make(broker, "t", 1)
         assert second.topic_id != first.topic_id
-        assert broker.control.topic_overrides("t") == {}
+        assert broker.controller.topic_overrides("t") == {}
     async with running(tmp_path) as broker:
         assert broker.metadata.topics["t"].topic_id == second.topic_id
 
@@ -197,7 +197,7 @@ async def test_a_deletion_that_a_crash_interrupted_is_finished_at_the_next_start
     async with running(tmp_path) as broker:
         topic = await make(broker, "t", 1)
         broker.replicas.before_delete = asyncio.Event()  # never set: the crash comes here
-        deletion = asyncio.create_task(broker.control.delete_topics(["t"]))
+        deletion = asyncio.create_task(broker.controller.delete_topics(["t"]))
         await broker.replicas.delete_reached.wait()
         assert "t" not in broker.metadata.topics
         deletion.cancel()
@@ -223,11 +223,11 @@ async def test_a_wish_to_delete_what_never_was_is_dropped(tmp_path):
 async def test_topics_asked_for_at_the_same_time_are_made_once(tmp_path):
     async with running(tmp_path) as broker:
         answers = await asyncio.gather(
-            *(broker.control.create_topics([NewTopic("t", 1)]) for _ in range(5))
+            *(broker.controller.create_topics([NewTopic("t", 1)]) for _ in range(5))
         )
         made = [answer for (answer,) in answers if isinstance(answer, CreateTopic)]
         assert len(made) == 1
-        refusals = await asyncio.gather(*(broker.control.auto_create(["u"]) for _ in range(5)))
+        refusals = await asyncio.gather(*(broker.controller.auto_create(["u"]) for _ in range(5)))
         assert refusals == [{}] * 5
 
 
@@ -235,7 +235,7 @@ async def test_topics_asked_for_at_the_same_time_are_made_once(tmp_path):
 async def test_validation_alone_leaves_no_trace(tmp_path):
     async with running(tmp_path) as broker:
         generation = broker.metadata.generation
-        await broker.control.create_topics([NewTopic("t", 1)], validate_only=True)
+        await broker.controller.create_topics([NewTopic("t", 1)], validate_only=True)
         assert broker.metadata.generation == generation
         assert broker.replicas.hosted == {}
 
@@ -244,23 +244,23 @@ async def test_validation_alone_leaves_no_trace(tmp_path):
 async def test_internal_topics_are_made_in_the_shape_that_the_settings_give_them(tmp_path):
     names = ["__consumer_offsets", "__transaction_state", "__share_group_state"]
     async with running(tmp_path, {"offsets.topic.num.partitions": "4"}) as broker:
-        assert await broker.control.auto_create(names) == {}
+        assert await broker.controller.auto_create(names) == {}
         topics = [broker.metadata.topics[name] for name in names]
         assert all(topic.internal for topic in topics)
         assert [len(topic.partitions) for topic in topics] == [4, 50, 50]
-        assert [broker.control.topic_config(name).cleanup_policy for name in names] == [
+        assert [broker.controller.topic_config(name).cleanup_policy for name in names] == [
             {"compact"},
             {"compact"},
             {"delete"},
         ]
-        assert broker.control.topic_config(names[2]).retention_ms == -1
+        assert broker.controller.topic_config(names[2]).retention_ms == -1
 
 
 @in_loop
 async def test_growth_survives_a_restart(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t", 1)
-        await broker.control.create_partitions("t", 3)
+        await broker.controller.create_partitions("t", 3)
         assert len(broker.replicas.hosted) == 3
     async with running(tmp_path) as broker:
         assert len(broker.metadata.topics["t"].partitions) == 3
@@ -273,17 +273,17 @@ async def test_growth_survives_a_restart(tmp_path):
 async def test_a_topics_setting_wins_is_told_to_the_replicas_and_survives(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t")
-        default = broker.control.topic_config("t")
-        await broker.control.alter_configs(TOPIC, "t", {"retention.ms": "77"})
+        default = broker.controller.topic_config("t")
+        await broker.controller.alter_configs(TOPIC, "t", {"retention.ms": "77"})
         assert broker.replicas.configs["t"].retention_ms == 77
-        assert broker.control.topic_config("t") is broker.replicas.configs["t"]
+        assert broker.controller.topic_config("t") is broker.replicas.configs["t"]
     async with running(tmp_path) as broker:
-        assert broker.control.topic_config("t").retention_ms == 77
-        await broker.control.alter_configs(TOPIC, "t", {})
-        assert broker.control.topic_config("t") == default
-        assert broker.control.topic_overrides("t") == {}
+        assert broker.controller.topic_config("t").retention_ms == 77
+        await broker.controller.alter_configs(TOPIC, "t", {})
+        assert broker.controller.topic_config("t") == default
+        assert broker.controller.topic_overrides("t") == {}
     async with running(tmp_path) as broker:
-        assert broker.control.topic_config("t") == default
+        assert broker.controller.topic_config("t") == default
 
 
 @in_loop
@@ -291,18 +291,18 @@ async def test_a_brokers_setting_reaches_topics_without_one_and_survives(tmp_pat
     async with running(tmp_path) as broker:
         await make(broker, "own", overrides={"retention.ms": "5"})
         await make(broker, "plain")
-        mine = str(broker.node_id)
-        await broker.control.alter_configs(BROKER, "", {"log.retention.ms": "10"})
+        mine = str(broker.broker_id)
+        await broker.controller.alter_configs(BROKER, "", {"log.retention.ms": "10"})
         assert broker.config.int("log.retention.ms") == 10
-        await broker.control.alter_configs(BROKER, mine, {"log.retention.ms": "20"})
+        await broker.controller.alter_configs(BROKER, mine, {"log.retention.ms": "20"})
         assert broker.config.int("log.retention.ms") == 20
         assert broker.replicas.configs["plain"].retention_ms == 20
         assert broker.replicas.configs["own"].retention_ms == 5
-        assert broker.control.broker_overrides() == {"log.retention.ms": "10"}
-        assert broker.control.broker_overrides(broker.node_id) == {"log.retention.ms": "20"}
+        assert broker.controller.broker_overrides() == {"log.retention.ms": "10"}
+        assert broker.controller.broker_overrides(broker.broker_id) == {"log.retention.ms": "20"}
     async with running(tmp_path) as broker:
         assert broker.config.int("log.retention.ms") == 20
-        await broker.control.alter_configs(BROKER, mine, {})
+        await broker.controller.alter_configs(BROKER, mine, {})
         assert broker.config.int("log.retention.ms") == 10
 
 
@@ -318,10 +318,10 @@ async def test_settings_that_cannot_stand_are_refused_and_change_nothing(tmp_pat
             (3, "x", {}, ErrorCode.INVALID_REQUEST),
         ]:
             with pytest.raises(Rejected) as refused:
-                await broker.control.alter_configs(kind, name, overrides)
+                await broker.controller.alter_configs(kind, name, overrides)
             assert refused.value.code == code
-        await broker.control.alter_configs(TOPIC, "t", {"retention.ms": "1"}, validate_only=True)
-        assert broker.control.topic_overrides("t") == {}
+        await broker.controller.alter_configs(TOPIC, "t", {"retention.ms": "1"}, validate_only=True)
+        assert broker.controller.topic_overrides("t") == {}
 
 
 @in_loop
@@ -333,7 +333,7 @@ async def test_a_stored_setting_that_became_wrong_is_left_out_alone(tmp_path):
     await tree.set("/config/topics/t", value, ANY_VERSION)
     await tree.close()
     async with running(tmp_path) as broker:
-        config = broker.control.topic_config("t")
+        config = broker.controller.topic_config("t")
         assert config.cleanup_policy == {"compact"}
         assert config.retention_ms == broker.config.int("log.retention.ms")
 
@@ -342,19 +342,19 @@ async def test_a_stored_setting_that_became_wrong_is_left_out_alone(tmp_path):
 async def test_a_group_may_have_any_name(tmp_path):
     name = "a/b%2F c"
     async with running(tmp_path) as broker:
-        await broker.control.alter_configs(GROUP, name, {"consumer.session.timeout.ms": "50000"})
+        await broker.controller.alter_configs(GROUP, name, {"consumer.session.timeout.ms": "50000"})
     async with running(tmp_path) as broker:
-        assert broker.control.configured_names(GROUP) == [name]
-        assert broker.control.overrides(GROUP, name) == {"consumer.session.timeout.ms": "50000"}
-        await broker.control.alter_configs(GROUP, name, {})
-        assert broker.control.configured_names(GROUP) == []
+        assert broker.controller.configured_names(GROUP) == [name]
+        assert broker.controller.overrides(GROUP, name) == {"consumer.session.timeout.ms": "50000"}
+        await broker.controller.alter_configs(GROUP, name, {})
+        assert broker.controller.configured_names(GROUP) == []
 
 
 @in_loop
 async def test_notices_of_changed_settings_do_not_pile_up_over_restarts(tmp_path):
     for _ in range(3):
         async with running(tmp_path) as broker:
-            await broker.control.alter_configs(BROKER, "", {"log.retention.ms": "10"})
+            await broker.controller.alter_configs(BROKER, "", {"log.retention.ms": "10"})
     async with running(tmp_path):
         pass
     tree = await EmbeddedTree.open(tmp_path)
@@ -370,7 +370,7 @@ async def test_no_producer_id_is_given_twice_not_even_over_a_restart(tmp_path):
     given = []
     for _ in range(3):
         async with running(tmp_path) as broker:
-            given += await asyncio.gather(*(broker.control.next_producer_id() for _ in range(1005)))
+            given += await asyncio.gather(*(broker.producer_ids.next() for _ in range(1005)))
     assert len(set(given)) == len(given)
     assert min(given) == 0
 
@@ -383,17 +383,20 @@ async def test_feature_levels_survive_and_their_epoch_grows_with_every_change(tm
     await tree.set(znodes.FEATURE, znodes.feature_value({METADATA_VERSION: 20}), ANY_VERSION)
     await tree.close()
     async with running(tmp_path) as broker:
-        assert (broker.control.feature_levels[METADATA_VERSION], broker.control.features_epoch) == (
+        assert (
+            broker.metadata_cache.feature_levels[METADATA_VERSION],
+            broker.metadata_cache.features_epoch,
+        ) == (
             20,
             1,
         )
         upgrade = FeatureUpdate(METADATA_VERSION, 30, UPGRADE)
-        await broker.control.update_features([upgrade], validate_only=True)
-        assert broker.control.features_epoch == 1
-        await broker.control.update_features([upgrade])
-        assert broker.control.features_epoch == 2
+        await broker.controller.update_features([upgrade], validate_only=True)
+        assert broker.metadata_cache.features_epoch == 1
+        await broker.controller.update_features([upgrade])
+        assert broker.metadata_cache.features_epoch == 2
     async with running(tmp_path) as broker:
-        assert broker.control.feature_levels == {METADATA_VERSION: 30}
+        assert broker.metadata_cache.feature_levels == {METADATA_VERSION: 30}
 
 
 # --- what fails
@@ -403,7 +406,7 @@ async def test_feature_levels_survive_and_their_epoch_grows_with_every_change(tm
 async def test_a_topic_whose_folders_cannot_be_made_is_taken_back_and_the_others_stand(tmp_path):
     async with running(tmp_path) as broker:
         broker.replicas.refused = {TopicPartition("full", 1)}
-        bad, good = await broker.control.create_topics([NewTopic("full", 3), NewTopic("ok", 1)])
+        bad, good = await broker.controller.create_topics([NewTopic("full", 3), NewTopic("ok", 1)])
         assert isinstance(bad, Rejected) and bad.code == ErrorCode.KAFKA_STORAGE_ERROR
         assert isinstance(good, CreateTopic)
         assert set(broker.metadata.topics) == {"ok"}
@@ -418,7 +421,7 @@ async def test_one_partition_that_cannot_be_served_does_not_keep_the_others_from
         await make(broker, "t", 2)
         broker.replicas.refused = {TopicPartition("t", 2)}
         with pytest.raises(Rejected) as refused:
-            await broker.control.create_partitions("t", 4)
+            await broker.controller.create_partitions("t", 4)
         assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
         assert TopicPartition("t", 3) in broker.replicas.hosted
 
@@ -440,14 +443,14 @@ async def test_a_tree_that_cannot_be_written_refuses_the_change_and_stays_consis
     async with running(tmp_path) as broker:
         await make(broker, "before")
         # A limit on the file is what a full disk looks like to SQLite.
-        tree = broker.control._registry._tree
+        tree = broker.controller._registry._tree
         assert isinstance(tree, EmbeddedTree)
 
         def limit(pages: int):
             return lambda: tree._connection.execute(f"PRAGMA max_page_count={pages}").fetchone()
 
         await tree._run(limit(1))
-        (refusal,) = await broker.control.create_topics([NewTopic("after", 200)])
+        (refusal,) = await broker.controller.create_topics([NewTopic("after", 200)])
         assert isinstance(refusal, Rejected) and refusal.code == ErrorCode.KAFKA_STORAGE_ERROR
         assert "after" not in broker.metadata.topics
         await tree._run(limit(1_000_000))

@@ -185,7 +185,7 @@ async def test_every_version_updates_features(tmp_path, api_version):
 @in_loop
 async def test_on_one_node_no_election_is_needed(tmp_path, api_version):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t", 2)])
+        await broker.controller.create_topics([NewTopic("t", 2)])
         wanted = m.ElectLeadersRequest.TopicPartitions
         answer = await broker.ask(
             ApiKey.ELECT_LEADERS,
@@ -223,7 +223,7 @@ async def test_an_election_of_an_unknown_kind_is_an_invalid_request(tmp_path):
 @in_loop
 async def test_a_partition_can_be_reassigned_to_where_it_is_and_nowhere_else(tmp_path, api_version):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t")])
+        await broker.controller.create_topics([NewTopic("t")])
         request = m.AlterPartitionReassignmentsRequest
 
         async def reassign(partition, replicas):

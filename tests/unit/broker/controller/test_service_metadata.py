@@ -43,16 +43,16 @@ def test_without_an_authorizer_the_operations_are_those_that_kafka_computes():
 @in_loop
 async def test_every_version_shows_brokers_topics_and_leaders(tmp_path, api_version):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t", 2)])
+        await broker.controller.create_topics([NewTopic("t", 2)])
         answer = await broker.ask(ApiKey.METADATA, api_version, topics=named("t"))
         (node,) = answer.brokers
-        assert (node.node_id, node.host, node.port) == (broker.node_id, "127.0.0.1", 9092)
+        assert (node.node_id, node.host, node.port) == (broker.broker_id, "127.0.0.1", 9092)
         (topic,) = answer.topics
         assert (topic.error_code, topic.name) == (0, "t")
-        assert [p.leader_id for p in topic.partitions] == [broker.node_id] * 2
-        assert [p.isr_nodes for p in topic.partitions] == [[broker.node_id]] * 2
+        assert [p.leader_id for p in topic.partitions] == [broker.broker_id] * 2
+        assert [p.isr_nodes for p in topic.partitions] == [[broker.broker_id]] * 2
         if api_version >= 1:
-            assert answer.controller_id == broker.node_id
+            assert answer.controller_id == broker.broker_id
         if api_version >= 2:
             assert answer.cluster_id == broker.metadata.cluster_id
         if api_version >= 10:
@@ -62,7 +62,7 @@ async def test_every_version_shows_brokers_topics_and_leaders(tmp_path, api_vers
 @in_loop
 async def test_null_asks_for_all_topics_and_an_empty_list_for_none_except_in_version_0(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("a"), NewTopic("b")])
+        await broker.controller.create_topics([NewTopic("a"), NewTopic("b")])
 
         async def names(api_version, topics):
             answer = await broker.ask(ApiKey.METADATA, api_version, topics=topics)
@@ -77,7 +77,7 @@ async def test_null_asks_for_all_topics_and_an_empty_list_for_none_except_in_ver
 @in_loop
 async def test_a_topic_is_found_by_its_id_until_it_is_deleted_and_made_anew(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t")])
+        await broker.controller.create_topics([NewTopic("t")])
         topic_id = broker.metadata.topics["t"].topic_id
 
         async def ask():
@@ -85,8 +85,8 @@ async def test_a_topic_is_found_by_its_id_until_it_is_deleted_and_made_anew(tmp_
             return answer.topics[0]
 
         assert (await ask()).name == "t"
-        await broker.control.delete_topics(["t"])
-        await broker.control.create_topics([NewTopic("t")])
+        await broker.controller.delete_topics(["t"])
+        await broker.controller.create_topics([NewTopic("t")])
         gone = await ask()
         assert (gone.error_code, gone.name, gone.topic_id) == (
             ErrorCode.UNKNOWN_TOPIC_ID,
@@ -128,7 +128,7 @@ async def test_nothing_is_made_where_the_setting_forbids_it(tmp_path):
 @in_loop
 async def test_names_that_cannot_be_are_answered_one_by_one(tmp_path, api_version):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("a_b")])
+        await broker.controller.create_topics([NewTopic("a_b")])
         wanted = named("..", "", "x" * 250, "a/b", "a.b", "fine")
         answer = await broker.ask(ApiKey.METADATA, api_version, topics=wanted)
         assert [topic.error_code for topic in answer.topics] == [
@@ -149,7 +149,7 @@ async def test_more_topics_than_one_request_may_make_are_refused_and_answered(tm
 @in_loop
 async def test_a_topic_asked_for_many_times_is_answered_once(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t", 100)])
+        await broker.controller.create_topics([NewTopic("t", 100)])
         answer = await broker.ask(ApiKey.METADATA, 12, topics=named(*["t"] * 10_000))
         assert len(answer.topics) == 1
 
@@ -166,7 +166,7 @@ async def test_a_replication_factor_that_cannot_be_met_is_told_to_whoever_mentio
 @in_loop
 async def test_operations_are_told_when_asked_for(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t")])
+        await broker.controller.create_topics([NewTopic("t")])
         silent = await broker.ask(ApiKey.METADATA, 9, topics=named("t"))
         assert silent.cluster_authorized_operations == NOT_ASKED
         assert silent.topics[0].topic_authorized_operations == NOT_ASKED
@@ -258,7 +258,7 @@ async def describe(broker, *names, limit=2000, cursor=None):
 @in_loop
 async def test_topics_are_described_in_the_order_of_their_names_with_errors_of_their_own(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t", 2)])
+        await broker.controller.create_topics([NewTopic("t", 2)])
         answer = await describe(broker, "zz", "t", "a/b", "t")
         assert [(topic.name, topic.error_code) for topic in answer.topics] == [
             ("a/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -267,7 +267,7 @@ async def test_topics_are_described_in_the_order_of_their_names_with_errors_of_t
         ]
         assert answer.next_cursor is None
         partition = answer.topics[1].partitions[1]
-        assert (partition.leader_id, partition.isr_nodes) == (broker.node_id, [broker.node_id])
+        assert (partition.leader_id, partition.isr_nodes) == (broker.broker_id, [broker.broker_id])
         assert (partition.eligible_leader_replicas, partition.last_known_elr) == ([], [])
         assert answer.topics[1].topic_authorized_operations == TOPIC_OPERATIONS
         assert answer.topics[0].topic_id == NO_TOPIC_ID
@@ -277,7 +277,9 @@ async def test_topics_are_described_in_the_order_of_their_names_with_errors_of_t
 @in_loop
 async def test_the_cursor_leads_through_everything_once(tmp_path, limit):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("a", 4), NewTopic("b", 1), NewTopic("c", 3)])
+        await broker.controller.create_topics(
+            [NewTopic("a", 4), NewTopic("b", 1), NewTopic("c", 3)]
+        )
         for names in ([], ["a", "b", "c"]):
             seen = []
             cursor = None
@@ -299,7 +301,7 @@ async def test_the_cursor_leads_through_everything_once(tmp_path, limit):
 @in_loop
 async def test_a_page_has_at_least_one_partition_and_at_most_what_the_setting_allows(tmp_path):
     async with running(tmp_path, {"max.request.partition.size.limit": "3"}) as broker:
-        await broker.control.create_topics([NewTopic("a", 5)])
+        await broker.controller.create_topics([NewTopic("a", 5)])
         for limit, size in [(0, 1), (-7, 1), (2, 2), (100, 3)]:
             answer = await describe(broker, limit=limit)
             assert len(answer.topics[0].partitions) == size
@@ -308,7 +310,7 @@ async def test_a_page_has_at_least_one_partition_and_at_most_what_the_setting_al
 @in_loop
 async def test_a_cursor_that_points_nowhere_is_an_invalid_request(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("a", 2)])
+        await broker.controller.create_topics([NewTopic("a", 2)])
         for cursor in [("a", -1), ("zzz", 0), ("0", 5)]:
             answer = await describe(broker, "a", cursor=cursor)
             assert answer.topics[0].error_code == ErrorCode.INVALID_REQUEST
@@ -319,6 +321,6 @@ async def test_a_cursor_that_points_nowhere_is_an_invalid_request(tmp_path):
 @in_loop
 async def test_a_walk_over_all_topics_goes_on_when_its_topic_was_deleted(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("a"), NewTopic("c", 2)])
+        await broker.controller.create_topics([NewTopic("a"), NewTopic("c", 2)])
         answer = await describe(broker, cursor=("b", 1))
         assert [(t.name, len(t.partitions)) for t in answer.topics] == [("c", 2)]

@@ -62,8 +62,10 @@ async def test_every_version_makes_a_topic_and_tells_what_it_made(tmp_path, api_
 @in_loop
 async def test_all_settings_are_told_with_where_they_come_from(tmp_path):
     async with running(tmp_path, {"log.segment.bytes": "2000000"}) as broker:
-        await broker.control.alter_configs(4, "", {"log.retention.ms": "99"})
-        await broker.control.alter_configs(4, str(broker.node_id), {"message.max.bytes": "5000"})
+        await broker.controller.alter_configs(4, "", {"log.retention.ms": "99"})
+        await broker.controller.alter_configs(
+            4, str(broker.broker_id), {"message.max.bytes": "5000"}
+        )
         made = await create(broker, creatable("t", configs={"cleanup.policy": "compact"}))
         settings = {s.name: (s.value, s.config_source) for s in made["t"].configs}
         assert len(settings) == len(made["t"].configs) == 33
@@ -110,7 +112,7 @@ async def test_a_request_to_validate_answers_alike_and_makes_nothing(tmp_path):
 @in_loop
 async def test_a_wish_that_cannot_be_met_gets_kafkas_code_and_a_reason(tmp_path, topic, code):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("is_there")])
+        await broker.controller.create_topics([NewTopic("is_there")])
         (answer,) = (await create(broker, topic)).values()
         assert answer.error_code == code
         assert answer.error_message
@@ -143,7 +145,7 @@ Deletable = m.DeleteTopicsRequest.DeleteTopicState
 @in_loop
 async def test_every_version_deletes_by_name(tmp_path, api_version):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t")])
+        await broker.controller.create_topics([NewTopic("t")])
         wanted = (
             {"topics": [Deletable(name="t"), Deletable(name="gone")]}
             if api_version >= 6
@@ -158,7 +160,7 @@ async def test_every_version_deletes_by_name(tmp_path, api_version):
 @in_loop
 async def test_a_topic_is_deleted_by_its_id(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t")])
+        await broker.controller.create_topics([NewTopic("t")])
         topic_id = broker.metadata.topics["t"].topic_id
         for code, name in [(ErrorCode.NONE, "t"), (ErrorCode.UNKNOWN_TOPIC_ID, None)]:
             answer = await broker.ask(
@@ -171,7 +173,7 @@ async def test_a_topic_is_deleted_by_its_id(tmp_path):
 @in_loop
 async def test_a_topic_named_twice_both_ways_or_not_at_all_is_an_invalid_request(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t")])
+        await broker.controller.create_topics([NewTopic("t")])
         topic_id = broker.metadata.topics["t"].topic_id
         for wanted in (
             [Deletable(name="t"), Deletable(name="t")],
@@ -187,7 +189,7 @@ async def test_a_topic_named_twice_both_ways_or_not_at_all_is_an_invalid_request
 @in_loop
 async def test_where_deletion_is_disabled_it_is_refused_by_name(tmp_path):
     async with running(tmp_path, {"delete.topic.enable": "false"}) as broker:
-        await broker.control.create_topics([NewTopic("t")])
+        await broker.controller.create_topics([NewTopic("t")])
         answer = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[Deletable(name="t")])
         assert answer.responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
         assert "t" in broker.metadata.topics
@@ -211,8 +213,8 @@ def growing(name, count, assignments=None):
 @in_loop
 async def test_every_version_grows_a_topic(tmp_path, api_version):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t", 1), NewTopic("u", 1)])
-        me = broker.node_id
+        await broker.controller.create_topics([NewTopic("t", 1), NewTopic("u", 1)])
+        me = broker.broker_id
         answer = await broker.ask(
             ApiKey.CREATE_PARTITIONS,
             api_version,
@@ -241,7 +243,7 @@ async def test_every_version_grows_a_topic(tmp_path, api_version):
 @in_loop
 async def test_growth_that_cannot_be_gets_kafkas_code(tmp_path, name, count, assignments, code):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t", 2)])
+        await broker.controller.create_topics([NewTopic("t", 2)])
         answer = await broker.ask(
             ApiKey.CREATE_PARTITIONS, 3, topics=[growing(name, count, assignments)]
         )
@@ -251,7 +253,7 @@ async def test_growth_that_cannot_be_gets_kafkas_code(tmp_path, name, count, ass
 @in_loop
 async def test_growth_is_validated_without_growing_and_a_repeated_name_is_refused(tmp_path):
     async with running(tmp_path) as broker:
-        await broker.control.create_topics([NewTopic("t", 2)])
+        await broker.controller.create_topics([NewTopic("t", 2)])
         valid = await broker.ask(
             ApiKey.CREATE_PARTITIONS, 3, topics=[growing("t", 4)], validate_only=True
         )

@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from headrace.broker.broker import Broker
-from headrace.broker.coordinators.runtime import Coordinator
+from headrace.broker.clock import SteadyClock
+from headrace.broker.coordinators import loading as loading_module
+from headrace.broker.coordinators.runtime import CoordinatorRuntime, Host
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, ProducerStamp, Reply
 from headrace.core.topics import NewTopic
 from headrace.model.config import BrokerConfig
@@ -15,6 +17,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.wire import messages as m
+from tests.fakes.inside import in_sync, lose_leadership
 from tests.fakes.standin import in_loop
 
 TOPIC = "notes"
@@ -78,6 +81,20 @@ class Notes:
         return [Reply(ticket, answer(text)) for ticket in parked]
 
 
+def host_of(services):
+    return Host(
+        services.loop,
+        SteadyClock(services.world.now, services.loop.time),
+        services.dynamic_config,
+        services.metadata_cache,
+        services.replicas,
+        services.appender,
+        services.waiting,
+        services.tasks,
+        services.fail,
+    )
+
+
 @asynccontextmanager
 async def coordinated(folder, partition_count=1, effects=None, **settings):
     config = BrokerConfig.parse(
@@ -89,8 +106,8 @@ async def coordinated(folder, partition_count=1, effects=None, **settings):
     )
     broker = Broker(config)
     await broker.start()
-    coordinator = Coordinator(
-        broker,
+    coordinator = CoordinatorRuntime(
+        host_of(broker.services),
         TOPIC,
         "offsets.topic.num.partitions",
         Notes,
@@ -99,8 +116,8 @@ async def coordinated(folder, partition_count=1, effects=None, **settings):
         else None,
     )
     try:
-        if TOPIC not in broker.metadata.topics:
-            await broker.control.create_topics([NewTopic(TOPIC, partition_count)])
+        if TOPIC not in broker.services.metadata.topics:
+            await broker.services.controller.create_topics([NewTopic(TOPIC, partition_count)])
         coordinator.refresh()
         yield broker, coordinator
     finally:
@@ -121,7 +138,7 @@ def read(coordinator, key, partition=0):
 
 
 def shard_of(coordinator, partition=0):
-    return coordinator._led[partition].shard
+    return coordinator._shards[partition].shard
 
 
 async def until(condition):
@@ -140,7 +157,7 @@ async def test_what_was_written_is_answered_at_once_and_read_back(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         assert write(coordinator, (b"k", b"v")).error_message == "written"
         assert read(coordinator, b"k") == "v"
-        log = broker.replica(TOPIC, 0).log
+        log = broker.services.replicas.require(TOPIC, 0).log
         assert log.log_end == 1
 
 
@@ -261,7 +278,9 @@ async def test_who_waits_for_a_taken_shard_that_is_lost_is_told(tmp_path):
             assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         slowly.may_go_on.set()
         await asyncio.sleep(0.05)
-        assert broker.replica(TOPIC, 0).log.log_end == 0, "what was decided is not written"
+        assert broker.services.replicas.require(TOPIC, 0).log.log_end == 0, (
+            "what was decided is not written"
+        )
 
 
 @in_loop
@@ -284,14 +303,14 @@ async def test_a_shard_that_is_lost_between_two_batches_writes_no_more_of_them(t
             lambda shard: True,
         )
         await until(has_begun.is_set)
-        first_end = broker.replica(TOPIC, 0).log.log_end
+        first_end = broker.services.replicas.require(TOPIC, 0).log.log_end
         assert 0 < first_end < len(records)
         coordinator.close()
         with pytest.raises(Rejected):
             await waiting
         may_go_on.set()
-        await until(lambda: not broker._tasks)
-        assert broker.replica(TOPIC, 0).log.log_end == first_end
+        await until(lambda: not len(broker.services.tasks))
+        assert broker.services.replicas.require(TOPIC, 0).log.log_end == first_end
 
 
 @in_loop
@@ -327,9 +346,9 @@ async def test_an_event_that_comes_while_loading_is_told_afterwards(tmp_path):
 async def test_records_that_nobody_here_wrote_are_loaded_by_their_keys(tmp_path):
     async with coordinated(tmp_path) as (broker, _):
         foreign = build_batch([Record(0, 5, None, b"no key"), Record(1, 9, b"k", b"v")])
-        log = broker.replica(TOPIC, 0).log
+        log = broker.services.replicas.require(TOPIC, 0).log
         log.append_as_leader(memoryview(bytearray(foreign)), 0, Millis(1), origin=1)
-        broker.replica(TOPIC, 0).write_staged()
+        log.write_staged()
     async with coordinated(tmp_path) as (_, coordinator):
         await until(lambda: not coordinator.is_loading())
         assert shard_of(coordinator).texts == {b"k": b"v"}
@@ -339,11 +358,11 @@ async def test_records_that_nobody_here_wrote_are_loaded_by_their_keys(tmp_path)
 async def test_a_log_that_cannot_be_read_is_not_coordinated(tmp_path, caplog):
     async with coordinated(tmp_path) as (broker, coordinator):
         write(coordinator, (b"a", b"1"))
-        log = broker.replica(TOPIC, 0).log
+        log = broker.services.replicas.require(TOPIC, 0).log
         garbage = bytearray(build_batch([Record(0, 0, b"k", b"v")]))
         garbage[61] = 0x7E  # a record longer than its batch
         log.append_as_leader(memoryview(garbage), 0, Millis(1), origin=1)
-        broker.replica(TOPIC, 0).write_staged()
+        log.write_staged()
     async with coordinated(tmp_path) as (_, coordinator):
         await until(lambda: not coordinator.is_loading())
         with pytest.raises(Rejected) as refused:
@@ -356,10 +375,10 @@ async def test_a_log_that_cannot_be_read_is_not_coordinated(tmp_path, caplog):
 async def test_a_log_that_became_shorter_is_not_read_for_ever(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         write(coordinator, (b"a", b"1"))
-        (file,) = broker.replica(TOPIC, 0).log.folder.glob("*.log")
+        (file,) = broker.services.replicas.require(TOPIC, 0).log.folder.glob("*.log")
         whole = file.read_bytes()
         file.write_bytes(whole[:-1])
-        coordinator._drop(coordinator._led[0], ErrorCode.NOT_COORDINATOR)
+        coordinator._drop(coordinator._shards[0], ErrorCode.NOT_COORDINATOR)
         coordinator.refresh()
         await until(lambda: not coordinator.is_loading())
         with pytest.raises(Rejected, match="cannot be read"):
@@ -372,11 +391,7 @@ async def test_a_log_that_became_shorter_is_not_read_for_ever(tmp_path):
 
 def behind(broker, is_behind):
     """Whether a second replica that has nothing yet is in sync."""
-    leadership = broker.replica(TOPIC, 0).leadership
-    leadership.isr = frozenset({broker.node_id, 99} if is_behind else {broker.node_id})
-    if not is_behind:
-        replica = broker.replica(TOPIC, 0)
-        broker.replicas.run(replica, leadership.appended(replica.log.log_end))
+    in_sync(broker.services, TOPIC, isr=(1, 99) if is_behind else (1,))
 
 
 @in_loop
@@ -389,7 +404,6 @@ async def test_replies_wait_for_the_high_watermark_and_so_do_reads_and_effects(t
         await asyncio.sleep(0)
         assert not written.done() and not seen.done() and effects == []
         behind(broker, False)
-        coordinator.committed(broker.replica(TOPIC, 0))
         assert (await written).error_message == "written"
         assert (await seen).error_message == "v"
         assert effects == [(0, "do it")]
@@ -410,7 +424,6 @@ async def test_a_commit_that_takes_too_long_is_told_and_its_effects_still_come(t
         assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert effects == []
         behind(broker, False)
-        coordinator.committed(broker.replica(TOPIC, 0))
         assert effects == [(0, "late")]
 
 
@@ -442,7 +455,6 @@ async def test_a_marker_waits_for_the_high_watermark_too(tmp_path):
         )
         assert ended is not None and not ended.done()
         behind(broker, False)
-        coordinator.committed(broker.replica(TOPIC, 0))
         await ended
         assert shard_of(coordinator).texts == {b"c": b"3"}
 
@@ -458,14 +470,14 @@ async def test_a_disk_that_refuses_costs_the_shard_and_nothing_that_was_acknowle
         write(coordinator, (b"k", b"kept"))
         waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
         old = shard_of(coordinator)
-        replica = broker.replica(TOPIC, 0)
+        replica = broker.services.replicas.require(TOPIC, 0)
 
         def refuse(self):
-            self.log._undo_staged()
+            self._undo_staged()
             raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
 
         with monkeypatch.context() as patched:
-            patched.setattr(type(replica), "write_staged", refuse)
+            patched.setattr(type(replica.log), "write_staged", refuse)
             with pytest.raises(Rejected) as refused:
                 write(coordinator, (b"k", b"lost"))
             assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -483,7 +495,7 @@ async def test_a_disk_that_refuses_costs_the_shard_and_nothing_that_was_acknowle
 async def test_who_waits_on_a_partition_that_is_led_elsewhere_now_is_told(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
-        broker.replica(TOPIC, 0).leadership = None
+        lose_leadership(broker.services, TOPIC)
         coordinator.refresh()
         with pytest.raises(Rejected) as refused:
             await waiting
@@ -500,23 +512,23 @@ async def loading(folder, monkeypatch, meanwhile):
         for key in (b"a", b"b", b"c"):
             write(coordinator, (key, b"text"))
     async with coordinated(folder) as (broker, coordinator):
-        monkeypatch.setattr("headrace.broker.coordinators.runtime._LOAD_CHUNK_SIZE", 1)
-        replay_chunk, chunks = coordinator._replay_chunk, []
+        monkeypatch.setattr(loading_module, "_PIECE_SIZE", 1)
+        replay_piece, pieces = loading_module._replay_piece, []
 
         def replay(shard, data):
-            chunks.append(data)
-            if len(chunks) == 1:
+            pieces.append(data)
+            if len(pieces) == 1:
                 meanwhile(broker)
-            return replay_chunk(shard, data)
+            return replay_piece(shard, data)
 
-        coordinator._replay_chunk = replay
+        monkeypatch.setattr(loading_module, "_replay_piece", replay)
         yield broker, coordinator
 
 
 @in_loop
 async def test_records_that_are_deleted_while_loading_do_not_end_it(tmp_path, monkeypatch):
     def delete(broker):
-        broker.replica(TOPIC, 0).log.move_start_to(Offset(2))
+        broker.services.replicas.require(TOPIC, 0).log.move_start_to(Offset(2))
 
     async with loading(tmp_path, monkeypatch, delete) as (_, coordinator):
         await until(lambda: not coordinator.is_loading())
@@ -528,22 +540,25 @@ async def test_nobody_complains_of_a_topic_that_is_deleted_while_loading(
     tmp_path, monkeypatch, caplog
 ):
     def delete(broker):
-        broker.spawn(broker.replicas.delete([TopicPartition(TOPIC, 0)]))
+        broker.services.tasks.spawn(broker.services.replicas.delete([TopicPartition(TOPIC, 0)]))
 
     async with loading(tmp_path, monkeypatch, delete) as (broker, _):
-        await until(lambda: broker.replicas.get(TOPIC, 0) is None and not broker._tasks)
+        await until(
+            lambda: (
+                broker.services.replicas.get(TOPIC, 0) is None and not len(broker.services.tasks)
+            )
+        )
     assert "cannot be read" not in caplog.text
 
 
 @in_loop
 async def test_too_few_replicas_refuse_before_anything_is_written(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
-        leadership = broker.replica(TOPIC, 0).leadership
-        leadership.replicas, leadership.min_insync_replicas = frozenset({1, 2}), 2
+        in_sync(broker.services, TOPIC, isr=(1,), replicas=(1, 2), min_isr=2)
         with pytest.raises(Rejected) as refused:
             write(coordinator, (b"k", b"v"))
         assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        leadership.min_insync_replicas = 1
+        in_sync(broker.services, TOPIC, isr=(1,), min_isr=1)
         assert read(coordinator, b"k") == "-", "the shard is still there, and has not heard of it"
 
 
@@ -557,7 +572,7 @@ async def test_what_does_not_fit_into_a_batch_is_refused_or_split(tmp_path):
         assert shard_of(coordinator).texts == {}
         assert write(coordinator, *records, splittable=True).error_message == "written"
         assert len(shard_of(coordinator).texts) == 100
-        assert broker.replica(TOPIC, 0).log.log_end == 100
+        assert broker.services.replicas.require(TOPIC, 0).log.log_end == 100
 
 
 @in_loop
@@ -594,32 +609,27 @@ async def test_a_shard_is_woken_when_its_time_has_come(tmp_path):
 async def test_a_shard_is_woken_at_its_deadline_and_again_if_that_was_a_hair_early(tmp_path):
     """A client that sleeps for a session's time and then deletes the group may do so."""
     async with coordinated(tmp_path) as (broker, coordinator):
-        delays, call_later = [], broker.loop.call_later
-
-        def noted(delay_s, call, *arguments):
-            if call == coordinator._wake:
-                delays.append(delay_s)
-            return call_later(delay_s, call, *arguments)
-
-        broker.loop.call_later = noted
         shard, rings_in_ms = shard_of(coordinator), 3_600_000
+        asked_at = broker.services.loop.time()
 
         def ring_later(shard, now):
             shard.rings_at = now + rings_in_ms
             return NOTHING
 
+        def next_deadline_s():
+            return broker.services.waiting.next_deadline_ms() / 1000
+
         coordinator.tell(0, ring_later)
-        assert delays == [rings_in_ms / 1000]
+        first = next_deadline_s()
+        assert asked_at <= first - rings_in_ms / 1000 <= broker.services.loop.time()
         coordinator._wake()
-        assert shard.rung == [] and len(delays) == 2
-        assert 0 < delays[1] <= delays[0]
+        assert shard.rung == [] and next_deadline_s() >= first
 
 
 @in_loop
 async def test_a_shard_is_woken_also_if_what_it_decided_could_not_be_written(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
-        leadership = broker.replica(TOPIC, 0).leadership
-        leadership.replicas, leadership.min_insync_replicas = frozenset({1, 2}), 2
+        in_sync(broker.services, TOPIC, isr=(1,), replicas=(1, 2), min_isr=2)
 
         def try_later(shard, now):
             shard.rings_at = now + 20

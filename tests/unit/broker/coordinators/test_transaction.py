@@ -11,8 +11,8 @@ import pytest
 
 from headrace.core.transactions.shard import DrawProducerId
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import TopicPartition
 from headrace.testing import Broker
+from tests.fakes.inside import Inside, lose_leadership, regain_leadership
 from tests.fakes.transactional_client import TransactionalClient, records_in
 from tests.fakes.waiting import wait_until
 
@@ -21,55 +21,27 @@ SLOW = {"add.partitions.to.txn.retry.backoff.max.ms": 30_000}
 QUICK = {"add.partitions.to.txn.retry.backoff.max.ms": 0}
 
 
-class Inside:
-    """A running broker and its insides, touched on its own loop only."""
+class Held(Inside):
+    """A running broker whose markers can be held back."""
 
     def __init__(self, broker):
-        runner = broker._running()
-        self.node, self.loop = runner._node, runner._loop
+        super().__init__(broker)
         self.held = []
 
-    def do(self, action):
-        async def body():
-            result = action()
-            self.node.dispatch.serve_committed()
-            return result
-
-        return asyncio.run_coroutine_threadsafe(body(), self.loop).result(20)
-
     def hold_markers(self):
-        markers = self.node.transactions.markers
-
         def hold(marker, partitions, told):
             self.held.append((marker, list(partitions), told))
 
-        self.do(lambda: setattr(markers, "write", hold))
+        self.do(lambda: setattr(self.services.markers, "write", hold))
 
     def release_markers(self):
         def release():
-            markers = self.node.transactions.markers
-            del markers.write
+            del self.services.markers.write
             held, self.held = self.held, []
             for one in held:
-                markers.write(*one)
+                self.services.markers.write(*one)
 
         self.do(release)
-
-    def lag(self, topic, partition=0):
-        """From now on a follower has nothing of what is written."""
-
-        def action():
-            self.node.replicas.get(topic, partition).leadership.isr = frozenset({1, 2})
-
-        self.do(action)
-
-    def catch_up(self, topic, partition=0):
-        def action():
-            replica = self.node.replicas.get(topic, partition)
-            replica.leadership.isr = frozenset({1})
-            self.node.replicas.run(replica, replica.leadership.appended(replica.log.log_end))
-
-        self.do(action)
 
 
 @pytest.fixture
@@ -81,7 +53,7 @@ def start():
         broker = Broker(config=config or {}, topics={"t": 2, "u": 1}).start()
         client = TransactionalClient(broker.bootstrap_servers)
         running.append((broker, client))
-        return Inside(broker), client
+        return Held(broker), client
 
     yield started
     for broker, client in running:
@@ -183,7 +155,7 @@ def verify_slowly(inside):
 
         return later()
 
-    inside.do(lambda: setattr(inside.node.transactions, "verify_or_add", slow_verify))
+    inside.do(lambda: setattr(inside.services.transactions, "verify_or_add", slow_verify))
     return asked, go_on
 
 
@@ -239,7 +211,7 @@ def test_a_transaction_is_complete_once_the_followers_have_its_markers(start):
 
 def test_a_partition_that_nobody_reads_remembers_no_transaction_that_has_ended(start):
     inside, client = start()
-    producers = inside.node.replicas.get("t", 0).log.producers
+    producers = inside.replica("t").log.producers
     producer = client.start("tx")
     for sequence in range(3):
         client.add("tx", producer, "t", 0)
@@ -255,18 +227,8 @@ def test_a_leader_that_is_replaced_meanwhile_makes_the_marker_come_again(start):
     client.put("tx", producer, "t", b"a")
     inside.lag("t")
     client.end("tx", producer, True)
-    told = []
-
-    def replaced():
-        replica = inside.node.replicas.get("t", 0)
-        old, replica.leadership = replica.leadership, None
-        inside.node.replicas.on_committed(replica)
-        told.append(dict(inside.node.transactions.markers.unreplicated))
-        replica.leadership = old
-        old.isr = frozenset({1})
-
-    inside.do(replaced)
-    assert told == [{}]
+    inside.do(lambda: lose_leadership(inside.services, "t"))
+    inside.do(lambda: regain_leadership(inside.services, "t"))
     wait_until(lambda: client.state("tx") == "CompleteCommit")
     assert client.last_stable_offset("t") == client.partition_of("t").high_watermark
 
@@ -274,7 +236,7 @@ def test_a_leader_that_is_replaced_meanwhile_makes_the_marker_come_again(start):
 def test_markers_of_offsets_wait_for_followers_too(start):
     inside, client = start()
     client.find("group", kind=0)
-    partition = inside.do(lambda: inside.node.groups.partition_of("group"))
+    partition = inside.do(lambda: inside.services.groups.partition_of("group"))
     producer = client.start("tx")
     client.add_offsets("tx", producer, "group")
     assert client.commit_offsets("tx", "group", producer, "t", 5) is NONE
@@ -291,9 +253,9 @@ def test_an_end_is_answered_once_its_record_is_committed(start):
     producer = client.start("tx")
     client.add("tx", producer, "t", 0)
     client.put("tx", producer, "t", b"a")
-    partition = inside.do(lambda: inside.node.transactions.partition_of("tx"))
+    partition = inside.do(lambda: inside.services.transactions.partition_of("tx"))
     inside.lag("__transaction_state", partition)
-    log = inside.node.replicas.get("__transaction_state", partition).log
+    log = inside.replica("__transaction_state", partition).log
     end = log.log_end
     thread, join = in_thread(lambda: client.end("tx", producer, True))
     wait_until(lambda: log.log_end > end)
@@ -310,17 +272,10 @@ def test_a_partition_without_enough_replicas_gets_its_marker_later(start):
     producer = client.start("tx")
     client.add("tx", producer, "t", 0)
     client.put("tx", producer, "t", b"a")
-    place = TopicPartition("t", 0)
-
-    def starve(count):
-        leadership = inside.node.replicas.get(*place).leadership
-        leadership.replicas = frozenset(range(1, count + 1))
-        leadership.min_insync_replicas = count
-
-    inside.do(lambda: starve(2))
+    inside.in_sync("t", isr=(1,), replicas=(1, 2), min_isr=2)
     assert client.end("tx", producer, False) is NONE
     assert client.state("tx") == "PrepareAbort"
-    inside.do(lambda: starve(1))
+    inside.in_sync("t", isr=(1,), replicas=(1,), min_isr=1)
     wait_until(lambda: client.state("tx") == "CompleteAbort")
     assert client.last_stable_offset("t") == 2
 
@@ -333,8 +288,8 @@ def test_a_producer_id_that_cannot_be_drawn_costs_a_wait_and_not_the_broker(star
         raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
 
     def draw_in_vain():
-        inside.node.control.next_producer_id = refuse
-        inside.node.transactions._carry_out_effect(0, DrawProducerId())
+        inside.services.producer_ids.next = refuse
+        inside.services.transactions._carry_out_effect(0, DrawProducerId())
 
     inside.do(draw_in_vain)
     assert client.start("tx") == (producer_id, 1)

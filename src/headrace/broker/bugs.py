@@ -1,0 +1,43 @@
+"""Bugs that a request met before anything was appended: each costs its connection only."""
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from headrace.broker.context import Context
+from headrace.broker.error_responses import refused
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.wire.api import api_name
+from headrace.wire.framing import encode_response
+from headrace.wire.schema import Message
+
+if TYPE_CHECKING:
+    from headrace.net.link import Link
+
+_log = logging.getLogger(__name__)
+
+
+class Bugs:
+    def __init__(self) -> None:
+        self.met: list[Exception] = []
+
+    def answer(self, link: "Link", context: Context, request: Any, error: Exception) -> Message:
+        """UNKNOWN_SERVER_ERROR for the client; the trace for the log; then the connection closes.
+
+        ``request`` is None if it could not be decoded.
+        """
+        _log.error(
+            "Internal error in %s version %d (client id %s); closing the connection from %s",
+            api_name(context.api_key),
+            context.api_version,
+            context.client_id,
+            link,
+            exc_info=error,
+        )
+        self.met.append(error)
+        link.close_when_sent()
+        return refused(context, request, Rejected(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    def frame(self, link: "Link", context: Context, request: Any, error: Exception) -> bytearray:
+        """The same answer, encoded."""
+        answer = self.answer(link, context, request, error)
+        return encode_response(context.api_key, context.api_version, context.correlation_id, answer)

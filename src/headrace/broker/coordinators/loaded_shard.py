@@ -1,0 +1,170 @@
+"""One shard of a coordinator while this broker leads its partition, and who waits for it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+
+from headrace.core.outcome import Outcome, Reply, Shard, Ticket
+from headrace.core.parked import NEVER
+from headrace.core.partition import Leadership
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import Millis, Offset
+
+if TYPE_CHECKING:
+    from headrace.broker.replication.replica import Replica
+    from headrace.broker.replication.waiting import Event
+
+S = TypeVar("S", bound=Shard)
+Tell = Callable[[S, Millis], Outcome]
+
+
+class _Uncommitted(NamedTuple):
+    """Replies and effects that wait until the high watermark reaches ``offset_end``.
+
+    Replies wait until ``deadline``; effects for as long as it takes.
+    """
+
+    offset_end: Offset
+    replies: tuple[Reply, ...]
+    effects: tuple[object, ...]
+    deadline: float
+
+
+class LoadedShard(Generic[S]):
+    """The shard of one partition, from the start of loading until leadership is lost.
+
+    It waits for events of its replica: see ``on_event``.
+    """
+
+    __slots__ = (
+        "_on_event",
+        "_run_effect",
+        "_uncommitted",
+        "_waiting",
+        "appended_end",
+        "is_loaded",
+        "is_taken",
+        "leadership",
+        "partition",
+        "problem",
+        "queue",
+        "replica",
+        "shard",
+        "to_be_told",
+    )
+
+    def __init__(
+        self,
+        partition: int,
+        replica: "Replica",
+        leadership: Leadership,
+        shard: S,
+        on_event: "Callable[[LoadedShard[S], Event], bool]",
+        run_effect: Callable[[int, object], None] | None,
+    ) -> None:
+        self.partition = partition
+        self.replica = replica
+        self.leadership = leadership  # another leadership needs another shard
+        self.shard = shard
+        self._on_event = on_event
+        self._run_effect = run_effect
+        self.is_loaded = False
+        self.is_taken = False  # by a thread, or by queued requests: no other request may ask it
+        self.queue: deque[Callable[[], Awaitable[None] | None]] = deque()  # for when it is free
+        self.problem: str | None = None  # why it could not be loaded
+        self.appended_end = Offset(0)  # exclusive, of what the shard has replayed
+        self.to_be_told: list[Tell[S]] = []  # events that came while it was loading
+        self._uncommitted: deque[_Uncommitted] = deque()
+        self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
+
+    def is_current(self) -> bool:
+        """Whether it can be asked: loaded, and under the leadership it was loaded for."""
+        return self.is_loaded and self.leadership is self.replica.leadership
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the high watermark has passed all that the shard has replayed."""
+        return not self._uncommitted and self.appended_end <= self.leadership.high_watermark
+
+    # --- replication.waiting.Waiter
+
+    def happened(self, event: "Event", replica: "Replica") -> bool:
+        return self._on_event(self, event)
+
+    def deadline_passed(self) -> None:
+        raise AssertionError("a shard is parked without a deadline")
+
+    # --- replies
+
+    def future(self, ticket: Ticket) -> "asyncio.Future[Any]":
+        """What the reply to ``ticket`` will be."""
+        future = self._waiting[ticket] = asyncio.get_running_loop().create_future()
+        return future
+
+    def reply(self, replies: Iterable[Reply], own: Ticket | None = None) -> Any:
+        """Give replies to those who wait; returns the reply to ``own`` instead of giving it."""
+        answer: Any = None
+        waiting = self._waiting
+        for ticket, response in replies:
+            if ticket == own:
+                answer = response
+            elif (future := waiting.pop(ticket, None)) is not None and not future.done():
+                future.set_result(response)
+        return answer
+
+    def refuse(self, replies: Iterable[Reply], error: Exception, own: Ticket | None = None) -> bool:
+        """Give ``error`` to those who wait for replies; whether ``own`` is one of them."""
+        found = False
+        for ticket, _ in replies:
+            if ticket == own:
+                found = True
+            elif (future := self._waiting.pop(ticket, None)) is not None and not future.done():
+                future.set_exception(error)
+        return found
+
+    def run_effects(self, effects: Iterable[object]) -> None:
+        for effect in effects:
+            assert self._run_effect is not None
+            self._run_effect(self.partition, effect)
+
+    # --- what waits for the high watermark
+
+    def hold_back(
+        self, replies: tuple[Reply, ...], effects: tuple[object, ...], deadline: float
+    ) -> None:
+        self._uncommitted.append(_Uncommitted(self.appended_end, replies, effects, deadline))
+
+    def let_go_committed(self) -> None:
+        """Give the replies and run the effects that the high watermark has passed."""
+        queue = self._uncommitted
+        while queue and queue[0].offset_end <= self.leadership.high_watermark:
+            _, replies, effects, _ = queue.popleft()
+            self.reply(replies)
+            self.run_effects(effects)
+
+    def give_up_overdue(self, now: Millis) -> float:
+        """Refuse replies whose commit takes too long; returns when to look again.
+
+        The records stay and may still be committed: the client cannot know, and asks again.
+        """
+        overdue = Rejected(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, "the in-sync replicas did not follow in time"
+        )
+        for place, held in enumerate(self._uncommitted):
+            if held.deadline > now:
+                return held.deadline
+            if held.replies:
+                self.refuse(held.replies, overdue)
+                self._uncommitted[place] = held._replace(replies=())
+        return NEVER
+
+    def drop(self, error: Rejected) -> None:
+        """Forget everything; those who wait must find the coordinator again."""
+        self.is_loaded = False
+        self._uncommitted.clear()
+        self.queue.clear()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(error)

@@ -1,0 +1,48 @@
+"""The cluster metadata that this broker answers from, and who hears of its changes."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from headrace.model.cluster_metadata import ClusterMetadata
+
+TopicsChanged = Callable[[Sequence[str]], None]
+
+
+class MetadataCache:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]
+    ) -> None:
+        """``fail`` stops the broker: a bug in a listener leaves it unclear what was applied."""
+        self._loop = loop
+        self._fail = fail
+        self._listeners: list[TopicsChanged] = []
+        self.current = ClusterMetadata("")
+        self.feature_levels: Mapping[str, int] = {}
+        self.features_epoch = -1
+
+    def on_topics_changed(self, listener: TopicsChanged) -> None:
+        """Call ``listener`` after every change of topics, with the names of those deleted."""
+        self._listeners.append(listener)
+
+    def publish(self, metadata: ClusterMetadata) -> None:
+        """Answer from ``metadata`` from now on."""
+        before, self.current = self.current, metadata
+        if before.topics is not metadata.topics:
+            # Later: replicas follow the metadata, and listeners follow the replicas.
+            self._loop.call_soon(self._tell, before, metadata)
+
+    def publish_features(self, levels: Mapping[str, int], epoch: int) -> None:
+        self.feature_levels = levels
+        self.features_epoch = epoch
+
+    def _tell(self, before: ClusterMetadata, after: ClusterMetadata) -> None:
+        deleted = [
+            topic.name
+            for topic in before.topics.values()
+            if (now := after.topics.get(topic.name)) is None or now.topic_id != topic.topic_id
+        ]
+        try:
+            for listener in self._listeners:
+                listener(deleted)
+        except Exception as error:  # noqa: BLE001 - see ``fail``
+            self._fail(error)

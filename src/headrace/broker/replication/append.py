@@ -1,0 +1,165 @@
+"""The one way to append as a leader: check leadership and ISR, stage, write, flush if asked.
+
+Produce stages the batches of a client's turn (``stage``) and writes them together
+(``write_staged``). Coordinators and transaction markers append a single batch (``append``). Either
+way the batch is committed once the high watermark reaches its end; ``waiting`` tells when.
+
+Errors are those of a partition's leader: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS,
+KAFKA_STORAGE_ERROR and what the log finds wrong with the batch. Coordinators translate them.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, assert_never
+
+from headrace.broker.replication.waiting import Event, Waiting
+from headrace.core.partition import Effect, HighWatermarkAdvanced
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import Millis, Offset
+from headrace.storage.log import COORDINATOR, Appended
+
+if TYPE_CHECKING:
+    from headrace.broker.replication.replica import Replica
+    from headrace.broker.tasks import BackgroundTasks
+    from headrace.world.world import World
+
+ACKS_ALL, ACKS_NONE, ACKS_LEADER = -1, 0, 1
+_FLUSH_TRIES = 3
+_FLUSH_AGAIN_AFTER_S = 1
+
+
+class Appender:
+    def __init__(self, world: "World", waiting: Waiting, tasks: "BackgroundTasks") -> None:
+        self._world = world
+        self._waiting = waiting
+        self._tasks = tasks
+        self.staged: dict[Replica, None] = {}  # all and only those with staged batches
+        self._flushing: dict[Replica, None] = {}
+
+    # --- produced batches ----------------------------------------------------
+
+    def stage(
+        self, replica: "Replica", records: memoryview, acks: int, produce_version: int
+    ) -> Appended:
+        """Stage one produced batch; ``write_staged`` writes it."""
+        leadership = replica.lead()
+        if acks == ACKS_ALL:
+            leadership.check_enough_replicas(replica.topic_partition)
+        appended = replica.log.append_as_leader(
+            records, leadership.leader_epoch, self._world.now(), produce_version=produce_version
+        )
+        self.staged[replica] = None
+        return appended
+
+    def write_staged(self) -> tuple[dict["Replica", Rejected], dict["Replica", Offset]]:
+        """Write every staged batch.
+
+        Returns the partitions whose disk refused, with the error, and the partitions to ``flush``
+        before more of their records count, with the end (exclusive) of what to flush.
+        """
+        failed: dict[Replica, Rejected] = {}
+        unflushed: dict[Replica, Offset] = {}
+        staged, self.staged = self.staged, {}
+        for replica in staged:
+            try:
+                if self._write(replica):
+                    unflushed[replica] = replica.log.log_end
+            except Rejected as refusal:
+                failed[replica] = refusal
+        return failed, unflushed
+
+    # --- batches of the broker itself ----------------------------------------
+
+    def append(
+        self, replica: "Replica", batch: bytearray, now: Millis, *, transaction_version: int = 0
+    ) -> Appended:
+        """Append one batch that a coordinator made, as with acks=all."""
+        leadership = replica.lead()
+        leadership.check_enough_replicas(replica.topic_partition)
+        appended = replica.log.append_as_leader(
+            memoryview(batch),
+            leadership.leader_epoch,
+            now,
+            origin=COORDINATOR,
+            transaction_version=transaction_version,
+        )
+        if self._write(replica):
+            self.flush_later(replica)
+        return appended
+
+    def _write(self, replica: "Replica") -> bool:
+        """Write what was staged; True if ``flush.messages`` asks for an fsync first."""
+        replica.log.write_staged()
+        if replica.flush_is_due:
+            return True
+        if replica.leadership is not None:
+            self.carry_out(replica, replica.leadership.appended(replica.log.log_end))
+        return False
+
+    # --- flushing ------------------------------------------------------------
+
+    async def flush(self, unflushed: Mapping["Replica", Offset]) -> dict["Replica", Rejected]:
+        """Make records durable; returns the partitions whose disk did not, with the error."""
+        ends = unflushed.items()
+        await asyncio.gather(*(self._flush_until(replica, end) for replica, end in ends))
+        return {
+            replica: Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{replica.topic_partition} could not be flushed as flush.messages asks",
+            )
+            for replica, end in ends
+            if replica.log.recovery_point < end
+        }
+
+    def flush_later(self, replica: "Replica") -> None:
+        """Flush in the background; waiters hear of it as of a replica's progress."""
+        if replica not in self._flushing:
+            self._flushing[replica] = None
+            self._tasks.spawn(self._flush_all_of(replica))
+
+    async def _flush_all_of(self, replica: "Replica") -> None:
+        # As often as it takes: a marker waits for its fsync without a deadline.
+        while replica.awaits_flush:
+            await self.flush({replica: replica.log.log_end})
+            self._waiting.serve()
+        self._flushing.pop(replica, None)
+
+    async def _flush_until(self, replica: "Replica", offset_end: Offset) -> None:
+        """Return when the records are durable, or will not be soon.
+
+        A flush that fails for want of a file handle is tried again: the records stay, and a
+        client told otherwise would give their sequence numbers to other records, which would
+        then pass for duplicates.
+        """
+        log = replica.log
+        for tries_left in reversed(range(_FLUSH_TRIES)):
+            if replica.is_gone or log.recovery_point >= offset_end:
+                break
+            try:
+                await log.flush()
+            except OSError as error:
+                log.directory.partition_failed(error)
+            if log.recovery_point < offset_end and tries_left and not replica.is_gone:
+                await asyncio.sleep(_FLUSH_AGAIN_AFTER_S)
+        self._flushed(replica)
+
+    def _flushed(self, replica: "Replica") -> None:
+        """Let the records count that an fsync has made durable."""
+        log, leadership = replica.log, replica.leadership
+        end = log.recovery_point if replica.flush_is_due else log.log_end
+        if leadership is not None and end > leadership.log_end:
+            self.carry_out(replica, leadership.appended(end))
+
+    # --- effects -------------------------------------------------------------
+
+    def carry_out(self, replica: "Replica", effects: Iterable[Effect]) -> None:
+        """Carry out effects in order. Nothing here decides, and nothing awaits."""
+        for effect in effects:
+            match effect:
+                case HighWatermarkAdvanced(to):
+                    producers = replica.log.producers
+                    if producers.unreplicated:
+                        producers.high_watermark_advanced(to)
+                    self._waiting.happened(replica, Event.HIGH_WATERMARK)
+                case _:
+                    assert_never(effect)

@@ -1,0 +1,154 @@
+"""One partition on this broker: its log, its settings, and whether this broker leads it."""
+
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
+from headrace.model.ids import Offset, TopicPartition
+from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, CODEC_NAMES, NO_CODEC
+
+if TYPE_CHECKING:
+    from headrace.core.partition import Leadership
+    from headrace.storage.log import Log
+
+_log = logging.getLogger(__name__)
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+CODEC_BY_SETTING = {"producer": None, "uncompressed": NO_CODEC} | {
+    name: codec for codec, name in enumerate(CODEC_NAMES) if codec != NO_CODEC
+}
+
+
+class Replica:
+    __slots__ = (
+        "topic_partition",
+        "topic_id",
+        "log",
+        "leadership",
+        "_high_watermark",
+        "opens_batches",
+        "codec_wanted",
+        "codec_level",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        log: "Log",
+        high_watermark: Offset,
+        *,
+        validates_records: bool,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = log.topic_id
+        self.log = log
+        self.leadership: Leadership | None = None
+        self._high_watermark = high_watermark  # while this broker does not lead
+        self.config_changed(validates_records=validates_records)
+
+    def config_changed(self, *, validates_records: bool) -> None:
+        config = self.log.config
+        # Keyless records must not reach a compacted topic, which only decompression shows.
+        self.opens_batches = validates_records or "compact" in config.cleanup_policy
+        # None: batches stay in the codec that the producer chose.
+        self.codec_wanted = CODEC_BY_SETTING[config.compression_type]
+        self.codec_level: int | None = getattr(
+            config, f"compression_{config.compression_type}_level", None
+        )
+
+    def must_unpack(self, records: memoryview) -> bool:
+        """Whether a produced batch has to be opened, which is done off the loop."""
+        if self.opens_batches:
+            return True
+        return (
+            self.codec_wanted is not None
+            and len(records) > ATTRIBUTES_AT + 1
+            and records[ATTRIBUTES_AT + 1] & CODEC_MASK != self.codec_wanted
+        )
+
+    # --- leadership ----------------------------------------------------------
+
+    def lead(self) -> "Leadership":
+        """The leadership, if this broker leads the partition."""
+        leadership = self.leadership
+        if leadership is None:
+            raise Rejected(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"this broker does not lead {self.topic_partition}",
+            )
+        if self.log.offline is not None:
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"the disk of {self.topic_partition} failed: {self.log.offline}",
+            )
+        return leadership
+
+    def lead_in(self, current_leader_epoch: int) -> "Leadership":
+        """The leadership of the epoch that a client knows (-1: any)."""
+        leadership = self.lead()
+        if current_leader_epoch in (-1, leadership.leader_epoch):
+            return leadership
+        if current_leader_epoch < leadership.leader_epoch:
+            raise Rejected(
+                ErrorCode.FENCED_LEADER_EPOCH,
+                f"{self.topic_partition} is in leader epoch {leadership.leader_epoch}, "
+                f"not {current_leader_epoch}",
+            )
+        raise Rejected(
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            f"{self.topic_partition} is only in leader epoch {leadership.leader_epoch}, "
+            f"not yet {current_leader_epoch}",
+        )
+
+    def lose_leadership(self) -> None:
+        self._high_watermark = self.high_watermark
+        self.leadership = None
+
+    @property
+    def high_watermark(self) -> Offset:
+        """Exclusive. A follower has one too; consumers ask ``readable_end`` of the leader."""
+        leadership = self.leadership
+        return self._high_watermark if leadership is None else leadership.high_watermark
+
+    @property
+    def is_gone(self) -> bool:
+        """With its topic or its disk."""
+        return self.log.closed or self.log.offline is not None
+
+    # --- reading -------------------------------------------------------------
+
+    def readable_end(self, isolation_level: int) -> Offset:
+        """Up to where (exclusive) a consumer may read."""
+        high_watermark = self.lead().high_watermark
+        if isolation_level == READ_COMMITTED:
+            return self.log.last_stable_offset(high_watermark)
+        return high_watermark
+
+    def unreadable(self, problem: Corrupt | OSError) -> Rejected:
+        """The error of a client whose records cannot be read; the log line says what to do."""
+        if isinstance(problem, OSError):
+            self.log.directory.partition_failed(problem)
+            return Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} cannot be read: {problem}"
+            )
+        _log.error(
+            "%s is damaged: %s. Records before and after the damage are served; restore the file "
+            "from a copy, or move the log's start past it with DeleteRecords",
+            self.topic_partition,
+            problem,
+        )
+        return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{self.topic_partition} is damaged: {problem}")
+
+    # --- what counts ---------------------------------------------------------
+
+    @property
+    def flush_is_due(self) -> bool:
+        """Whether ``flush.messages`` asks for an fsync before more records count."""
+        log = self.log
+        return log.log_end - log.recovery_point >= log.config.flush_messages
+
+    @property
+    def awaits_flush(self) -> bool:
+        """Whether written records wait for an fsync before they count."""
+        leadership = self.leadership
+        return leadership is not None and leadership.log_end < self.log.log_end and not self.is_gone

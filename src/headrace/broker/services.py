@@ -1,0 +1,64 @@
+"""The parts of a running broker, as the request handlers see them.
+
+Each handler module declares, as a protocol, what it uses of them.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.broker.bugs import Bugs
+    from headrace.broker.controller.producer_ids import ProducerIds
+    from headrace.broker.controller.service import ControllerService
+    from headrace.broker.coordinators.group import GroupCoordinator
+    from headrace.broker.coordinators.markers import MarkerWriter
+    from headrace.broker.coordinators.transaction import TransactionCoordinator
+    from headrace.broker.metadata.cache import MetadataCache
+    from headrace.broker.metadata.dynamic_config import DynamicConfig
+    from headrace.broker.replication.append import Appender
+    from headrace.broker.replication.log_dir_moves import LogDirMoves
+    from headrace.broker.replication.replica_manager import ReplicaManager
+    from headrace.broker.replication.waiting import Waiting
+    from headrace.broker.tasks import BackgroundTasks
+    from headrace.core.fetch_session import FetchSessions
+    from headrace.model.cluster_metadata import ClusterMetadata
+    from headrace.model.config import BrokerConfig
+    from headrace.model.ids import BrokerId
+    from headrace.net.listener import ConnectionLimits
+    from headrace.storage.log_manager import LogManager
+    from headrace.world.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    broker_id: "BrokerId"
+    loop: asyncio.AbstractEventLoop
+    world: "World"
+    fail: Callable[[BaseException], None]  # stops the broker
+    tasks: "BackgroundTasks"
+    bugs: "Bugs"
+    limits: "ConnectionLimits"
+    dynamic_config: "DynamicConfig"
+    metadata_cache: "MetadataCache"
+    logs: "LogManager"
+    waiting: "Waiting"
+    appender: "Appender"
+    replicas: "ReplicaManager"
+    controller: "ControllerService"
+    producer_ids: "ProducerIds"
+    groups: "GroupCoordinator"
+    markers: "MarkerWriter"
+    transactions: "TransactionCoordinator"
+    moves: "LogDirMoves"
+    fetch_sessions: "FetchSessions"
+
+    @property
+    def config(self) -> "BrokerConfig":
+        """The settings in force, with those changed while running."""
+        return self.dynamic_config.config
+
+    @property
+    def metadata(self) -> "ClusterMetadata":
+        return self.metadata_cache.current

@@ -1,0 +1,35 @@
+"""World: the one source of wall-clock time and randomness of a broker.
+
+Monotonic time, timers, sleeps and threads come from the running event loop (its ``time()``, its
+timers, its executor). Nothing else in ``broker``, ``storage``, ``net`` and ``coordination`` may
+read a clock or draw a random number, so that a simulation can control both.
+"""
+
+import random
+import time
+
+from headrace.model.ids import Millis
+
+
+class World:
+    """The real machine. A simulation passes another object with the same methods."""
+
+    def __init__(self) -> None:
+        # Not seeded: ids drawn by two brokers must never be equal.
+        self.dice: random.Random = random.SystemRandom()
+
+    def now(self) -> Millis:
+        """Wall-clock time; it may jump. Use the loop's time to measure waits."""
+        return Millis(time.time_ns() // 1_000_000)
+
+    def random_id(self) -> bytes:
+        """A random UUID (version 4), never one that prints with a leading dash.
+
+        Such a text would look like an option on a command line; Kafka avoids it too.
+        """
+        while True:
+            raw = bytearray(self.dice.randbytes(16))
+            raw[6] = raw[6] & 0x0F | 0x40
+            raw[8] = raw[8] & 0x3F | 0x80
+            if raw[0] >> 2 != 62:
+                return bytes(raw)
