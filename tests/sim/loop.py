@@ -1,0 +1,100 @@
+"""An event loop whose time is virtual: a week passes as fast as its callbacks run.
+
+Everything of a simulation shares one such loop. ``time()`` advances only when no callback is
+ready, to the next timer. Work for threads runs inline, at a later time drawn from the dice. So
+the order of calls is the only order there is, and one seed gives one run.
+"""
+
+import asyncio
+import functools
+import random
+from asyncio import base_events
+from collections.abc import Callable
+from typing import Any
+
+
+class Deadlock(AssertionError):
+    """Nothing is ready and no timer is set, so nothing will ever happen."""
+
+
+class _VirtualSelector:
+    """Waits for nothing but time."""
+
+    def __init__(self, loop: "SimulatedLoop") -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise Deadlock("the simulation waits for an event that cannot come")
+        self._loop.advance(timeout)
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+class SimulatedLoop(base_events.BaseEventLoop):
+    def __init__(self, dice: random.Random, *, thread_delay_max_s: float = 0.002) -> None:
+        super().__init__()
+        self._now = 1000.0  # any start will do, but not 0: bugs hide there
+        self._dice = dice
+        self._thread_delay_max_s = thread_delay_max_s
+        self._selector = _VirtualSelector(self)
+
+    # --- time
+
+    def time(self) -> float:
+        return self._now
+
+    def advance(self, by_s: float) -> None:
+        self._now += by_s
+
+    # --- threads: inline, later
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        future = self.create_future()
+
+        def run() -> None:
+            if future.cancelled():
+                return
+            try:
+                result = func(*args)
+            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.call_later(self._dice.uniform(0, self._thread_delay_max_s), run)
+        return future
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self.call_soon(callback, *args, context=context)
+
+    # --- what BaseEventLoop leaves to its subclasses
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        assert not event_list
+
+    def _write_to_self(self) -> None:
+        pass
+
+
+def in_virtual_time(story: Callable[..., Any]) -> Callable[..., None]:
+    """A test that is a coroutine, on a loop whose time passes at once."""
+
+    @functools.wraps(story)
+    def run(*arguments: Any, **fixtures: Any) -> None:
+        run_simulated(story(*arguments, **fixtures), random.Random(0))
+
+    return run
+
+
+def run_simulated(main: Any, dice: random.Random) -> Any:
+    """Run a coroutine to its end on a loop of its own."""
+    loop = SimulatedLoop(dice)
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()

@@ -1,0 +1,23 @@
+"""Producer ids are drawn from blocks, each id once."""
+
+import asyncio
+
+from headrace.broker.controller.producer_ids import ProducerIds
+from tests.fakes.standin import in_loop
+
+
+@in_loop
+async def test_ids_of_concurrent_requests_differ_and_a_block_is_reserved_when_it_is_needed():
+    blocks = iter([range(0, 3), range(7, 10)])
+    reserved = []
+
+    async def reserve():
+        await asyncio.sleep(0)
+        reserved.append(next(blocks))
+        return reserved[-1]
+
+    ids = ProducerIds(reserve)
+    assert reserved == []
+    drawn = await asyncio.gather(*(ids.next() for _ in range(5)))
+    assert sorted(drawn) == [0, 1, 2, 7, 8]
+    assert len(reserved) == 2

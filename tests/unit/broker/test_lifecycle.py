@@ -1,0 +1,96 @@
+"""The steps of a start are undone in reverse order, cleanly or not."""
+
+import asyncio
+
+import pytest
+
+from headrace.broker.lifecycle import Lifecycle, State
+from tests.fakes.standin import in_loop
+
+
+class Recorded:
+    """A lifecycle with steps that note how they were undone."""
+
+    def __init__(self):
+        self.events = []
+        self.lifecycle = Lifecycle(lambda: self.events.append("clients dropped"))
+
+    def step(self, name, error=None):
+        def undo(clean):
+            self.events.append((name, clean))
+            if error is not None:
+                raise error
+
+        self.lifecycle.on_stop(name, undo)
+
+    async def start(self, *names, then=None):
+        async def steps():
+            for name in names:
+                self.step(name)
+            if then is not None:
+                await then()
+
+        await self.lifecycle.start(steps)
+
+
+@in_loop
+async def test_a_clean_stop_undoes_the_steps_in_reverse_order():
+    recorded = Recorded()
+    await recorded.start("logs", "clients")
+    assert recorded.lifecycle.state is State.RUNNING
+    await asyncio.gather(recorded.lifecycle.stop(), recorded.lifecycle.stop())
+    assert recorded.events == [("clients", True), ("logs", True)]
+    assert recorded.lifecycle.state is State.STOPPED
+
+
+@in_loop
+async def test_a_step_that_fails_undoes_those_before_it():
+    recorded = Recorded()
+
+    async def fail():
+        raise OSError("no such device")
+
+    with pytest.raises(OSError, match="no such device"):
+        await recorded.start("listeners", "logs", then=fail)
+    assert recorded.events == [("logs", False), ("listeners", False)]
+    await recorded.lifecycle.stop()
+
+
+@in_loop
+async def test_a_failure_drops_the_clients_before_anything_else():
+    recorded = Recorded()
+    await recorded.start("logs", "clients")
+    recorded.lifecycle.fail(ZeroDivisionError())
+    assert recorded.events == ["clients dropped"]
+    await recorded.lifecycle.wait_stopped()
+    assert recorded.events[1:] == [("clients", False), ("logs", False)]
+    assert isinstance(recorded.lifecycle.failure, ZeroDivisionError)
+
+
+@in_loop
+async def test_a_crash_is_no_failure_and_finishes_nothing():
+    recorded = Recorded()
+    await recorded.start("logs")
+    await recorded.lifecycle.crash()
+    assert recorded.events == ["clients dropped", ("logs", False)]
+    assert recorded.lifecycle.failure is None
+
+
+@in_loop
+async def test_a_failure_in_the_middle_of_a_clean_stop_makes_the_rest_unclean():
+    recorded = Recorded()
+    await recorded.start("logs")
+    recorded.step("coordinators", ZeroDivisionError("a bug"))
+    recorded.step("clients")
+    await recorded.lifecycle.stop()
+    assert recorded.events == [("clients", True), ("coordinators", True), ("logs", False)]
+    assert str(recorded.lifecycle.failure) == "a bug"
+
+
+@in_loop
+async def test_a_failure_after_the_stop_changes_nothing():
+    recorded = Recorded()
+    await recorded.start("logs")
+    await recorded.lifecycle.stop()
+    recorded.lifecycle.fail(ZeroDivisionError())
+    assert recorded.lifecycle.failure is None

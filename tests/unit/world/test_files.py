@@ -1,0 +1,127 @@
+"""The real and the simulated file system give the same answers to the same calls."""
+
+import errno
+
+import pytest
+
+from headrace.world.files import O_CREATE, O_RDONLY, O_TRUNCATE, SystemFiles
+from tests.sim.files import SimulatedDisk, SimulatedFiles
+
+
+@pytest.fixture(params=["system", "simulated"])
+def place(request, tmp_path):
+    """A file system and an empty directory in it."""
+    if request.param == "system":
+        return SystemFiles(), str(tmp_path)
+    files = SimulatedFiles(SimulatedDisk(lambda: 1))
+    files.make_directories("/data")
+    return files, "/data"
+
+
+def test_bytes_are_read_back_where_they_were_written(place):
+    files, root = place
+    fd = files.open(f"{root}/a", O_CREATE, 0o644)
+    assert files.pwrite(fd, b"0123456789", 0) == 10
+    assert files.pwritev(fd, [b"ab", memoryview(b"cd")], 8) == 4
+    assert files.pread(fd, 100, 6) == b"67abcd"
+    into = bytearray(4)
+    assert files.pread_into(fd, memoryview(into), 10) == 2 and bytes(into) == b"cd\0\0"
+    assert files.size_of(fd) == 12
+    files.ftruncate(fd, 3)
+    files.preallocate(fd, 5)
+    assert files.pread(fd, 100, 0) == b"012\0\0"
+    files.fsync(fd)
+    files.close(fd)
+    assert files.facts(f"{root}/a")[::2] == (5, False)
+
+
+def test_names_are_listed_in_order_and_replaced_by_a_rename(place):
+    files, root = place
+    for name in ("b", "a", "c"):
+        fd = files.open(f"{root}/{name}", O_TRUNCATE, 0o644)
+        files.pwrite(fd, name.encode(), 0)
+        files.close(fd)
+    files.make_directory(f"{root}/d")
+    assert files.names_in(root) == ["a", "b", "c", "d"]
+    files.rename(f"{root}/c", f"{root}/a")
+    files.unlink(f"{root}/b")
+    assert files.names_in(root) == ["a", "d"]
+    fd = files.open(f"{root}/a", O_RDONLY)
+    assert files.pread(fd, 10, 0) == b"c"
+    files.close(fd)
+    assert files.facts(f"{root}/d").is_directory and files.exists(f"{root}/d")
+    files.remove_tree(f"{root}/d")
+    files.sync_directory(root)
+    assert not files.exists(f"{root}/d")
+
+
+def test_an_unlinked_file_is_readable_while_it_is_open(place):
+    files, root = place
+    fd = files.open(f"{root}/a", O_CREATE, 0o644)
+    files.pwrite(fd, b"kept", 0)
+    files.unlink(f"{root}/a")
+    assert files.pread(fd, 10, 0) == b"kept"
+    files.close(fd)
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda files, root: files.open(f"{root}/none", O_RDONLY), errno.ENOENT),
+        (lambda files, root: files.facts(f"{root}/none"), errno.ENOENT),
+        (lambda files, root: files.unlink(f"{root}/none"), errno.ENOENT),
+        (lambda files, root: files.rename(f"{root}/none", f"{root}/b"), errno.ENOENT),
+        (lambda files, root: files.names_in(f"{root}/none"), errno.ENOENT),
+        (lambda files, root: files.make_directory(root), errno.EEXIST),
+        (lambda files, root: files.open(root, O_CREATE), errno.EISDIR),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_same_errno(place, call, code):
+    files, root = place
+    with pytest.raises(OSError) as refused:
+        call(files, root)
+    assert refused.value.errno == code
+
+
+def test_a_killed_process_leaves_what_the_kernel_was_given_and_a_power_cut_what_was_synced():
+    disk = SimulatedDisk(lambda: 1)
+    files = SimulatedFiles(disk)
+    files.make_directories("/data")
+    files.sync_directory("/")
+    fd = files.open("/data/log", O_CREATE)
+    files.pwrite(fd, b"synced", 0)
+    files.fsync(fd)
+    files.sync_directory("/data")
+    files.pwrite(fd, b"not", 6)
+    files.close(files.open("/data/new", O_CREATE))
+    files.kill()
+    after_kill = SimulatedFiles(disk)
+    assert after_kill.names_in("/data") == ["log", "new"]
+    assert after_kill.facts("/data/log").size == 9
+    disk.lose_power()
+    after_power_cut = SimulatedFiles(disk)
+    assert after_power_cut.names_in("/data") == ["log"]
+    assert after_power_cut.facts("/data/log").size == 6
+
+
+def test_a_lock_goes_with_its_process():
+    disk = SimulatedDisk(lambda: 1)
+    first, second = SimulatedFiles(disk), SimulatedFiles(disk)
+    first.lock(first.open("/lock", O_CREATE))
+    with pytest.raises(OSError):
+        second.lock(second.open("/lock", O_CREATE))
+    first.kill()
+    second.lock(second.open("/lock", O_CREATE))
+
+
+def test_a_full_disk_and_a_broken_one_refuse_writes():
+    disk = SimulatedDisk(lambda: 1, capacity=5)
+    files = SimulatedFiles(disk)
+    fd = files.open("/a", O_CREATE)
+    with pytest.raises(OSError) as full:
+        files.pwrite(fd, b"123456", 0)
+    assert full.value.errno == errno.ENOSPC
+    disk.failing = errno.EIO
+    with pytest.raises(OSError) as broken:
+        files.fsync(fd)
+    assert broken.value.errno == errno.EIO
