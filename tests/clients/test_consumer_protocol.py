@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, Pro
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 
-from headrace.core.groups import consumer
+from headrace.core.groups.consumer import group as consumer
 from headrace.model.errors import ErrorCode
 from headrace.testing import Broker
 from headrace.wire import messages as m

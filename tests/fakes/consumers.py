@@ -4,7 +4,7 @@
 what a real one does with the answers: it gives back first, says so, and then takes what is new.
 """
 
-from headrace.core.groups import consumer
+from headrace.core.groups.consumer import group as consumer
 from headrace.core.outcome import RequestContext
 from headrace.wire import messages as m
 from tests.fakes.groups import Groups, a_topic

@@ -18,7 +18,7 @@ from headrace.broker.handlers.groups import (
 )
 from headrace.broker.handlers.metadata import NOT_ASKED
 from headrace.core.features import GROUP_VERSION
-from headrace.core.groups import consumer
+from headrace.core.groups.consumer import group as consumer
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m
 from headrace.wire.schema import Message

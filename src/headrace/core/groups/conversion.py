@@ -14,12 +14,17 @@ the tombstones of the one group and the records of the other.
 from collections.abc import Collection
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.core.groups.assignors import Partitions
-from headrace.core.groups.changes import SESSION, cancel_timers, set_session
-from headrace.core.groups.classic import BEGIN, ClassicGroup, ClassicMember
-from headrace.core.groups.consumer_state import ConsumerState, topics_hash
+from headrace.core.groups.classic.group import BEGIN, ClassicGroup, ClassicMember
+from headrace.core.groups.consumer.assignors import Partitions
+from headrace.core.groups.consumer.changes import SESSION, cancel_timers, set_session
+from headrace.core.groups.consumer.members import (
+    ClassicTerms,
+    ConsumerMember,
+    everything_of,
+    of_epoch,
+)
+from headrace.core.groups.consumer.state import ConsumerState, topics_hash
 from headrace.core.groups.group import Timer
-from headrace.core.groups.members import ClassicTerms, ConsumerMember, everything_of, of_epoch
 from headrace.core.outcome import NewRecord, Outcome
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from struct import Struct
 
-from headrace.core.groups.classic import (
+from headrace.core.groups.classic.group import (
     ClassicGroup,
     join_refused,
     refused,
     replay_group_metadata,
 )
-from headrace.core.groups.consumer import REPLAYERS as CONSUMER_REPLAYERS
+from headrace.core.groups.consumer.group import REPLAYERS as CONSUMER_REPLAYERS
+from headrace.core.groups.consumer.patterns import TopicPatterns
 from headrace.core.groups.group import Cluster, Group, Member, Timer
 from headrace.core.groups.offsets import (
     OFFSET_COMMIT_TYPES,
@@ -20,8 +21,6 @@ from headrace.core.groups.offsets import (
     take_commits,
 )
 from headrace.core.groups.packed import take_packed
-from headrace.core.groups.patterns import TopicPatterns
-from headrace.core.groups.timers import Timers
 from headrace.core.outcome import (
     NOTHING,
     NewRecord,
@@ -31,6 +30,7 @@ from headrace.core.outcome import (
     RequestContext,
     Ticket,
 )
+from headrace.core.timers import Timers
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, Millis, TopicId

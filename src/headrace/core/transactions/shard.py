@@ -11,8 +11,8 @@ batch, a commit or an abort that comes late finds a newer epoch wherever it arri
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from headrace.core.groups.timers import Timers
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, Ticket
+from headrace.core.timers import Timers
 from headrace.core.transactions import answers
 from headrace.core.transactions.answers import answer
 from headrace.core.transactions.listing import Filter

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.core.groups.assignors import Subscriber, range_, uniform
+from headrace.core.groups.consumer.assignors import Subscriber, range_, uniform
 
 T1, T2, T3 = (bytes([number]) * 16 for number in (1, 2, 3))
 

@@ -16,8 +16,8 @@ Compaction may bring the records of a group in any order, so each of them can be
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
-from headrace.core.groups.assignors import Partitions
-from headrace.core.groups.members import (
+from headrace.core.groups.consumer.assignors import Partitions
+from headrace.core.groups.consumer.members import (
     LEAVE_EPOCH,
     ConsumerMember,
     MemberState,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from headrace.core.groups.assignors import Partitions
+from headrace.core.groups.consumer.assignors import Partitions
 from headrace.core.outcome import NewRecord
 from headrace.model.ids import TopicId
 from headrace.wire import messages as m

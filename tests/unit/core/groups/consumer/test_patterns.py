@@ -2,7 +2,7 @@
 
 import pytest
 
-from headrace.core.groups.patterns import TopicPatterns
+from headrace.core.groups.consumer.patterns import TopicPatterns
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, Rejected
 from tests.fakes.groups import a_topic

@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-from headrace.core.groups.consumer_state import (
+from headrace.core.groups.consumer.members import ConsumerMember, MemberState, target_record
+from headrace.core.groups.consumer.state import (
     assignment_epoch_record,
     epoch_key,
     epoch_record,
     partition_metadata_key,
 )
-from headrace.core.groups.members import ConsumerMember, MemberState, target_record
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.ids import TopicId
 from headrace.wire import messages as m
@@ -17,7 +17,7 @@ from headrace.wire.framing import decode_versioned, encode_versioned
 from tests.fakes.consumers import Client, Consumers
 from tests.fakes.groups import a_topic
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "consumer_group.jsonl"
+GOLDEN = Path(__file__).parents[4] / "golden" / "consumer_group.jsonl"
 GROUP, TOPIC = "modern-golden-1794788785", "orders-1794788785"
 TOPIC_ID = TopicId(bytes.fromhex("54a714e6934b481c9773f1ab58aadcf7"))
 CLASSIC_ID = "2KSZQh5SSWSglRRjZ_97ow"

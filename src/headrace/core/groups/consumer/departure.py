@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from headrace.core.groups.changes import Change, cancel_timers
-from headrace.core.groups.consumer_state import ConsumerState
+from headrace.core.groups.consumer.changes import Change, cancel_timers
+from headrace.core.groups.consumer.state import ConsumerState
 from headrace.core.groups.conversion import can_downgrade, downgrade
 from headrace.core.outcome import Outcome
 from headrace.model.ids import Millis

@@ -24,9 +24,10 @@ whenever it finds another one than last time, so nobody has to tell it.
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.core.groups import classic_members
-from headrace.core.groups.assignors import Partitions
-from headrace.core.groups.changes import (
+from headrace.core.groups.classic.group import ClassicGroup, join_refused
+from headrace.core.groups.consumer import classic_members
+from headrace.core.groups.consumer.assignors import Partitions
+from headrace.core.groups.consumer.changes import (
     REBALANCE,
     SESSION,
     Change,
@@ -36,13 +37,9 @@ from headrace.core.groups.changes import (
     set_session,
     setting,
 )
-from headrace.core.groups.classic import ClassicGroup, join_refused
-from headrace.core.groups.classic_members import check_room
-from headrace.core.groups.consumer_state import ConsumerState
-from headrace.core.groups.conversion import CONSUMER, upgrade
-from headrace.core.groups.departure import fence
-from headrace.core.groups.group import TEXT_SIZE_MAX, Expiry, GroupKind, Member, Timer
-from headrace.core.groups.members import (
+from headrace.core.groups.consumer.classic_members import check_room
+from headrace.core.groups.consumer.departure import fence
+from headrace.core.groups.consumer.members import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -50,7 +47,10 @@ from headrace.core.groups.members import (
     MemberState,
     everything_of,
 )
-from headrace.core.groups.reconciliation import Reported
+from headrace.core.groups.consumer.reconciliation import Reported
+from headrace.core.groups.consumer.state import ConsumerState
+from headrace.core.groups.conversion import CONSUMER, upgrade
+from headrace.core.groups.group import TEXT_SIZE_MAX, Expiry, GroupKind, Member, Timer
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, RequestContext, Ticket
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, Rejected

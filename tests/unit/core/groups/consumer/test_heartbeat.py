@@ -2,8 +2,8 @@
 
 import pytest
 
-from headrace.core.groups import consumer
-from headrace.core.groups.members import MemberState
+from headrace.core.groups.consumer import group as consumer
+from headrace.core.groups.consumer.members import MemberState
 from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m
 from tests.fakes.consumers import (

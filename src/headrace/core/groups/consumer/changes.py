@@ -13,8 +13,10 @@ the steps that every event is made of:
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headrace.core.groups.assignors import ASSIGNORS, Subscriber
-from headrace.core.groups.consumer_state import (
+from headrace.core.groups.consumer.assignors import ASSIGNORS, Subscriber
+from headrace.core.groups.consumer.members import ConsumerMember, MemberState, target_record
+from headrace.core.groups.consumer.reconciliation import Reported, Target, reconcile
+from headrace.core.groups.consumer.state import (
     ConsumerState,
     assignment_epoch_record,
     epoch_record,
@@ -25,8 +27,6 @@ from headrace.core.groups.consumer_state import (
     topics_hash,
 )
 from headrace.core.groups.group import Timer
-from headrace.core.groups.members import ConsumerMember, MemberState, target_record
-from headrace.core.groups.reconciliation import Reported, Target, reconcile
 from headrace.core.outcome import NewRecord
 from headrace.model.ids import Millis, TopicId
 from headrace.wire import messages as m

@@ -15,8 +15,8 @@ and must have said, by not naming it any more, that it did.
 from collections.abc import Callable, Collection, Container, Mapping
 from typing import NamedTuple
 
-from headrace.core.groups.assignors import Partitions
-from headrace.core.groups.members import ConsumerMember, MemberState, Owned
+from headrace.core.groups.consumer.assignors import Partitions
+from headrace.core.groups.consumer.members import ConsumerMember, MemberState, Owned
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicId
 

@@ -1,6 +1,6 @@
 """Deadlines that move."""
 
-from headrace.core.groups.timers import Timers
+from headrace.core.timers import Timers
 
 
 def test_a_deadline_is_due_at_its_moment_and_not_before():

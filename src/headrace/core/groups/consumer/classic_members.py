@@ -8,21 +8,29 @@ SyncGroup fetches the result. Nobody leads, nothing is parked: each answer leave
 
 from typing import TYPE_CHECKING
 
-from headrace.core.groups.changes import (
-    REJOIN,
-    RESYNC,
-    Change,
-    may_retarget,
-    set_session,
-)
-from headrace.core.groups.classic import (
+from headrace.core.groups.classic.group import (
     check_texts,
     join_refused,
     rebalance_timeout_ms,
     refused,
     requires_known_id,
 )
-from headrace.core.groups.consumer_state import ConsumerState
+from headrace.core.groups.consumer.changes import (
+    REJOIN,
+    RESYNC,
+    Change,
+    may_retarget,
+    set_session,
+)
+from headrace.core.groups.consumer.departure import fence
+from headrace.core.groups.consumer.members import (
+    ClassicTerms,
+    ConsumerMember,
+    MemberState,
+    without_epochs,
+)
+from headrace.core.groups.consumer.reconciliation import Reported
+from headrace.core.groups.consumer.state import ConsumerState
 from headrace.core.groups.conversion import (
     CONSUMER,
     assignment_bytes,
@@ -30,15 +38,7 @@ from headrace.core.groups.conversion import (
     downgrade,
     subscription_of,
 )
-from headrace.core.groups.departure import fence
 from headrace.core.groups.group import TEXT_SIZE_MAX, Timer
-from headrace.core.groups.members import (
-    ClassicTerms,
-    ConsumerMember,
-    MemberState,
-    without_epochs,
-)
-from headrace.core.groups.reconciliation import Reported
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, RequestContext, Ticket
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected

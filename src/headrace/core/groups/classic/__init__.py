@@ -1,0 +1,1 @@
+"""Groups whose members assign partitions among themselves: the classic protocol."""

@@ -1,0 +1,1 @@
+"""Groups whose coordinator assigns partitions: the consumer protocol of KIP-848."""
