@@ -14,7 +14,10 @@ the tombstones of the one group and the records of the other.
 from collections.abc import Collection
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.core.groups.classic.group import BEGIN, ClassicGroup, ClassicMember
+from headrace.core.groups.classic.group import BEGIN, ClassicGroup
+from headrace.core.groups.classic.members import ClassicMember
+from headrace.core.groups.classic.records import group_record
+from headrace.core.groups.classic.state import CONSUMER
 from headrace.core.groups.consumer.assignors import Partitions
 from headrace.core.groups.consumer.changes import SESSION, cancel_timers, set_session
 from headrace.core.groups.consumer.members import (
@@ -39,7 +42,6 @@ if TYPE_CHECKING:
 
 MessageT = TypeVar("MessageT", bound=Message)
 
-CONSUMER = "consumer"  # the protocol type of consumers
 _POLICY = "group.consumer.migration.policy"
 _NEWEST_EMBEDDED_VERSION = 3  # of a subscription or assignment inside a classic message
 _EMBEDDED_VERSION_SIZE = 2
@@ -73,7 +75,7 @@ def upgrade(
         state.targets[member.member_id] = target
         set_session(shard, group_id, member, now)
     state.metadata_hash = topics_hash(state.subscribed_topics, shard.cluster.metadata)
-    return state, [*classic.tombstones(), *state.all_records()], classic.give_up_waiting()
+    return state, [*classic.tombstones(), *state.all_records()], classic.refuse_parked()
 
 
 def _check_upgrade(shard: "GroupShard", classic: ClassicGroup) -> None:
@@ -224,7 +226,7 @@ def downgrade(
     if must_rebalance:
         # The group is there once the record is replayed; the time to join runs from then on.
         shard.timers.set(Timer(state.group_id, BEGIN), now)
-    return classic.snapshot(now)
+    return group_record(classic, now)
 
 
 def assignment_bytes(

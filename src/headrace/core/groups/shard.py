@@ -3,12 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from struct import Struct
 
-from headrace.core.groups.classic.group import (
-    ClassicGroup,
-    join_refused,
-    refused,
-    replay_group_metadata,
-)
+from headrace.core.groups.classic.group import ClassicGroup, replay_group_metadata
+from headrace.core.groups.classic.responses import join_refused, left, refused
 from headrace.core.groups.consumer.group import REPLAYERS as CONSUMER_REPLAYERS
 from headrace.core.groups.consumer.patterns import TopicPatterns
 from headrace.core.groups.group import Cluster, Group, Member, Timer
@@ -185,7 +181,7 @@ class GroupShard:
                 )
                 for leaving in request.members
             ]
-            return Outcome(replies=(Reply(ticket, m.LeaveGroupResponse(members=unknown)),))
+            return left(ticket, unknown)
         return group.leave(ticket, context, request, now)
 
     # -- offsets --------------------------------------------------------------------------

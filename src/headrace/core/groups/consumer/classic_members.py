@@ -8,13 +8,13 @@ SyncGroup fetches the result. Nobody leads, nothing is parked: each answer leave
 
 from typing import TYPE_CHECKING
 
-from headrace.core.groups.classic.group import (
+from headrace.core.groups.classic.join import (
     check_texts,
-    join_refused,
     rebalance_timeout_ms,
-    refused,
     requires_known_id,
 )
+from headrace.core.groups.classic.responses import join_refused, left, refused
+from headrace.core.groups.classic.state import CONSUMER
 from headrace.core.groups.consumer.changes import (
     REJOIN,
     RESYNC,
@@ -32,7 +32,6 @@ from headrace.core.groups.consumer.members import (
 from headrace.core.groups.consumer.reconciliation import Reported
 from headrace.core.groups.consumer.state import ConsumerState
 from headrace.core.groups.conversion import (
-    CONSUMER,
     assignment_bytes,
     can_downgrade,
     downgrade,
@@ -341,4 +340,4 @@ def leave(
         except Rejected as refusal:
             answer.error_code = refusal.code
     gone = fence(shard, state, going, now) if going else NOTHING
-    return gone + Outcome(replies=(Reply(ticket, m.LeaveGroupResponse(members=answers)),))
+    return gone + left(ticket, answers)

@@ -24,7 +24,9 @@ whenever it finds another one than last time, so nobody has to tell it.
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.core.groups.classic.group import ClassicGroup, join_refused
+from headrace.core.groups.classic.group import ClassicGroup
+from headrace.core.groups.classic.responses import join_refused
+from headrace.core.groups.classic.state import CONSUMER
 from headrace.core.groups.consumer import classic_members
 from headrace.core.groups.consumer.assignors import Partitions
 from headrace.core.groups.consumer.changes import (
@@ -49,7 +51,7 @@ from headrace.core.groups.consumer.members import (
 )
 from headrace.core.groups.consumer.reconciliation import Reported
 from headrace.core.groups.consumer.state import ConsumerState
-from headrace.core.groups.conversion import CONSUMER, upgrade
+from headrace.core.groups.conversion import upgrade
 from headrace.core.groups.group import TEXT_SIZE_MAX, Expiry, GroupKind, Member, Timer
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, RequestContext, Ticket
 from headrace.model.cluster_metadata import ClusterMetadata

@@ -2,7 +2,8 @@
 
 import pytest
 
-from headrace.core.groups.classic.group import NEW_MEMBER_JOIN_TIMEOUT_MS, subscribed_topics
+from headrace.core.groups.classic.join import NEW_MEMBER_JOIN_TIMEOUT_MS
+from headrace.core.groups.classic.members import subscribed_topics
 from headrace.model.errors import ErrorCode
 from tests.fakes.groups import REBALANCE_MS, SESSION_MS, Groups, subscription
 
