@@ -38,7 +38,9 @@ def subscription(*topics):
     return raw + b"\xff\xff\xff\xff"
 
 
-DEFAULT_PROTOCOLS = (("range", subscription("orders")),)
+RANGE = ("range", subscription("orders"))
+STICKY = ("sticky", subscription("orders"))
+ROUND_ROBIN = ("roundrobin", subscription("orders"))
 
 
 class Cluster:
@@ -124,7 +126,7 @@ class Groups:
         group="g",
         version=3,
         instance=None,
-        protocols=DEFAULT_PROTOCOLS,
+        protocols=(RANGE,),
         protocol_type="consumer",
         session_ms=SESSION_MS,
         rebalance_ms=REBALANCE_MS,
@@ -329,6 +331,12 @@ class Groups:
             tickets.append(self.join(group=group, **how))
         self.pass_time(0)
         return self.settle(tickets, group)
+
+    def stable_static_pair(self):
+        """Two static members, ``one`` (the leader) and ``two``; their ids, and the generation."""
+        tickets = [self.join(version=5, instance=name) for name in ("one", "two")]
+        self.pass_time(0)
+        return self.settle(tickets)
 
     def settle(self, tickets, group="g"):
         """Sync all whose joins are answered, leader last."""
