@@ -5,8 +5,8 @@ from struct import Struct
 
 from headrace.core.groups.classic.group import ClassicGroup, replay_group_metadata
 from headrace.core.groups.classic.responses import join_refused, left, refused
-from headrace.core.groups.consumer.group import REPLAYERS as CONSUMER_REPLAYERS
 from headrace.core.groups.consumer.patterns import TopicPatterns
+from headrace.core.groups.consumer.replay import REPLAYERS as CONSUMER_REPLAYERS
 from headrace.core.groups.group import Cluster, Group, Member, Timer
 from headrace.core.groups.offsets import (
     OFFSET_COMMIT_TYPES,

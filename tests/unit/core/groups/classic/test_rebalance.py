@@ -1,14 +1,7 @@
 """The course of a rebalance: who is waited for, who leads, which protocol wins."""
 
 from headrace.model.errors import ErrorCode
-from tests.fakes.groups import (
-    RANGE,
-    REBALANCE_MS,
-    ROUND_ROBIN,
-    SESSION_MS,
-    STICKY,
-    Groups,
-)
+from tests.fakes.groups import RANGE, REBALANCE_MS, ROUND_ROBIN, SESSION_MS, STICKY, Groups
 
 
 def test_the_protocol_that_most_members_like_best_wins_among_those_that_all_know():

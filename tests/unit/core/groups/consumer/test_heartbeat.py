@@ -1,23 +1,14 @@
-"""The consumer protocol: joining, epochs, giving back before taking, going, time-outs."""
+"""ConsumerGroupHeartbeat: joining, member epochs and static members."""
 
 import pytest
 
-from headrace.core.groups.consumer import group as consumer
-from headrace.core.groups.consumer.members import MemberState
+from headrace.core.groups.consumer.heartbeat import LARGE_TOPIC_COUNT, is_large
 from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m
-from tests.fakes.consumers import (
-    CONSUMER_SESSION_MS,
-    REBALANCE_TIMEOUT_MS,
-    Client,
-    Consumers,
-)
-from tests.fakes.groups import a_context, a_topic
+from tests.fakes.consumers import CONSUMER_SESSION_MS, REBALANCE_TIMEOUT_MS, Client, Consumers
+from tests.fakes.groups import a_context
 
 ALL = {"orders": {0, 1, 2, 3}}
-
-
-# Joining.
 
 
 def test_the_first_member_gets_everything_with_its_first_heartbeat():
@@ -120,9 +111,6 @@ def test_a_topic_that_does_not_exist_may_be_read_and_comes_when_it_is_made():
     assert client.owned == {"later": {0, 1}}
 
 
-# Heartbeats: what is left out has not changed.
-
-
 def test_a_heartbeat_that_says_nothing_is_told_nothing_and_writes_nothing():
     groups = Consumers()
     client = Client(groups, "a").join()
@@ -156,9 +144,6 @@ def test_other_topics_bring_another_target_at_once():
     assert groups.group.state_name == "Reconciling"
     answer = groups.beat("a", 3, owned={"other": [0, 1]})
     assert answer.member_epoch == 4
-
-
-# Member epochs.
 
 
 def test_an_epoch_from_the_future_is_fenced():
@@ -205,169 +190,6 @@ def test_a_fenced_member_joins_again_under_its_id():
     answer = groups.enter("a")
     assert answer.member_epoch == 2 and groups.told(answer) == ALL
     assert len(groups.group.members) == 1
-
-
-# Giving back before taking.
-
-
-def test_a_second_member_gets_its_half_only_when_the_first_has_given_it_back():
-    groups = Consumers()
-    first = Client(groups, "a").join()
-    second = Client(groups, "b").join()
-    assert second.member_epoch == 3 and second.owned == {}
-    assert groups.group.members["b"].state is MemberState.UNRELEASED
-
-    answer = first.beat()  # told to give back, stays at its epoch
-    assert answer.member_epoch == 2
-    kept = groups.told(answer)["orders"]
-    assert len(kept) == 2
-    assert groups.group.members["a"].state is MemberState.UNREVOKED
-    assert second.beat().assignment is None
-    assert first.beat().member_epoch == 2  # said nothing new: it has not given back yet
-
-    first.obey()
-    assert first.beat().member_epoch == 3
-    second.beat_and_obey()
-    assert second.owned == {"orders": {0, 1, 2, 3} - kept}
-    assert groups.group.state_name == "Stable"
-
-
-def test_a_member_that_still_names_a_partition_still_has_it():
-    groups = Consumers()
-    first = Client(groups, "a").join()
-    Client(groups, "b").join()
-    first.beat()
-    revoking = groups.group.members["a"].revoking
-    (partitions,) = revoking.values()
-    one_left = {"orders": {*first.wanted["orders"], next(iter(partitions))}}
-    answer = groups.beat("a", 2, owned=one_left)
-    assert answer.member_epoch == 2
-    assert groups.group.members["a"].state is MemberState.UNREVOKED
-
-
-def test_states_are_told_by_their_names():
-    groups = Consumers(group_consumer_assignment_interval_ms=1_000)
-    first = Client(groups, "a").join()
-    assert groups.group.state_name == "Stable"
-    second = Client(groups, "b").join()
-    assert groups.group.state_name == "Assigning"
-    groups.pass_time(1_000)
-    first.beat()
-    assert groups.group.state_name == "Reconciling"
-    first.obey()
-    groups.settle_all(first, second)
-    assert groups.group.state_name == "Stable"
-    first.leave(), second.leave()
-    assert groups.group.state_name == "Empty"
-
-
-def test_what_a_member_is_to_give_back_may_come_back_to_it():
-    groups = Consumers()
-    first = Client(groups, "a").join()
-    second = Client(groups, "b").join()
-    first.beat()
-    second.leave()
-    first.obey()
-    answer = first.beat()
-    assert groups.told(answer) == ALL and answer.member_epoch == 4
-
-
-def test_targets_wait_for_the_interval_and_then_serve_everybody_who_came_meanwhile():
-    groups = Consumers(group_consumer_assignment_interval_ms=1_000)
-    clients = [Client(groups, name).join() for name in "abcd"]
-    assert groups.group.assignment_epoch == 2  # the first is worked out at once
-    assert [client.member_epoch for client in clients] == [2, 2, 2, 2]
-    groups.pass_time(999)
-    assert clients[0].beat().assignment is None
-    groups.pass_time(1)
-    groups.settle_all(*clients)
-    assert groups.group.assignment_epoch == 5
-    assert all(len(client.owned["orders"]) == 1 for client in clients)
-
-
-# Going.
-
-
-def test_what_a_member_had_is_free_at_once_when_it_leaves():
-    groups = Consumers()
-    first, second = Client(groups, "a").join(), Client(groups, "b").join()
-    groups.settle_all(first, second)
-    answer = first.leave()
-    assert (answer.error_code, answer.member_id, answer.member_epoch) == (0, "a", -1)
-    second.beat_and_obey()
-    assert second.owned == ALL
-    assert first.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_a_member_that_is_not_heard_from_is_out_after_its_session_and_not_before():
-    groups = Consumers()
-    Client(groups, "a").join()
-    groups.pass_time(CONSUMER_SESSION_MS - 1)
-    assert "a" in groups.group.members
-    groups.pass_time(1)
-    assert groups.group.members == {} and groups.group.state_name == "Empty"
-    assert groups.beat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_each_heartbeat_begins_the_session_anew():
-    groups = Consumers()
-    client = Client(groups, "a").join()
-    for _ in range(3):
-        groups.pass_time(CONSUMER_SESSION_MS - 1)
-        assert not client.beat().error_code
-
-
-def test_a_member_that_does_not_give_back_in_time_is_out_though_it_heartbeats():
-    groups = Consumers()
-    first = Client(groups, "a", rebalance_ms=10_000).join()
-    second = Client(groups, "b").join()
-    first.beat()
-    groups.pass_time(9_999)
-    assert not first.beat().error_code and not second.beat().error_code
-    groups.pass_time(1)
-    assert "a" not in groups.group.members
-    second.beat_and_obey()
-    assert second.owned == ALL
-
-
-def test_a_member_that_gave_back_in_time_stays():
-    groups = Consumers()
-    first = Client(groups, "a", rebalance_ms=10_000).join()
-    second = Client(groups, "b").join()
-    first.beat()
-    groups.pass_time(9_999)
-    groups.settle_all(first, second)
-    groups.pass_time(10_000)
-    assert set(groups.group.members) == {"a", "b"}
-
-
-def test_time_outs_go_on_after_a_reload():
-    groups = Consumers()
-    first = Client(groups, "a", rebalance_ms=10_000).join()
-    Client(groups, "b").join()
-    first.beat()
-    groups.pass_time(5_000)
-    groups.reload()
-    groups.pass_time(9_999)
-    assert "a" in groups.group.members
-    groups.pass_time(1)
-    assert "a" not in groups.group.members  # it never gave back
-    groups.pass_time(CONSUMER_SESSION_MS)
-    assert groups.group.members == {}  # nobody was heard from
-
-
-def test_removing_an_empty_group_leaves_nothing():
-    groups = Consumers()
-    client = Client(groups, "a").join()
-    assert groups.delete() == ErrorCode.NON_EMPTY_GROUP
-    client.leave()
-    assert groups.delete() == ErrorCode.NONE
-    assert groups.shard.groups == {}
-    groups.reload()
-    assert groups.shard.groups == {}
-
-
-# Static members.
 
 
 def test_a_static_member_that_is_back_within_its_session_finds_its_partitions():
@@ -441,82 +263,6 @@ def test_commits_of_a_static_member_that_went_away_are_over():
     assert groups.commit({0: 5}, "b", back.member_epoch, version=9) == {0: ErrorCode.NONE}
 
 
-# Topics that change.
-
-
-def test_new_partitions_are_assigned_with_the_next_heartbeat():
-    groups = Consumers()
-    client = Client(groups, "a").join()
-    groups.make_topics(orders=6)
-    answer = client.beat()
-    assert answer.member_epoch == 3
-    assert groups.told(answer) == {"orders": {0, 1, 2, 3, 4, 5}}
-
-
-def test_a_deleted_topic_is_taken_away():
-    groups = Consumers()
-    client = Client(groups, "a", ("orders", "other")).join()
-    other = groups.topic_id("other")
-    groups.drop_topic("other")
-    client.wanted.pop("other"), client.obey()
-    answer = client.beat()
-    assert answer.member_epoch == 3
-    assert groups.told(answer) == ALL
-    assert other not in groups.group.targets["a"]
-
-
-def test_a_topic_made_anew_is_another_topic():
-    groups = Consumers()
-    client = Client(groups, "a", ("other",)).join()
-    groups.drop_topic("other")
-    groups.cluster.metadata = groups.cluster.metadata.with_topics([a_topic("other", 1, fill="new")])
-    client.owned = {}
-    answer = client.beat()
-    assert groups.told(answer) == {"other": {0}}
-
-
-def test_a_change_that_could_not_be_written_is_tried_again():
-    groups = Consumers()
-    client = Client(groups, "a").join()
-    client.beat()
-    groups.make_topics(orders=6)
-    groups.is_writable = False
-    groups.beat("a", 2)
-    groups.is_writable = True
-    assert groups.told(client.beat()) == {"orders": {0, 1, 2, 3, 4, 5}}
-
-
-def test_topics_that_nobody_reads_change_nothing():
-    groups = Consumers()
-    client = Client(groups, "a").join()
-    written = len(groups.log)
-    groups.make_topics(other=7, third=1)
-    assert client.beat().assignment is None
-    assert len(groups.log) == written and groups.group.group_epoch == 2
-
-
-# Patterns.
-
-
-def test_a_pattern_names_topics_that_are_there_and_those_that_come():
-    groups = Consumers()
-    client = Client(groups, "a", None, pattern="o.*").join()
-    assert client.owned == {"orders": {0, 1, 2, 3}, "other": {0, 1}}
-    groups.make_topics(offers=1, payments=1)
-    client.beat_and_obey()
-    assert client.owned.keys() == {"orders", "other", "offers"}
-    groups.drop_topic("offers")
-    client.wanted.pop("offers"), client.obey()
-    groups.settle_all(client)
-    assert client.owned.keys() == {"orders", "other"}
-
-
-def test_a_pattern_must_match_the_whole_name():
-    groups = Consumers()
-    assert Client(groups, "a", None, pattern="order").join().owned == {}
-    assert Client(groups, "b", None, pattern="^order.$").join().owned == ALL
-
-
 def test_a_pattern_that_re2_does_not_take_is_refused_and_changes_nothing():
     groups = Consumers()
     for pattern in ("[a", r"(a)\1", "(?=a)"):
@@ -529,7 +275,7 @@ def test_a_pattern_that_re2_does_not_take_is_refused_and_changes_nothing():
 def test_only_what_is_new_about_many_topics_is_large():
     groups = Consumers()
 
-    def is_large(epoch, *, group="g", pattern=None, topics=None):
+    def asks_for_much(epoch, *, group="g", pattern=None, topics=None):
         request = m.ConsumerGroupHeartbeatRequest(
             group_id=group,
             member_id="a",
@@ -537,132 +283,17 @@ def test_only_what_is_new_about_many_topics_is_large():
             subscribed_topic_regex=pattern,
             subscribed_topic_names=topics,
         )
-        return consumer.is_large(groups.shard, a_context(1), request)
+        return is_large(groups.shard, a_context(1), request)
 
-    assert not is_large(0, pattern="o.*"), "there are two topics"
-    many = [f"o{number}" for number in range(consumer.LARGE_TOPIC_COUNT)]
+    assert not asks_for_much(0, pattern="o.*"), "there are two topics"
+    many = [f"o{number}" for number in range(LARGE_TOPIC_COUNT)]
     groups.make_topics(**dict.fromkeys(many, 1))
-    assert is_large(0, pattern="o.*")
-    assert is_large(0, topics=many)
-    assert not is_large(0, topics=["orders"])
+    assert asks_for_much(0, pattern="o.*")
+    assert asks_for_much(0, topics=many)
+    assert not asks_for_much(0, topics=["orders"])
     client = Client(groups, "a", None, pattern="o.*").join()
     client.beat_and_obey()
-    assert not is_large(client.member_epoch), "nothing is new"
+    assert not asks_for_much(client.member_epoch), "nothing is new"
     groups.make_topics(offers=1)
-    assert is_large(client.member_epoch)
-    assert not is_large(1, group="of others", topics=["orders"])
-
-
-def test_names_and_a_pattern_add_up():
-    groups = Consumers()
-    groups.make_topics(third=1)
-    client = Client(groups, "a", ("third",), pattern="oth.*").join()
-    assert client.owned == {"third": {0}, "other": {0, 1}}
-
-
-def test_the_record_of_a_pattern_goes_with_its_last_member():
-    groups = Consumers()
-    first = Client(groups, "a", None, pattern="ord.*").join()
-    second = Client(groups, "b", None, pattern="ord.*").join()
-    groups.settle_all(first, second)
-    assert groups.group.resolved == {"ord.*": frozenset({"orders"})}
-    first.leave()
-    assert groups.group.resolved
-    second.beat(pattern="oth.*")
-    assert groups.group.resolved == {"oth.*": frozenset({"other"})}
-    second.beat(pattern="", topics=("orders",))
-    assert groups.group.resolved == {}
-
-
-# Assignors.
-
-
-def test_the_assignor_that_most_name_is_taken():
-    groups = Consumers()
-    Client(groups, "a").join()
-    assert groups.look().assignor_name == "uniform"
-    Client(groups, "b", assignor="range").join()
-    assert groups.look().assignor_name == "range"
-
-
-def test_kafkas_class_names_are_understood():
-    groups = Consumers(
-        group_consumer_assignors="org.apache.kafka.coordinator.group.assignor.RangeAssignor"
-    )
-    Client(groups, "a").join()
-    assert groups.look().assignor_name == "range"
-
-
-# Settings of one group.
-
-
-def test_a_group_may_have_its_own_intervals():
-    groups = Consumers(group_consumer_assignment_interval_ms=1_000)
-    groups.cluster.settings_of_groups["g"] = {
-        "consumer.heartbeat.interval.ms": "7000",
-        "consumer.session.timeout.ms": "50000",
-        "consumer.assignment.interval.ms": "0",
-    }
-    assert groups.enter("a").heartbeat_interval_ms == 7_000
-    groups.enter("b")
-    assert groups.group.assignment_epoch == 3
-    groups.pass_time(49_999)
-    assert len(groups.group.members) == 2
-    groups.pass_time(1)
-    assert groups.group.members == {}
-
-
-# Looking.
-
-
-def test_describing_a_group_tells_of_members_what_they_have_and_what_they_are_to_have():
-    groups = Consumers()
-    first = Client(groups, "a", rack="r1").join()
-    Client(groups, "b", None, pattern="oth.*", instance="one").join()
-    first.beat(topics=("orders", "other"))
-    found = groups.look()
-    assert (found.group_id, found.group_state) == ("g", "Reconciling")
-    assert (found.group_epoch, found.assignment_epoch, found.assignor_name) == (4, 4, "uniform")
-    a, b = found.members
-    assert (a.member_id, a.rack_id, a.member_epoch, a.member_type) == ("a", "r1", 4, 1)
-    assert (a.client_id, a.client_host) == ("client", "/10.0.0.1")
-    assert a.subscribed_topic_names == ["orders", "other"] and a.subscribed_topic_regex == ""
-    assert [(t.topic_name, t.partitions) for t in a.assignment.topic_partitions] == [
-        ("orders", [0, 1, 2, 3])
-    ]
-    assert (b.instance_id, b.subscribed_topic_regex) == ("one", "oth.*")
-    assert [(t.topic_name, t.partitions) for t in b.target_assignment.topic_partitions] == [
-        ("other", [0, 1])
-    ]
-
-
-def test_what_is_still_to_be_given_back_is_part_of_what_a_member_has():
-    groups = Consumers()
-    first = Client(groups, "a").join()
-    Client(groups, "b").join()
-    first.beat()
-    (a, _) = groups.look().members
-    assert a.assignment.topic_partitions[0].partitions == [0, 1, 2, 3]
-    assert len(a.target_assignment.topic_partitions[0].partitions) == 2
-
-
-def test_describing_what_is_no_consumer_group():
-    groups = Consumers()
-    found = groups.look("nobody")
-    assert found.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert found.error_message == "Group nobody not found."
-    groups.stable(group="old")
-    assert groups.look("old").error_message == "Group old is not a consumer group."
-
-
-def test_describe_groups_finds_no_classic_group_and_list_groups_says_what_it_is():
-    groups = Consumers()
-    Client(groups, "a").join()
-    answer = groups.describe(version=6)
-    assert (answer.error_code, answer.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
-    assert answer.error_message == "Group g is not a classic group."
-    assert groups.describe(version=5).error_code == ErrorCode.NONE
-    (listed,) = groups.list(kinds={"consumer"}, states={"stable"})
-    assert (listed.group_id, listed.protocol_type) == ("g", "consumer")
-    assert (listed.group_state, listed.group_type) == ("Stable", "consumer")
-    assert groups.list(kinds={"classic"}) == []
+    assert asks_for_much(client.member_epoch)
+    assert not asks_for_much(1, group="of others", topics=["orders"])
