@@ -4,6 +4,7 @@ Its log is a list and its clock is moved by hand. ``reload`` throws the shard aw
 log into a new one, which is what a restart does.
 """
 
+from headrace.core.groups import offset_commit, offset_deletion, offset_fetch
 from headrace.core.groups.shard import GroupShard
 from headrace.core.outcome import Outcome, RequestContext, Ticket
 from headrace.model.cluster_metadata import ClusterMetadata, PartitionState, TopicState
@@ -234,7 +235,9 @@ class Groups:
             ],
         )
         answer = self.ask(
-            lambda ticket: self.shard.commit(ticket, a_context(version), request, self.now)
+            lambda ticket: offset_commit.commit(
+                self.shard, ticket, a_context(version), request, self.now
+            )
         )
         return codes(answer)
 
@@ -260,7 +263,9 @@ class Groups:
             ],
         )
         answer = self.ask(
-            lambda ticket: self.shard.txn_commit(ticket, a_context(3), request, self.now)
+            lambda ticket: offset_commit.txn_commit(
+                self.shard, ticket, a_context(3), request, self.now
+            )
         )
         return codes(answer)
 
@@ -277,8 +282,12 @@ class Groups:
                 )
             ]
         return self.ask(
-            lambda ticket: self.shard.fetch_offsets(
-                ticket, request, require_stable=require_stable, by_topic_id=topic_id is not None
+            lambda ticket: offset_fetch.fetch(
+                self.shard,
+                ticket,
+                request,
+                require_stable=require_stable,
+                by_topic_id=topic_id is not None,
             )
         )
 
@@ -305,7 +314,9 @@ class Groups:
                 )
             ],
         )
-        return self.ask(lambda ticket: self.shard.delete_offsets(ticket, request, self.now))
+        return self.ask(
+            lambda ticket: offset_deletion.delete(self.shard, ticket, request, self.now)
+        )
 
     def delete(self, group="g"):
         return self.ask(lambda ticket: self.shard.delete_group(ticket, group, self.now)).error_code

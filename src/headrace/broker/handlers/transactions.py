@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.context import Context
 from headrace.broker.coordinators.runtime import Decide
 from headrace.broker.coordinators.transaction import refusal_of
-from headrace.core.groups.offsets import Commit, take_commits
+from headrace.core.groups.offset_commit import Commit, take_commits, txn_commit
 from headrace.core.outcome import RequestContext
 from headrace.core.topics import OFFSETS_TOPIC, is_internal
 from headrace.core.transactions import answers
@@ -297,7 +297,7 @@ def _commit(broker: "Broker", context: Context, request: m.TxnOffsetCommitReques
     try:
         answer = broker.groups.ask(
             request.group_id,
-            lambda shard, ticket, now: shard.txn_commit(ticket, asker, request, now),
+            lambda shard, ticket, now: txn_commit(shard, ticket, asker, request, now),
         )
     except Rejected as refusal:
         return _commit_refused(broker, request, refusal.code)

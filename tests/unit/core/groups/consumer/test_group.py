@@ -1,5 +1,6 @@
 """Offsets of groups of the consumer protocol: who may commit, who may read, what grows old."""
 
+from headrace.core.groups.offset_fetch import fetch
 from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m
 from tests.fakes.consumers import Client, Consumers
@@ -84,9 +85,7 @@ def fetch_code(groups, member_id, member_epoch):
         group_id="g", member_id=member_id, member_epoch=member_epoch, topics=None
     )
     return groups.ask(
-        lambda ticket: groups.shard.fetch_offsets(
-            ticket, request, require_stable=False, by_topic_id=False
-        )
+        lambda ticket: fetch(groups.shard, ticket, request, require_stable=False, by_topic_id=False)
     ).error_code
 
 
