@@ -1,105 +1,23 @@
-"""Groups that change their protocol with members in them, and members of both kinds together."""
+"""Groups that change their protocol while they have members."""
 
 import pytest
 
 from headrace.core.groups.conversion import assignment_bytes, subscription_of
 from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m
-from headrace.wire.framing import decode_versioned, encode_versioned
+from headrace.wire.framing import encode_versioned
+from tests.fakes.classic_consumers import (
+    ALL,
+    COOPERATIVE,
+    EAGER,
+    ClassicClient,
+    a_classic_group,
+    a_mixed_group,
+    embedded,
+    opened,
+)
 from tests.fakes.consumers import CONSUMER_SESSION_MS, Client, Consumers
 from tests.fakes.groups import REBALANCE_MS, SESSION_MS, subscription
-
-ALL = {"orders": {0, 1, 2, 3}}
-
-
-def cooperative(*topics, owned=None):
-    """A subscription that says what its member has (version 1)."""
-    owned_partitions = [
-        m.ConsumerProtocolSubscription.TopicPartition(topic=name, partitions=sorted(partitions))
-        for name, partitions in (owned or {}).items()
-    ]
-    message = m.ConsumerProtocolSubscription(topics=list(topics), owned_partitions=owned_partitions)
-    return encode_versioned(message, 1)
-
-
-COOPERATIVE = (("cooperative-sticky", cooperative("orders")),)
-EAGER = (("range", subscription("orders")),)
-
-
-def embedded(partitions, user_data=None):
-    named = [
-        m.ConsumerProtocolAssignment.TopicPartition(topic=name, partitions=sorted(found))
-        for name, found in partitions.items()
-    ]
-    message = m.ConsumerProtocolAssignment(assigned_partitions=named, user_data=user_data)
-    return encode_versioned(message, 0)
-
-
-def opened(raw):
-    """An assignment inside a classic answer, by topic name."""
-    found = decode_versioned(m.ConsumerProtocolAssignment, raw)
-    return {topic.topic: set(topic.partitions) for topic in found.assigned_partitions}
-
-
-def a_classic_group(groups, assignments=(ALL,), **how):
-    """Members with these assignments; their ids."""
-    how = {"protocols": COOPERATIVE, **how}
-    tickets = [groups.join(**how) for _ in assignments]
-    groups.pass_time(0)
-    answers = [groups.answer(ticket) for ticket in tickets]
-    generation = answers[0].generation_id
-    for answer in reversed(answers):
-        groups.sync(
-            answer.member_id,
-            generation,
-            {
-                other.member_id: embedded(partitions)
-                for other, partitions in zip(answers, assignments, strict=True)
-            }
-            if answer.member_id == answer.leader
-            else (),
-        )
-    assert groups.group.state_name == "Stable"
-    return [answer.member_id for answer in answers]
-
-
-class OldClient:
-    """A classic consumer of the cooperative kind, in whatever group."""
-
-    def __init__(self, groups, member_id, generation=-1, owned=None, topics=("orders",)):
-        self.groups = groups
-        self.member_id = member_id
-        self.generation = generation
-        self.owned = owned or {}
-        self.topics = topics
-
-    def join(self, **how):
-        protocols = (("cooperative-sticky", cooperative(*self.topics, owned=self.owned)),)
-        answer = self.groups.join(self.member_id, protocols=protocols, **how)
-        answer = self.groups.answer(answer)
-        assert not answer.error_code, answer
-        self.member_id, self.generation = answer.member_id, answer.generation_id
-        return self
-
-    def sync(self):
-        answer = self.groups.answer(self.groups.sync(self.member_id, self.generation))
-        if not answer.error_code:
-            self.owned = opened(answer.assignment)
-        return answer
-
-    def heartbeat(self):
-        return self.groups.heartbeat(self.member_id, self.generation).error_code
-
-    def beat_and_obey(self):
-        """Whether anything moved."""
-        if not self.heartbeat():
-            return False
-        self.join()
-        assert not self.sync().error_code
-        return True
-
-
-# Empty groups become what the first member wants.
 
 
 def test_an_empty_classic_group_becomes_a_consumer_group():
@@ -140,9 +58,6 @@ def test_a_stranger_does_not_change_the_kind_of_an_empty_group():
     assert groups.group.kind.value == "consumer" and len(groups.log) == written
 
 
-# Up.
-
-
 def test_the_first_new_member_brings_a_classic_group_along():
     groups = Consumers()
     old_id, other_id = a_classic_group(
@@ -157,8 +72,8 @@ def test_the_first_new_member_brings_a_classic_group_along():
     assert groups.group.group_epoch == groups.group.assignment_epoch == 2
     assert new.member_epoch == 2 and new.owned == {}
 
-    olds = [OldClient(groups, old_id, 1, groups.has(old_id))]
-    olds.append(OldClient(groups, other_id, 1, groups.has(other_id)))
+    olds = [ClassicClient(groups, old_id, 1, groups.has(old_id))]
+    olds.append(ClassicClient(groups, other_id, 1, groups.has(other_id)))
     assert olds[0].heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     groups.settle_all(*olds, new)
     assert sorted(len(c.owned["orders"]) for c in (*olds, new)) == [1, 1, 2]
@@ -273,165 +188,6 @@ def test_a_heartbeat_or_a_leave_for_a_classic_group_finds_no_consumer_group():
         assert answer.error_message == "Group g is not a consumer group."
 
 
-# Together.
-
-
-def a_mixed_group(**settings):
-    groups = Consumers(**settings)
-    (old_id,) = a_classic_group(groups)
-    new = Client(groups, "a").join()
-    old = OldClient(groups, old_id, 1, ALL)
-    groups.settle_all(old, new)
-    assert len(old.owned["orders"]) == len(new.owned["orders"]) == 2
-    return groups, old, new
-
-
-def test_a_classic_member_gives_back_in_one_join_and_is_done_with_the_next():
-    groups = Consumers()
-    (old_id,) = a_classic_group(groups)
-    Client(groups, "a").join()
-    old = OldClient(groups, old_id, 1, ALL)
-    assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
-    old.join()
-    assert old.generation == 1  # it has to give back first
-    assert old.sync().error_code == ErrorCode.NONE
-    assert len(old.owned["orders"]) == 2
-    assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS  # to hear that it did
-    old.join()
-    assert old.generation == 2
-    assert old.sync().error_code == ErrorCode.NONE
-    assert old.heartbeat() == ErrorCode.NONE
-
-
-def test_an_eager_classic_member_has_nothing_when_it_joins():
-    groups = Consumers()
-    (old_id,) = a_classic_group(groups, protocols=EAGER)
-    Client(groups, "a").join()
-    answer = groups.join(old_id, protocols=EAGER)  # version 0 of the subscription names nothing
-    assert answer.generation_id == 2
-    assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
-    assert answer.leader == "" and answer.members == []
-    assert len(opened(groups.sync(old_id, 2).assignment)["orders"]) == 2
-
-
-def test_a_classic_member_may_join_a_consumer_group():
-    groups = Consumers()
-    new = Client(groups, "a").join()
-    answer = groups.join(version=4)
-    assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
-    old = OldClient(groups, answer.member_id).join()
-    assert old.generation == 3
-    assert old.sync().error_code == ErrorCode.NONE and old.owned == {}
-    groups.settle_all(old, new)
-    assert len(old.owned["orders"]) == 2
-
-
-def test_a_classic_member_must_be_a_consumer_and_know_a_protocol_of_the_others():
-    groups, old, _ = a_mixed_group()
-    assert groups.join(protocol_type="connect").error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert groups.join(protocols=EAGER).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    garbage = (("cooperative-sticky", b"\0"),)
-    assert groups.join(protocols=garbage).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    both = (("range", cooperative("orders")), ("cooperative-sticky", cooperative("orders")))
-    assert groups.join(protocols=both).error_code == ErrorCode.NONE
-
-
-def test_texts_that_a_classic_group_could_not_keep_are_refused():
-    groups, _, _ = a_mixed_group()
-    long = "x" * 32_768
-    for how in ({"member_id": long}, {"instance": long}, {"client_id": long}):
-        answer = groups.join(protocols=COOPERATIVE, **how)
-        assert answer.error_code == ErrorCode.INVALID_REQUEST, how.keys()
-
-
-def test_a_full_group_takes_no_classic_member():
-    groups, _, _ = a_mixed_group(group_consumer_max_size=2)
-    assert groups.join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-
-
-def test_what_a_classic_member_lies_about_is_refused():
-    groups, old, new = a_mixed_group()
-    assert groups.heartbeat("stranger", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert groups.heartbeat(old.member_id, 9).error_code == ErrorCode.ILLEGAL_GENERATION
-    assert groups.heartbeat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID  # it is no classic
-    assert groups.sync(old.member_id, 9).error_code == ErrorCode.ILLEGAL_GENERATION
-    wrong = groups.sync(old.member_id, old.generation, protocol_name="range")
-    assert wrong.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    wrong = groups.sync(old.member_id, old.generation, protocol_type="connect")
-    assert wrong.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert groups.commit({0: 1}, old.member_id, 9) == {0: ErrorCode.ILLEGAL_GENERATION}
-    assert groups.commit({0: 1}, old.member_id, old.generation) == {0: ErrorCode.NONE}
-
-
-def test_a_sync_after_the_group_moved_on_is_told_to_join_again():
-    groups, old, new = a_mixed_group()
-    new.beat(topics=("orders", "other"))
-    assert old.sync().error_code == ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def test_a_classic_member_is_out_if_it_does_not_join_again_in_time():
-    groups, old, new = a_mixed_group()
-    new.beat(topics=("orders", "other"))
-    assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
-    for _ in range(REBALANCE_MS // SESSION_MS):
-        assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
-        groups.pass_time(SESSION_MS - 1)
-        new.beat_and_obey()
-    assert old.member_id in groups.group.members
-    old.heartbeat()
-    groups.pass_time(SESSION_MS - 1)
-    assert set(groups.group.members) == {"a"}
-
-
-def test_a_classic_member_is_out_if_it_does_not_sync_in_time():
-    groups, old, new = a_mixed_group()
-    old.join()
-    for _ in range(REBALANCE_MS // SESSION_MS + 1):
-        old.heartbeat()
-        new.beat()
-        groups.pass_time(SESSION_MS - 1)
-    assert set(groups.group.members) == {"a"}
-
-
-def test_a_classic_member_has_the_session_it_asked_for():
-    groups, old, new = a_mixed_group()
-    groups.pass_time(SESSION_MS - 1)
-    assert old.member_id in groups.group.members
-    groups.pass_time(1)
-    assert set(groups.group.members) == {"a"}  # whose session is longer
-
-
-def test_a_classic_member_may_leave_and_an_administrator_removes_anybody():
-    groups, old, new = a_mixed_group()
-    third = Client(groups, "c", instance="one").join()
-    (answer,) = groups.leave(old.member_id).members
-    assert answer.error_code == ErrorCode.NONE
-    assert groups.group.kind.value == "consumer"
-    answers = groups.leave(("", "one"), ("x", "two"), "stranger").members
-    assert [answer.error_code for answer in answers] == [
-        ErrorCode.NONE,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-    ]
-    assert set(groups.group.members) == {"a"}
-    assert third.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_a_static_member_may_change_its_protocol_up():
-    groups = Consumers()
-    tickets = [groups.join(instance="one", version=5)]
-    groups.pass_time(0)
-    old_id = groups.answer(tickets[0]).member_id
-    groups.sync(old_id, 1, {old_id: embedded(ALL)}, instance="one")
-    back = Client(groups, "a", instance="one").join()
-    assert set(groups.group.members) == {"a"}
-    assert back.owned == ALL  # it had them all the time
-    assert groups.heartbeat(old_id, 1, instance="one").error_code == ErrorCode.FENCED_INSTANCE_ID
-
-
-# Down.
-
-
 def test_when_the_last_new_member_leaves_the_others_are_a_classic_group():
     groups, old, new = a_mixed_group()
     generation = groups.group.group_epoch
@@ -495,7 +251,7 @@ def test_the_policy_may_forbid_the_way_down(policy):
 
 def test_a_group_that_is_too_large_for_the_classic_protocol_stays():
     groups, old, new = a_mixed_group()
-    third = OldClient(groups, "").join()
+    third = ClassicClient(groups, "").join()
     groups.settle_all(old, third, new)
     groups.cluster.config = type(groups.cluster.config).parse({"group.max.size": "1"})
     new.leave()
@@ -548,9 +304,6 @@ def test_an_instance_that_comes_back_as_classic_leaves_a_group_with_new_members_
     assert old.error_code == ErrorCode.NONE
     new.beat_and_obey()
     assert new.owned
-
-
-# What is inside classic messages.
 
 
 def test_assignments_are_written_in_the_version_of_the_members_own_metadata():
