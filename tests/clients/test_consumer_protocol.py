@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, Pro
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
 
-from headrace.core.groups import consumer
+from headrace.core.groups.consumer import heartbeat as heartbeat_module
 from headrace.model.errors import ErrorCode
 from headrace.testing import Broker
 from headrace.wire import messages as m
@@ -140,7 +140,7 @@ def test_a_pattern_follows_topics_that_come(
     headrace_broker, readers, request, monkeypatch, large_from
 ):
     # With so many topics the group is looked after in a thread.
-    monkeypatch.setattr(consumer, "LARGE_TOPIC_COUNT", large_from)
+    monkeypatch.setattr(heartbeat_module, "LARGE_TOPIC_COUNT", large_from)
     first = a_topic(headrace_broker, request, 2)
     reader = readers(first, [f"^{first}.*"])
     poll_until(lambda: reader.partitions == partitions_of(first, 2), reader)

@@ -4,7 +4,8 @@
 what a real one does with the answers: it gives back first, says so, and then takes what is new.
 """
 
-from headrace.core.groups import consumer
+from headrace.core.groups.consumer.describe import describe
+from headrace.core.groups.consumer.heartbeat import heartbeat
 from headrace.core.outcome import RequestContext
 from headrace.wire import messages as m
 from tests.fakes.groups import Groups, a_topic
@@ -56,7 +57,7 @@ class Consumers(Groups):
         self._drawn += 1
         context = RequestContext(client_id, "/10.0.0.1", version)
         return self.ask(
-            lambda ticket: consumer.heartbeat(
+            lambda ticket: heartbeat(
                 self.shard, ticket, context, request, f"#{self._drawn}", self.now
             )
         )
@@ -68,7 +69,7 @@ class Consumers(Groups):
 
     def look(self, group="g"):
         return self.ask(
-            lambda ticket: consumer.describe(self.shard, ticket, group, self.now),
+            lambda ticket: describe(self.shard, ticket, group, self.now),
         )
 
     # the world around

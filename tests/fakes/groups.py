@@ -4,6 +4,7 @@ Its log is a list and its clock is moved by hand. ``reload`` throws the shard aw
 log into a new one, which is what a restart does.
 """
 
+from headrace.core.groups import offset_commit, offset_deletion, offset_fetch
 from headrace.core.groups.shard import GroupShard
 from headrace.core.outcome import Outcome, RequestContext, Ticket
 from headrace.model.cluster_metadata import ClusterMetadata, PartitionState, TopicState
@@ -38,7 +39,9 @@ def subscription(*topics):
     return raw + b"\xff\xff\xff\xff"
 
 
-DEFAULT_PROTOCOLS = (("range", subscription("orders")),)
+RANGE = ("range", subscription("orders"))
+STICKY = ("sticky", subscription("orders"))
+ROUND_ROBIN = ("roundrobin", subscription("orders"))
 
 
 class Cluster:
@@ -124,7 +127,7 @@ class Groups:
         group="g",
         version=3,
         instance=None,
-        protocols=DEFAULT_PROTOCOLS,
+        protocols=(RANGE,),
         protocol_type="consumer",
         session_ms=SESSION_MS,
         rebalance_ms=REBALANCE_MS,
@@ -232,7 +235,9 @@ class Groups:
             ],
         )
         answer = self.ask(
-            lambda ticket: self.shard.commit(ticket, a_context(version), request, self.now)
+            lambda ticket: offset_commit.commit(
+                self.shard, ticket, a_context(version), request, self.now
+            )
         )
         return codes(answer)
 
@@ -258,7 +263,9 @@ class Groups:
             ],
         )
         answer = self.ask(
-            lambda ticket: self.shard.txn_commit(ticket, a_context(3), request, self.now)
+            lambda ticket: offset_commit.txn_commit(
+                self.shard, ticket, a_context(3), request, self.now
+            )
         )
         return codes(answer)
 
@@ -275,8 +282,12 @@ class Groups:
                 )
             ]
         return self.ask(
-            lambda ticket: self.shard.fetch_offsets(
-                ticket, request, require_stable=require_stable, by_topic_id=topic_id is not None
+            lambda ticket: offset_fetch.fetch(
+                self.shard,
+                ticket,
+                request,
+                require_stable=require_stable,
+                by_topic_id=topic_id is not None,
             )
         )
 
@@ -303,7 +314,9 @@ class Groups:
                 )
             ],
         )
-        return self.ask(lambda ticket: self.shard.delete_offsets(ticket, request, self.now))
+        return self.ask(
+            lambda ticket: offset_deletion.delete(self.shard, ticket, request, self.now)
+        )
 
     def delete(self, group="g"):
         return self.ask(lambda ticket: self.shard.delete_group(ticket, group, self.now)).error_code
@@ -329,6 +342,12 @@ class Groups:
             tickets.append(self.join(group=group, **how))
         self.pass_time(0)
         return self.settle(tickets, group)
+
+    def stable_static_pair(self):
+        """Two static members, ``one`` (the leader) and ``two``; their ids, and the generation."""
+        tickets = [self.join(version=5, instance=name) for name in ("one", "two")]
+        self.pass_time(0)
+        return self.settle(tickets)
 
     def settle(self, tickets, group="g"):
         """Sync all whose joins are answered, leader last."""

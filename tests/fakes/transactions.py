@@ -6,13 +6,10 @@ Its log is a list, its clock is moved by hand, and its data partitions remember 
 from contextlib import suppress
 
 from headrace.core.outcome import Outcome, Ticket
-from headrace.core.transactions.shard import (
-    DrawProducerId,
-    NeedsProducerId,
-    Settings,
-    TransactionShard,
-    WriteMarkers,
-)
+from headrace.core.transactions import add_partitions, end_txn, markers
+from headrace.core.transactions.effects import DrawProducerId, NeedsProducerId, WriteMarkers
+from headrace.core.transactions.init_producer_id import init_producer_id
+from headrace.core.transactions.shard import Settings, TransactionShard
 from headrace.core.transactions.transaction import record_of
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, ProducerId, TopicPartition
@@ -93,7 +90,7 @@ class Coordinator:
             codes[partition] = self.refusals.get(partition, ErrorCode.NONE)
             if codes[partition] is ErrorCode.NONE:
                 codes[partition] = self.mark(partition, effect)
-        self.carry_out_alone(self.shard.markers_answered(effect, codes, self.now))
+        self.carry_out_alone(markers.answered(self.shard, effect, codes, self.now))
 
     def mark(self, partition, effect: WriteMarkers) -> ErrorCode:
         """One marker into one partition."""
@@ -120,24 +117,30 @@ class Coordinator:
     def init(self, transactional_id="tx", timeout_ms=60_000, expected=None):
         """(code, producer id, epoch)"""
         response = self.ask(
-            lambda: self.shard.init_producer_id(
-                Ticket(1), transactional_id, timeout_ms, expected, self.now
+            lambda: init_producer_id(
+                self.shard, Ticket(1), transactional_id, timeout_ms, expected, self.now
             )
         )
         return ErrorCode(response.error_code), response.producer_id, response.producer_epoch
 
     def add(self, producer, *numbers, transactional_id="tx", version=0):
         response = self.ask(
-            lambda: self.shard.add_partitions(
-                Ticket(1), transactional_id, producer, partitions(*numbers), version, self.now
+            lambda: add_partitions.add(
+                self.shard,
+                Ticket(1),
+                transactional_id,
+                producer,
+                partitions(*numbers),
+                version,
+                self.now,
             )
         )
         return codes_of(response)
 
     def verify(self, producer, *numbers, transactional_id="tx"):
         response = self.ask(
-            lambda: self.shard.verify_partitions(
-                Ticket(1), transactional_id, producer, partitions(*numbers), self.now
+            lambda: add_partitions.verify(
+                self.shard, Ticket(1), transactional_id, producer, partitions(*numbers), self.now
             )
         )
         return codes_of(response)
@@ -146,8 +149,8 @@ class Coordinator:
         """(code, producer id, epoch)"""
         try:
             response = self.ask(
-                lambda: self.shard.end(
-                    Ticket(1), transactional_id, producer, commit, version, self.now
+                lambda: end_txn.end(
+                    self.shard, Ticket(1), transactional_id, producer, commit, version, self.now
                 )
             )
         except Rejected as refusal:

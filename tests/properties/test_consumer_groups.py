@@ -17,9 +17,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from headrace.core.groups.classic import ClassicGroup
-from headrace.core.groups.consumer import ConsumerGroup
-from headrace.core.groups.consumer_state import topics_hash
+from headrace.core.groups.classic.group import ClassicGroup
+from headrace.core.groups.consumer.group import ConsumerGroup
+from headrace.core.groups.consumer.state import topics_hash
 from headrace.core.groups.shard import GroupShard
 from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m

@@ -4,6 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from headrace.core import elections, topic_changes
 from headrace.core.controller import (
     AddPartitions,
     Change,
@@ -11,8 +12,8 @@ from headrace.core.controller import (
     Controller,
     CreateTopic,
     DeleteTopic,
-    Dice,
 )
+from headrace.core.topic_changes import Dice
 from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import NO_LEADER, BrokerEntry, ClusterMetadata, PartitionState
 from headrace.model.errors import ErrorCode, Rejected
@@ -81,7 +82,8 @@ class ControllerLife(RuleBasedStateMachine):
     )
     def create(self, name: str, count: int, factor: int, start: int, granted: bool) -> None:
         self.ids += 1
-        (answer,) = self.controller.decide_creates(
+        (answer,) = topic_changes.decide_creates(
+            self.controller,
             [NewTopic(name, count, factor)],
             lambda: (TopicId(self.ids.to_bytes(16)), Dice(start, start)),
             default_partition_count=1,
@@ -102,7 +104,9 @@ class ControllerLife(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(sorted(self.controller.metadata.topics)))
         topic = self.controller.metadata.topics[name]
         try:
-            change = self.controller.decide_add_partitions(name, len(topic.partitions) + more, None)
+            change = topic_changes.decide_add_partitions(
+                self.controller, name, len(topic.partitions) + more, None
+            )
         except Rejected as refusal:
             assert more <= 0 or len(topic.partitions[0].replicas) > len(self.live), refusal
         else:
@@ -112,7 +116,7 @@ class ControllerLife(RuleBasedStateMachine):
     @rule(data=st.data(), finished=st.booleans())
     def delete(self, data: st.DataObject, finished: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.controller.metadata.topics)))
-        self.write([self.controller.decide_mark_for_deletion(name)])
+        self.write([topic_changes.decide_mark_for_deletion(self.controller, name)])
         if finished:
             self.finish_deletions()
 
@@ -131,7 +135,7 @@ class ControllerLife(RuleBasedStateMachine):
             else self.registered(broker)
             for broker in sorted(alive)
         }
-        self.write(self.controller.decide_brokers(self.live, self.allowed))
+        self.write(elections.decide_brokers(self.controller, self.live, self.allowed))
         self.controller.brokers_changed(self.live.values(), min(self.live))
 
     @precondition(lambda self: self.controller.metadata.topics)
@@ -141,7 +145,7 @@ class ControllerLife(RuleBasedStateMachine):
         isr = data.draw(st.sets(st.sampled_from(BROKERS)))
         wanted = state._replace(isr=tuple(sorted(isr)))
         try:
-            change = self.controller.decide_isr(wanted, state.leader)
+            change = elections.decide_isr(self.controller, wanted, state.leader)
         except Rejected as refusal:
             assert refusal.code in (
                 ErrorCode.INVALID_REQUEST,
@@ -158,7 +162,9 @@ class ControllerLife(RuleBasedStateMachine):
         if unclean and not self.unclean:
             return
         try:
-            change = self.controller.decide_election(state.topic_partition, unclean=unclean)
+            change = elections.decide_election(
+                self.controller, state.topic_partition, unclean=unclean
+            )
         except Rejected:
             return
         self.write([change])
@@ -171,15 +177,18 @@ class ControllerLife(RuleBasedStateMachine):
         self.controller = Controller(ControllerEpoch(old.controller_epoch + 1), metadata)
         for topic in old.pending_deletion.values():
             self.controller.metadata = self.controller.metadata.with_topics([topic])
-            self.controller.replay([self.controller.decide_mark_for_deletion(topic.name)])
+            self.controller.replay(
+                [topic_changes.decide_mark_for_deletion(self.controller, topic.name)]
+            )
         self.generation = 0
         granted = {
             state.topic_partition: self.granted[state.topic_id, state.partition]
             for state in _all_states(self.controller.metadata)
         }
-        self.write(self.controller.decide_takeover(granted, self.allowed))
+        self.write(elections.decide_takeover(self.controller, granted, self.allowed))
         assert (
-            self.controller.decide_takeover(
+            elections.decide_takeover(
+                self.controller,
                 {
                     state.topic_partition: self.granted[state.topic_id, state.partition]
                     for state in _all_states(self.controller.metadata)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.groups import offset_commit
 from headrace.core.groups.packed import CommitRecords
 from headrace.model.errors import PeerBroken
 from headrace.records.plain import batch_around, plain_batch
@@ -171,7 +172,7 @@ def test_commits_the_short_way_do_what_they_do_the_long_way(given_requests, vers
 
 def run(groups, request, version):
     """As the runtime does: what is packed is replayed in one go."""
-    outcome = groups.shard.commit(1, a_context(version), request, groups.now)
+    outcome = offset_commit.commit(groups.shard, 1, a_context(version), request, groups.now)
     if isinstance(outcome.records, CommitRecords):
         assert outcome.records.count, "the log could not be read beyond a batch of no records"
         groups.log += [(*record, -1) for record in outcome.records]
@@ -206,7 +207,7 @@ def test_a_packed_section_is_the_one_that_its_records_make(count, topic_count):
     data = encoded(request, 9)
     packed = commit.decode(data, 0, len(data), 9)
     assert all(type(topic.partitions) is PackedPartitions for topic in packed.topics)
-    outcome = groups.shard.commit(1, a_context(9), packed, groups.now)
+    outcome = offset_commit.commit(groups.shard, 1, a_context(9), packed, groups.now)
     if share * topic_count > 8192:
         assert type(outcome.records) is tuple, "too many for the short way"
         return

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from headrace.core.producer_state import EndMarker, Origin, Producers
+from headrace.core.transactions import markers
 from headrace.core.transactions.transaction import State
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicPartition
@@ -294,7 +295,7 @@ class TransactionCoordinator(RuleBasedStateMachine):
         """
         if self.version < 2:
             self.world.held_markers.clear()
-        for effect in self.world.shard.pending_markers():
+        for effect in markers.pending(self.world.shard):
             self.world.write_markers(effect)
 
     # --- what must hold

@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from headrace.broker.controller.directory_assignment import DirectoryAssignment
 from headrace.broker.metadata.dynamic_config import BROKER, TOPIC, DynamicConfig
 from headrace.coordination.registry import AssignmentChange, Registry
-from headrace.core import features
+from headrace.core import elections, features, topic_changes
 from headrace.core.controller import (
     AddPartitions,
     Change,
     Controller,
     CreateTopic,
     DeleteTopic,
-    Dice,
 )
+from headrace.core.topic_changes import Dice
 from headrace.core.topics import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
@@ -199,7 +199,9 @@ class ControllerService:
         await self._finish_deletions()
         away = self._find_away()
         self._controller.replicas_failed(away, broker_id)
-        await self._commit(self._controller.decide_takeover(granted_zxids, self._unclean_allowed))
+        await self._commit(
+            elections.decide_takeover(self._controller, granted_zxids, self._unclean_allowed)
+        )
         await self._take_in_folders()
         await self._settle_directory_assignment()
         self._publish()
@@ -329,7 +331,9 @@ class ControllerService:
                 # A request for a topic that never was, or the very last step was all that lacked.
                 await self._registry.drop_delete_request(name)
                 continue
-            self._controller.replay([self._controller.decide_mark_for_deletion(name)])
+            self._controller.replay(
+                [topic_changes.decide_mark_for_deletion(self._controller, name)]
+            )
             await self._commit(
                 [DeleteTopic(topic)], self._directory_assignment.decide_forgotten([topic])
             )
@@ -357,7 +361,8 @@ class ControllerService:
                 )
                 continue
             topic_id = ids.pop() if ids else self._new_topic_id()
-            change = self._controller.decide_adopt(
+            change = topic_changes.decide_adopt(
+                self._controller,
                 name,
                 topic_id,
                 {f.topic_partition.partition: f.last_leader_epoch for f in folders},
@@ -397,7 +402,10 @@ class ControllerService:
             )
             # In one go: a request to delete that a crash left behind would cost the folders.
             await self._commit(
-                [self._controller.decide_mark_for_deletion(known.name), DeleteTopic(known)]
+                [
+                    topic_changes.decide_mark_for_deletion(self._controller, known.name),
+                    DeleteTopic(known),
+                ]
             )
             return folders
         for found in strange:
@@ -416,7 +424,8 @@ class ControllerService:
         """One answer per request, in order; those created have their leaders when this returns."""
         config = self._dynamic_config.config
         async with self._changing:
-            answers = self._controller.decide_creates(
+            answers = topic_changes.decide_creates(
+                self._controller,
                 requests,
                 lambda: (self._new_topic_id(), self._throw_dice()),
                 default_partition_count=config.int("num.partitions"),
@@ -507,7 +516,10 @@ class ControllerService:
 
     async def _delete(self, pending: Sequence[TopicState]) -> None:
         await self._commit(
-            [self._controller.decide_mark_for_deletion(topic.name) for topic in pending]
+            [
+                topic_changes.decide_mark_for_deletion(self._controller, topic.name)
+                for topic in pending
+            ]
         )
         self._publish()
         for topic in pending:
@@ -528,7 +540,7 @@ class ControllerService:
     ) -> AddPartitions:
         """Grow a topic to ``count`` partitions. Raises Rejected."""
         async with self._changing:
-            change = self._controller.decide_add_partitions(name, count, assignments)
+            change = topic_changes.decide_add_partitions(self._controller, name, count, assignments)
             if not validate_only:
                 added = change.topic._replace(partitions=change.added)
                 await self._commit([change], self._place([change.topic], [added]))
@@ -544,7 +556,7 @@ class ControllerService:
             homes = None
             if unclean and topic_partition in self._away:
                 homes = self._give_up(topic_partition)
-            change = self._controller.decide_election(topic_partition, unclean=unclean)
+            change = elections.decide_election(self._controller, topic_partition, unclean=unclean)
             await self._commit([change], homes)
             self._publish()
             await self._host([change.state])
@@ -584,7 +596,9 @@ class ControllerService:
             ]
             self._controller.replicas_failed(topic_partitions, node_id)
             try:
-                await self._commit(self._controller.decide_failures(topic_partitions, node_id))
+                await self._commit(
+                    elections.decide_failures(self._controller, topic_partitions, node_id)
+                )
             except Rejected as refusal:
                 log.error("the tree does not know of the failed disk: %s", refusal)
             self._publish()
@@ -601,7 +615,7 @@ class ControllerService:
         self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
     ) -> None:
         """Raises Rejected unless the partition is where it should go."""
-        self._controller.check_reassignment(topic_partition, replicas)
+        elections.check_reassignment(self._controller, topic_partition, replicas)
 
     # --- settings
 

@@ -20,7 +20,8 @@ from headrace.model.ids import Millis, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.controller.producer_ids import ProducerIds
-    from headrace.core.transactions.shard import Settings, TransactionShard, WriteMarkers
+    from headrace.core.transactions.effects import WriteMarkers
+    from headrace.core.transactions.shard import Settings, TransactionShard
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +83,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
     # --- effects -----------------------------------------------------------------
 
     def _carry_out_effect(self, partition: int, effect: object) -> None:
-        from headrace.core.transactions.shard import DrawProducerId, WriteMarkers
+        from headrace.core.transactions.effects import DrawProducerId, WriteMarkers
 
         match effect:
             case WriteMarkers():
@@ -93,6 +94,8 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
                 raise AssertionError(effect)
 
     def _write_markers(self, partition: int, effect: "WriteMarkers") -> None:
+        from headrace.core.transactions import markers
+
         topics = self._host.metadata.current.topics
         # A partition that is gone for good took its transaction along.
         present: list[TopicPartition] = []
@@ -105,7 +108,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         def told(codes: Codes) -> None:
             all_codes = {**codes, **dict.fromkeys(gone, ErrorCode.NONE)}
             self._tell_if_led(
-                partition, lambda shard, now: shard.markers_answered(effect, all_codes, now)
+                partition, lambda shard, now: markers.answered(shard, effect, all_codes, now)
             )
 
         if not present:
@@ -146,7 +149,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
 
     def ask_drawing(self, transactional_id: str, decide: "Decide[TransactionShard]") -> Any:
         """As ``ask``, for what may need a fresh producer id: then the answer is a coroutine."""
-        from headrace.core.transactions.shard import NeedsProducerId
+        from headrace.core.transactions.effects import NeedsProducerId
 
         try:
             return self.ask(transactional_id, decide)
@@ -226,10 +229,12 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         partitions: Sequence[TopicPartition],
         adds: bool,
     ) -> "Codes | asyncio.Future[Any]":
+        from headrace.core.transactions import add_partitions
+
+        decision = add_partitions.verify_or_add if adds else add_partitions.verify
+
         def decide(shard: "TransactionShard", ticket: Ticket, now: Millis) -> Outcome:
-            if adds:
-                return shard.verify_or_add(ticket, transactional_id, producer, partitions, now)
-            return shard.verify_partitions(ticket, transactional_id, producer, partitions, now)
+            return decision(shard, ticket, transactional_id, producer, partitions, now)
 
         try:
             answer = self.ask(transactional_id, decide)

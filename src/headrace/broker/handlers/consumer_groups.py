@@ -18,7 +18,8 @@ from headrace.broker.handlers.groups import (
 )
 from headrace.broker.handlers.metadata import NOT_ASKED
 from headrace.core.features import GROUP_VERSION
-from headrace.core.groups import consumer
+from headrace.core.groups.consumer.describe import describe
+from headrace.core.groups.consumer.heartbeat import heartbeat, is_large
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m
 from headrace.wire.schema import Message
@@ -51,9 +52,9 @@ def consumer_group_heartbeat(
     return ask_shard(
         broker,
         request.group_id,
-        lambda shard, ticket, now: consumer.heartbeat(shard, ticket, asker, request, drawn_id, now),
+        lambda shard, ticket, now: heartbeat(shard, ticket, asker, request, drawn_id, now),
         refuse,
-        is_large=lambda shard: consumer.is_large(shard, asker, request),
+        is_large=lambda shard: is_large(shard, asker, request),
     )
 
 
@@ -70,7 +71,7 @@ def consumer_group_describe(
         return ask_shard(
             broker,
             group_id,
-            lambda shard, ticket, now: consumer.describe(shard, ticket, group_id, now),
+            lambda shard, ticket, now: describe(shard, ticket, group_id, now),
             lambda refusal: described(
                 group_id=group_id,
                 error_code=code_told(refusal.code),

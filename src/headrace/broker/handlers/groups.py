@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
 from headrace.broker.handlers.metadata import NOT_ASKED
-from headrace.core.groups.offsets import Commit, take_commits
-from headrace.core.groups.shard import FIRST_COMMIT_WITH_TOPIC_IDS, GroupShard
+from headrace.core.groups import offset_commit as commits
+from headrace.core.groups import offset_deletion
+from headrace.core.groups import offset_fetch as fetches
+from headrace.core.groups.offset_commit import FIRST_COMMIT_WITH_TOPIC_IDS, Commit, take_commits
+from headrace.core.groups.shard import GroupShard
 from headrace.core.outcome import Outcome, RequestContext, Ticket
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis
@@ -148,7 +151,7 @@ def offset_commit(broker: "Services", context: Context, request: m.OffsetCommitR
     return ask_shard(
         broker,
         request.group_id,
-        lambda shard, ticket, now: shard.commit(ticket, asker, request, now),
+        lambda shard, ticket, now: commits.commit(shard, ticket, asker, request, now),
         refuse,
     )
 
@@ -164,8 +167,8 @@ def offset_fetch(broker: "Services", context: Context, request: m.OffsetFetchReq
         return ask_shard(
             broker,
             group.group_id,
-            lambda shard, ticket, now: shard.fetch_offsets(
-                ticket, group, require_stable=request.require_stable, by_topic_id=by_topic_id
+            lambda shard, ticket, now: fetches.fetch(
+                shard, ticket, group, require_stable=request.require_stable, by_topic_id=by_topic_id
             ),
             lambda refusal: m.OffsetFetchResponse.OffsetFetchResponseGroup(
                 group_id=group.group_id, error_code=code_told(refusal.code)
@@ -246,7 +249,7 @@ def offset_delete(broker: "Services", context: Context, request: m.OffsetDeleteR
     return ask_shard(
         broker,
         request.group_id,
-        lambda shard, ticket, now: shard.delete_offsets(ticket, request, now),
+        lambda shard, ticket, now: offset_deletion.delete(shard, ticket, request, now),
         refuse,
     )
 

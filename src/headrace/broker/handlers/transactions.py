@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.broker.context import Context
 from headrace.broker.coordinators.runtime import Decide
 from headrace.broker.coordinators.transaction import refusal_of
-from headrace.core.groups.offsets import Commit, take_commits
+from headrace.core.groups.offset_commit import Commit, take_commits, txn_commit
 from headrace.core.outcome import RequestContext
 from headrace.core.topics import OFFSETS_TOPIC, is_internal
-from headrace.core.transactions import answers
+from headrace.core.transactions import add_partitions, answers
+from headrace.core.transactions import end_txn as ending
+from headrace.core.transactions.init_producer_id import init_producer_id
 from headrace.core.transactions.listing import Filter
 from headrace.core.transactions.shard import TransactionShard
 from headrace.model.errors import ErrorCode, Rejected
@@ -65,8 +67,8 @@ def init_transactional_producer(
     return _ask(
         broker,
         transactional_id,
-        lambda shard, ticket, now: shard.init_producer_id(
-            ticket, transactional_id, request.transaction_timeout_ms, expected, now
+        lambda shard, ticket, now: init_producer_id(
+            shard, ticket, transactional_id, request.transaction_timeout_ms, expected, now
         ),
         refuse,
         shaped,
@@ -134,8 +136,8 @@ def _add_partitions(
         return _ask(
             broker,
             transactional_id,
-            lambda shard, ticket, now: shard.verify_partitions(
-                ticket, transactional_id, producer, partitions, now
+            lambda shard, ticket, now: add_partitions.verify(
+                shard, ticket, transactional_id, producer, partitions, now
             ),
             refuse,
             shaped,
@@ -146,8 +148,8 @@ def _add_partitions(
     return _ask(
         broker,
         transactional_id,
-        lambda shard, ticket, now: shard.add_partitions(
-            ticket, transactional_id, producer, partitions, generation, now
+        lambda shard, ticket, now: add_partitions.add(
+            shard, ticket, transactional_id, producer, partitions, generation, now
         ),
         refuse,
         shaped,
@@ -193,8 +195,8 @@ def add_offsets_to_txn(
     return _ask(
         broker,
         transactional_id,
-        lambda shard, ticket, now: shard.add_partitions(
-            ticket, transactional_id, producer, [offsets], _FIRST_GENERATION, now
+        lambda shard, ticket, now: add_partitions.add(
+            shard, ticket, transactional_id, producer, [offsets], _FIRST_GENERATION, now
         ),
         refuse,
         shaped,
@@ -219,8 +221,8 @@ def end_txn(broker: "Services", context: Context, request: m.EndTxnRequest) -> A
     return _ask(
         broker,
         transactional_id,
-        lambda shard, ticket, now: shard.end(
-            ticket, transactional_id, producer, request.committed, generation, now
+        lambda shard, ticket, now: ending.end(
+            shard, ticket, transactional_id, producer, request.committed, generation, now
         ),
         refuse,
         shaped,
@@ -297,7 +299,7 @@ def _commit(broker: "Services", context: Context, request: m.TxnOffsetCommitRequ
     try:
         answer = broker.groups.ask(
             request.group_id,
-            lambda shard, ticket, now: shard.txn_commit(ticket, asker, request, now),
+            lambda shard, ticket, now: txn_commit(shard, ticket, asker, request, now),
         )
     except Rejected as refusal:
         return _commit_refused(broker, request, refusal.code)

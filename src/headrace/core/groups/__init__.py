@@ -1,21 +1,12 @@
 """Groups and the offsets they commit: the machines behind ``__consumer_offsets``.
 
-    shard.py     GroupShard: all groups of one partition of the topic; dispatches by kind
-    group.py     what every kind of group must answer (``Group``), and the names they share
-    classic.py   groups whose members assign among themselves: JoinGroup, SyncGroup, Heartbeat
-    consumer.py  groups whose coordinator assigns (KIP-848): ConsumerGroupHeartbeat; with
-                 consumer_state.py   what the log holds of such a group
-                 members.py          one member, and its records
-                 changes.py          what one event makes of a group, step by step
-                 assignors.py        who is to have what
-                 patterns.py         topics by regular expression
-                 reconciliation.py   a member's way from what it has to what it is to have
-                 departure.py        how members go
-                 classic_members.py  members that still speak the classic protocol
-                 conversion.py       groups that change their protocol
-    offsets.py   committed and pending offsets, of groups of any kind; with
-                 packed.py           commits of many partitions, made in one piece
-    timers.py    deadlines that move
+    shard.py      GroupShard: all groups of one partition of the topic; dispatches by kind
+    group.py      what every kind of group must answer (``Group``), and the names they share
+    classic/      groups whose members assign among themselves: JoinGroup, SyncGroup, Heartbeat
+    consumer/     groups whose coordinator assigns (KIP-848): ConsumerGroupHeartbeat
+    conversion.py groups that change their protocol
+    offsets.py    committed and pending offsets, of groups of any kind; with
+                  packed.py           commits of many partitions, made in one piece
 
 How a kind of group plugs in:
 

@@ -14,12 +14,20 @@ the tombstones of the one group and the records of the other.
 from collections.abc import Collection
 from typing import TYPE_CHECKING, TypeVar
 
-from headrace.core.groups.assignors import Partitions
-from headrace.core.groups.changes import SESSION, cancel_timers, set_session
-from headrace.core.groups.classic import BEGIN, ClassicGroup, ClassicMember
-from headrace.core.groups.consumer_state import ConsumerState, topics_hash
+from headrace.core.groups.classic.group import BEGIN, ClassicGroup
+from headrace.core.groups.classic.members import ClassicMember
+from headrace.core.groups.classic.records import group_record
+from headrace.core.groups.classic.state import CONSUMER
+from headrace.core.groups.consumer.assignors import Partitions
+from headrace.core.groups.consumer.changes import SESSION, cancel_timers, set_session
+from headrace.core.groups.consumer.members import (
+    ClassicTerms,
+    ConsumerMember,
+    everything_of,
+    of_epoch,
+)
+from headrace.core.groups.consumer.state import ConsumerState, topics_hash
 from headrace.core.groups.group import Timer
-from headrace.core.groups.members import ClassicTerms, ConsumerMember, everything_of, of_epoch
 from headrace.core.outcome import NewRecord, Outcome
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
@@ -34,7 +42,6 @@ if TYPE_CHECKING:
 
 MessageT = TypeVar("MessageT", bound=Message)
 
-CONSUMER = "consumer"  # the protocol type of consumers
 _POLICY = "group.consumer.migration.policy"
 _NEWEST_EMBEDDED_VERSION = 3  # of a subscription or assignment inside a classic message
 _EMBEDDED_VERSION_SIZE = 2
@@ -68,7 +75,7 @@ def upgrade(
         state.targets[member.member_id] = target
         set_session(shard, group_id, member, now)
     state.metadata_hash = topics_hash(state.subscribed_topics, shard.cluster.metadata)
-    return state, [*classic.tombstones(), *state.all_records()], classic.give_up_waiting()
+    return state, [*classic.tombstones(), *state.all_records()], classic.refuse_parked()
 
 
 def _check_upgrade(shard: "GroupShard", classic: ClassicGroup) -> None:
@@ -219,7 +226,7 @@ def downgrade(
     if must_rebalance:
         # The group is there once the record is replayed; the time to join runs from then on.
         shard.timers.set(Timer(state.group_id, BEGIN), now)
-    return classic.snapshot(now)
+    return group_record(classic, now)
 
 
 def assignment_bytes(

@@ -17,27 +17,27 @@ of a key must win whatever compaction has removed before it.
 
 from collections.abc import Iterable, Iterator, Mapping
 from struct import Struct
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from headrace.core.groups.group import TEXT_SIZE_MAX, Expiry
 from headrace.core.outcome import NewRecord
-from headrace.model.cluster_metadata import ClusterMetadata, TopicState
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import Millis, TopicId
+from headrace.model.ids import Millis
 from headrace.wire import messages as m
 from headrace.wire.framing import decode_versioned, encode_versioned
 
 OFFSET_COMMIT_TYPES = (0, 1)  # 0 was written by Kafka 0.8; the key is the same
 
-_LAST_VALUE_VERSION = 4
 _TYPE = _LENGTH = Struct(">h")
 _PARTITION = Struct(">i")
 _unpack_partition = _PARTITION.unpack_from
-# A value of version 4 without metadata: a length of 0 plus 1, and after the timestamp one tagged
-# field, with number 0 and 16 bytes. Most commits are like this.
-_PLAIN_VALUE = Struct(">hqiBqBBB16s")
-_PLAIN_HEAD = Struct(">hqiB")
-PLAIN_TAIL = Struct(">qBBB16s")
+# Most values have version 4, no metadata, and the topic id as their only tagged field.
+_PLAIN_VALUE = Struct(">hqiBq3s16s")
+PLAIN_HEAD = Struct(">hqiB")
+PLAIN_TAIL = Struct(">q3s16s")
+VALUE_VERSION = 4
+NO_METADATA = 1  # the length of the text, plus 1
+TOPIC_ID_TAG = bytes((1, 0, 16))  # one tagged field, its number, its size
 PLAIN_SIZE = _PLAIN_VALUE.size
 _KEY_TYPE = 1
 _new = tuple.__new__
@@ -61,14 +61,14 @@ def encode_value(committed: CommittedOffset) -> bytes:
         expire_timestamp=committed.expire_timestamp,
         topic_id=committed.topic_id,
     )
-    return encode_versioned(value, 1 if committed.expire_timestamp >= 0 else 4)
+    return encode_versioned(value, 1 if committed.expire_timestamp >= 0 else VALUE_VERSION)
 
 
 def decode_value(value: bytes) -> CommittedOffset:
     if len(value) == PLAIN_SIZE:
-        head, offset, leader_epoch, size, timestamp, *tags, topic_id = _PLAIN_VALUE.unpack(value)
-        if head == 4 and size == 1 and tags == [1, 0, 16]:
-            return _new(CommittedOffset, (offset, leader_epoch, "", timestamp, -1, topic_id))
+        version, offset, epoch, metadata, timestamp, tag, topic_id = _PLAIN_VALUE.unpack(value)
+        if version == VALUE_VERSION and metadata == NO_METADATA and tag == TOPIC_ID_TAG:
+            return _new(CommittedOffset, (offset, epoch, "", timestamp, -1, topic_id))
     opened = decode_versioned(m.OffsetCommitValue, value)
     return CommittedOffset(
         opened.offset,
@@ -160,7 +160,7 @@ class Offsets:
     def replay_known(self, record_key: bytes, value: bytes) -> bool:
         """The short way, for one more offset of a group and topic that has some; else False."""
         found = self._by_prefix.get(record_key[:-4])
-        if found is None or self._pending_counts or value[1] > _LAST_VALUE_VERSION:
+        if found is None or self._pending_counts or value[1] > VALUE_VERSION:
             return False
         found.values[_unpack_partition(record_key, len(record_key) - 4)[0]] = value
         return True
@@ -200,7 +200,7 @@ class Offsets:
             if found is not None and found.values.pop(partition, None) is not None:
                 self._drop_if_empty(found)
             return None
-        if value[0] or value[1] > _LAST_VALUE_VERSION:
+        if value[0] or value[1] > VALUE_VERSION:
             version = _TYPE.unpack_from(value)[0]
             raise ValueError(f"an offset is kept in version {version}, which is not known here")
         if found is None:
@@ -302,109 +302,3 @@ class Offsets:
                     is_over = now - since >= retention_ms
                 if is_over and not self.is_pending(found.prefix, partition):
                     yield NewRecord(found.prefix + _PARTITION.pack(partition), None)
-
-
-class Commit(NamedTuple):
-    """What holds for every partition of one OffsetCommit or TxnOffsetCommit."""
-
-    group_id: str
-    metadata: ClusterMetadata
-    by_topic_id: bool
-    refusal: ErrorCode  # NONE, or why nothing is taken
-    metadata_length_max: int
-    expire_at: int  # -1: by the retention of the broker
-    now: Millis
-
-
-AnyCommitRequest = m.OffsetCommitRequest | m.TxnOffsetCommitRequest
-AnyCommitResponse = m.OffsetCommitResponse | m.TxnOffsetCommitResponse
-
-
-def take_commits(
-    commit: Commit,
-    request: AnyCommitRequest,
-    response: AnyCommitResponse,
-    offsets: Offsets | None,
-) -> list[NewRecord]:
-    """Fill in ``response``, code by code; the records of the offsets that are taken."""
-    records: list[NewRecord] = []
-    topic_class = getattr(response, f"{type(response).__name__}Topic")
-    partition_class = getattr(response, f"{type(response).__name__}Partition")
-    topic: Any  # of either request
-    for topic in request.topics:
-        given = topic_class(name=topic.name)
-        response.topics.append(given)
-        if commit.by_topic_id:
-            given.topic_id = topic.topic_id
-            state = commit.metadata.topic_by_id(TopicId(topic.topic_id))
-        else:
-            state = commit.metadata.topics.get(topic.name)
-        if state is None and commit.by_topic_id:
-            unknown = ErrorCode.UNKNOWN_TOPIC_ID
-        else:
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        answers = given.partitions
-        if state is None or commit.refusal:
-            partition_count = len(state.partitions) if state is not None else 0
-            for wanted in topic.partitions:
-                is_known = 0 <= wanted.partition_index < partition_count
-                answers.append(
-                    partition_class(
-                        partition_index=wanted.partition_index,
-                        error_code=commit.refusal if is_known else unknown,
-                    )
-                )
-        else:
-            assert offsets is not None
-            prefix = offsets.prefix(commit.group_id, state.name)
-            records += _take_topic(
-                commit, topic.partitions, state, prefix, partition_class, answers
-            )
-    return records
-
-
-def _take_topic(
-    commit: Commit,
-    partitions: Iterable[Any],
-    state: TopicState,
-    prefix: bytes,
-    answer_class: type[Any],
-    answers: list[Any],
-) -> list[NewRecord]:
-    """The hot loop of a commit: answers are made past their constructor, and a value without
-    metadata is packed in one go.
-    """
-    records: list[Any] = []
-    partition_count, topic_id = len(state.partitions), state.topic_id
-    metadata_length_max, expire_at, now = commit[-3:]
-    is_plain = expire_at < 0
-    tail = PLAIN_TAIL.pack(now, 1, 0, 16, topic_id)
-    make, pack_partition, pack_head = object.__new__, _PARTITION.pack, _PLAIN_HEAD.pack
-    for wanted in partitions:
-        answer = make(answer_class)
-        answer.partition_index = partition = wanted.partition_index
-        answer.error_code = ErrorCode.NONE
-        answers.append(answer)
-        metadata = wanted.committed_metadata
-        if not 0 <= partition < partition_count:
-            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            continue
-        if not metadata and is_plain:
-            value = pack_head(4, wanted.committed_offset, wanted.committed_leader_epoch, 1) + tail
-        elif metadata and len(metadata) > metadata_length_max:
-            answer.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            continue
-        else:
-            value = encode_value(
-                CommittedOffset(
-                    wanted.committed_offset,
-                    wanted.committed_leader_epoch,
-                    metadata or "",
-                    now,
-                    expire_at,
-                    topic_id,
-                )
-            )
-        # A plain tuple: a named one would cost as much as all the rest of the record.
-        records.append((prefix + pack_partition(partition), value))
-    return records

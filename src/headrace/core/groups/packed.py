@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
-from headrace.core.groups.offsets import PLAIN_SIZE, PLAIN_TAIL, Offsets
+from headrace.core.groups.offsets import PLAIN_SIZE, PLAIN_TAIL, TOPIC_ID_TAG, Offsets
 from headrace.core.outcome import NewRecord, PackedRecords, Shard
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.ids import Millis, TopicId
@@ -132,7 +132,9 @@ def take_packed(
             return None
         prefix = offsets.prefix(request.group_id, state.name)
         known = _known(named, prefix, first_delta, api_version, topic)
-        tail = b"".join((_NO_METADATA, PLAIN_TAIL.pack(now, 1, 0, 16, state.topic_id), _NO_HEADERS))
+        tail = b"".join(
+            (_NO_METADATA, PLAIN_TAIL.pack(now, TOPIC_ID_TAG, state.topic_id), _NO_HEADERS)
+        )
         topics.append(_Topic(prefix, named.indexes, packed.places, tail))
         pieces += _laid_out(known.heads, packed.places, tail)
         bodies.append(known.body)

@@ -1,16 +1,22 @@
 """Transactions: the machine behind ``__transaction_state``.
 
-    transaction.py   one transactional id as its last record has it, and that record's bytes
-    shard.py         TransactionShard: all transactional ids of one partition of the topic
-    answers.py       what the shard says, as messages
-    listing.py       which transactions a ListTransactions asks for
+    shard.py             TransactionShard: all transactional ids of one partition of the topic
+    transaction.py       one transactional id as its last record has it, and that record's bytes
+    init_producer_id.py  InitProducerId: hand out a producer id and epoch, fence the previous owner
+    add_partitions.py    AddPartitionsToTxn, AddOffsetsToTxn, and partitions that Produce adds
+    end_txn.py           EndTxn: decide to commit or abort
+    markers.py           the markers that end a transaction in its partitions
+    expiration.py        transactions that time out, transactional ids that expire
+    effects.py           what the shard needs from its surroundings
+    listing.py           which transactions a ListTransactions requests
+    answers.py           answers of the shard, as messages
 
-A transaction ends in three steps, each of which survives a stop:
+A transaction ends in three steps. Each of them survives a restart:
 
-    1. PrepareCommit or PrepareAbort is appended      from here on the end is decided
-    2. a marker goes to every partition that took part (the shell does it: ``WriteMarkers``)
-    3. CompleteCommit or CompleteAbort is appended    the producer may begin the next one
+    1. append PrepareCommit or PrepareAbort      from here on the end is decided
+    2. write a marker to every partition of the transaction (effect ``WriteMarkers``)
+    3. append CompleteCommit or CompleteAbort    the producer may begin its next transaction
 
-A shard that loads a transaction in state 1 goes on with 2: markers may then be written twice,
-which the partitions tell apart by the producer's epoch.
+A shard that loads a transaction after step 1 continues with step 2. A marker may then be written
+twice; partitions detect that by the producer epoch.
 """

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from headrace.core.transactions.shard import DrawProducerId
+from headrace.core.transactions.effects import DrawProducerId
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.testing import Broker
 from tests.fakes.inside import Inside, lose_leadership, regain_leadership

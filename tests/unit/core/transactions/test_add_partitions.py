@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.core.transactions.add_partitions import verify_or_add
 from headrace.core.transactions.transaction import State
 from headrace.model.errors import ErrorCode
 from tests.fakes.transactions import Coordinator, partitions
@@ -88,14 +89,14 @@ def test_the_epoch_that_only_fences_cannot_begin_a_transaction():
 
 
 @pytest.mark.parametrize("producer", [(100, 0), (101, 0), (100, 1)])
-def test_a_broker_enlists_partitions_as_a_client_of_the_second_generation_adds_them(producer):
+def test_partitions_added_by_a_broker_write_the_same_records_as_those_added_by_a_client(producer):
     brokers, clients = Coordinator(), Coordinator()
     for coordinator in (brokers, clients):
         coordinator.init()
     for numbers in ((1,), (1, 2), (2,)):
         verified = brokers.ask(
-            lambda numbers=numbers: brokers.shard.verify_or_add(
-                1, "tx", producer, partitions(*numbers), brokers.now
+            lambda numbers=numbers: verify_or_add(
+                brokers.shard, 1, "tx", producer, partitions(*numbers), brokers.now
             )
         )
         assert list(verified.codes) == partitions(*numbers)

@@ -1,0 +1,57 @@
+"""Topics by regular expression."""
+
+import pytest
+
+from headrace.core.groups.consumer.patterns import TopicPatterns
+from headrace.model.cluster_metadata import ClusterMetadata
+from headrace.model.errors import ErrorCode, Rejected
+from tests.fakes.groups import a_topic
+
+
+def a_cluster(*names):
+    return ClusterMetadata("cluster").with_topics([a_topic(name, 1) for name in names])
+
+
+def test_what_was_found_follows_the_picture():
+    patterns = TopicPatterns()
+    metadata = a_cluster("a1", "a2", "b1")
+    assert patterns.matching("a.*", metadata) == {"a1", "a2"}
+    assert patterns.matching("a.*", metadata) == {"a1", "a2"}
+    metadata = metadata.with_topics([a_topic("a3", 1), a_topic("b3", 1)], ["a1"])
+    assert patterns.matching("a.*", metadata) == {"a2", "a3"}
+    # One that was never asked for before sees the same.
+    assert patterns.matching("(a|b)3", metadata) == {"a3", "b3"}
+    metadata = metadata.with_brokers([], metadata.controller_id)
+    assert patterns.matching("a.*", metadata) == {"a2", "a3"}
+
+
+def test_a_pattern_names_whole_names():
+    patterns = TopicPatterns()
+    metadata = a_cluster("a", "ab", "abc")
+    assert patterns.matching("a|ab", metadata) == {"a", "ab"}
+    assert patterns.matching("^ab$", metadata) == {"ab"}
+    assert patterns.matching("b", metadata) == frozenset()
+
+
+def test_internal_topics_are_topics():
+    patterns = TopicPatterns()
+    assert patterns.matching("__.*", a_cluster("__consumer_offsets", "x")) == {"__consumer_offsets"}
+
+
+@pytest.mark.parametrize("pattern", ["[a", r"(.)\1", "a{1001}", "\ud800", "(?!x)"])
+def test_a_pattern_that_re2_does_not_take(pattern):
+    patterns = TopicPatterns()
+    with pytest.raises(Rejected) as refusal:
+        patterns.check(pattern)
+    assert refusal.value.code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    # A log may hold one that another RE2 took.
+    assert patterns.matching(pattern, a_cluster("a")) == frozenset()
+
+
+def test_many_patterns_over_the_years_do_not_pile_up():
+    patterns = TopicPatterns()
+    metadata = a_cluster("a")
+    for number in range(2_500):
+        assert patterns.matching(f"a|{number}", metadata) == {"a"}
+    assert len(patterns._compiled) <= 1_000
+    assert patterns._found.keys() == patterns._compiled.keys()

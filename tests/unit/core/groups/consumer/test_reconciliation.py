@@ -1,0 +1,81 @@
+"""Members give partitions back before others take them."""
+
+from headrace.core.groups.consumer.members import MemberState
+from tests.fakes.consumers import Client, Consumers
+
+ALL = {"orders": {0, 1, 2, 3}}
+
+
+def test_a_second_member_gets_its_half_only_when_the_first_has_given_it_back():
+    groups = Consumers()
+    first = Client(groups, "a").join()
+    second = Client(groups, "b").join()
+    assert second.member_epoch == 3 and second.owned == {}
+    assert groups.group.members["b"].state is MemberState.UNRELEASED
+
+    answer = first.beat()  # told to give back, stays at its epoch
+    assert answer.member_epoch == 2
+    kept = groups.told(answer)["orders"]
+    assert len(kept) == 2
+    assert groups.group.members["a"].state is MemberState.UNREVOKED
+    assert second.beat().assignment is None
+    assert first.beat().member_epoch == 2  # said nothing new: it has not given back yet
+
+    first.obey()
+    assert first.beat().member_epoch == 3
+    second.beat_and_obey()
+    assert second.owned == {"orders": {0, 1, 2, 3} - kept}
+    assert groups.group.state_name == "Stable"
+
+
+def test_a_member_that_still_names_a_partition_still_has_it():
+    groups = Consumers()
+    first = Client(groups, "a").join()
+    Client(groups, "b").join()
+    first.beat()
+    revoking = groups.group.members["a"].revoking
+    (partitions,) = revoking.values()
+    one_left = {"orders": {*first.wanted["orders"], next(iter(partitions))}}
+    answer = groups.beat("a", 2, owned=one_left)
+    assert answer.member_epoch == 2
+    assert groups.group.members["a"].state is MemberState.UNREVOKED
+
+
+def test_states_are_told_by_their_names():
+    groups = Consumers(group_consumer_assignment_interval_ms=1_000)
+    first = Client(groups, "a").join()
+    assert groups.group.state_name == "Stable"
+    second = Client(groups, "b").join()
+    assert groups.group.state_name == "Assigning"
+    groups.pass_time(1_000)
+    first.beat()
+    assert groups.group.state_name == "Reconciling"
+    first.obey()
+    groups.settle_all(first, second)
+    assert groups.group.state_name == "Stable"
+    first.leave(), second.leave()
+    assert groups.group.state_name == "Empty"
+
+
+def test_what_a_member_is_to_give_back_may_come_back_to_it():
+    groups = Consumers()
+    first = Client(groups, "a").join()
+    second = Client(groups, "b").join()
+    first.beat()
+    second.leave()
+    first.obey()
+    answer = first.beat()
+    assert groups.told(answer) == ALL and answer.member_epoch == 4
+
+
+def test_targets_wait_for_the_interval_and_then_serve_everybody_who_came_meanwhile():
+    groups = Consumers(group_consumer_assignment_interval_ms=1_000)
+    clients = [Client(groups, name).join() for name in "abcd"]
+    assert groups.group.assignment_epoch == 2  # the first is worked out at once
+    assert [client.member_epoch for client in clients] == [2, 2, 2, 2]
+    groups.pass_time(999)
+    assert clients[0].beat().assignment is None
+    groups.pass_time(1)
+    groups.settle_all(*clients)
+    assert groups.group.assignment_epoch == 5
+    assert all(len(client.owned["orders"]) == 1 for client in clients)

@@ -1,0 +1,89 @@
+"""Markers that end a prepared transaction: retries, restarts, late answers."""
+
+import pytest
+
+from headrace.core.transactions.transaction import State
+from headrace.model.errors import ErrorCode
+from tests.fakes.transactions import Coordinator, partitions
+
+
+@pytest.fixture
+def coordinator():
+    coordinator = Coordinator()
+    coordinator.init()
+    return coordinator
+
+
+def test_the_markers_wait_for_the_prepared_record(coordinator):
+    coordinator.add((100, 0), 1)
+    coordinator.append_fails = True
+    assert coordinator.end((100, 0), True)[0] is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert coordinator.markers == []
+    assert coordinator.known().state is State.ONGOING
+
+
+def test_a_restart_goes_on_with_what_was_prepared(coordinator):
+    coordinator.add((100, 0), 1, 2)
+    coordinator.hold_markers = True
+    coordinator.end((100, 0), True)
+    coordinator.hold_markers = False
+    coordinator.restart()
+    assert coordinator.markers == [(1, 0, True), (2, 0, True)]
+    assert coordinator.known().state is State.COMPLETE_COMMIT
+
+
+def test_a_prepared_end_without_partitions_is_completed_after_loading(coordinator):
+    """Kafka writes such records."""
+    coordinator.at_epoch(1, state=State.PREPARE_ABORT, client_transaction_version=2)
+    coordinator.restart()
+    coordinator.advance(0)
+    assert coordinator.known().state is State.COMPLETE_ABORT
+
+
+def test_markers_that_fail_are_tried_again_and_only_those(coordinator):
+    coordinator.add((100, 0), 1, 2)
+    coordinator.refusals = {partitions(2)[0]: ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    coordinator.end((100, 0), True)
+    assert coordinator.markers == [(1, 0, True)]
+    assert coordinator.known().state is State.PREPARE_COMMIT
+    coordinator.advance(99)
+    assert coordinator.markers == [(1, 0, True)]
+    coordinator.refusals = {}
+    coordinator.advance(1)
+    assert coordinator.markers == [(1, 0, True), (2, 0, True)]
+    assert coordinator.known().state is State.COMPLETE_COMMIT
+
+
+def test_a_partition_with_a_newer_epoch_needs_no_marker(coordinator):
+    coordinator.add((100, 0), 1)
+    coordinator.refusals = {partitions(1)[0]: ErrorCode.INVALID_PRODUCER_EPOCH}
+    coordinator.end((100, 0), False)
+    assert coordinator.known().state is State.COMPLETE_ABORT
+
+
+def test_a_completion_that_could_not_be_written_is_tried_again(coordinator):
+    coordinator.add((100, 0), 1)
+    coordinator.hold_markers = True
+    coordinator.end((100, 0), True)
+    coordinator.append_fails = True
+    coordinator.release_markers()
+    assert coordinator.known().state is State.PREPARE_COMMIT
+    coordinator.advance(100)
+    assert coordinator.known().state is State.PREPARE_COMMIT
+    coordinator.append_fails = False
+    coordinator.advance(100)
+    assert coordinator.known().state is State.COMPLETE_COMMIT
+    assert coordinator.markers == [(1, 0, True)]
+
+
+def test_late_news_of_markers_does_not_complete_the_next_transaction(coordinator):
+    coordinator.add((100, 0), 1, version=2)
+    coordinator.hold_markers = True
+    coordinator.end((100, 0), True, version=2)
+    (late,) = coordinator.held_markers
+    coordinator.release_markers()
+    coordinator.add((100, 1), 1, version=2)
+    coordinator.hold_markers = True
+    coordinator.end((100, 1), True, version=2)
+    coordinator.write_markers(late)
+    assert coordinator.known().state is State.PREPARE_COMMIT
