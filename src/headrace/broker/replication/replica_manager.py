@@ -23,7 +23,7 @@ from headrace.model.ids import (
     TopicId,
     TopicPartition,
 )
-from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, CODEC_NAMES, NO_CODEC
+from headrace.records.batch import CODEC_MASK, CODEC_NAMES, FLAGS_AT, NO_CODEC
 from headrace.storage.log import Appended, Log
 from headrace.storage.log_manager import LogManager
 
@@ -75,8 +75,8 @@ class Replica:
             return True
         return (
             self.codec_wanted is not None
-            and len(records) > ATTRIBUTES_AT + 1
-            and records[ATTRIBUTES_AT + 1] & CODEC_MASK != self.codec_wanted
+            and len(records) > FLAGS_AT
+            and records[FLAGS_AT] & CODEC_MASK != self.codec_wanted
         )
 
     def lead(self) -> Leadership:
