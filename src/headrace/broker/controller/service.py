@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.controller.directory_assignment import DirectoryAssignment
-from headrace.broker.metadata.dynamic_config import BROKER, TOPIC, Settings
+from headrace.broker.metadata.dynamic_config import Settings
 from headrace.coordination.registry import AssignmentChange, Registry
 from headrace.coordination.tree import Tree
 from headrace.core import features
@@ -62,6 +62,7 @@ from headrace.model.ids import (
     TopicPartition,
     id_to_text,
 )
+from headrace.model.settings.resources import ResourceType
 
 if TYPE_CHECKING:
     # Making a protocol costs a tenth of a millisecond at start, and nobody asks for it then.
@@ -349,7 +350,7 @@ class ControllerService:
             await self._commit(
                 [DeleteTopic(topic)], self._directory_assignment.decide_forgotten([topic])
             )
-            self._settings.remember(TOPIC, name, {})
+            self._settings.remember(ResourceType.TOPIC, name, {})
             log.info("topic %s: the deletion that a stop interrupted is finished", name)
 
     async def _take_in_folders(self) -> None:
@@ -385,7 +386,7 @@ class ControllerService:
                 await self._registry.drop_topic_overrides(name)
             await self._commit([change])
             if isinstance(change, CreateTopic):
-                self._settings.remember(TOPIC, name, change.overrides)
+                self._settings.remember(ResourceType.TOPIC, name, change.overrides)
             log.warning(
                 "topic %s: %d partition folders were here without a place in the coordination "
                 "tree; they are taken in, with the broker's settings unless it had its own",
@@ -448,7 +449,7 @@ class ControllerService:
             except Rejected as refusal:
                 return [refusal if isinstance(a, CreateTopic) else a for a in answers]
             for change in accepted:
-                self._settings.remember(TOPIC, change.topic.name, change.overrides)
+                self._settings.remember(ResourceType.TOPIC, change.topic.name, change.overrides)
             self._publish()
             for index, answer in enumerate(answers):
                 if isinstance(answer, CreateTopic):
@@ -528,7 +529,7 @@ class ControllerService:
         self._publish()
         for topic in pending:
             await self._broker.replicas.delete(s.topic_partition for s in topic.partitions)
-            self._settings.remember(TOPIC, topic.name, {})
+            self._settings.remember(ResourceType.TOPIC, topic.name, {})
         await self._commit(
             [DeleteTopic(topic) for topic in pending],
             self._directory_assignment.decide_forgotten(pending),
@@ -622,11 +623,13 @@ class ControllerService:
     # --- settings
 
     def topic_overrides(self, topic: str) -> dict[str, str]:
-        return self._settings.overrides(TOPIC, topic)
+        return self._settings.overrides(ResourceType.TOPIC, topic)
 
     def broker_overrides(self, broker_id: int | None = None) -> dict[str, str]:
         """The dynamic settings of one broker, or, for None, those of all brokers."""
-        return self._settings.overrides(BROKER, "" if broker_id is None else str(broker_id))
+        return self._settings.overrides(
+            ResourceType.BROKER, "" if broker_id is None else str(broker_id)
+        )
 
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
         """Any kind's own settings; the empty broker name stands for all brokers."""
@@ -654,7 +657,7 @@ class ControllerService:
         ``built_on`` are those that these were made of, if they were.
         """
         async with self._changing:
-            if resource_type == TOPIC and name not in self.metadata.topics:
+            if resource_type == ResourceType.TOPIC and name not in self.metadata.topics:
                 raise Rejected(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
                 )
@@ -668,10 +671,10 @@ class ControllerService:
                 return
             await self._settings.replace(resource_type, name, overrides)
             touched: Iterable[str] = ()
-            if resource_type == BROKER:
+            if resource_type == ResourceType.BROKER:
                 self._broker.config = self._settings.config
                 touched = self.metadata.topics
-            elif resource_type == TOPIC:
+            elif resource_type == ResourceType.TOPIC:
                 touched = (name,)
             for topic in touched:
                 self._broker.replicas.update_topic_config(topic, self.topic_config(topic))

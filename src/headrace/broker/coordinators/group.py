@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.runtime import Coordinator
-from headrace.broker.metadata.dynamic_config import GROUP
 from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.config import BrokerConfig
+from headrace.model.settings.resources import ResourceType
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -29,7 +29,7 @@ class _Surroundings:
         return self._broker.metadata
 
     def group_settings(self, group_id: str) -> Mapping[str, str]:
-        return self._broker.control.overrides(GROUP, group_id)
+        return self._broker.control.overrides(ResourceType.GROUP, group_id)
 
 
 def group_coordinator(broker: "Broker") -> "Coordinator[GroupShard]":
