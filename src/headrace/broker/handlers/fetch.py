@@ -88,8 +88,14 @@ class Fetching:
 
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self._size_max = broker.config.int("fetch.max.bytes")
 
     def fetch(self, link: Link, context: Context, request: Any) -> None:
+        if request.max_bytes > self._size_max:
+            request.max_bytes = self._size_max
+        if request.min_bytes > request.max_bytes:
+            # A response can never have more; the fetch would always wait for max_wait_ms.
+            request.min_bytes = request.max_bytes
         by_topic_id = context.api_version >= TOPIC_ID_SINCE
         wants = [
             Want(
