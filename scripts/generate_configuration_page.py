@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from headrace.model.config import NODE_DEFAULTS, OURS  # noqa: E402
 from headrace.model.settings import descriptions, kafka, legacy_names  # noqa: E402
+from headrace.model.settings.headrace import NODE_DEFAULTS, OURS  # noqa: E402
 
 PAGE = ROOT / "docs" / "configuration.md"
 
@@ -98,9 +98,9 @@ def page() -> str:
         "### Ours\n",
         settings_table(OURS),
         "## Topic settings\n\nThe broker setting that counts without one is named in brackets.\n",
-        settings_table(kafka.TOPIC, twins=True),
+        settings_table(kafka.TOPIC, synonyms=True),
         "## Group settings\n",
-        settings_table(kafka.GROUP, twins=True),
+        settings_table(kafka.GROUP, synonyms=True),
         "## Client metrics\n",
         settings_table(kafka.CLIENT_METRICS),
         "## Old names of the broker\n\nKnown to some release before 4.3, and gone.\n",
@@ -132,13 +132,13 @@ def by_subject(table: Mapping[str, kafka.Row]) -> dict[str, list[str]]:
     return found
 
 
-def settings_table(table: Mapping[str, kafka.Row], *, twins: bool = False) -> str:
+def settings_table(table: Mapping[str, kafka.Row], *, synonyms: bool = False) -> str:
     rows = []
     for name, (kind, default, rule, change, reason_key) in table.items():
         shown = f"`{name}`"
-        twin = kafka.TOPIC_TWINS.get(name, ((kafka.GROUP_TWINS.get(name), 1),))[0][0]
-        if twins and twin:
-            shown += f" (`{twin}`)"
+        synonym = kafka.TOPIC_SYNONYMS.get(name, (kafka.GROUP_SYNONYMS.get(name),))[0]
+        if synonyms and synonym:
+            shown += f" (`{synonym}`)"
         status, reason = ("served", descriptions.meaning_of(name) or "")
         if name in REFUSED:
             status, reason = "refused", descriptions.REASONS[reason_key]

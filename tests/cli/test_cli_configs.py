@@ -58,7 +58,7 @@ def test_a_loggers_level_is_changed_while_it_runs(headrace):
     assert "no broker 77" in headrace("configs", "get", "broker-logger", "77", status=1).err
     for parent in ("headrace", "headrace.broker"):
         headrace("configs", "set", "broker-logger", "1", f"{parent}=ERROR")
-        below = "headrace.broker.handlers.configs"
+        below = "headrace.broker.handlers.alter_configs"
         lines = headrace("configs", "get", "broker-logger", "1", parent, below).lines
         assert [line.split()[:2] for line in lines[1:]] == [[parent, "ERROR"], [below, "ERROR"]]
         headrace("configs", "unset", "broker-logger", "1", parent)

@@ -167,4 +167,4 @@ def test_serve_says_at_its_start_what_has_no_effect_and_what_is_an_old_name(star
     said = process.communicate(timeout=30)[1].decode()
     assert "num.io.threads has no effect: one event loop serves all connections" in said
     assert "log.retention.bogus is not a broker setting" in said
-    assert "log.cleanup.interval.mins is an old name: taken as" in said
+    assert "log.cleanup.interval.mins is an old name: using" in said

@@ -296,6 +296,7 @@ class Broker:
             services.tasks,
             services.bugs,
             services.loop,
+            size_max=self._config.int("fetch.max.bytes"),
         )
         return producing, Dispatch(services, producing, fetching)
 

@@ -13,13 +13,13 @@ from headrace.cli import values
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, code_name, parsed_address
 from headrace.cli.output import CommandFailed
 from headrace.model.errors import PeerBroken
+from headrace.model.settings.resources import AlterOperation
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from headrace.wire.framing import encode_request, parse_response_header
 from headrace.wire.schema import Message, decoder
 
 _SIZE = Struct(">i")
-_SET, _DELETE = 0, 1
 # The newest that is flexible and that Kafka 3.0 or later speaks.
 _FIND_COORDINATOR_VERSION = 4
 
@@ -67,6 +67,7 @@ def change_settings(
 ) -> None:
     """Set each name to its value; None brings the inherited value back."""
     kind = m.IncrementalAlterConfigsRequest
+    operation = AlterOperation
     request = kind(
         resources=[
             kind.AlterConfigsResource(
@@ -75,7 +76,7 @@ def change_settings(
                 configs=[
                     kind.AlterableConfig(
                         name=name,
-                        config_operation=_DELETE if value is None else _SET,
+                        config_operation=operation.DELETE if value is None else operation.SET,
                         value=value,
                     )
                     for name, value in changes

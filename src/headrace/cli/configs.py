@@ -27,6 +27,7 @@ from headrace.cli.options import (
     noun,
 )
 from headrace.cli.partitions import no_such_topic
+from headrace.model.settings import resources
 
 app = noun(
     "Read and change settings of topics, brokers and loggers.",
@@ -40,6 +41,8 @@ def register(root: typer.Typer) -> None:
 
 
 class Kind(StrEnum):
+    """The resource types that can be named, under the names of ``resources.ResourceType``."""
+
     TOPIC = "topic"
     BROKER = "broker"
     BROKER_LOGGER = "broker-logger"
@@ -54,27 +57,6 @@ class Setting(NamedTuple):
     is_sensitive: bool
     is_read_only: bool
 
-
-# What Kafka calls the place a value comes from, by its number in DescribeConfigs.
-_SOURCES = {
-    1: "DYNAMIC_TOPIC_CONFIG",
-    2: "DYNAMIC_BROKER_CONFIG",
-    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
-    4: "STATIC_BROKER_CONFIG",
-    5: "DEFAULT_CONFIG",
-    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
-    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
-    8: "DYNAMIC_GROUP_CONFIG",
-}
-_DEFAULT_SOURCE = 5
-
-# The kinds by their number on the wire, and by the client's name for those that it knows.
-_RESOURCE_TYPES = {Kind.BROKER: 4, Kind.BROKER_LOGGER: 8}
-_CLIENT_TYPES = {
-    Kind.TOPIC: ResourceType.TOPIC,
-    Kind.BROKER: ResourceType.BROKER,
-    Kind.GROUP: ResourceType.GROUP,
-}
 
 # The name that stands for every broker without a value of its own.
 EVERY_BROKER = "default"
@@ -206,20 +188,20 @@ def unset_values(
 def _read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
     if _is_beyond_the_client(kind, name):
         told = broker_requests.read_settings(
-            connection, _RESOURCE_TYPES[kind], _resource_name(kind, name)
+            connection, resources.ResourceType[kind.name], _resource_name(kind, name)
         )
         return {
             entry.name: Setting(
                 entry.name,
                 entry.value,
-                _SOURCES.get(entry.source, "UNKNOWN"),
-                entry.source == _DEFAULT_SOURCE,
+                _source_name(entry.source),
+                entry.source == resources.ConfigSource.DEFAULT_CONFIG,
                 entry.is_sensitive,
                 entry.is_read_only,
             )
             for entry in told
         }
-    resource = ConfigResource(_CLIENT_TYPES[kind], name)
+    resource = ConfigResource(ResourceType[kind.name], name)
     try:
         futures = _admin(connection, kind, name).describe_configs(
             [resource], request_timeout=ANSWER_TIMEOUT_S
@@ -234,13 +216,20 @@ def _read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
             entry.name,
             entry.value,
             # The client hands out the bare number.
-            _SOURCES.get(entry.source, "UNKNOWN"),
+            _source_name(entry.source),
             entry.is_default,
             entry.is_sensitive,
             entry.is_read_only,
         )
         for entry in described.values()
     }
+
+
+def _source_name(number: int) -> str:
+    try:
+        return resources.ConfigSource(number).name
+    except ValueError:
+        return "UNKNOWN"
 
 
 def _change(
@@ -253,11 +242,11 @@ def _change(
     _check_unset(connection, kind, name, [key for key, value in changes if value is None])
     if _is_beyond_the_client(kind, name):
         broker_requests.change_settings(
-            connection, _RESOURCE_TYPES[kind], _resource_name(kind, name), changes
+            connection, resources.ResourceType[kind.name], _resource_name(kind, name), changes
         )
     else:
         resource = ConfigResource(
-            _CLIENT_TYPES[kind],
+            ResourceType[kind.name],
             name,
             incremental_configs=[
                 ConfigEntry(

@@ -7,6 +7,7 @@ than the copy it saves.
 """
 
 _SIZE_USUAL = 1 << 18
+_SIZE_PREFIX = 4  # before each request; the bound does not count it
 _USUAL_KEPT_MAX = 16
 _LARGE_KEPT_MAX = 4
 _LARGE_KEPT_SIZE_MAX = 1 << 23
@@ -38,27 +39,37 @@ class BufferPool:
         """A buffer to receive into; a large one if a warm one lies ready for the hint."""
         if size_hint > _SIZE_USUAL:
             for slot, buffer in enumerate(self._large):
-                if len(buffer.data) >= size_hint:
+                if size_hint <= len(buffer.data) <= self._size_left():
                     self.large_size += len(buffer.data)
                     return self._large.pop(slot)
         return self._usual.pop() if self._usual else Buffer(_SIZE_USUAL)
 
     def grow(self, buffer: Buffer, start: int, end: int, size_needed: int) -> Buffer | None:
-        """Move ``[start, end)`` into a buffer twice as large; None when the bound is reached."""
+        """Move ``[start, end)`` into a larger buffer; None when the bound is reached.
+
+        The size doubles, so that warm buffers fit many requests. Near the bound it is exact, so
+        that a lone request of ``size_max`` bytes still fits.
+        """
         size_wanted = min(2 * len(buffer.data), 1 << (size_needed - 1).bit_length())
+        size_left = self._size_left() + (len(buffer.data) if len(buffer.data) > _SIZE_USUAL else 0)
         larger: Buffer | None = None
         for slot, kept in enumerate(self._large):
-            if len(kept.data) >= size_wanted:
+            if size_wanted <= len(kept.data) <= size_left:
                 larger = self._large.pop(slot)
                 break
         if larger is None:
-            if self.large_size + size_wanted > self.size_max:
+            if size_wanted > size_left:
+                size_wanted = min(size_wanted, size_needed)
+            if size_wanted > size_left:
                 return None
             larger = Buffer(size_wanted)
         self.large_size += len(larger.data)
         larger.view[: end - start] = buffer.view[start:end]
         self.give_back(buffer)
         return larger
+
+    def _size_left(self) -> int:
+        return self.size_max + _SIZE_PREFIX - self.large_size
 
     def give_back(self, buffer: Buffer) -> None:
         size = len(buffer.data)

@@ -39,14 +39,29 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size
-assert HEADER_SIZE == 61
 LOG_OVERHEAD = 12  # base offset and length, which the length does not count
+
+# Byte positions of the fields.
+BASE_OFFSET_AT = 0
+LENGTH_AT = 8
+LEADER_EPOCH_AT = 12
 MAGIC_AT = 16
 CRC_AT = 17
 ATTRIBUTES_AT = 21
-CRC_FROM = 21  # the checksum covers everything from here
+LAST_OFFSET_DELTA_AT = 23
+BASE_TIMESTAMP_AT = 27
 MAX_TIMESTAMP_AT = 35
+PRODUCER_ID_AT = 43
+PRODUCER_EPOCH_AT = 51
+BASE_SEQUENCE_AT = 53
+RECORD_COUNT_AT = 57
 RECORDS_AT = 61
+CRC_FROM = ATTRIBUTES_AT  # the CRC covers everything from here to the end
+FLAGS_AT = ATTRIBUTES_AT + 1  # the low byte of the attributes, which holds all bits in use
+
+# Indexes into a BatchHeader, for code that runs per batch: access by name is slower.
+(BASE_OFFSET, SIZE, LEADER_EPOCH, MAGIC, CRC, ATTRIBUTES, LAST_OFFSET_DELTA, BASE_TIMESTAMP,
+ MAX_TIMESTAMP, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, RECORD_COUNT) = range(13)  # fmt: skip
 
 CODEC_MASK = 0x07
 APPEND_TIME = 0x08
@@ -65,6 +80,7 @@ ZSTD_SINCE_PRODUCE_VERSION = 7
 _LEGACY_HEADER = Struct(">qiIbb")
 _LEGACY_SIZE = {0: 26, 1: 34}  # with the lengths of a null key and a null value
 _LEGACY_TIMESTAMP_AT = 18
+LEGACY_KEY_AT = {0: 18, 1: 26}
 
 _i64 = Struct(">q")
 _i32 = Struct(">i")
@@ -153,7 +169,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if length < HEADER_SIZE - LOG_OVERHEAD:
         raise BadBatch(
             ErrorCode.CORRUPT_MESSAGE,
-            f"a batch cannot have {length} bytes after its length: the header alone has 49",
+            f"a batch cannot have {length} bytes after its length: "
+            f"the header alone has {HEADER_SIZE - LOG_OVERHEAD}",
         )
     return _new(
         BatchHeader,
@@ -173,7 +190,7 @@ def headers(
     if end is None:
         end = len(buffer)
     while end - start > MAGIC_AT:
-        size = _i32.unpack_from(buffer, start + 8)[0] + LOG_OVERHEAD
+        size = _i32.unpack_from(buffer, start + LENGTH_AT)[0] + LOG_OVERHEAD
         if size > end - start:
             return
         header = read_header(buffer, start)
@@ -227,8 +244,8 @@ def check_produced(records: memoryview, produce_version: int = MAX_SEQUENCE) -> 
 
 def stamp(batch: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
     """Write what the leader decides into the batch, in place; the CRC does not cover it."""
-    _pack_i64(batch, 0, base_offset)
-    _pack_i32(batch, 12, leader_epoch)
+    _pack_i64(batch, BASE_OFFSET_AT, base_offset)
+    _pack_i32(batch, LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_append_time(batch: memoryview | bytearray, now: int) -> None:
@@ -329,7 +346,8 @@ def _read_short_header(buffer: Buffer, position: int) -> BatchHeader:
     if position >= 0 and left > MAGIC_AT and buffer[position + MAGIC_AT] < 2:
         return _read_legacy_header(buffer, position)
     raise BadBatch(
-        ErrorCode.CORRUPT_MESSAGE, f"{max(left, 0)} bytes are too few for a batch header of 61"
+        ErrorCode.CORRUPT_MESSAGE,
+        f"{max(left, 0)} bytes are too few for a batch header of {HEADER_SIZE}",
     )
 
 

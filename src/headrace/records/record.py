@@ -28,6 +28,8 @@ from headrace.records.batch import (
     CONTROL,
     DELETE_HORIZON,
     HEADER,
+    LEADER_EPOCH,
+    LEGACY_KEY_AT,
     LOG_OVERHEAD,
     NO_CODEC,
     NO_TIMESTAMP,
@@ -227,7 +229,7 @@ def assemble(header: BatchHeader, section: Buffer) -> bytes:
     """A batch of these header fields and this (already compressed) section; size and CRC anew."""
     size = RECORDS_AT + len(section)
     batch = bytearray(size)
-    HEADER.pack_into(batch, 0, header.base_offset, size - LOG_OVERHEAD, *header[2:])
+    HEADER.pack_into(batch, 0, header.base_offset, size - LOG_OVERHEAD, *header[LEADER_EPOCH:])
     batch[RECORDS_AT:] = section
     seal(batch)
     return bytes(batch)
@@ -486,8 +488,7 @@ def _legacy_records(
     if header.size > len(message):
         raise _bad(f"the message is cut: it has {header.size} bytes and {len(message)} are there")
     view = memoryview(message)[: header.size]
-    fields_at = 26 if header.magic else 18
-    key, position = _legacy_field(view, fields_at)
+    key, position = _legacy_field(view, LEGACY_KEY_AT[header.magic])
     value, position = _legacy_field(view, position)
     if position != header.size:
         raise _bad("a message is longer or shorter than its length says")

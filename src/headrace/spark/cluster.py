@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
+from headrace.model.settings.resources import ResourceType
 from headrace.spark.connection import Connection
 from headrace.spark.failures import (
     BadOption,
@@ -33,7 +34,6 @@ _EARLIEST_LOCAL_SINCE_VERSION = 8
 NO_TOPIC_ID = bytes(16)
 _NEVER = float("-inf")
 _GROUP_BY_NAME_VERSION_MAX = 9
-_TOPIC_RESOURCE = 2
 _COORDINATOR_OF_GROUP, _COORDINATOR_OF_TRANSACTION = 0, 1
 
 _Result = TypeVar("_Result")
@@ -288,7 +288,9 @@ class Cluster:
         request = m.DescribeConfigsRequest(
             resources=[
                 resource_of(
-                    resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=[setting]
+                    resource_type=ResourceType.TOPIC,
+                    resource_name=name,
+                    configuration_keys=[setting],
                 )
                 for name in names
             ]

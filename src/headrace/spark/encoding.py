@@ -18,8 +18,10 @@ import pyarrow.compute as pc
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import (
     ATTRIBUTES_AT,
+    BASE_OFFSET_AT,
     CODEC_MASK,
-    LOG_OVERHEAD,
+    LEADER_EPOCH_AT,
+    PRODUCER_ID_AT,
     TRANSACTIONAL,
     BatchHeader,
     seal,
@@ -30,7 +32,6 @@ from headrace.spark.columns import Ints
 from headrace.spark.failures import BadRow
 
 _PRODUCER = Struct(">qhi")  # id, epoch, base sequence
-_PRODUCER_AT = 43
 _i16 = Struct(">h")
 _i64 = Struct(">q")
 _i32 = Struct(">i")
@@ -129,11 +130,11 @@ def stamp_producer(
     transactional: bool,
 ) -> None:
     """Makes the batch this producer's, in place; offset and epoch of its last home are wiped."""
-    _i64.pack_into(batch, 0, 0)
-    _i32.pack_into(batch, LOG_OVERHEAD, -1)
+    _i64.pack_into(batch, BASE_OFFSET_AT, 0)
+    _i32.pack_into(batch, LEADER_EPOCH_AT, -1)
     attributes = _i16.unpack_from(batch, ATTRIBUTES_AT)[0] & ~TRANSACTIONAL
     _i16.pack_into(batch, ATTRIBUTES_AT, attributes | (TRANSACTIONAL if transactional else 0))
-    _PRODUCER.pack_into(batch, _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
+    _PRODUCER.pack_into(batch, PRODUCER_ID_AT, producer_id, producer_epoch, base_sequence)
     seal(batch)
 
 

@@ -49,8 +49,14 @@ from headrace.model.ids import (
     TopicPartition,
 )
 from headrace.records.batch import (
+    ATTRIBUTES,
     CONTROL,
+    LAST_OFFSET_DELTA,
+    LENGTH_AT,
+    LOG_OVERHEAD,
     MAX_SEQUENCE,
+    MAX_TIMESTAMP,
+    PRODUCER_ID,
     BadBatch,
     BatchHeader,
     check_produced,
@@ -401,12 +407,12 @@ class Log:
         client = origin is CLIENT
         header = check_produced(records, produce_version) if client else _trusted(records)
         base_offset = self.staged_end
-        last_offset = base_offset + header[6]  # last_offset_delta, which is slower by name
+        last_offset = base_offset + header[LAST_OFFSET_DELTA]
         append_time = -1
         if self._stamps_append_time:
             append_time = timestamp = now
         else:
-            timestamp = header[8]  # type: ignore[assignment]  # max_timestamp
+            timestamp = header[MAX_TIMESTAMP]  # type: ignore[assignment]
             if (
                 timestamp > now + self._after_max_ms or 0 <= timestamp < now - self._before_max_ms
             ) and client:
@@ -424,8 +430,8 @@ class Log:
         elif self._failure is not None:
             raise self._failure
 
-        if header[9] >= 0:  # producer_id
-            marker = recovery.read_marker(records) if header[5] & CONTROL else None
+        if header[PRODUCER_ID] >= 0:
+            marker = recovery.read_marker(records) if header[ATTRIBUTES] & CONTROL else None
             seen = self.producers.append(
                 header, base_offset, timestamp, origin, marker, transaction_version
             )
@@ -541,9 +547,9 @@ class Log:
 
     def _refuse_size(self, records: memoryview, origin: Origin, produce_version: int) -> None:
         size = len(records)
-        if origin == CLIENT and len(records) >= 12:
-            length = int.from_bytes(records[8:12], "big", signed=True)
-            if length + 12 != size:
+        if origin == CLIENT and len(records) >= LOG_OVERHEAD:
+            length = int.from_bytes(records[LENGTH_AT:LOG_OVERHEAD], "big", signed=True)
+            if length + LOG_OVERHEAD != size:
                 check_produced(records, produce_version)  # two batches: that is the worse fault
         if size > self._message_size_max:
             raise Rejected(

@@ -29,7 +29,15 @@ from headrace.core.producer_state import (
 from headrace.core.retention import RELATIVE_OFFSET_MAX
 from headrace.model.errors import Corrupt
 from headrace.model.ids import LeaderEpoch, Millis, Offset, Position
-from headrace.records.batch import CONTROL, TRANSACTIONAL, BadBatch, BatchHeader
+from headrace.records.batch import (
+    ATTRIBUTES,
+    CONTROL,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    TRANSACTIONAL,
+    BadBatch,
+    BatchHeader,
+)
 from headrace.records.record import ABORT, COMMIT, iter_records, marker_type
 from headrace.storage import snapshots
 from headrace.storage.files import read_file, write_atomically
@@ -302,15 +310,15 @@ class ProducerStateReplay:
         self._runs: dict[int, deque[BatchHeader]] = {}
 
     def show(self, header: BatchHeader, scan: Scan) -> None:
-        producer_id, producer_epoch = header[9:11]
+        producer_id, producer_epoch = header[PRODUCER_ID], header[PRODUCER_EPOCH]
         run = self._runs.get(producer_id)
         if run is None:
             run = self._runs[producer_id] = deque(maxlen=BATCHES_KEPT)
-        if header[5] & (CONTROL | TRANSACTIONAL):
+        if header[ATTRIBUTES] & (CONTROL | TRANSACTIONAL):
             self._pass_on(run)
-            self._learn(header, read_marker(scan.batch()) if header[5] & CONTROL else None)
+            self._learn(header, read_marker(scan.batch()) if header[ATTRIBUTES] & CONTROL else None)
             return
-        if run and run[-1][10] != producer_epoch:
+        if run and run[-1][PRODUCER_EPOCH] != producer_epoch:
             self._pass_on(run)
         run.append(header)
 

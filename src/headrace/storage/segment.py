@@ -17,9 +17,14 @@ from headrace.core.retention import RELATIVE_OFFSET_MAX
 from headrace.model.errors import Corrupt
 from headrace.model.ids import Millis, Offset, Position
 from headrace.records.batch import (
+    BASE_OFFSET,
+    CRC,
     CRC_FROM,
     HEADER_SIZE,
+    LAST_OFFSET_DELTA,
     LOG_OVERHEAD,
+    MAGIC,
+    SIZE,
     BadBatch,
     BatchHeader,
     crc_holds,
@@ -653,7 +658,7 @@ class Scan:
             except BadBatch as bad:
                 self.problem = bad.reason
                 return
-            size = header[1]
+            size = header[SIZE]
             if size > end - position:
                 self.problem = (
                     f"a batch of {size} bytes of which only {end - position} were written"
@@ -666,14 +671,14 @@ class Scan:
                     if size > available:
                         self.problem = f"a batch of {size} bytes is cut"
                         return
-                if header[3] == 2:  # magic; as crc_holds does, without a call per batch
-                    good = crc32c(buffer[at + CRC_FROM : at + size]) == header[4]
+                if header[MAGIC] == 2:  # as crc_holds does, without a call per batch
+                    good = crc32c(buffer[at + CRC_FROM : at + size]) == header[CRC]
                 else:
                     good = crc_holds(buffer[at : at + size], header)
                 if not good:
                     self.problem = "a batch that does not have the CRC it carries"
                     return
-            base_offset, delta = header[0], header[6]
+            base_offset, delta = header[BASE_OFFSET], header[LAST_OFFSET_DELTA]
             if base_offset < next_offset or delta < 0:
                 self.problem = f"offset {base_offset} where {next_offset} or more must follow"
                 return

@@ -7,22 +7,17 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.broker.context import Context
-from headrace.broker.handlers import configs
-from headrace.broker.handlers.configs import (
-    APPEND,
-    BROKER,
-    BROKER_LOGGER,
-    CLIENT_METRICS,
-    DELETE,
-    GROUP,
-    SET,
-    SUBTRACT,
-    TOPIC,
-)
+from headrace.broker.handlers.alter_configs import alter_configs, incremental_alter_configs
+from headrace.broker.handlers.config_resources import list_config_resources
+from headrace.broker.handlers.describe_configs import describe_configs
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ErrorCode
+from headrace.model.settings.resources import AlterOperation, ResourceType
 from headrace.wire import messages as m
 from headrace.wire import schema
+
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = ResourceType
+SET, DELETE, APPEND, SUBTRACT = AlterOperation
 
 CONTEXT = Context(32, 4, 1, "test", "PLAINTEXT", "127.0.0.1")
 
@@ -72,7 +67,7 @@ def described(broker, kind, name, keys=None, *, documentation=False, synonyms=Tr
         include_synonyms=synonyms,
         include_documentation=documentation,
     )
-    response = asyncio.run(configs.describe_configs(broker, CONTEXT, request))
+    response = asyncio.run(describe_configs(broker, CONTEXT, request))
     for api_version in (1, 4):
         schema.encoder(m.DescribeConfigsResponse, api_version)(response, bytearray())
     return response.results[0]
@@ -103,7 +98,7 @@ def incremental(broker, kind, name, *changes, validate_only=False):
         ],
         validate_only=validate_only,
     )
-    answer = asyncio.run(configs.incremental_alter_configs(broker, CONTEXT, request))
+    answer = asyncio.run(incremental_alter_configs(broker, CONTEXT, request))
     return answer.responses[0]
 
 
@@ -121,7 +116,7 @@ def replaced(broker, kind, name, *settings, validate_only=False):
         ],
         validate_only=validate_only,
     )
-    return asyncio.run(configs.alter_configs(broker, CONTEXT, request)).responses[0]
+    return asyncio.run(alter_configs(broker, CONTEXT, request)).responses[0]
 
 
 # --- describing
@@ -256,7 +251,7 @@ def test_one_unknown_kind_refuses_the_whole_request():
             resource(resource_type=99, resource_name="x"),
         ]
     )
-    results = asyncio.run(configs.describe_configs(a_broker(), CONTEXT, request)).results
+    results = asyncio.run(describe_configs(a_broker(), CONTEXT, request)).results
     assert [result.error_code for result in results] == [ErrorCode.INVALID_REQUEST] * 2
 
 
@@ -383,7 +378,7 @@ def test_a_resource_named_twice_is_refused_both_times():
     request = m.AlterConfigsRequest(
         resources=[resource(resource_type=TOPIC, resource_name="orders") for _ in range(2)]
     )
-    answers = asyncio.run(configs.alter_configs(a_broker(), CONTEXT, request)).responses
+    answers = asyncio.run(alter_configs(a_broker(), CONTEXT, request)).responses
     assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST] * 2
 
 
@@ -399,7 +394,7 @@ def test_one_refused_resource_does_not_keep_the_others_from_changing():
             for name in ("a", "absent", "b")
         ]
     )
-    answers = asyncio.run(configs.incremental_alter_configs(broker, CONTEXT, request)).responses
+    answers = asyncio.run(incremental_alter_configs(broker, CONTEXT, request)).responses
     assert [answer.error_code for answer in answers] == [0, 3, 0]
     assert broker.controller.overrides(TOPIC, "b") == {"retention.ms": "5"}
 
@@ -421,7 +416,7 @@ def test_changes_made_at_once_do_not_lose_each_other():
     async def both():
         await asyncio.gather(
             *(
-                configs.incremental_alter_configs(broker, CONTEXT, request(name))
+                incremental_alter_configs(broker, CONTEXT, request(name))
                 for name in ("retention.ms", "segment.ms")
             )
         )
@@ -499,7 +494,7 @@ def test_levels_are_not_for_the_older_request():
 def listed(broker, *kinds, api_version=1):
     request = m.ListConfigResourcesRequest(resource_types=list(kinds))
     context = CONTEXT._replace(api_key=74, api_version=api_version)
-    return configs.list_config_resources(broker, context, request)
+    return list_config_resources(broker, context, request)
 
 
 def test_everything_that_can_have_settings_is_listed_by_kind():

@@ -5,7 +5,7 @@ import asyncio
 from confluent_kafka import Producer
 
 from headrace.broker import periodic
-from headrace.broker.metadata.dynamic_config import BROKER
+from headrace.model.settings.resources import ResourceType
 from headrace.records.record import Record, build_batch
 from headrace.storage.compaction import Compaction
 from headrace.testing import Broker
@@ -20,7 +20,7 @@ def test_a_cleaner_that_never_comes_to_an_end_hears_of_changed_settings(monkeypa
 
     async def clean_dirtiest(self, logs, settings, now):
         speeds.append(settings.bytes_per_second)
-        await inside.services.controller.alter_configs(BROKER, "", slower)
+        await inside.services.controller.alter_configs(ResourceType.BROKER, "", slower)
         return len(speeds) < 3
 
     monkeypatch.setattr(Compaction, "clean_dirtiest", clean_dirtiest)

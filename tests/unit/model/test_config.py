@@ -3,7 +3,6 @@
 import pytest
 
 from headrace.model.config import (
-    NODE_DEFAULTS,
     BrokerConfig,
     Listener,
     check_dynamic,
@@ -12,7 +11,8 @@ from headrace.model.config import (
     without_effect,
 )
 from headrace.model.errors import ConfigError
-from headrace.model.settings.kafka import BROKER
+from headrace.model.settings.headrace import NODE_DEFAULTS
+from headrace.model.settings.kafka import BROKER, Row
 
 # The file that Apache Kafka 4.3 ships for one node, without its comments.
 KAFKA_43_SERVER_PROPERTIES = """
@@ -126,7 +126,7 @@ def test_a_bad_value_is_refused_by_name_with_what_was_expected(name, text, expec
     ],
 )
 def test_values_are_read_as_kafka_reads_them(name, text, value):
-    assert BrokerConfig.parse({name: text})._value(name) == value
+    assert BrokerConfig.parse({name: text}).value(name) == value
 
 
 def test_a_secret_is_not_repeated_in_a_refusal():
@@ -134,7 +134,7 @@ def test_a_secret_is_not_repeated_in_a_refusal():
     from headrace.model.settings.values import parse_value
 
     with pytest.raises(ConfigError) as refused:
-        parse_value("ssl.key.password", "", ("password", None, "", "", "tls"))
+        parse_value("ssl.key.password", "", Row("password", None, "", "", "tls"))
     assert "(hidden)" in str(refused.value)
 
 
@@ -151,9 +151,9 @@ def test_an_unknown_name_is_a_warning_that_suggests_the_near_one():
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("retention.ms", "but a topic's; the broker's is log.retention.ms"),
-        ("request.required.acks", "but a producer's, today acks"),
-        ("fetch.message.max.bytes", "but a consumer's, today max.partition.fetch.bytes"),
+        ("retention.ms", "but a topic setting; the broker setting is log.retention.ms"),
+        ("request.required.acks", "but a producer setting, now named acks"),
+        ("fetch.message.max.bytes", "but a consumer setting, now named max.partition.fetch.bytes"),
         ("entirely.made.up", "is not a broker setting; it has no effect"),
     ],
 )
@@ -181,14 +181,14 @@ def test_an_old_name_is_taken_as_its_successor_and_said_to(old, text, successor,
     config = BrokerConfig.parse({old: text})
 
     assert config.int(successor) == value
-    assert f"{old} is an old name: taken as {successor}={value}" in config.warnings
+    assert f"{old} is an old name: using {successor}={value}" in config.warnings
 
 
 def test_the_present_name_wins_over_the_old_one():
     config = BrokerConfig.parse({"log.delete.delay.ms": "5", "log.segment.delete.delay.ms": "6"})
 
     assert config.int("log.segment.delete.delay.ms") == 6
-    assert any("is given too and wins" in warning for warning in config.warnings)
+    assert any("is set too and takes precedence" in warning for warning in config.warnings)
 
 
 def test_a_bad_value_under_an_old_name_is_refused_under_that_name():
@@ -225,14 +225,14 @@ def test_what_is_not_served_is_said_to_have_no_effect_and_why():
 def test_a_cluster_is_refused_by_name_until_there_are_clusters():
     assert refusal({"zookeeper.connect": "zk:2181"}).startswith("zookeeper.connect=zk:2181: ")
     voters = "1@a:9093,2@b:9093,3@c:9093"
-    assert "clusters are not served yet" in refusal({"controller.quorum.voters": voters})
+    assert "clusters are not supported yet" in refusal({"controller.quorum.voters": voters})
     assert "process.roles" in refusal({"process.roles": "controller"})
     elsewhere = {"process.roles": "broker", "controller.quorum.bootstrap.servers": "c:9093"}
-    assert "controller elsewhere" in refusal(elsewhere)
+    assert "a controller on another node" in refusal(elsewhere)
 
 
 def test_who_asks_for_an_authorizer_does_not_get_an_open_node():
-    assert "authorization is not served yet" in refusal({"authorizer.class.name": "x.Acl"})
+    assert "authorization is not supported yet" in refusal({"authorizer.class.name": "x.Acl"})
 
 
 def test_node_id_and_broker_id_must_agree():
@@ -240,7 +240,7 @@ def test_node_id_and_broker_id_must_agree():
     both = BrokerConfig.parse({"broker.id": "7", "node.id": "7"})
     assert both.node_id == both.int("broker.id") == 7
     assert both.node_id_is_given
-    assert "node.id=8 says otherwise" in refusal({"broker.id": "7", "node.id": "8"})
+    assert "broker.id=7 differs from node.id=8" in refusal({"broker.id": "7", "node.id": "8"})
     assert refusal({"node.id": "-1"}).startswith("node.id=-1: ")
     assert refusal({"broker.id": "-2"}).startswith("broker.id=-2: ")
     assert not BrokerConfig.parse({"broker.id": "-1"}).node_id_is_given
@@ -353,8 +353,8 @@ def test_ipv4_and_ipv6_may_share_a_port_and_others_may_not():
         ("PLAINTEXT://localhost:65536", "expected a port from 0 to 65535"),
         ("PLAINTEXT://localhost:-1", "expected NAME://host:port"),
         ("PLAINTEXT://a:1,PLAINTEXT://a:2", "listener PLAINTEXT appears twice"),
-        ("SSL://:9093", "protocol SSL is not served yet"),
-        ("SASL_PLAINTEXT://:9093", "protocol SASL_PLAINTEXT is not served yet"),
+        ("SSL://:9093", "protocol SSL is not supported yet"),
+        ("SASL_PLAINTEXT://:9093", "protocol SASL_PLAINTEXT is not supported yet"),
         ("MINE://:9093", "has no protocol for MINE"),
     ],
 )
@@ -368,7 +368,7 @@ def test_advertised_listeners_must_be_listeners_that_clients_can_reach():
     one = {"listeners": "PLAINTEXT://:9092"}
     assert "can reach" in refusal({**one, "advertised.listeners": "PLAINTEXT://0.0.0.0:9092"})
     two = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,X:PLAINTEXT"}
-    assert "none of that name" in refusal({**one, **two, "advertised.listeners": "X://h:1"})
+    assert "no listener has that name" in refusal({**one, **two, "advertised.listeners": "X://h:1"})
     assert "inter.broker.listener.name=Y" in refusal({**one, "inter.broker.listener.name": "Y"})
 
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.config import NODE_DEFAULTS, OURS, BrokerConfig, parse_properties
+from headrace.model.config import BrokerConfig, parse_properties
 from headrace.model.settings import descriptions, kafka, legacy_names
+from headrace.model.settings.headrace import NODE_DEFAULTS, OURS
 from headrace.model.settings.values import parse_value, value_to_text
 
 
@@ -60,14 +61,14 @@ TABLES = [kafka.BROKER, kafka.TOPIC, kafka.GROUP, kafka.CLIENT_METRICS, kafka.DY
 @pytest.mark.parametrize("table", TABLES)
 def test_every_default_passes_its_own_rule_and_prints_as_it_is_written(table):
     for name, row in table.items():
-        for text in {row[1], NODE_DEFAULTS.get(name)} - {None}:
+        for text in {row.default, NODE_DEFAULTS.get(name)} - {None}:
             assert value_to_text(parse_value(name, text, row)) == text, name
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_every_setting_is_explained(table):
     for name, row in table.items():
-        assert row[4] in descriptions.REASONS or descriptions.meaning_of(name), name
+        assert row.no_effect in descriptions.REASONS or descriptions.meaning_of(name), name
 
 
 def test_every_old_name_has_a_successor_or_a_reason():
@@ -78,7 +79,7 @@ def test_every_old_name_has_a_successor_or_a_reason():
             assert all(successor in present for successor, _ in successors), name
             assert not reason_key or reason_key in descriptions.REASONS, name
             if default is not None:
-                parse_value(name, default, (kind, None, None, "", ""))
+                parse_value(name, default, kafka.Row(kind, None, None, "", ""))
 
 
 def test_words_are_about_settings_that_exist():
@@ -88,7 +89,7 @@ def test_words_are_about_settings_that_exist():
 
 
 def test_no_reason_is_without_a_setting():
-    used = {row[4] for table in TABLES for row in table.values()}
+    used = {row.no_effect for table in TABLES for row in table.values()}
     used |= {
         row[3] for table in (legacy_names.BROKER, legacy_names.TOPIC) for row in table.values()
     }
@@ -97,11 +98,11 @@ def test_no_reason_is_without_a_setting():
     )  # that one is of a prefix, not of a row
 
 
-def test_every_twin_of_a_topic_setting_is_a_broker_setting():
-    for name, twins in kafka.TOPIC_TWINS.items():
+def test_every_synonym_of_a_topic_or_group_setting_is_a_broker_setting():
+    for name, synonyms in kafka.TOPIC_SYNONYMS.items():
         assert name in kafka.TOPIC
-        assert all(twin in kafka.BROKER for twin, _ in twins)
-    assert all(twin in kafka.BROKER for twin in kafka.GROUP_TWINS.values())
+        assert all(synonym in kafka.BROKER for synonym in synonyms)
+    assert all(synonym in kafka.BROKER for synonym in kafka.GROUP_SYNONYMS.values())
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,15 @@ import re
 from pathlib import Path
 
 import headrace
-from headrace.model.config import OURS
 from headrace.model.settings import kafka
+from headrace.model.settings.headrace import OURS
 
 SOURCE = Path(headrace.__file__).parent
 # The tables and the pages about settings name them all; that is not reading them.
-ABOUT_SETTINGS = ("model/settings/", "broker/handlers/configs.py", "cli/")
+ABOUT_SETTINGS = (
+    *(f"model/settings/{name}.py" for name in ("kafka", "descriptions", "legacy_names")),
+    "cli/",
+)
 
 
 def code_of_the_broker():
@@ -23,7 +26,7 @@ def code_of_the_broker():
 def test_every_served_setting_is_read():
     code = code_of_the_broker()
     topic_name_of = {
-        twin: name for name, twins in kafka.TOPIC_TWINS.items() for twin, _ in twins
+        synonym: name for name, synonyms in kafka.TOPIC_SYNONYMS.items() for synonym in synonyms
     } | {name: name for name in kafka.TOPIC}
 
     def is_read(name):
@@ -44,7 +47,7 @@ def test_every_served_setting_is_read():
         name
         for table in (kafka.BROKER, kafka.TOPIC, OURS)
         for name, row in table.items()
-        if not row[4] and name != "internal.segment.bytes"  # folded into segment.bytes
+        if not row.no_effect and name != "internal.segment.bytes"  # folded into segment.bytes
     ]
     unread = [name for name in served if not is_read(name)]
     # Compaction is switched on as a whole.
@@ -59,6 +62,6 @@ def test_what_is_said_to_have_no_effect_is_read_by_nobody():
         name
         for table in (kafka.BROKER, kafka.TOPIC, kafka.GROUP)
         for name, row in table.items()
-        if row[4] and re.search(rf'config\.\w+\(\s*"{re.escape(name)}"', code)
+        if row.no_effect and re.search(rf'config\.\w+\(\s*"{re.escape(name)}"', code)
     ]
     assert read == [], "say in settings/kafka.py that they are served"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.model.errors import ErrorCode, Rejected
+from headrace.records import batch as batch_layout
 from headrace.records.batch import (
     APPEND_TIME,
     CONTROL,
@@ -13,6 +14,7 @@ from headrace.records.batch import (
     HEADER_SIZE,
     ZSTD,
     BadBatch,
+    BatchHeader,
     check_produced,
     crc_holds,
     headers,
@@ -33,15 +35,15 @@ def a_batch(**changes: object) -> bytearray:
 def changed(at: str, value: int, *, sealed: bool = True) -> Callable[[], bytearray]:
     """A batch with one header field overwritten, its CRC right again unless told."""
     places = {
-        "base_offset": (">q", 0),
-        "length": (">i", 8),
-        "magic": (">b", 16),
-        "crc": (">I", 17),
-        "attributes": (">h", 21),
-        "last_offset_delta": (">i", 23),
-        "producer_id": (">q", 43),
-        "base_sequence": (">i", 53),
-        "record_count": (">i", 57),
+        "base_offset": (">q", batch_layout.BASE_OFFSET_AT),
+        "length": (">i", batch_layout.LENGTH_AT),
+        "magic": (">b", batch_layout.MAGIC_AT),
+        "crc": (">I", batch_layout.CRC_AT),
+        "attributes": (">h", batch_layout.ATTRIBUTES_AT),
+        "last_offset_delta": (">i", batch_layout.LAST_OFFSET_DELTA_AT),
+        "producer_id": (">q", batch_layout.PRODUCER_ID_AT),
+        "base_sequence": (">i", batch_layout.BASE_SEQUENCE_AT),
+        "record_count": (">i", batch_layout.RECORD_COUNT_AT),
     }
 
     def build() -> bytearray:
@@ -125,7 +127,7 @@ def test_a_produced_batch_is_refused_with_kafkas_code_for(
 
 def test_no_records_and_a_last_delta_to_match_are_refused() -> None:
     batch = changed("record_count", 0)()
-    struct.pack_into(">i", batch, 23, -1)
+    struct.pack_into(">i", batch, batch_layout.LAST_OFFSET_DELTA_AT, -1)
     seal(batch)
     with pytest.raises(Rejected) as refused:
         check_produced(memoryview(batch))
@@ -149,7 +151,7 @@ def test_stamping_leaves_the_crc_valid() -> None:
     header = read_header(batch)
     assert (header.base_offset, header.leader_epoch, header.size) == (1 << 40, 9, len(batch))
     assert crc_holds(memoryview(batch), header)
-    assert batch[16:] == before[16:]
+    assert batch[batch_layout.MAGIC_AT :] == before[batch_layout.MAGIC_AT :]
 
 
 def test_an_append_time_becomes_the_time_of_every_record_and_the_crc_is_made_anew() -> None:
@@ -186,5 +188,13 @@ def test_a_header_that_cannot_be_one_raises_the_one_error() -> None:
         read_header(changed("magic", 9)())
 
 
-def test_the_layout_has_no_gaps() -> None:
-    assert HEADER.size == HEADER_SIZE == 61
+def test_every_header_field_has_a_position_and_an_index() -> None:
+    codes = HEADER.format.removeprefix(">")
+    ends = [struct.calcsize(f">{codes[:count]}") for count in range(len(codes) + 1)]
+    for index, (field, position) in enumerate(zip(BatchHeader._fields, ends, strict=False)):
+        name = field.upper()
+        # The length field becomes the size of the whole batch.
+        place = "LENGTH_AT" if name == "SIZE" else f"{name}_AT"
+        assert getattr(batch_layout, name) == index, name
+        assert getattr(batch_layout, place) == position, name
+    assert ends[-1] == HEADER_SIZE == batch_layout.RECORDS_AT == 61

@@ -9,7 +9,10 @@ import pytest
 from headrace.model.errors import ErrorCode
 from headrace.records.batch import (
     APPEND_TIME,
+    ATTRIBUTES_AT,
     CODEC_NAMES,
+    MAX_TIMESTAMP_AT,
+    RECORD_COUNT_AT,
     BadBatch,
     crc_holds,
     read_header,
@@ -174,16 +177,16 @@ def test_offset_deltas_must_count_up_from_zero() -> None:
 
 def test_a_wrong_maximal_timestamp_is_named() -> None:
     batch = bytearray(build_batch([Record(0, T0, b"k", b"v")]))
-    struct.pack_into(">q", batch, 35, T0 + 1)
+    struct.pack_into(">q", batch, MAX_TIMESTAMP_AT, T0 + 1)
     assert len(validate_records(batch, compacted=False)) == 1
-    struct.pack_into(">h", batch, 21, APPEND_TIME)
+    struct.pack_into(">h", batch, ATTRIBUTES_AT, APPEND_TIME)
     assert validate_records(batch, compacted=False) == []
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_record_count_that_lies_raises_the_one_error(count: int) -> None:
     batch = bytearray(build_batch(RECORDS[:2]))
-    struct.pack_into(">i", batch, 57, count)
+    struct.pack_into(">i", batch, RECORD_COUNT_AT, count)
     with pytest.raises(BadBatch):
         validate_records(batch, compacted=False)
     with pytest.raises(BadBatch):
@@ -193,7 +196,7 @@ def test_a_record_count_that_lies_raises_the_one_error(count: int) -> None:
 @pytest.mark.parametrize("codec", [1, 2, 3, 4], ids=CODEC_NAMES[1:])
 def test_garbage_under_a_codec_raises_the_one_error(codec: int) -> None:
     batch = bytearray(build_batch(RECORDS[:2]))
-    struct.pack_into(">h", batch, 21, codec)
+    struct.pack_into(">h", batch, ATTRIBUTES_AT, codec)
     seal(batch)
     with pytest.raises(BadBatch):
         list(iter_records(batch))

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.controller.directory_assignment import DirectoryAssignment
-from headrace.broker.metadata.dynamic_config import BROKER, TOPIC, DynamicConfig
+from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.coordination.registry import AssignmentChange, Registry
 from headrace.core import elections, features, topic_changes
 from headrace.core.controller import (
@@ -58,6 +58,7 @@ from headrace.model.ids import (
     TopicPartition,
     id_to_text,
 )
+from headrace.model.settings.resources import ResourceType
 
 if TYPE_CHECKING:
     # Making a protocol costs a tenth of a millisecond at start, and no check runs then.
@@ -337,7 +338,7 @@ class ControllerService:
             await self._commit(
                 [DeleteTopic(topic)], self._directory_assignment.decide_forgotten([topic])
             )
-            self._dynamic_config.remember(TOPIC, name, {})
+            self._dynamic_config.remember(ResourceType.TOPIC, name, {})
             log.info("topic %s: the deletion that a stop interrupted is finished", name)
 
     async def _take_in_folders(self) -> None:
@@ -374,7 +375,7 @@ class ControllerService:
                 await self._registry.drop_topic_overrides(name)
             await self._commit([change])
             if isinstance(change, CreateTopic):
-                self._dynamic_config.remember(TOPIC, name, change.overrides)
+                self._dynamic_config.remember(ResourceType.TOPIC, name, change.overrides)
             log.warning(
                 "topic %s: %d partition folders were here without a place in the coordination "
                 "tree; they are taken in, with the broker's settings unless it had its own",
@@ -441,7 +442,9 @@ class ControllerService:
             except Rejected as refusal:
                 return [refusal if isinstance(a, CreateTopic) else a for a in answers]
             for change in accepted:
-                self._dynamic_config.remember(TOPIC, change.topic.name, change.overrides)
+                self._dynamic_config.remember(
+                    ResourceType.TOPIC, change.topic.name, change.overrides
+                )
             self._publish()
             for index, answer in enumerate(answers):
                 if isinstance(answer, CreateTopic):
@@ -524,7 +527,7 @@ class ControllerService:
         self._publish()
         for topic in pending:
             await self._replicas.delete(s.topic_partition for s in topic.partitions)
-            self._dynamic_config.remember(TOPIC, topic.name, {})
+            self._dynamic_config.remember(ResourceType.TOPIC, topic.name, {})
         await self._commit(
             [DeleteTopic(topic) for topic in pending],
             self._directory_assignment.decide_forgotten(pending),
@@ -620,11 +623,13 @@ class ControllerService:
     # --- settings
 
     def topic_overrides(self, topic: str) -> dict[str, str]:
-        return self._dynamic_config.overrides(TOPIC, topic)
+        return self._dynamic_config.overrides(ResourceType.TOPIC, topic)
 
     def broker_overrides(self, broker_id: int | None = None) -> dict[str, str]:
         """The dynamic settings of one broker, or, for None, those of all brokers."""
-        return self._dynamic_config.overrides(BROKER, "" if broker_id is None else str(broker_id))
+        return self._dynamic_config.overrides(
+            ResourceType.BROKER, "" if broker_id is None else str(broker_id)
+        )
 
     def overrides(self, resource_type: int, name: str) -> dict[str, str]:
         """Any kind's own settings; the empty broker name stands for all brokers."""
@@ -652,7 +657,7 @@ class ControllerService:
         ``built_on`` are those that these were made of, if they were.
         """
         async with self._changing:
-            if resource_type == TOPIC and name not in self.metadata.topics:
+            if resource_type == ResourceType.TOPIC and name not in self.metadata.topics:
                 raise Rejected(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
                 )
@@ -666,9 +671,9 @@ class ControllerService:
                 return
             await self._dynamic_config.replace(self._registry, resource_type, name, overrides)
             touched: Iterable[str] = ()
-            if resource_type == BROKER:
+            if resource_type == ResourceType.BROKER:
                 touched = self.metadata.topics
-            elif resource_type == TOPIC:
+            elif resource_type == ResourceType.TOPIC:
                 touched = (name,)
             for topic in touched:
                 self._replicas.update_topic_config(topic, self.topic_config(topic))

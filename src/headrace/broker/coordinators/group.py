@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.runtime import CoordinatorRuntime, Host
-from headrace.broker.metadata.dynamic_config import GROUP
 from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.config import BrokerConfig
+from headrace.model.settings.resources import ResourceType
 
 if TYPE_CHECKING:
     from headrace.core.groups.shard import GroupShard
@@ -28,7 +28,7 @@ class _Surroundings:
         return self._host.metadata.current
 
     def group_settings(self, group_id: str) -> Mapping[str, str]:
-        return self._host.dynamic_config.overrides(GROUP, group_id)
+        return self._host.dynamic_config.overrides(ResourceType.GROUP, group_id)
 
 
 class GroupCoordinator(CoordinatorRuntime["GroupShard"]):

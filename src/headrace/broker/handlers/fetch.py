@@ -114,15 +114,24 @@ class Fetching:
         tasks: "BackgroundTasks",
         bugs: "Bugs",
         loop: asyncio.AbstractEventLoop,
+        *,
+        size_max: int,
     ) -> None:
+        """``size_max`` is the broker's fetch.max.bytes."""
         self._replicas = replicas
         self._sessions = sessions
         self._waiting = waiting
         self._tasks = tasks
         self._bugs = bugs
         self._loop = loop
+        self._size_max = size_max
 
     def fetch(self, link: Link, context: Context, request: Any) -> None:
+        if request.max_bytes > self._size_max:
+            request.max_bytes = self._size_max
+        if request.min_bytes > request.max_bytes:
+            # A response can never have more; the fetch would always wait for max_wait_ms.
+            request.min_bytes = request.max_bytes
         by_topic_id = context.api_version >= TOPIC_ID_SINCE
         wants = [
             Want(

@@ -23,7 +23,7 @@ from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicId
 from headrace.net.link import Link, Slot
-from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, BadBatch, check_produced
+from headrace.records.batch import CODEC_MASK, FLAGS_AT, BadBatch, check_produced
 from headrace.wire import messages as m
 from headrace.wire.framing import encode_response
 from headrace.wire.produce import ProduceShape, outcome_position
@@ -471,7 +471,7 @@ class Producing:
             if faults:
                 return records, faults
         codec = replica.codec_wanted
-        if codec is not None and records[ATTRIBUTES_AT + 1] & CODEC_MASK != codec:
+        if codec is not None and records[FLAGS_AT] & CODEC_MASK != codec:
             # A thread will do: only native code touches the records.
             return bytearray(
                 await asyncio.to_thread(recompress, records, codec, replica.codec_level)

@@ -9,6 +9,7 @@ from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, BrokerId, TopicId
 from headrace.model.settings import kafka
+from headrace.model.settings.resources import ConfigSource
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 _FIRST_VERSION_WITH_SETTINGS = 5
 # Where a value comes from, as numbered on the wire.
-_FROM_TOPIC, _FROM_BROKER, _FROM_ALL_BROKERS, _FROM_FILE, _FROM_DEFAULT = 1, 2, 3, 4, 5
 
 Setting = m.CreateTopicsResponse.CreatableTopicConfigs
 
@@ -63,7 +63,7 @@ def _created(
 ) -> m.CreateTopicsResponse.CreatableTopicResult:
     topic = change.topic
     own = {
-        name: Setting(name=name, value=value, config_source=_FROM_TOPIC)
+        name: Setting(name=name, value=value, config_source=ConfigSource.DYNAMIC_TOPIC_CONFIG)
         for name, value in change.overrides.items()
     }
     settings = [own.pop(setting.name, setting) for setting in defaults] if own else defaults
@@ -87,15 +87,15 @@ def _default_settings(broker: "Services") -> list[Setting]:
     for name, row in kafka.TOPIC.items():
         if name in kafka.INTERNAL:
             continue
-        twins = [twin for twin, _ in kafka.TOPIC_TWINS.get(name, ())]
-        value = config.text(twins[0]) if twins else row[1]
-        source = _FROM_DEFAULT
-        if any(twin in mine for twin in twins):
-            source = _FROM_BROKER
-        elif any(twin in of_all for twin in twins):
-            source = _FROM_ALL_BROKERS
-        elif any(config.given_text(twin) is not None for twin in twins):
-            source = _FROM_FILE
+        synonyms = kafka.TOPIC_SYNONYMS.get(name, ())
+        value = config.text(synonyms[0]) if synonyms else row.default
+        source = ConfigSource.DEFAULT_CONFIG
+        if any(synonym in mine for synonym in synonyms):
+            source = ConfigSource.DYNAMIC_BROKER_CONFIG
+        elif any(synonym in of_all for synonym in synonyms):
+            source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+        elif any(config.given_text(synonym) is not None for synonym in synonyms):
+            source = ConfigSource.STATIC_BROKER_CONFIG
         settings.append(Setting(name=name, value=value, config_source=source))
     return settings
 

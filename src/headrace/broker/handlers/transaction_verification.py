@@ -20,7 +20,14 @@ from headrace.broker.coordinators.transaction import RETRIED, refusal_of
 from headrace.broker.replication.replica import Replica
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import ProducerEpoch, ProducerId, TopicPartition
-from headrace.records.batch import ATTRIBUTES_AT, MAGIC_AT, RECORDS_AT, TRANSACTIONAL
+from headrace.records.batch import (
+    BASE_SEQUENCE_AT,
+    FLAGS_AT,
+    MAGIC_AT,
+    PRODUCER_ID_AT,
+    RECORDS_AT,
+    TRANSACTIONAL,
+)
 
 if TYPE_CHECKING:
     from headrace.broker.coordinators.markers import Codes
@@ -30,10 +37,7 @@ if TYPE_CHECKING:
 _FIRST_ABORTABLE = 11
 _FIRST_THAT_ADDS = 12
 _PRODUCER = Struct(">qh")
-_PRODUCER_AT = 43
 _SEQUENCE = Struct(">i")
-_SEQUENCE_AT = 53
-_FLAGS_AT = ATTRIBUTES_AT + 1
 _POSTPONED_MAX = 10_000
 
 Producer = tuple[ProducerId, ProducerEpoch]
@@ -42,7 +46,7 @@ Producer = tuple[ProducerId, ProducerEpoch]
 def is_transactional(records: memoryview) -> bool:
     return (
         len(records) >= RECORDS_AT
-        and records[_FLAGS_AT] & TRANSACTIONAL != 0
+        and records[FLAGS_AT] & TRANSACTIONAL != 0
         and records[MAGIC_AT] == 2
     )
 
@@ -51,7 +55,7 @@ def transactional_producer(records: memoryview) -> Producer | None:
     """Who sent the batch, if it is part of a transaction."""
     if not is_transactional(records):
         return None
-    producer_id, producer_epoch = _PRODUCER.unpack_from(records, _PRODUCER_AT)
+    producer_id, producer_epoch = _PRODUCER.unpack_from(records, PRODUCER_ID_AT)
     return ProducerId(producer_id), ProducerEpoch(producer_epoch)
 
 
@@ -161,7 +165,7 @@ class TransactionVerification:
         assert self._producer is not None
         postponed = self._transactions.postponed
         key = (replica.topic_partition, *self._producer)
-        (sequence,) = _SEQUENCE.unpack_from(records, _SEQUENCE_AT)
+        (sequence,) = _SEQUENCE.unpack_from(records, BASE_SEQUENCE_AT)
         if len(postponed) >= _POSTPONED_MAX:
             postponed.clear()
         postponed[key] = min(postponed.get(key, sequence), sequence)
@@ -175,7 +179,7 @@ class TransactionVerification:
         if replica.log.producers.entries.get(self._producer[0]) is not None:
             return None  # the sequence must follow what is known
         key = (replica.topic_partition, *self._producer)
-        (sequence,) = _SEQUENCE.unpack_from(records, _SEQUENCE_AT)
+        (sequence,) = _SEQUENCE.unpack_from(records, BASE_SEQUENCE_AT)
         # Where every transaction has its own epoch, it begins with 0 everywhere.
         first = 0 if self._adds else self._transactions.postponed.get(key, sequence)
         if sequence > first:

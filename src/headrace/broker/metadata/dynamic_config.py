@@ -17,14 +17,17 @@ from headrace.model.config import (
 )
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import BrokerId
+from headrace.model.settings.resources import ResourceType
 
 log = logging.getLogger(__name__)
 
-# Kinds of things that have settings, as numbered on the wire.
-TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
-
-# Where the settings of each kind lie. Those of loggers are of the process and not kept.
-_FOLDERS = {TOPIC: "topics", BROKER: "brokers", CLIENT_METRICS: "client-metrics", GROUP: "groups"}
+# Where the registry keeps the settings of each type. Those of loggers are not stored.
+_NODES: dict[int, str] = {
+    ResourceType.TOPIC: "topics",
+    ResourceType.BROKER: "brokers",
+    ResourceType.CLIENT_METRICS: "client-metrics",
+    ResourceType.GROUP: "groups",
+}
 _ALL_BROKERS = "<default>"  # Kafka's name for the settings of all brokers
 
 
@@ -34,7 +37,7 @@ class DynamicConfig:
     def __init__(self, file_config: BrokerConfig, broker_id: BrokerId) -> None:
         self._file_config = file_config
         self._broker_id = broker_id
-        self._overrides: dict[int, dict[str, dict[str, str]]] = {kind: {} for kind in _FOLDERS}
+        self._overrides: dict[int, dict[str, dict[str, str]]] = {kind: {} for kind in _NODES}
         self._topic_configs: dict[str, TopicConfig] = {}
         self._listeners: list[Callable[[BrokerConfig], None]] = []
         self.config = file_config
@@ -49,12 +52,16 @@ class DynamicConfig:
             listener(config)
 
     async def load(self, registry: Registry) -> None:
-        for kind, folder in _FOLDERS.items():
-            self._overrides[kind] = await registry.load_overrides(folder)
+        for kind, node in _NODES.items():
+            self._overrides[kind] = await registry.load_overrides(node)
         await registry.drop_notices()
-        if self._overrides[BROKER]:
+        if self._overrides[ResourceType.BROKER]:
             try:
-                self._take(self._file_config.with_dynamic(self._dynamic(self._overrides[BROKER])))
+                self._take(
+                    self._file_config.with_dynamic(
+                        self._dynamic(self._overrides[ResourceType.BROKER])
+                    )
+                )
             except ConfigError as error:
                 # It was right when it was set; the file has changed since. The
                 # node must come up, or nobody could correct it.
@@ -76,7 +83,7 @@ class DynamicConfig:
         """What a topic lives by now. The same object until a setting changes."""
         config = self._topic_configs.get(topic)
         if config is None:
-            overrides = self._overrides[TOPIC].get(topic)
+            overrides = self._overrides[ResourceType.TOPIC].get(topic)
             if not overrides:
                 return topic_config(self.config, {})
             config = self._topic_configs[topic] = self._usable_config(topic, overrides)
@@ -108,21 +115,21 @@ class DynamicConfig:
 
     def check(self, kind: int, name: str, overrides: Mapping[str, str]) -> None:
         """Raise Rejected unless ``replace`` could keep these."""
-        if kind == TOPIC:
+        if kind == ResourceType.TOPIC:
             self.check_topic(overrides)
-        elif kind == BROKER:
+        elif kind == ResourceType.BROKER:
             self._config_with(name, overrides)
-        elif kind not in _FOLDERS:
+        elif kind not in _NODES:
             raise Rejected(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} keep no settings.")
 
     async def replace(
         self, registry: Registry, kind: int, name: str, overrides: Mapping[str, str]
     ) -> None:
         """All settings of one thing are now these; ``check`` has passed them."""
-        config = self._config_with(name, overrides) if kind == BROKER else self.config
-        await registry.store_overrides(_FOLDERS[kind], _stored_name(kind, name), overrides)
+        config = self._config_with(name, overrides) if kind == ResourceType.BROKER else self.config
+        await registry.store_overrides(_NODES[kind], _stored_name(kind, name), overrides)
         self.remember(kind, name, overrides)
-        if kind == BROKER:
+        if kind == ResourceType.BROKER:
             self._topic_configs.clear()
             self._take(config)
 
@@ -133,15 +140,17 @@ class DynamicConfig:
             self._overrides[kind][stored] = dict(overrides)
         else:
             self._overrides[kind].pop(stored, None)
-        if kind == TOPIC:
+        if kind == ResourceType.TOPIC:
             self._topic_configs.pop(name, None)
 
     def _config_with(self, name: str, overrides: Mapping[str, str]) -> BrokerConfig:
-        stored = _stored_name(BROKER, name)
+        stored = _stored_name(ResourceType.BROKER, name)
         try:
             # Alone first: the message should blame what was asked for now.
             check_dynamic(self._file_config, overrides, for_all=not name)
-            dynamic = self._dynamic({**self._overrides[BROKER], stored: dict(overrides)})
+            dynamic = self._dynamic(
+                {**self._overrides[ResourceType.BROKER], stored: dict(overrides)}
+            )
             return self._file_config.with_dynamic(dynamic)
         except ConfigError as error:
             raise Rejected(ErrorCode.INVALID_CONFIG, str(error)) from error
@@ -152,4 +161,4 @@ class DynamicConfig:
 
 
 def _stored_name(kind: int, name: str) -> str:
-    return _ALL_BROKERS if kind == BROKER and not name else name
+    return _ALL_BROKERS if kind == ResourceType.BROKER and not name else name

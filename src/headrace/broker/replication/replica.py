@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicPartition
-from headrace.records.batch import ATTRIBUTES_AT, CODEC_MASK, CODEC_NAMES, NO_CODEC
+from headrace.records.batch import CODEC_MASK, CODEC_NAMES, FLAGS_AT, NO_CODEC
 
 if TYPE_CHECKING:
     from headrace.core.partition import Leadership
@@ -62,8 +62,8 @@ class Replica:
             return True
         return (
             self.codec_wanted is not None
-            and len(records) > ATTRIBUTES_AT + 1
-            and records[ATTRIBUTES_AT + 1] & CODEC_MASK != self.codec_wanted
+            and len(records) > FLAGS_AT
+            and records[FLAGS_AT] & CODEC_MASK != self.codec_wanted
         )
 
     # --- leadership ----------------------------------------------------------

@@ -1,12 +1,11 @@
-"""Names from Kafka's history: what became of each.
+"""Settings that Kafka removed before 4.3.1, and their successors.
 
-Files written for Kafka 0.7 to 3.9 are still brought along, so every broker
-setting that 4.3.1 no longer knows is listed with its kind, its last default,
-the name and factor it is taken as today, or the key of the reason (in
-``words``) why it has no effect.
+Users still have files written for Kafka 0.7 to 3.9. Every removed broker setting is listed with
+its kind, its last default, and either its successors or the key of the reason
+(``descriptions.REASONS``) why it has no effect.
 """
 
-# name: (kind, last default, ((present name, factor from the old unit), ...), reason key)
+# name: (kind, last default, ((successor, factor from the old unit), ...), reason key)
 OldRow = tuple[str, str | None, tuple[tuple[str, int], ...], str]
 
 BROKER: dict[str, OldRow] = {
@@ -51,7 +50,7 @@ BROKER: dict[str, OldRow] = {
     "replica.lag.max.bytes": ("long", None, (), "lag_by_time"),
     "replica.lag.max.messages": ("long", "4000", (), "lag_by_time"),
     "zookeeper.sync.time.ms": ("int", "2000", (), "zookeeper"),
-    # 3.9, the last release that knew them
+    # until 3.9
     "auto.include.jmx.reporter": ("bool", "true", (), "java"),
     "broker.id.generation.enable": ("bool", "true", (), "generation"),
     "control.plane.listener.name": ("str", None, (), "clusters"),
@@ -115,7 +114,7 @@ TOPIC: dict[str, OldRow] = {
     ),
 }
 
-# What a client was told in those years: name -> (whose, default then, name today, default today).
+# Client settings that users put into broker files: (whose, old default, new name, new default).
 CLIENT: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "auto.commit.enable": ("consumer", "true", "enable.auto.commit", "true"),
     "auto.commit.interval.ms": ("consumer", "60000", "auto.commit.interval.ms", "5000"),
@@ -144,5 +143,5 @@ CLIENT: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "topic.metadata.refresh.interval.ms": ("producer", "600000", "metadata.max.age.ms", "300000"),
 }
 
-# Of ZooKeeper's own file zoo.cfg, not of the broker's.
+# Settings of ZooKeeper's own file zoo.cfg.
 ZOOKEEPER_FILE = ("dataDir", "clientPort", "server.N", "myid")

@@ -1,6 +1,6 @@
-"""Addresses with names: ``listeners``, ``advertised.listeners`` and their protocols."""
+"""Listeners: which addresses are opened, which are advertised, which one other brokers use."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from headrace.model.errors import ConfigError
@@ -8,9 +8,7 @@ from headrace.model.settings.values import split_list
 
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MAP = "listener.security.protocol.map"
-
-# No address that a client could dial.
-EVERY_INTERFACE = ("0.0.0.0", "::")
+_EVERY_INTERFACE = ("0.0.0.0", "::")
 
 
 class Listener(NamedTuple):
@@ -48,7 +46,7 @@ def parse_listeners(
     protocols: Mapping[str, str],
     controller_names: Collection[str],
 ) -> list[Listener]:
-    """Read ``NAME://host:port`` entries. Those of the controller may have any protocol."""
+    """Read ``NAME://host:port`` entries. Controller listeners may have any protocol."""
     found: dict[str, Listener] = {}
     for entry in entries:
         name, host, port = _split_address(setting, entry)
@@ -61,7 +59,7 @@ def parse_listeners(
             raise ConfigError(f"{setting}={entry}: {_MAP} has no protocol for {name}")
         elif protocol != "PLAINTEXT":
             raise ConfigError(
-                f"{setting}={entry}: protocol {protocol} is not served yet, only PLAINTEXT"
+                f"{setting}={entry}: protocol {protocol} is not supported yet, only PLAINTEXT"
             )
         found[name] = Listener(name, host, port, protocol)
     return list(found.values())
@@ -88,8 +86,8 @@ def _split_address(setting: str, entry: str) -> tuple[str, str, int]:
     return name.strip().upper(), host[1:-1] if bracketed else host, int(port)
 
 
-def refuse_shared_ports(listeners: Iterable[Listener]) -> None:
-    """One port per listener, except that an IPv4 and an IPv6 address may share one."""
+def check_ports(listeners: Iterable[Listener]) -> None:
+    """Refuse two listeners on one port, except one on IPv4 and one on IPv6."""
     by_port: dict[int, list[Listener]] = {}
     for listener in listeners:
         others = by_port.setdefault(listener.port, [])
@@ -100,3 +98,46 @@ def refuse_shared_ports(listeners: Iterable[Listener]) -> None:
             if listener.port != 0 and not one_of_each:
                 raise ConfigError(f"listeners: {other} and {listener} have the same port")
         others.append(listener)
+
+
+def advertised_by_default(opened: Iterable[Listener]) -> tuple[Listener, ...]:
+    """The opened addresses. Clients cannot connect to "every interface", so that host is empty."""
+    return tuple(
+        listener._replace(host="") if listener.host in _EVERY_INTERFACE else listener
+        for listener in opened
+    )
+
+
+def check_advertised(advertised: Iterable[Listener], opened: Sequence[Listener]) -> None:
+    """Refuse an advertised listener that clients cannot reach or that is not opened."""
+    names = [listener.name for listener in opened]
+    for listener in advertised:
+        if listener.host in _EVERY_INTERFACE:
+            raise ConfigError(
+                f"advertised.listeners={listener}: expected an address that clients can reach"
+            )
+        if listener.name not in names:
+            raise ConfigError(
+                f"advertised.listeners={listener}: no listener has that name, "
+                f"only {', '.join(names)}"
+            )
+
+
+def inter_broker_listener(
+    name: str | None, protocol: str, advertised: Sequence[Listener], *, protocol_is_given: bool
+) -> str:
+    """The name of the listener that other brokers connect to."""
+    names = [listener.name for listener in advertised]
+    if name is None:
+        return protocol if protocol in names or not names else names[0]
+    if protocol_is_given:
+        raise ConfigError(
+            "inter.broker.listener.name and security.inter.broker.protocol are both set; "
+            "remove one of them"
+        )
+    if name.upper() not in names:
+        raise ConfigError(
+            f"inter.broker.listener.name={name}: expected one of advertised.listeners: "
+            + ", ".join(names)
+        )
+    return name.upper()

@@ -1,10 +1,10 @@
-"""Java's ``.properties`` syntax, which ``server.properties`` files are written in."""
+"""Java's ``.properties`` syntax, the syntax of ``server.properties``."""
 
 import re
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Read Java's ``.properties`` syntax: continued lines, escapes, ``=``, ``:`` or a blank."""
+    """Read a text with continued lines, escapes, and ``=``, ``:`` or a blank as separator."""
     values: dict[str, str] = {}
     lines = iter(re.split(r"\r\n|\n|\r", text))
     for line in lines:

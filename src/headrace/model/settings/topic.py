@@ -1,15 +1,24 @@
-"""What one topic lives by, and which of its limits defeat each other."""
+"""Effective settings of one topic, and checks for conflicting limits."""
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.model.settings.kafka import TOPIC_TWINS
+from headrace.model.errors import ConfigError
+from headrace.model.settings.kafka import TOPIC, TOPIC_SYNONYMS, Row
+from headrace.model.settings.values import Value, parse_value
+from headrace.model.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from headrace.model.config import BrokerConfig
+
+_OFFSET_INDEX_ENTRY_SIZE = 8
 
 
 class TopicConfig(NamedTuple):
-    """What one topic lives by: an attribute per topic setting, dots as underscores.
+    """The effective settings of one topic: an attribute per setting, dots as underscores.
 
-    ``internal.segment.bytes`` is folded into ``segment_bytes``, as Kafka does: it
-    is the way to segments below a megabyte.
+    ``segment_bytes`` is ``internal.segment.bytes`` where that is set, as in Kafka: tests use it
+    for segments below a megabyte.
     """
 
     cleanup_policy: frozenset[str]
@@ -47,12 +56,68 @@ class TopicConfig(NamedTuple):
     unclean_leader_election_enable: bool
 
 
+def topic_config(broker: "BrokerConfig", overrides: Mapping[str, str]) -> TopicConfig:
+    """The topic's own values over those of the broker.
+
+    Accepts names that only older releases knew (``legacy_names.TOPIC``), because an older cluster
+    may have stored them. ``check_topic_overrides`` is for settings that a client sends.
+    """
+    defaults = broker.topic_defaults()
+    if not overrides:
+        return defaults
+    changes: dict[str, Any] = {}
+    for name, text in overrides.items():
+        row = TOPIC.get(name)
+        if row is None:
+            changes |= _legacy_changes(name, text)
+            continue
+        changes[name.replace(".", "_")] = _attribute(name, parse_value(name, text, row))
+    small = changes.pop("internal_segment_bytes", None)
+    if small is not None:
+        changes["segment_bytes"] = small
+    config = defaults._replace(**changes)
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise ConfigError(
+            f"min.compaction.lag.ms={config.min_compaction_lag_ms}: expected at most "
+            f"max.compaction.lag.ms={config.max_compaction_lag_ms}"
+        )
+    return config
+
+
+def check_topic_overrides(broker: "BrokerConfig", overrides: Mapping[str, str]) -> TopicConfig:
+    """As ``topic_config``, but refuse names that Kafka 4.3.1 does not know."""
+    for name in overrides:
+        if name not in TOPIC:
+            raise ConfigError(f"{name} is not a topic setting{did_you_mean(name, TOPIC)}")
+    config = topic_config(broker, overrides)
+    if config.remote_storage_enable:
+        raise ConfigError("remote.storage.enable=true: tiered storage is not supported")
+    return config
+
+
+def inherited_topic_config(broker_value: Callable[[str], Value]) -> TopicConfig:
+    """The settings of a topic without its own, from the values of the broker."""
+    values: dict[str, Any] = {}
+    for name, row in TOPIC.items():
+        if name == "internal.segment.bytes":
+            continue
+        synonyms = TOPIC_SYNONYMS.get(name)
+        value: Value
+        if synonyms is not None:
+            value = broker_value(synonyms[0])
+        else:
+            assert row.default is not None, f"{name} has no default"
+            value = parse_value(name, row.default, row)
+        values[name.replace(".", "_")] = _attribute(name, value)
+    return TopicConfig(**values)
+
+
 def contradictions(config: TopicConfig, topic: str | None = None) -> list[str]:
-    """Limits that are fine alone and defeat each other together, by their names."""
+    """A line for each pair of valid limits that conflict; of the broker if there is no topic."""
 
     def shown(name: str) -> str:
         value = getattr(config, name.replace(".", "_"))
-        return f"{name if topic is not None else TOPIC_TWINS[name][0][0]}={value}"
+        return f"{name if topic is not None else TOPIC_SYNONYMS[name][0]}={value}"
 
     whose = "" if topic is None else f"topic {topic}: "
     found = []
@@ -64,13 +129,30 @@ def contradictions(config: TopicConfig, topic: str | None = None) -> list[str]:
     if 0 <= config.retention_bytes < config.segment_bytes:
         found.append(
             f"{whose}{shown('retention.bytes')} is below {shown('segment.bytes')}: "
-            "only whole segments are deleted, so up to one more stays"
+            "retention deletes whole segments only, so up to one more segment stays"
         )
-    entry_count_max = config.segment_index_bytes // 8
+    entry_count_max = config.segment_index_bytes // _OFFSET_INDEX_ENTRY_SIZE
     if entry_count_max * max(config.index_interval_bytes, 1) < config.segment_bytes:
         found.append(
             f"{whose}{shown('segment.index.bytes')} holds {entry_count_max} entries, one per "
             f"{shown('index.interval.bytes')}, fewer than {shown('segment.bytes')} may need: "
-            "segments are rolled when the index is full"
+            "a segment is closed when its index is full"
         )
     return found
+
+
+def _attribute(name: str, value: Value) -> Any:
+    if isinstance(value, list):
+        return frozenset(value) if name == "cleanup.policy" else tuple(value)
+    return value
+
+
+def _legacy_changes(name: str, text: str) -> dict[str, Any]:
+    from headrace.model.settings import legacy_names
+
+    row = legacy_names.TOPIC.get(name)
+    if row is None:
+        raise ConfigError(f"{name} is not a topic setting")
+    kind, default, successors, _ = row
+    value = parse_value(name, text, Row(kind, default, None, "", ""))
+    return {successor.replace(".", "_"): value for successor, _ in successors}

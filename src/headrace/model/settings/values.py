@@ -1,7 +1,6 @@
-"""The text of one setting and its value: parsing, checking, printing.
+"""The value of one setting and its text: parsing, checking, printing.
 
-Checks are those of Kafka 4.3.1; a refusal names the setting and says what was
-expected.
+The checks are those of Kafka 4.3.1. An error names the setting and the expected value.
 """
 
 from headrace.model.errors import ConfigError
@@ -13,8 +12,8 @@ _BITS = {"short": 16, "int": 32, "long": 64}
 
 
 def parse_value(name: str, text: str, row: Row) -> Value:
-    """Turn the text of one setting into its value, or refuse it by name."""
-    kind = row[0]
+    """The value of the text of one setting. Raises ConfigError if the text is invalid."""
+    kind = row.kind
     text = text.strip()
     if kind in _BITS:
         integer = _parse_integer(name, text, row)
@@ -36,11 +35,11 @@ def parse_value(name: str, text: str, row: Row) -> Value:
 
 def _parse_integer(name: str, text: str, row: Row) -> int:
     digits = text[1:] if text[:1] in ("+", "-") else text
-    # No long is longer than 20 characters, and int() refuses absurd lengths in its own words.
+    # No long has more than 20 characters; int() would raise its own error for very long texts.
     if not (digits.isascii() and digits.isdigit() and len(text) <= 20):
         raise _refused(name, text, row)
     number = int(text)
-    limit = 1 << (_BITS[row[0]] - 1)
+    limit = 1 << (_BITS[row.kind] - 1)
     if not -limit <= number < limit:
         raise _refused(name, text, row)
     return number
@@ -58,7 +57,7 @@ def _parse_float(name: str, text: str, row: Row) -> float:
 
 
 def _refuse_outside(number: int | float, name: str, text: str, row: Row) -> None:
-    rule = row[2]
+    rule = row.rule
     if isinstance(rule, tuple):
         low, high = rule[0], rule[1]
         below = isinstance(low, int | float) and number < low
@@ -68,7 +67,7 @@ def _refuse_outside(number: int | float, name: str, text: str, row: Row) -> None
 
 
 def _parse_text(name: str, text: str, row: Row) -> str:
-    rule = row[2]
+    rule = row.rule
     if rule is None:
         return text
     if rule == ("reset",):
@@ -94,7 +93,7 @@ def split_list(text: str) -> list[str]:
 
 
 def _parse_list(name: str, text: str, row: Row) -> list[str]:
-    rule = row[2]
+    rule = row.rule
     items = split_list(text)
     if not items:
         if name in NEVER_EMPTY:
@@ -116,13 +115,13 @@ def _is_partition_and_broker(text: str) -> bool:
 
 
 def _refused(name: str, text: str, row: Row) -> ConfigError:
-    shown = "(hidden)" if row[0] == "password" else text
+    shown = "(hidden)" if row.kind == "password" else text
     return ConfigError(f"{name}={shown}: expected {expected(row)}")
 
 
 def expected(row: Row) -> str:
-    """What a value of this setting must look like, in words."""
-    kind, _, rule, _, _ = row
+    """A description of the valid values."""
+    kind, rule = row.kind, row.rule
     if kind == "bool":
         return "true or false"
     if rule == ("throttled",):
@@ -144,7 +143,7 @@ def _expected_number(kind: str, rule: tuple[int | float | str | None, ...]) -> s
     noun = "a number" if kind == "float" else "an integer"
     low, high = rule[0], rule[1]
     if high is None and kind != "float":
-        # Beyond what any machine has, yet a value may be refused for it.
+        # The limits of the type itself, since a value may be refused for them.
         high = (1 << (_BITS[kind] - 1)) - 1
         if low is None:
             low = -high - 1
@@ -168,7 +167,7 @@ def value_to_text(value: Value) -> str | None:
 
 
 def _float_to_text(number: float) -> str:
-    """Java writes an exponent from 10 million up and below a thousandth, Python later."""
+    """As Java prints it: with an exponent from 10 million up and below a thousandth."""
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         return repr(number)
     if number in (float("inf"), float("-inf")):

@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from headrace.broker.controller.service import FoundPartition
-from headrace.broker.metadata.dynamic_config import BROKER, GROUP, TOPIC
 from headrace.coordination import znodes
 from headrace.coordination.embedded import FILE_NAME, EmbeddedTree
 from headrace.coordination.tree import ANY_VERSION, Create
@@ -15,6 +14,7 @@ from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
+from headrace.model.settings.resources import ResourceType
 from tests.fakes.standin import in_loop, running
 
 AN_ID = TopicId(bytes(range(16)))
@@ -274,12 +274,12 @@ async def test_a_topics_setting_wins_is_told_to_the_replicas_and_survives(tmp_pa
     async with running(tmp_path) as broker:
         await make(broker, "t")
         default = broker.controller.topic_config("t")
-        await broker.controller.alter_configs(TOPIC, "t", {"retention.ms": "77"})
+        await broker.controller.alter_configs(ResourceType.TOPIC, "t", {"retention.ms": "77"})
         assert broker.replicas.configs["t"].retention_ms == 77
         assert broker.controller.topic_config("t") is broker.replicas.configs["t"]
     async with running(tmp_path) as broker:
         assert broker.controller.topic_config("t").retention_ms == 77
-        await broker.controller.alter_configs(TOPIC, "t", {})
+        await broker.controller.alter_configs(ResourceType.TOPIC, "t", {})
         assert broker.controller.topic_config("t") == default
         assert broker.controller.topic_overrides("t") == {}
     async with running(tmp_path) as broker:
@@ -292,9 +292,9 @@ async def test_a_brokers_setting_reaches_topics_without_one_and_survives(tmp_pat
         await make(broker, "own", overrides={"retention.ms": "5"})
         await make(broker, "plain")
         mine = str(broker.broker_id)
-        await broker.controller.alter_configs(BROKER, "", {"log.retention.ms": "10"})
+        await broker.controller.alter_configs(ResourceType.BROKER, "", {"log.retention.ms": "10"})
         assert broker.config.int("log.retention.ms") == 10
-        await broker.controller.alter_configs(BROKER, mine, {"log.retention.ms": "20"})
+        await broker.controller.alter_configs(ResourceType.BROKER, mine, {"log.retention.ms": "20"})
         assert broker.config.int("log.retention.ms") == 20
         assert broker.replicas.configs["plain"].retention_ms == 20
         assert broker.replicas.configs["own"].retention_ms == 5
@@ -302,7 +302,7 @@ async def test_a_brokers_setting_reaches_topics_without_one_and_survives(tmp_pat
         assert broker.controller.broker_overrides(broker.broker_id) == {"log.retention.ms": "20"}
     async with running(tmp_path) as broker:
         assert broker.config.int("log.retention.ms") == 20
-        await broker.controller.alter_configs(BROKER, mine, {})
+        await broker.controller.alter_configs(ResourceType.BROKER, mine, {})
         assert broker.config.int("log.retention.ms") == 10
 
 
@@ -311,16 +311,18 @@ async def test_settings_that_cannot_stand_are_refused_and_change_nothing(tmp_pat
     async with running(tmp_path) as broker:
         await make(broker, "t")
         for kind, name, overrides, code in [
-            (TOPIC, "t", {"retention.ms": "abc"}, ErrorCode.INVALID_CONFIG),
-            (TOPIC, "t", {"nonsense": "1"}, ErrorCode.INVALID_CONFIG),
-            (TOPIC, "gone", {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-            (BROKER, "", {"log.dirs": "/elsewhere"}, ErrorCode.INVALID_CONFIG),
+            (ResourceType.TOPIC, "t", {"retention.ms": "abc"}, ErrorCode.INVALID_CONFIG),
+            (ResourceType.TOPIC, "t", {"nonsense": "1"}, ErrorCode.INVALID_CONFIG),
+            (ResourceType.TOPIC, "gone", {}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (ResourceType.BROKER, "", {"log.dirs": "/elsewhere"}, ErrorCode.INVALID_CONFIG),
             (3, "x", {}, ErrorCode.INVALID_REQUEST),
         ]:
             with pytest.raises(Rejected) as refused:
                 await broker.controller.alter_configs(kind, name, overrides)
             assert refused.value.code == code
-        await broker.controller.alter_configs(TOPIC, "t", {"retention.ms": "1"}, validate_only=True)
+        await broker.controller.alter_configs(
+            ResourceType.TOPIC, "t", {"retention.ms": "1"}, validate_only=True
+        )
         assert broker.controller.topic_overrides("t") == {}
 
 
@@ -342,19 +344,25 @@ async def test_a_stored_setting_that_became_wrong_is_left_out_alone(tmp_path):
 async def test_a_group_may_have_any_name(tmp_path):
     name = "a/b%2F c"
     async with running(tmp_path) as broker:
-        await broker.controller.alter_configs(GROUP, name, {"consumer.session.timeout.ms": "50000"})
+        await broker.controller.alter_configs(
+            ResourceType.GROUP, name, {"consumer.session.timeout.ms": "50000"}
+        )
     async with running(tmp_path) as broker:
-        assert broker.controller.configured_names(GROUP) == [name]
-        assert broker.controller.overrides(GROUP, name) == {"consumer.session.timeout.ms": "50000"}
-        await broker.controller.alter_configs(GROUP, name, {})
-        assert broker.controller.configured_names(GROUP) == []
+        assert broker.controller.configured_names(ResourceType.GROUP) == [name]
+        assert broker.controller.overrides(ResourceType.GROUP, name) == {
+            "consumer.session.timeout.ms": "50000"
+        }
+        await broker.controller.alter_configs(ResourceType.GROUP, name, {})
+        assert broker.controller.configured_names(ResourceType.GROUP) == []
 
 
 @in_loop
 async def test_notices_of_changed_settings_do_not_pile_up_over_restarts(tmp_path):
     for _ in range(3):
         async with running(tmp_path) as broker:
-            await broker.controller.alter_configs(BROKER, "", {"log.retention.ms": "10"})
+            await broker.controller.alter_configs(
+                ResourceType.BROKER, "", {"log.retention.ms": "10"}
+            )
     async with running(tmp_path):
         pass
     tree = await EmbeddedTree.open(tmp_path)
