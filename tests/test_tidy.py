@@ -19,6 +19,7 @@ LAYERS = [
     {"records", "wire"},
     {"core"},
     {"storage", "coordination", "net"},
+    {"client"},
     {"broker"},
     {"cli", "console", "testing", "mirror"},
 ]
@@ -35,7 +36,7 @@ PURE_PACKAGES = {"model", "records", "wire", "core"}
 SIDEWAYS_ALLOWED = {("cli", "testing")}
 # The pipeline stands apart: it knows the cluster only as a Kafka address, and only the demo
 # knows it.
-SPARK_MAY_IMPORT = {"model", "records", "wire"}
+SPARK_MAY_IMPORT = {"model", "records", "wire", "client"}
 MAY_IMPORT_SPARK = {"spark", "cli"}
 # LogManager and ReplicaManager are Kafka's own words; any other manager has a better name.
 BANNED_NAMES = re.compile(

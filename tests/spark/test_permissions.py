@@ -8,8 +8,9 @@ import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 from bench import apache_kafka
+from headrace.client.cluster import ClientSettings
 from headrace.spark.batch import BatchReader
-from headrace.spark.cluster import ClientSettings, Cluster
+from headrace.spark.cluster import Cluster
 from headrace.spark.failures import PipelineError
 from headrace.spark.options import parse_sink, parse_source
 from headrace.spark.sink import commit_tasks, write_task
@@ -98,14 +99,14 @@ WRITES = {
     ),
     "the topic of markers": (
         {"delivery": "exactly-once", "delivery__markerTopic": HIDDEN},
-        f"making topic '{HIDDEN}' (option delivery.markerTopic)", "DESCRIBE on this topic",
+        f"creating topic '{HIDDEN}' (option delivery.markerTopic)", "DESCRIBE on this topic",
     ),
     "the staging topic": (
         {
             "delivery": "exactly-once", "delivery__stagingTopic": HIDDEN,
             "delivery__messageBytesMax": "1",
         },
-        f"making topic '{HIDDEN}' (option delivery.stagingTopic)", "DESCRIBE on this topic",
+        f"creating topic '{HIDDEN}' (option delivery.stagingTopic)", "DESCRIBE on this topic",
     ),
 }  # fmt: skip
 
