@@ -43,6 +43,14 @@ BANNED_NAMES = re.compile(
     r"(?<!^Log)(?<!^Replica)(?<!^Log_)(?<!^Replica_)Manager|Helper|Util|Impl\b|Info\b|Common"
 )
 FUNCTION_LINES_MAX = 70
+PYTHON = ("src", "tests", "bench", "scripts", "examples")
+REQUEST_FRAMING = {"encode_request", "parse_response_header"}
+MAY_FRAME_REQUESTS = {"src/headrace/wire", "tests/unit/wire"}
+CONNECTING = {"create_connection", "open_connection", "connect_ex", "sock_connect"}
+MAY_CONNECT = {
+    "src/headrace/client",
+    "src/headrace/cli/client.py",  # tries the port before it starts librdkafka, sends nothing
+}
 
 
 def modules() -> list[Path]:
@@ -109,6 +117,25 @@ def test_a_module_says_what_it_owns_and_names_explain_themselves(path):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             assert length <= FUNCTION_LINES_MAX, f"{node.name} has {length} lines"
+
+
+def test_there_is_one_kafka_client():
+    """``wire/session.py`` frames requests, ``client/`` opens connections, and all others use them."""
+
+    def is_in(name: str, places: set[str]) -> bool:
+        return any(name == place or name.startswith(place + "/") for place in places)
+
+    for path in (path for place in PYTHON for path in (ROOT / place).rglob("*.py")):
+        used = {
+            node.attr if isinstance(node, ast.Attribute) else node.id
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, (ast.Attribute, ast.Name))
+        }
+        name = path.relative_to(ROOT).as_posix()
+        if not is_in(name, MAY_FRAME_REQUESTS):
+            assert not used & REQUEST_FRAMING, f"{name}: use headrace.client or wire/session.py"
+        if is_in(name, {"src"}) and not is_in(name, MAY_CONNECT):
+            assert not used & CONNECTING, f"{name}: use headrace.client"
 
 
 def tracked_files() -> list[str]:

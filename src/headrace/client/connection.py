@@ -77,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 await connection._negotiate_versions()
             except BaseException:
-                connection._break("closed")
+                await connection.close()
                 raise
         return connection
 

@@ -34,7 +34,7 @@ _FRAME_SIZE_MIN = 4  # the correlation ID
 FRAME_SIZE_MAX = 1 << 30
 # Large enough for most responses but Fetch, small enough that copying them costs nothing.
 _READ_AHEAD_SIZE = 8 << 10
-_CORRELATION_ID_MAX = (1 << 31) - 1
+CORRELATION_ID_MAX = (1 << 31) - 1
 # Every broker understands this version, so one attempt is enough.
 API_VERSIONS_VERSION = 0
 
@@ -206,7 +206,7 @@ class Session(FrameReader):
         if api_version is None:
             api_version = self.version_of(type(request), version_max)
         api_key = schema.definition(type(request).__name__).api_key
-        correlation_id = self._correlation_id = self._correlation_id % _CORRELATION_ID_MAX + 1
+        correlation_id = self._correlation_id = self._correlation_id % CORRELATION_ID_MAX + 1
         frame = encode_request(api_key, api_version, correlation_id, self._client_id, request)
         if has_response(request):
             self._in_flight.append(_InFlight(api_key, api_version, correlation_id))
