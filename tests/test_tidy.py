@@ -120,7 +120,7 @@ def test_a_module_says_what_it_owns_and_names_explain_themselves(path):
 
 
 def test_there_is_one_kafka_client():
-    """``wire/session.py`` frames requests, ``client/`` opens connections, and all others use them."""
+    """``wire/session.py`` frames requests, ``client/`` opens connections; others use them."""
 
     def is_in(name: str, places: set[str]) -> bool:
         return any(name == place or name.startswith(place + "/") for place in places)
