@@ -12,7 +12,7 @@ import time
 
 from confluent_kafka import Message, Producer
 
-from bench.raw_client import RawClient
+from bench.client import Client
 from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
 
@@ -30,7 +30,7 @@ def with_confluent_kafka(broker: Broker) -> None:
 
 
 def with_raw_socket(broker: Broker) -> None:
-    client = RawClient(broker.bootstrap_servers)
+    client = Client(broker.bootstrap_servers)
     now = int(time.time() * 1000)
     client.produce("first", build_batch([Record(0, now, None, b"value", ())]))
     client.close()

@@ -1,7 +1,6 @@
-"""Prepared requests for ``frames.c``: made and tried once here, then sent as fast as C can."""
+"""Prepared requests for ``frames.c``, which sends them as fast as C can."""
 
 import json
-import socket
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,49 +9,11 @@ from struct import Struct
 from typing import Any
 
 from bench import load
-from headrace.wire import schema
-from headrace.wire.api import ApiKey, response_class
-from headrace.wire.framing import encode_request, parse_response_header
 
 _I32 = Struct(">i")
 _STEP = Struct(">6i")
 _IDENTITY = Struct(">qh")
 NO_IDENTITY = (-1, -1)
-
-
-class FrameClient:
-    """One blocking connection on which any request can be asked, by the codec of Headrace."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), 60)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._file = self._socket.makefile("rb")
-
-    def __enter__(self) -> "FrameClient":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-        self._socket.close()
-
-    def exchange(self, frame: bytes | bytearray) -> bytes:
-        """The answer to a whole frame, without its length."""
-        self._socket.sendall(frame)
-        (size,) = _I32.unpack(self._file.read(4))
-        return self._file.read(size)
-
-    def ask(self, api_key: ApiKey, api_version: int, request: Any) -> Any:
-        frame = encode_request(api_key, api_version, 1, "bench", request)
-        return opened(api_key, api_version, self.exchange(frame))
-
-
-def opened(api_key: ApiKey, api_version: int, answer: bytes) -> Any:
-    """A response from its bytes."""
-    _, position = parse_response_header(answer, 0, len(answer), api_key, api_version)
-    decode = schema.decoder(response_class(api_key), api_version)
-    response, _ = decode(answer, position, len(answer))
-    return response
 
 
 @dataclass(frozen=True)

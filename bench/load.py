@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from bench.raw_client import RawClient
+from bench.client import Client
 
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "bench"
@@ -132,7 +132,7 @@ def _measured(mode: str, line: list[str], address: str, limit_s: float) -> dict[
 def produce_lean(address: str, topic: str, count: int, size: int) -> dict[str, Any]:
     """The same with a producer that leaves the broker as the limit, at any size of record."""
     host, _, port = address.rpartition(":")
-    with contextlib.closing(RawClient(address)) as client:
+    with contextlib.closing(Client(address)) as client:
         identity = client.identity()
     built = compiled("produce", [HERE / "produce.c", HERE / "bare.h"], [])
     line = [str(built), host, port, topic, *map(str, (count, size, *identity))]

@@ -5,18 +5,18 @@ on the one broker there is, and what it subscribes to is only bytes.
 """
 
 import asyncio
-import socket
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from bench.frames import FrameClient, opened
+from bench.client import CLIENT_ID, Client, framed, split
 from bench.run import wait_until
+from headrace.client.connection import Connection
 from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
-from headrace.wire.framing import encode_request
+from headrace.wire.session import parse_response
 
 SESSION_MS = 300_000
 _SUBSCRIPTION = bytes(30)
@@ -33,12 +33,12 @@ class Membership(NamedTuple):
     generation: int  # or member epoch
 
 
-def wait_for_coordinator(client: FrameClient, key: str, key_type: int = GROUP) -> None:
+def wait_for_coordinator(client: Client, key: str, key_type: int = GROUP) -> None:
     """Until there is one: the internal topic is made by the first who asks."""
     request = m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
 
     def is_there() -> bool:
-        (found,) = client.ask(ApiKey.FIND_COORDINATOR, 4, request).coordinators
+        (found,) = client.ask(4, request).coordinators
         return bool(found.error_code == ErrorCode.NONE)
 
     wait_until(is_there, 60, f"a coordinator for {key}")
@@ -47,28 +47,28 @@ def wait_for_coordinator(client: FrameClient, key: str, key_type: int = GROUP) -
 def wait_for_groups(address: str) -> None:
     """Until all partitions of the internal topic are coordinated, whatever the group."""
     probes = [f"probe-{number}" for number in range(500)]
-    with FrameClient(address) as client:
+    with Client(address) as client:
         wait_for_coordinator(client, probes[0])
         wait_for_offsets(client, probes)
 
 
-def wait_for_offsets(client: FrameClient, group_ids: Sequence[str]) -> tuple[float, Any]:
+def wait_for_offsets(client: Client, group_ids: Sequence[str]) -> tuple[float, Any]:
     """When every coordinator had told all offsets of these groups, by perf_counter, and what."""
     wanted = m.OffsetFetchRequest.OffsetFetchRequestGroup
     request = m.OffsetFetchRequest(
         groups=[wanted(group_id=group_id, topics=None) for group_id in group_ids]
     )
-    frame = encode_request(ApiKey.OFFSET_FETCH, 8, 1, "bench", request)
+    frame = framed(8, request)
     answers: list[Any] = []
     received_at = 0.0
 
     def are_there() -> bool:
         nonlocal received_at
         answer = client.exchange(frame)
-        received_at = (
-            time.perf_counter()
-        )  # to read a hundred thousand offsets is this client's time
-        answers[:] = opened(ApiKey.OFFSET_FETCH, 8, answer).groups
+        # Before decoding: a hundred thousand offsets take this client some time.
+        received_at = time.perf_counter()
+        response = parse_response(answer, ApiKey.OFFSET_FETCH, 8)
+        answers[:] = response.decode(m.OffsetFetchResponse).groups
         return all(group.error_code == ErrorCode.NONE for group in answers)
 
     wait_until(are_there, 60, "offsets of all groups")
@@ -117,28 +117,10 @@ def consumer_heartbeat_request(member: Membership) -> m.ConsumerGroupHeartbeatRe
     )
 
 
-class Asking:
-    """One connection of a member, on the event loop."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def open(cls, address: str) -> "Asking":
-        host, _, port = address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 20)
-        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return cls(reader, writer)
-
-    async def ask(self, api_key: ApiKey, api_version: int, request: Any) -> Any:
-        self._writer.write(encode_request(api_key, api_version, 1, "bench", request))
-        size = int.from_bytes(await self._reader.readexactly(4), "big")
-        return opened(api_key, api_version, await self._reader.readexactly(size))
-
-    async def close(self) -> None:
-        self._writer.close()
-        await self._writer.wait_closed()
+async def _connected(address: str) -> Connection:
+    return await Connection.open(
+        *split(address), client_id=CLIENT_ID, versions={}, timeout_s=_JOIN_LIMIT_S
+    )
 
 
 class Gathering:
@@ -169,23 +151,23 @@ class Gathering:
         self.members.pop(member_id, None)
 
 
-Life = Callable[[Asking, Gathering], Awaitable[None]]
+Life = Callable[[Connection, Gathering], Awaitable[None]]
 
 
-async def classic_life(link: Asking, group: Gathering) -> None:
+async def classic_life(link: Connection, group: Gathering) -> None:
     """Join, sync, heartbeat; join again when told. Until cancelled."""
     member_id = ""
     while True:
         request = _join_request(group.group_id, member_id)
-        joined = await link.ask(ApiKey.JOIN_GROUP, _JOIN_VERSION, request)
+        joined = await link.request(request, m.JoinGroupResponse, api_version=_JOIN_VERSION)
         member_id = joined.member_id
         if joined.error_code in (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.REBALANCE_IN_PROGRESS):
             continue
         _must_be_fine(joined)
         if joined.members:
             group.size_by_generation[joined.generation_id] = len(joined.members)
-        synced = await link.ask(
-            ApiKey.SYNC_GROUP, _SYNC_VERSION, _sync_request(group.group_id, joined)
+        synced = await link.request(
+            _sync_request(group.group_id, joined), m.SyncGroupResponse, api_version=_SYNC_VERSION
         )
         if synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
             continue
@@ -194,14 +176,14 @@ async def classic_life(link: Asking, group: Gathering) -> None:
         beat = heartbeat_request(Membership(group.group_id, member_id, joined.generation_id))
         while True:
             await asyncio.sleep(group.interval_s)
-            answer = await link.ask(ApiKey.HEARTBEAT, _HEARTBEAT_VERSION, beat)
+            answer = await link.request(beat, m.HeartbeatResponse, api_version=_HEARTBEAT_VERSION)
             if answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
                 break
             _must_be_fine(answer)
         group.unsettled(member_id)
 
 
-async def consumer_life(link: Asking, group: Gathering) -> None:
+async def consumer_life(link: Connection, group: Gathering) -> None:
     """Heartbeat by heartbeat; a change of the assignment is confirmed at once."""
     member_id, member_epoch = str(uuid.uuid4()), 0
     beat = m.ConsumerGroupHeartbeatRequest
@@ -214,7 +196,9 @@ async def consumer_life(link: Asking, group: Gathering) -> None:
     )
     owned = 0
     while True:
-        answer = await link.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, _CONSUMER_VERSION, request)
+        answer = await link.request(
+            request, m.ConsumerGroupHeartbeatResponse, api_version=_CONSUMER_VERSION
+        )
         _must_be_fine(answer)
         member_epoch = answer.member_epoch
         request = beat(group_id=group.group_id, member_id=member_id, member_epoch=member_epoch)
@@ -240,7 +224,7 @@ def _must_be_fine(answer: Any) -> None:
 
 
 async def _gather(address: str, group: Gathering, live: Life) -> float:
-    links = [await Asking.open(address) for _ in range(group.size)]
+    links = [await _connected(address) for _ in range(group.size)]
     started_at = time.perf_counter()
     lives = [asyncio.ensure_future(live(link, group)) for link in links]
     waiting = asyncio.ensure_future(group.stable.wait())
@@ -279,14 +263,14 @@ def seconds_until_stable(
 def leave(address: str, members: list[Membership], *, classic: bool) -> None:
     """All of them, so that no session runs out in a later round."""
     leaving = m.LeaveGroupRequest.MemberIdentity
-    with FrameClient(address) as client:
+    with Client(address) as client:
         if classic:
             request = m.LeaveGroupRequest(
                 group_id=members[0].group_id,
                 members=[leaving(member_id=one.member_id) for one in members],
             )
-            _must_be_fine(client.ask(ApiKey.LEAVE_GROUP, _LEAVE_VERSION, request))
+            _must_be_fine(client.ask(_LEAVE_VERSION, request))
             return
         for one in members:
             gone = consumer_heartbeat_request(one._replace(generation=-1))
-            client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, _CONSUMER_VERSION, gone)
+            client.ask(_CONSUMER_VERSION, gone)

@@ -28,6 +28,7 @@ from typing import Any
 
 from headrace.wire import framing, schema
 from headrace.wire.api import ApiKey, api_name, request_class, response_class
+from headrace.wire.session import parse_response
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 FRAME_SIZE_MAX = 4096
@@ -133,16 +134,15 @@ class Proxy:
     def _with_own_address(self, frame: bytes, api_key: int, api_version: int) -> bytes:
         if api_key not in (ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CLUSTER):
             return frame
-        correlation_id, position = framing.parse_response_header(
-            frame, 0, len(frame), api_key, api_version
-        )
-        decode = schema.decoder(response_class(api_key), api_version)
-        response: Any = decode(frame, position, len(frame))[0]
+        received = parse_response(frame, api_key, api_version)
+        response: Any = received.decode(response_class(api_key))
         nodes = [response] if api_key == ApiKey.FIND_COORDINATOR else response.brokers
         for node in [*nodes, *getattr(response, "coordinators", [])]:
             if node.port == self.kafka[1]:
                 node.port = self.port
-        return bytes(framing.encode_response(api_key, api_version, correlation_id, response)[4:])
+        return bytes(
+            framing.encode_response(api_key, api_version, received.correlation_id, response)[4:]
+        )
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:

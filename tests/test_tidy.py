@@ -19,6 +19,7 @@ LAYERS = [
     {"records", "wire"},
     {"core", "world"},
     {"storage", "coordination", "net"},
+    {"client"},
     {"broker"},
     {"cli", "console", "testing", "mirror"},
 ]
@@ -35,13 +36,21 @@ PURE_PACKAGES = {"model", "records", "wire", "core"}
 SIDEWAYS_ALLOWED = {("cli", "testing")}
 # The pipeline stands apart: it knows the cluster only as a Kafka address, and only the demo
 # knows it.
-SPARK_MAY_IMPORT = {"model", "records", "wire"}
+SPARK_MAY_IMPORT = {"model", "records", "wire", "client"}
 MAY_IMPORT_SPARK = {"spark", "cli"}
 # LogManager and ReplicaManager are Kafka's own words; any other manager has a better name.
 BANNED_NAMES = re.compile(
     r"(?<!^Log)(?<!^Replica)(?<!^Log_)(?<!^Replica_)Manager|Helper|Util|Impl\b|Info\b|Common"
 )
 FUNCTION_LINES_MAX = 70
+PYTHON = ("src", "tests", "bench", "scripts", "examples")
+REQUEST_FRAMING = {"encode_request", "parse_response_header"}
+MAY_FRAME_REQUESTS = {"src/headrace/wire", "tests/unit/wire"}
+CONNECTING = {"create_connection", "open_connection", "connect_ex", "sock_connect"}
+MAY_CONNECT = {
+    "src/headrace/client",
+    "src/headrace/cli/client.py",  # tries the port before it starts librdkafka, sends nothing
+}
 
 
 def modules() -> list[Path]:
@@ -108,6 +117,25 @@ def test_a_module_says_what_it_owns_and_names_explain_themselves(path):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             assert length <= FUNCTION_LINES_MAX, f"{node.name} has {length} lines"
+
+
+def test_there_is_one_kafka_client():
+    """``wire/session.py`` frames requests, ``client/`` opens connections; others use them."""
+
+    def is_in(name: str, places: set[str]) -> bool:
+        return any(name == place or name.startswith(place + "/") for place in places)
+
+    for path in (path for place in PYTHON for path in (ROOT / place).rglob("*.py")):
+        used = {
+            node.attr if isinstance(node, ast.Attribute) else node.id
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, (ast.Attribute, ast.Name))
+        }
+        name = path.relative_to(ROOT).as_posix()
+        if not is_in(name, MAY_FRAME_REQUESTS):
+            assert not used & REQUEST_FRAMING, f"{name}: use headrace.client or wire/session.py"
+        if is_in(name, {"src"}) and not is_in(name, MAY_CONNECT):
+            assert not used & CONNECTING, f"{name}: use headrace.client"
 
 
 def tracked_files() -> list[str]:

@@ -1,17 +1,20 @@
 """Consumer groups: committing offsets, keeping sessions alive, joining, and being loaded again."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from bench import frames, members, topics
-from bench.frames import Connection, FrameClient, Step
+from bench.client import Client, framed
+from bench.frames import Connection, Step
 from bench.members import Membership
 from bench.node import Node
 from bench.report import Row, ratio_at_least, ratio_at_most, value_at_most
 from bench.run import Run, Samples, cpu_of
 from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m
-from headrace.wire.api import ApiKey
-from headrace.wire.framing import encode_request
+from headrace.wire.api import ApiKey, response_class
+from headrace.wire.schema import Message
+from headrace.wire.session import parse_response
 
 _TOPIC = "committed"
 _PARTITION_COUNT = 100
@@ -63,7 +66,7 @@ def _committers(node: Node, count: int) -> list[Connection]:
     for number in range(count):
         member = _alone(node.address, f"committers-{number}")
         steps = []
-        with FrameClient(node.address) as client:
+        with Client(node.address) as client:
             for turn in range(_OFFSETS_IN_TURN):
                 request = _commit_request(member, _TOPIC, range(_PARTITION_COUNT), turn * 1000)
                 steps.append(_tried(client, ApiKey.OFFSET_COMMIT, _COMMIT_VERSION, request))
@@ -103,11 +106,11 @@ def _commit_request(
     )
 
 
-def _tried(client: FrameClient, api_key: ApiKey, api_version: int, request: object) -> Step:
-    """A step whose answer was seen to be free of errors; later ones have to be the same."""
-    frame = encode_request(api_key, api_version, 1, "bench", request)  # type: ignore[arg-type]
-    answer = client.exchange(frame)
-    response = frames.opened(api_key, api_version, answer)
+def _tried(client: Client, api_key: ApiKey, api_version: int, request: Message) -> Step:
+    """A step whose answer had no errors; ``frames.c`` expects the same answer each time."""
+    frame = framed(api_version, request)
+    answer = bytes(client.exchange(frame))
+    response: Any = parse_response(answer, api_key, api_version).decode(response_class(api_key))
     codes = (
         [partition.error_code for topic in response.topics for partition in topic.partitions]
         if api_key is ApiKey.OFFSET_COMMIT
@@ -177,7 +180,7 @@ def _pairs(node: Node, protocol: str, live: members.Life, group_count: int) -> l
     with ThreadPoolExecutor(16) as pool:
         everyone = [member for pair in pool.map(gather, range(group_count)) for member in pair]
     made = []
-    with FrameClient(node.address) as client:
+    with Client(node.address) as client:
         for member in everyone:
             if protocol == "classic":
                 request = members.heartbeat_request(member)
@@ -256,7 +259,7 @@ def reload(run: Run) -> list[Row]:
 
 def _commit_for_all(address: str, group_ids: list[str]) -> None:
     members.wait_for_groups(address)
-    with FrameClient(address) as client:
+    with Client(address) as client:
         for group_id in group_ids:
             nobody = Membership(group_id, "", -1)
             request = _commit_request(nobody, _TOPIC, range(_PARTITION_COUNT), 5)
@@ -265,7 +268,7 @@ def _commit_for_all(address: str, group_ids: list[str]) -> None:
 
 def _offsets_received_at(address: str, group_ids: list[str]) -> float:
     """When every group was known with all its offsets."""
-    with FrameClient(address) as client:
+    with Client(address) as client:
         received_at, groups = members.wait_for_offsets(client, group_ids)
         for group in groups:
             found = sum(len(topic.partitions) for topic in group.topics)

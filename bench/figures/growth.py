@@ -3,8 +3,8 @@
 import random
 
 from bench import load, topics
+from bench.client import Client
 from bench.node import Node, disk_room_gb
-from bench.raw_client import RawClient
 from bench.report import Row, value_at_most
 from bench.run import Run, Samples, cpu_of
 
@@ -72,7 +72,7 @@ def _fetch_us(run: Run, node: Node, topic: str, offset_end: int) -> float:
     count = run.sized(5000, 1000)
     dice = random.Random(7)
     places = [dice.randrange(offset_end - 100) for _ in range(_PLACES)]
-    client = RawClient(node.address)
+    client = Client(node.address)
     for place in places:
         client.fetch(topic, place, _FETCH_SIZE)
     cpu: list[float] = []

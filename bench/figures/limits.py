@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import load, topics
+from bench.client import Client
 from bench.node import Node, PlainReadNode
-from bench.raw_client import RawClient
 from bench.report import Row
 from bench.run import Run, Samples, cpu_of
 
@@ -148,7 +148,7 @@ def sendfile(run: Run) -> list[Row]:
 def _walk(run: Run, node: Node, topic: str, megabytes: int) -> tuple[float, float]:
     """Read a log from end to end, often enough to be measured. Returns MB/s and CPU-s per GB."""
     passes = max(1, run.sized(2000, 100) // megabytes)
-    client = RawClient(node.address)
+    client = Client(node.address)
     offset_end = megabytes * 1000
     client.walk(topic, offset_end, 4 * _CHUNK)
     cpu: list[float] = []

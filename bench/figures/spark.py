@@ -176,8 +176,9 @@ def filtering(run: Run) -> list[Row]:
 
 def _fetched(address: str, filters: list[Any]) -> tuple[int, int]:
     """Bytes and rows that the tasks of one batch read fetch, without Spark around them."""
+    from headrace.client.cluster import ClientSettings
     from headrace.spark.batch import BatchReader
-    from headrace.spark.cluster import ClientSettings, Cluster
+    from headrace.spark.cluster import Cluster
     from headrace.spark.fetching import RangeReader
     from headrace.spark.options import parse_source
     from headrace.spark.reading import RangePartition

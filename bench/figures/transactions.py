@@ -3,15 +3,14 @@
 import time
 
 from bench import frames, members, topics
-from bench.frames import Connection, FrameClient, Step
+from bench.client import Client, framed
+from bench.frames import Connection, Step
 from bench.node import Node
 from bench.report import Row, ratio_at_least
 from bench.run import Run, Samples, cpu_of
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
 from headrace.wire import messages as m
-from headrace.wire.api import ApiKey
-from headrace.wire.framing import encode_request
 
 _PRODUCE_VERSION, _END_VERSION, _INIT_VERSION = 12, 5, 5
 _RECORDS = 10
@@ -56,18 +55,18 @@ def transactions(run: Run) -> list[Row]:
 def _producer(node: Node, number: int) -> Connection:
     """A transactional producer with a partition of its own."""
     name = f"producer-{number}"
-    with FrameClient(node.address) as client:
+    with Client(node.address) as client:
         members.wait_for_coordinator(client, name, members.TRANSACTION)
         identity = _started(client, name)
         produce = _produce_step(name, number % _PARTITION_COUNT)
         return Connection([produce, _end_step(name)], identity)
 
 
-def _started(client: FrameClient, name: str) -> tuple[int, int]:
+def _started(client: Client, name: str) -> tuple[int, int]:
     """The producer id and epoch; whatever was open under this name is aborted by it."""
     request = m.InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
     for _ in range(500):
-        answer = client.ask(ApiKey.INIT_PRODUCER_ID, _INIT_VERSION, request)
+        answer = client.ask(_INIT_VERSION, request)
         if answer.error_code == ErrorCode.NONE:
             return answer.producer_id, answer.producer_epoch
         time.sleep(0.02)
@@ -85,11 +84,8 @@ def _produce_step(name: str, partition: int) -> Step:
         transactional=True,
     )
     request = m.ProduceRequest
-    frame = encode_request(
-        ApiKey.PRODUCE,
+    frame = framed(
         _PRODUCE_VERSION,
-        1,
-        "bench",
         request(
             transactional_id=name,
             acks=-1,
@@ -115,7 +111,7 @@ def _end_step(name: str) -> Step:
         producer_epoch=int.from_bytes(marked[1], "big"),
         committed=True,
     )
-    frame = encode_request(ApiKey.END_TXN, _END_VERSION, 1, "bench", request)
+    frame = framed(_END_VERSION, request)
     # Header with its tags, throttle time, code, then the identity of the next transaction.
     code_at = 4 + 1 + 4
     return Step(

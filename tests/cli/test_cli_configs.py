@@ -65,4 +65,4 @@ def test_a_loggers_level_is_changed_while_it_runs(headrace):
     refused = headrace(
         "configs", "get", "broker-logger", "1", "-X", "security.protocol=SSL", status=2
     )
-    assert "without TLS" in refused.err
+    assert "PLAINTEXT listeners only" in refused.err

@@ -1,47 +1,37 @@
-"""A client that says exactly what a test wants, byte by byte, and hides nothing of the answer."""
+"""A client that sends exactly what a test wants, byte by byte, and hides nothing of the answer."""
 
-import socket
 import struct
 
+from headrace.client.blocking import Connection
 from headrace.wire import messages as m
 from headrace.wire import schema
-from headrace.wire.api import ApiKey, response_class
-from headrace.wire.framing import encode_request, parse_response_header
+from headrace.wire.api import ApiKey, request_class, response_class
 
 
 class RawClient:
     def __init__(self, bootstrap_servers: str, timeout_s: float = 20) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
-        self.sock = socket.create_connection((host, int(port)), timeout_s)
-        self.correlation_id = 0
+        self._connection = Connection(
+            host, int(port), client_id="raw", versions={}, timeout_s=timeout_s
+        )
+        self.sock = self._connection.socket
+        self.send = self._connection.send_bytes
 
     def __enter__(self) -> "RawClient":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.sock.close()
-
-    def send(self, data: bytes) -> None:
-        self.sock.sendall(data)
+        self._connection.close()
 
     def send_frame(self, body: bytes) -> None:
         self.send(struct.pack(">i", len(body)) + body)
 
     def read_frame(self) -> bytes:
-        (size,) = struct.unpack(">i", self._read(4))
-        return self._read(size)
-
-    def _read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            piece = self.sock.recv(size - len(data))
-            if not piece:
-                raise EOFError("the broker closed the connection")
-            data += piece
-        return data
+        """The next frame without its size, the answer to bytes that were sent with ``send``."""
+        return bytes(self._connection.receive_frame())
 
     def is_closed_by_broker(self) -> bool:
-        """Waits until the broker closes; anything it says before is an error of the test."""
+        """Wait until the broker closes the connection; False if it sends something first."""
         try:
             return self.sock.recv(1) == b""
         except ConnectionResetError:
@@ -53,17 +43,16 @@ class RawClient:
         return self.answer(api_key, api_version)
 
     def post(self, api_key: ApiKey, api_version: int, request) -> None:
-        self.correlation_id += 1
-        self.send(encode_request(api_key, api_version, self.correlation_id, "raw", request))
+        assert type(request) is request_class(api_key)
+        self._connection.send(request, api_version=api_version)
 
     def answer(self, api_key: ApiKey, api_version: int):
-        frame = self.read_frame()
-        correlation_id, position = parse_response_header(frame, 0, len(frame), api_key, api_version)
-        assert correlation_id == self.correlation_id
-        decode = schema.decoder(response_class(api_key), api_version)
-        response, end = decode(frame, position, len(frame))
-        assert end == len(frame), "the broker said more than its version can carry"
-        return response
+        response = self._connection.receive_response()
+        assert (response.api_key, response.api_version) == (api_key, api_version)
+        body = bytes(response.body)
+        message, end = schema.decoder(response_class(api_key), api_version)(body, 0, len(body))
+        assert end == len(body), "the response is longer than its version allows"
+        return message
 
     # --- what most tests ask -------------------------------------------------
 

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from headrace.client.errors import Disconnected
 from headrace.model.errors import ErrorCode
 from headrace.records.batch import read_header, seal, stamp
 from headrace.records.record import Record, assemble, build_batch
@@ -457,7 +458,7 @@ def test_a_bug_while_writing_stops_the_broker_and_not_the_process(monkeypatch, t
         assert raw.produce("t", a_batch(3)).base_offset == 0
         with monkeypatch.context() as patch:
             patch.setattr(Log, "write_staged", lambda self: 1 / 0)
-            with pytest.raises(EOFError):
+            with pytest.raises(Disconnected):
                 raw.produce("t", a_batch())
             with pytest.raises(BrokerFailed, match="ZeroDivisionError"):
                 broker.stop()

@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headrace.broker.handlers import fetch
+from headrace.client.errors import Disconnected
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
 from headrace.storage import page_cache
@@ -171,7 +172,7 @@ def test_a_sector_that_cannot_be_sent_costs_its_disk_alone(tmp_path, monkeypatch
             return send(out, source, *rest)
 
         monkeypatch.setattr(os, "sendfile", sendfile)
-        with RawClient(broker.bootstrap_servers) as client, pytest.raises(EOFError):
+        with RawClient(broker.bootstrap_servers) as client, pytest.raises(Disconnected):
             client.fetch("orders", 0)
         with RawClient(broker.bootstrap_servers) as client:
             answer = client.fetch("orders", 0)

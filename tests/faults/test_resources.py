@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from headrace.client.errors import Disconnected
 from headrace.model.errors import ConfigError, ErrorCode
 from headrace.net.listener import CreationRate
 from headrace.testing import Broker
@@ -200,7 +201,7 @@ def test_limits_on_connections_are_kept_and_freed():
                 try:
                     assert again.metadata().brokers
                     break
-                except (EOFError, ConnectionError):
+                except Disconnected:
                     continue
         else:
             pytest.fail("places of closed connections were not given back")

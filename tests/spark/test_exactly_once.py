@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from headrace.client.cluster import ClientSettings
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record, build_batch
-from headrace.spark.cluster import ClientSettings, Cluster
+from headrace.spark.cluster import Cluster
 from headrace.spark.encoding import EncodedBatch
 from headrace.spark.exactly_once import Markers, Transaction, commit_batch
 from headrace.spark.failures import PipelineError
@@ -124,7 +125,7 @@ def test_a_failure_while_writing_leaves_nothing_behind(topics, cluster, options)
 
 
 def test_a_lost_answer_to_the_commit_is_asked_for_again(topics, cluster, options, monkeypatch):
-    from headrace.spark.failures import Disconnected
+    from headrace.client.errors import Disconnected
     from headrace.wire import messages as m
 
     topic, query = topics.create(), topics.name("query")

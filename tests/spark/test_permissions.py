@@ -8,9 +8,10 @@ import pytest
 from pyspark.sql.types import BinaryType, StructType
 
 from bench import apache_kafka
+from headrace.client.cluster import ClientSettings
+from headrace.client.errors import ClientError
 from headrace.spark.batch import BatchReader
-from headrace.spark.cluster import ClientSettings, Cluster
-from headrace.spark.failures import PipelineError
+from headrace.spark.cluster import Cluster
 from headrace.spark.options import parse_sink, parse_source
 from headrace.spark.sink import commit_tasks, write_task
 from tests.spark.kit import Topics
@@ -98,14 +99,14 @@ WRITES = {
     ),
     "the topic of markers": (
         {"delivery": "exactly-once", "delivery__markerTopic": HIDDEN},
-        f"making topic '{HIDDEN}' (option delivery.markerTopic)", "DESCRIBE on this topic",
+        f"creating topic '{HIDDEN}' (option delivery.markerTopic)", "DESCRIBE on this topic",
     ),
     "the staging topic": (
         {
             "delivery": "exactly-once", "delivery__stagingTopic": HIDDEN,
             "delivery__messageBytesMax": "1",
         },
-        f"making topic '{HIDDEN}' (option delivery.stagingTopic)", "DESCRIBE on this topic",
+        f"creating topic '{HIDDEN}' (option delivery.stagingTopic)", "DESCRIBE on this topic",
     ),
 }  # fmt: skip
 
@@ -114,7 +115,7 @@ WRITES = {
 def test_a_write_without_permission_names_the_place_and_what_to_change(bootstrap, rules, case):
     given, place, advice = WRITES[case]
 
-    with pytest.raises(PipelineError) as refused:
+    with pytest.raises(ClientError) as refused:
         write(bootstrap, **given)
 
     assert place in str(refused.value)
@@ -142,7 +143,7 @@ def read(bootstrap, topic):
 def test_a_read_without_permission_names_the_place_and_what_to_change(
     bootstrap, rules, topic, place
 ):
-    with pytest.raises(PipelineError) as refused:
+    with pytest.raises(ClientError) as refused:
         read(bootstrap, topic)
 
     assert f"{place}: TOPIC_AUTHORIZATION_FAILED" in str(refused.value)
@@ -151,6 +152,6 @@ def test_a_read_without_permission_names_the_place_and_what_to_change(
 
 def test_a_group_that_may_not_be_used_is_named(bootstrap, rules):
     cluster = Cluster(ClientSettings(bootstrap))
-    with pytest.raises(PipelineError, match=r"'no-1'.*GROUP_AUTHORIZATION_FAILED .*kafka.group.id"):
+    with pytest.raises(ClientError, match=r"'no-1'.*GROUP_AUTHORIZATION_FAILED .*kafka.group.id"):
         cluster.commit_offsets("no-1", {})
     cluster.close()

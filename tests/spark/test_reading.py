@@ -2,8 +2,9 @@
 
 import pytest
 
+from headrace.client.cluster import ClientSettings
 from headrace.model.ids import TopicPartition
-from headrace.spark.cluster import ClientSettings, Cluster
+from headrace.spark.cluster import Cluster
 from headrace.spark.failures import DataLost
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range

@@ -12,7 +12,6 @@ import random
 import selectors
 import signal
 import socket
-import struct
 import time
 from collections import Counter, deque
 from contextlib import suppress
@@ -26,9 +25,8 @@ from headrace.records.batch import crc_holds, headers
 from headrace.records.record import Record, build_batch, iter_records
 from headrace.testing import Broker
 from headrace.wire import messages as m
-from headrace.wire import schema
 from headrace.wire.api import ApiKey, response_class
-from headrace.wire.framing import encode_request, parse_response_header
+from headrace.wire.session import Session
 from tests.fakes.transactional_client import TransactionalClient
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(0)]
@@ -48,22 +46,22 @@ LIMIT_S = 60
 
 
 class Connection:
-    """Sends without waiting; answers are handed to whoever asked, in order."""
+    """Sends without waiting; passes each answer to the callback of its request."""
 
     def __init__(self, address):
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), LIMIT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
-        self.unsent, self.received = bytearray(), bytearray()
+        self.session = Session("round")
+        self.unsent = bytearray()
         self.waiting = deque()
-        self.correlation_id = 0
 
-    def post(self, api_key, version, request, on_answer):
-        self.correlation_id += 1
-        self.unsent += encode_request(api_key, version, self.correlation_id, "round", request)
+    def post(self, version, request, on_answer):
+        """Without a response, as for acks=0, ``on_answer`` is None."""
+        self.unsent += self.session.encode(request, api_version=version)
         if on_answer is not None:
-            self.waiting.append((self.correlation_id, api_key, version, on_answer))
+            self.waiting.append(on_answer)
 
     def push(self, size=None):
         """Send what the socket takes, or no more than ``size``."""
@@ -73,18 +71,9 @@ class Connection:
     def pull(self):
         data = self.socket.recv(1 << 20)
         assert data, "the broker closed a connection"
-        self.received += data
-        while len(self.received) >= 4:
-            (size,) = struct.unpack_from(">i", self.received)
-            if len(self.received) < 4 + size:
-                return
-            frame = bytes(self.received[4 : 4 + size])
-            del self.received[: 4 + size]
-            correlation_id, api_key, version, on_answer = self.waiting.popleft()
-            found, position = parse_response_header(frame, 0, size, api_key, version)
-            assert found == correlation_id
-            answer, _ = schema.decoder(response_class(api_key), version)(frame, position, size)
-            on_answer(answer)
+        for frame in self.session.feed(data):
+            response = self.session.response(frame)
+            self.waiting.popleft()(response.decode(response_class(response.api_key)))
 
 
 class World:
@@ -165,7 +154,7 @@ class Plain:
             if acks == 0:
                 self.world.unheard += [value for values in parts.values() for value in values]
                 on_answer = None
-            self.connection.post(ApiKey.PRODUCE, version, request, on_answer)
+            self.connection.post(version, request, on_answer)
 
 
 class Idempotent:
@@ -195,7 +184,7 @@ class Idempotent:
                 assert self.world.note(parts, answer) == []
 
             request = self.world.produce(9, {self.place: batch})
-            self.connection.post(ApiKey.PRODUCE, 9, request, on_answer)
+            self.connection.post(9, request, on_answer)
 
 
 class Transactional:
@@ -230,7 +219,7 @@ class Transactional:
             for place, values in self.parts.items()
         }
         request = self.world.produce(12, batches, transactional_id=self.name)
-        self.connection.post(ApiKey.PRODUCE, 12, request, self._written)
+        self.connection.post(12, request, self._written)
 
     def _written(self, answer):
         codes = self.world.note(self.parts, answer)
@@ -250,7 +239,7 @@ class Transactional:
             producer_epoch=self.producer[1],
             committed=commit,
         )
-        self.connection.post(ApiKey.END_TXN, 5, request, self._ended)
+        self.connection.post(5, request, self._ended)
         if not commit:
             self.world.aborted.update(self.written)
         self.written = []
@@ -283,7 +272,7 @@ class Committer:
         asked = request(
             group_id=self.group, generation_id_or_member_epoch=-1, member_id="", topics=[topic]
         )
-        self.connection.post(ApiKey.OFFSET_COMMIT, self.world.dice.choice([7, 8, 9]), asked, _taken)
+        self.connection.post(self.world.dice.choice([7, 8, 9]), asked, _taken)
 
     def _words(self):
         return f"{self.group} {self.offset:08d}"
@@ -321,7 +310,7 @@ class Reader:
             session_epoch=-1,
             topics=[request.FetchTopic(topic=self.topic, partitions=[partition])],
         )
-        self.connection.post(ApiKey.FETCH, self.world.dice.choice([4, 11, 12]), asked, self._read)
+        self.connection.post(self.world.dice.choice([4, 11, 12]), asked, self._read)
 
     def _read(self, answer):
         (partition,) = answer.responses[0].partitions

@@ -1,25 +1,23 @@
 """Requests that librdkafka has no call for: some settings, groups of both protocols, transactions.
 
-One request, one answer, on a connection of its own, in the clear: with TLS or
-SASL asked for, the command says that it cannot.
+Each request uses a PLAINTEXT connection of its own. With TLS or SASL in the client settings, the
+command fails and says so.
 """
 
-import socket
 from collections.abc import Sequence
-from struct import Struct
 from typing import NamedTuple, TypeVar
 
 from headrace.cli import values
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, code_name, parsed_address
 from headrace.cli.output import CommandFailed
-from headrace.model.errors import PeerBroken
+from headrace.client import blocking
+from headrace.client.errors import Disconnected
 from headrace.model.settings.resources import AlterOperation
 from headrace.wire import messages as m
-from headrace.wire.api import ApiKey
-from headrace.wire.framing import encode_request, parse_response_header
-from headrace.wire.schema import Message, decoder
+from headrace.wire.schema import Message
 
-_SIZE = Struct(">i")
+_DESCRIBE_CONFIGS_VERSION = 4
+_INCREMENTAL_ALTER_CONFIGS_VERSION = 1
 # The newest that is flexible and that Kafka 3.0 or later speaks.
 _FIND_COORDINATOR_VERSION = 4
 
@@ -30,7 +28,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 class Described(NamedTuple):
-    """One setting as DescribeConfigs tells it."""
+    """One setting from a DescribeConfigs response."""
 
     name: str
     value: str | None
@@ -49,8 +47,8 @@ def read_settings(
             )
         ]
     )
-    with _connected(connection, resource_name) as link:
-        answer = _ask(link, ApiKey.DESCRIBE_CONFIGS, 4, request, m.DescribeConfigsResponse)
+    address = _address_for(connection, resource_name)
+    answer = ask(connection, address, _DESCRIBE_CONFIGS_VERSION, request, m.DescribeConfigsResponse)
     result = answer.results[0]
     _check(result.error_code, result.error_message)
     return [
@@ -65,7 +63,7 @@ def change_settings(
     resource_name: str,
     changes: Sequence[tuple[str, str | None]],
 ) -> None:
-    """Set each name to its value; None brings the inherited value back."""
+    """Set each name to its value; None restores the inherited value."""
     kind = m.IncrementalAlterConfigsRequest
     operation = AlterOperation
     request = kind(
@@ -84,10 +82,13 @@ def change_settings(
             )
         ]
     )
-    with _connected(connection, resource_name) as link:
-        answer = _ask(
-            link, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request, m.IncrementalAlterConfigsResponse
-        )
+    answer = ask(
+        connection,
+        _address_for(connection, resource_name),
+        _INCREMENTAL_ALTER_CONFIGS_VERSION,
+        request,
+        m.IncrementalAlterConfigsResponse,
+    )
     result = answer.responses[0]
     _check(result.error_code, result.error_message)
 
@@ -95,22 +96,26 @@ def change_settings(
 def ask(
     connection: Connection,
     address: Address,
-    api_key: int,
     api_version: int,
     request: Message,
     answer_class: type[Answer],
 ) -> Answer:
-    """One request to one broker."""
-    with _opened(connection, address) as link:
-        return _ask(link, api_key, api_version, request, answer_class)
+    """Send one request to one broker and return the response."""
+    require_plaintext(connection)
+    try:
+        with blocking.Connection(
+            *address, client_id="headrace-cli", versions={}, timeout_s=ANSWER_TIMEOUT_S
+        ) as link:
+            return link.request(request, answer_class, api_version=api_version)
+    except Disconnected as failure:
+        raise CommandFailed(str(failure)) from None
 
 
 def coordinator_of(connection: Connection, kind: int, key: str) -> tuple[int, Address]:
-    """The number and the address of the broker that answers for a group or a transactional id."""
+    """The ID and the address of the coordinator of a group or a transactional ID."""
     answer = ask(
         connection,
         next(iter(connection.brokers().values())),
-        ApiKey.FIND_COORDINATOR,
         _FIND_COORDINATOR_VERSION,
         m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]),
         m.FindCoordinatorResponse,
@@ -123,63 +128,26 @@ def coordinator_of(connection: Connection, kind: int, key: str) -> tuple[int, Ad
     return found.node_id, (found.host, found.port)
 
 
-def _connected(connection: Connection, resource_name: str) -> socket.socket:
-    """A loggers' request must reach the broker that is named; any other goes to the first."""
+def _address_for(connection: Connection, broker: str) -> Address:
+    """The address of the named broker; of the first bootstrap server if ``broker`` is empty."""
     require_plaintext(connection)
     brokers = connection.brokers()
-    address = brokers.get(resource_name) or parsed_address(connection.bootstrap.split(",")[0])
-    if resource_name and resource_name not in brokers:
+    if not broker:
+        return parsed_address(connection.bootstrap.split(",")[0])
+    if broker not in brokers:
         raise CommandFailed(
-            f"there is no broker {resource_name}; the cluster has {', '.join(sorted(brokers))}"
+            f"there is no broker {broker}; the cluster has {', '.join(sorted(brokers))}"
         )
-    return _opened(connection, address)
+    return brokers[broker]
 
 
 def require_plaintext(connection: Connection) -> None:
-    """Say early what would otherwise fail in a strange way."""
+    """Fail early, before the broker closes the connection without a reason."""
     if (connection.setting("security.protocol") or "plaintext").lower() != "plaintext":
         raise values.wrong(
-            "this travels without TLS and SASL only; use Kafka's own kafka-configs or "
+            "this command supports PLAINTEXT listeners only; use Kafka's kafka-configs or "
             "kafka-transactions with this cluster"
         )
-
-
-def _opened(connection: Connection, address: Address) -> socket.socket:
-    require_plaintext(connection)
-    try:
-        return socket.create_connection(address, ANSWER_TIMEOUT_S)
-    except OSError as failure:
-        raise CommandFailed(
-            f"cannot reach broker at {address[0]}:{address[1]}: {failure.strerror or failure}"
-        ) from None
-
-
-def _ask(
-    link: socket.socket,
-    api_key: int,
-    api_version: int,
-    request: Message,
-    answer_class: type[Answer],
-) -> Answer:
-    try:
-        link.sendall(encode_request(api_key, api_version, 1, "headrace-cli", request))
-        (size,) = _SIZE.unpack(_exactly(link, _SIZE.size))
-        body = _exactly(link, size)
-        _, position = parse_response_header(body, 0, len(body), api_key, api_version)
-        answer, _ = decoder(answer_class, api_version)(body, position, len(body))
-    except (OSError, PeerBroken) as failure:
-        raise CommandFailed(f"the broker gave no answer that makes sense: {failure}") from None
-    return answer
-
-
-def _exactly(link: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        piece = link.recv(size - len(data))
-        if not piece:
-            raise PeerBroken(f"connection closed after {len(data)} of {size} bytes")
-        data += piece
-    return bytes(data)
 
 
 def _check(error_code: int, message: str | None = None) -> None:

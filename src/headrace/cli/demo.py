@@ -202,8 +202,8 @@ def _until(keep_serving: bool) -> str:
 def _count_page_views(address: str, tables: Path, how_long: str) -> None:
     """A Spark stream from one topic into a table and another topic, where Spark can run."""
     from headrace.cli import demo_job
+    from headrace.client.errors import ClientError
     from headrace.spark import demo as pipeline
-    from headrace.spark.failures import PipelineError
 
     missing = pipeline.why_not()
     if missing is not None:
@@ -213,7 +213,7 @@ def _count_page_views(address: str, tables: Path, how_long: str) -> None:
     output.heading("\n5. Spark counts page views, with no jar")
     try:
         done = demo_job.run(address, tables, lambda text: output.line(f"   {text}"))
-    except PipelineError as failure:
+    except ClientError as failure:
         raise output.CommandFailed(f"the Spark job failed: {failure}") from None
     output.heading(f"\n6. {done.views_counted:,} views are counted, after {done.seconds:.0f} s")
     for page, count in done.top_pages:

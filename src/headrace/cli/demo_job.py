@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from headrace.cli import output
+from headrace.client.errors import ClientError
 from headrace.spark import demo
 from headrace.spark.failures import PipelineError
 
@@ -39,7 +40,7 @@ def run(address: str, tables: Path, say: demo.Say) -> demo.Outcome:
             )
         try:
             return _outcome(job, say)
-        except PipelineError:
+        except ClientError:
             output.note(remarks.read_text("utf-8", "replace").rstrip())
             raise
         finally:
@@ -76,7 +77,7 @@ def _work(address: str, tables: str) -> None:
 
     try:
         done = demo.run(address, Path(tables), partial(tell, "line"))
-    except PipelineError as failure:
+    except ClientError as failure:
         tell("failed", str(failure))
     else:
         tell("done", {**done._asdict(), "table": str(done.table)})

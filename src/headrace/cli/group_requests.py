@@ -10,7 +10,6 @@ from headrace.cli.partitions import Partition
 from headrace.model.errors import ErrorCode, PeerBroken
 from headrace.wire import messages as m
 from headrace.wire import schema
-from headrace.wire.api import ApiKey
 
 _DESCRIBE_GROUPS_VERSION = 5
 _ASSIGNMENT_VERSION_MAX = 3
@@ -35,7 +34,6 @@ def describe(connection: Connection, group: str, *, missing_is_empty: bool = Fal
     answer = ask(
         connection,
         address,
-        ApiKey.CONSUMER_GROUP_DESCRIBE,
         0,
         m.ConsumerGroupDescribeRequest(group_ids=[group]),
         m.ConsumerGroupDescribeResponse,
@@ -48,7 +46,6 @@ def describe(connection: Connection, group: str, *, missing_is_empty: bool = Fal
     classic_answer = ask(
         connection,
         address,
-        ApiKey.DESCRIBE_GROUPS,
         _DESCRIBE_GROUPS_VERSION,
         m.DescribeGroupsRequest(groups=[group]),
         m.DescribeGroupsResponse,
@@ -112,7 +109,6 @@ def delete_offsets(
     answer = ask(
         connection,
         address,
-        ApiKey.OFFSET_DELETE,
         0,
         request(
             group_id=group,

@@ -19,7 +19,6 @@ from headrace.cli.options import (
 )
 from headrace.cli.partitions import check_topics, shown
 from headrace.wire import messages as m
-from headrace.wire.api import ApiKey
 
 _DESCRIBE_LOG_DIRS_VERSION = 4
 
@@ -99,7 +98,6 @@ def _described(
     answer = ask(
         connection,
         address,
-        ApiKey.DESCRIBE_LOG_DIRS,
         _DESCRIBE_LOG_DIRS_VERSION,
         m.DescribeLogDirsRequest(topics=None),
         m.DescribeLogDirsResponse,

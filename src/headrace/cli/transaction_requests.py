@@ -9,7 +9,6 @@ from headrace.cli.output import CommandFailed
 from headrace.cli.partitions import Partition
 from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m
-from headrace.wire.api import ApiKey
 
 # The newest that is flexible and that Kafka 3.0 or later speaks.
 _WRITE_MARKERS_VERSION = 1
@@ -67,7 +66,6 @@ def list_all(
         answer = ask(
             connection,
             address,
-            ApiKey.LIST_TRANSACTIONS,
             version,
             request,
             m.ListTransactionsResponse,
@@ -89,7 +87,6 @@ def describe(connection: Connection, transactional_id: str) -> Described:
     answer = ask(
         connection,
         address,
-        ApiKey.DESCRIBE_TRANSACTIONS,
         0,
         m.DescribeTransactionsRequest(transactional_ids=[transactional_id]),
         m.DescribeTransactionsResponse,
@@ -134,7 +131,6 @@ def _producers(
     answer = ask(
         connection,
         _address(connection, leader),
-        ApiKey.DESCRIBE_PRODUCERS,
         0,
         request(
             topics=[
@@ -173,7 +169,6 @@ def abort(connection: Connection, leader: int, hanging: ActiveProducer) -> None:
     answer = ask(
         connection,
         _address(connection, leader),
-        ApiKey.WRITE_TXN_MARKERS,
         _WRITE_MARKERS_VERSION,
         request(
             markers=[

@@ -20,8 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.client.cluster import ClientSettings
 from headrace.model.ids import TopicPartition
-from headrace.spark.cluster import LATEST, ClientSettings, Cluster
+from headrace.spark.cluster import LATEST, Cluster
 from headrace.spark.failures import PipelineError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _java_version(text: str) -> int | None:
 def run(bootstrap: str, folder: Path, say: Say, view_count: int = VIEW_COUNT) -> Outcome:
     """The whole demo against a running broker; ``say`` gets a line of progress now and then.
 
-    Raises PipelineError whatever fails, Spark itself included.
+    Raises ClientError if anything fails, Spark included.
     """
     from pyspark.errors import PySparkException
 

@@ -26,17 +26,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from headrace.client.errors import ClientError, Refused, error_code
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.spark.cluster import EARLIEST, LATEST, Cluster
 from headrace.spark.encoding import EncodedBatch
-from headrace.spark.failures import (
-    PipelineError,
-    Refused,
-    error_code,
-    refuse,
-)
+from headrace.spark.failures import PipelineError, refuse, refused
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range
 from headrace.spark.options import FetchSettings, SinkOptions
@@ -122,7 +118,7 @@ class Transaction:
                 m.EndTxnResponse,
                 version_max=_END_VERSION_MAX,
             )
-        except PipelineError:
+        except ClientError:
             return
 
     def _add(self, places: set[TopicPartition]) -> None:
@@ -148,17 +144,17 @@ class Transaction:
             answer = self._cluster.ask(
                 coordinator, request, m.AddPartitionsToTxnResponse, version_max=_ADD_VERSION_MAX
             )
-            refused = []
+            problems = []
             for topic in answer.results_by_topic_v3_and_below:
                 for result in topic.results_by_partition:
                     code = result.partition_error_code
                     if code:
                         place = TopicPartition(topic.name, result.partition_index)
-                        refused.append(Refused(error_code(code), f"writing to {place}"))
+                        problems.append(refused(error_code(code), f"writing to {place}"))
             # One bad partition fails them all with OPERATION_NOT_ATTEMPTED; name the bad one.
-            refused.sort(key=lambda problem: problem.code == ErrorCode.OPERATION_NOT_ATTEMPTED)
-            if refused:
-                raise refused[0]
+            problems.sort(key=lambda problem: problem.code == ErrorCode.OPERATION_NOT_ATTEMPTED)
+            if problems:
+                raise problems[0]
 
         self._explained(
             lambda: self._cluster.persistently(
@@ -192,7 +188,7 @@ class Transaction:
     def _explained(self, act: Callable[[], object]) -> None:
         try:
             act()
-        except PipelineError as failed:
+        except ClientError as failed:
             cause: BaseException | None = failed
             while cause is not None and not isinstance(cause, Refused):
                 cause = cause.__cause__

@@ -14,18 +14,13 @@ import logging
 import time
 from collections.abc import Iterator
 
+from headrace.client.errors import Disconnected, Refused, error_code
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import BadBatch
 from headrace.spark.cluster import EARLIEST, LATEST, NO_TOPIC_ID, Cluster
 from headrace.spark.columns import Records, Section, open_sections, sift
-from headrace.spark.failures import (
-    DataLost,
-    Disconnected,
-    PipelineError,
-    Refused,
-    error_code,
-)
+from headrace.spark.failures import DataLost, PipelineError, refused
 from headrace.spark.offsets import Range
 from headrace.spark.options import FetchSettings
 from headrace.wire import messages as m
@@ -90,9 +85,9 @@ class RangeReader:
         try:
             yield from self._read()
         finally:
-            # A reader that is left early (a limit, a failed task) has an answer under way that
-            # the next user of the connection must not take for its own.
-            if self._leader is not None and self._cluster.has_answers_under_way(self._leader):
+            # A reader that is left early (a limit, a failed task) has a request in flight, whose
+            # response must not reach the next user of the connection.
+            if self._leader is not None and self._cluster.has_requests_in_flight(self._leader):
                 self._cluster.drop(self._leader)
 
     def _read(self) -> Iterator[tuple[int, list[Section]]]:
@@ -212,7 +207,7 @@ class RangeReader:
         wait_s = connection.timeout_s + self._settings.wait_ms_max / 1000
         answer = connection.receive(m.FetchResponse, timeout_s=wait_s)
         if answer.error_code:
-            raise Refused(error_code(answer.error_code), f"fetching {self._place}")
+            raise refused(error_code(answer.error_code), f"fetching {self._place}")
         if not answer.responses:
             # How brokers hold back a client that is above its quota.
             self._send()
@@ -266,7 +261,7 @@ class RangeReader:
 
     def _refused(self, code: ErrorCode) -> list[Section]:
         if code != ErrorCode.OFFSET_OUT_OF_RANGE:
-            raise Refused(code, f"fetching {self._place}")
+            raise refused(code, f"fetching {self._place}")
         self._leader = None
         bounds = {
             which: self._cluster.list_offsets(

@@ -8,13 +8,14 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from headrace.client.cluster import ClientSettings
+from headrace.client.security import Security, parse_security
+from headrace.model.errors import ConfigError
 from headrace.model.spelling import did_you_mean
 from headrace.spark import kafka_settings
-from headrace.spark.cluster import ClientSettings
 from headrace.spark.failures import BadOption
 from headrace.spark.kafka_settings import READ, WRITE
 from headrace.spark.offsets import Limit, check_limits, parse_ending, parse_starting
-from headrace.spark.security import parse_security
 from headrace.spark.subscription import Subscription, parse_subscription
 
 log = logging.getLogger(__name__)
@@ -253,7 +254,7 @@ def _client(settings: Mapping[str, str], *, api_timeout: str) -> ClientSettings:
     """``api_timeout`` names the setting that bounds how long requests are repeated."""
     default = ClientSettings(bootstrap_servers=settings["bootstrap.servers"])
     return default._replace(
-        security=parse_security(settings),
+        security=_security(settings),
         client_id=settings.get("client.id") or default.client_id,
         request_timeout_ms=_number(
             settings, "kafka.request.timeout.ms", default.request_timeout_ms
@@ -268,6 +269,13 @@ def _client(settings: Mapping[str, str], *, api_timeout: str) -> ClientSettings:
         ),
         rack=settings.get("client.rack", ""),
     )
+
+
+def _security(settings: Mapping[str, str]) -> Security:
+    try:
+        return parse_security(settings, prefix="kafka.")
+    except ConfigError as wrong:
+        raise BadOption(str(wrong)) from wrong
 
 
 def _fetch_settings(plain: Mapping[str, str], settings: Mapping[str, str]) -> FetchSettings:

@@ -11,20 +11,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
+from headrace.client.errors import ClientError, Disconnected, Refused, error_code
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import MAX_SEQUENCE, read_header
 from headrace.records.record import build_batch, iter_records
 from headrace.spark.cluster import Cluster
 from headrace.spark.encoding import EncodedBatch, stamp_producer
-from headrace.spark.failures import (
-    BadRow,
-    Disconnected,
-    PipelineError,
-    Refused,
-    error_code,
-    refuse,
-)
+from headrace.spark.failures import BadRow, PipelineError, refuse, refused
 from headrace.wire import messages as m
 
 log = logging.getLogger(__name__)
@@ -183,7 +177,7 @@ class BatchSender:
         )
         try:
             connection = self._cluster.connection(leader)
-            connection.send(request, version_max=_VERSION_MAX, answered=self._acks != 0)
+            connection.send(request, version_max=_VERSION_MAX)
         except (Disconnected, Refused) as failed:
             self._cluster.drop(leader)
             self._failed(entries[0][0], failed)
@@ -218,7 +212,7 @@ class BatchSender:
         entries = self._under_way.pop(leader)
         try:
             answer = self._cluster.connection(leader).receive(m.ProduceResponse)
-        except (Disconnected, Refused) as failed:  # refused: the cluster knows no such broker now
+        except (Disconnected, Refused) as failed:  # Refused: the broker has left the cluster
             self._cluster.drop(leader)
             self._failed(entries[0][0], failed)
             return
@@ -248,7 +242,7 @@ class BatchSender:
                 for error in said.record_errors[:1]
             ]
             detail = f" ({'; '.join(reasons)})" if reasons else ""
-            self._failed(place, Refused(code, f"writing to {place}{detail}"))
+            self._failed(place, refused(code, f"writing to {place}{detail}"))
 
     def _acknowledged(self, place: TopicPartition, base_offset: int) -> None:
         queue = self._queues[place]
@@ -260,7 +254,7 @@ class BatchSender:
             self.stored.append(Stored(base_offset, waiting.batch.record_count))
         self._progress_at = time.monotonic()
 
-    def _failed(self, place: TopicPartition, problem: PipelineError) -> None:
+    def _failed(self, place: TopicPartition, problem: ClientError) -> None:
         """Waits and lets it be tried again, or raises what the user should read."""
         code = problem.code if isinstance(problem, Refused) else None
         advice = f": {_ADVICE[code]}" if code in _ADVICE else ""

@@ -30,6 +30,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from headrace.client.errors import Refused
 from headrace.model.errors import ErrorCode
 from headrace.spark.cluster import Cluster, shared_cluster
 from headrace.spark.columns import HEADERS_TYPE, Ints
@@ -41,7 +42,7 @@ from headrace.spark.exactly_once import (
     stage,
     unstaged,
 )
-from headrace.spark.failures import BadOption, BadRow, PipelineError, Refused, refuse
+from headrace.spark.failures import BadOption, BadRow, PipelineError, refuse
 from headrace.spark.options import SinkOptions, parse_sink
 from headrace.spark.partitioning import partitions_by_key
 from headrace.spark.producing import BatchSender, Identity, new_identity

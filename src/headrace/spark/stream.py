@@ -34,16 +34,17 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from headrace.client.cluster import TopicMetadata
+from headrace.client.errors import ClientError, Refused
 from headrace.model.ids import TopicPartition, id_from_text, id_to_text
 from headrace.spark.cluster import (
     EARLIEST,
     LATEST,
     NO_TOPIC_ID,
     Cluster,
-    TopicMetadata,
     shared_cluster,
 )
-from headrace.spark.failures import PipelineError, Refused
+from headrace.spark.failures import PipelineError
 from headrace.spark.fetching import LOSS_CONFIRMED_AFTER_S, report_loss
 from headrace.spark.offsets import (
     Offsets,
@@ -250,7 +251,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     read_committed=options.fetch.read_committed,
                     patient=False,
                 )
-            except PipelineError:
+            except ClientError:
                 self._looked_at = 0.0  # the metadata may be what is wrong
                 raise
 
@@ -389,7 +390,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         while True:
             try:
                 self._cluster.commit_offsets(group, done.offsets)
-            except PipelineError as failed:
+            except ClientError as failed:
                 hopeless = isinstance(failed, Refused) and not failed.retriable
                 if hopeless or time.monotonic() >= give_up_at:
                     self._warn_of_commit(group, failed)
@@ -403,7 +404,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._committed = done.offsets
                 return
 
-    def _warn_of_commit(self, group: str, failed: PipelineError) -> None:
+    def _warn_of_commit(self, group: str, failed: ClientError) -> None:
         if str(failed) not in self._warned:
             self._warned.add(str(failed))
             log.warning(

@@ -6,10 +6,12 @@ import warnings
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from headrace.client.cluster import TopicMetadata
+from headrace.client.errors import Refused
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
-from headrace.spark.cluster import Cluster, TopicMetadata
-from headrace.spark.failures import BadOption, Refused, refuse
+from headrace.spark.cluster import Cluster
+from headrace.spark.failures import BadOption, refuse
 
 
 class Subscription(NamedTuple):

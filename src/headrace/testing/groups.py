@@ -4,16 +4,13 @@ Everything goes over the wire, from outside, so it works alike with a broker on 
 one in a child process, and with groups of the classic and of the new protocol (KIP-848).
 """
 
-import socket
 import time
 from collections.abc import Callable, Iterator
-from struct import Struct
 from typing import NamedTuple, TypeVar
 
+from headrace.client.blocking import Connection
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.wire import messages as m
-from headrace.wire.api import ApiKey
-from headrace.wire.framing import encode_request, parse_response_header
 from headrace.wire.schema import Message, decoder
 
 Partition = tuple[str, int]  # topic and number
@@ -21,7 +18,6 @@ Answer = TypeVar("Answer", bound=Message)
 # A test on one thread polls its consumer in here.
 WhileWaiting = Callable[[], object]
 
-_SIZE = Struct(">i")
 _CLIENT_ID = "headrace-testing"
 _ANSWER_TIMEOUT_S = 10.0
 _LOOK_AGAIN_S = 0.02
@@ -107,7 +103,7 @@ class Group:
 
     def _committed(self) -> dict[Partition, int]:
         request = m.OffsetFetchRequest(group_id=self.name, topics=None)
-        answer = self._ask(ApiKey.OFFSET_FETCH, 7, request, m.OffsetFetchResponse)
+        answer = self._ask(7, request, m.OffsetFetchResponse)
         _check(answer.error_code)
         return {
             (topic.name, one.partition_index): one.committed_offset
@@ -130,7 +126,7 @@ class Group:
                 for topic, number in partitions
             ],
         )
-        answer = self._ask(ApiKey.LIST_OFFSETS, 2, request, m.ListOffsetsResponse)
+        answer = self._ask(2, request, m.ListOffsetsResponse)
         found = {}
         for topic in answer.topics:
             for one in topic.partitions:
@@ -190,8 +186,8 @@ class Group:
         )
         # Version 3 is a member at once, without asking for an id first. It is answered when all
         # others have joined, which need not be waited for: the guest leaves before.
-        with socket.create_connection(self._address, _ANSWER_TIMEOUT_S) as link:
-            link.sendall(encode_request(ApiKey.JOIN_GROUP, 3, 1, _CLIENT_ID, join))
+        with self._connect() as connection:
+            connection.send(join, api_version=3)
             for described in self._looks(while_waiting, timeout_s):
                 for member in described.members:
                     if member.client_id == _CLIENT_ID:
@@ -248,9 +244,7 @@ class Group:
             subscribed_topic_names=topics,
             topic_partitions=[] if joins else None,
         )
-        answer = self._ask(
-            ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, request, m.ConsumerGroupHeartbeatResponse
-        )
+        answer = self._ask(0, request, m.ConsumerGroupHeartbeatResponse)
         _check(answer.error_code, answer.error_message)
         return answer.member_epoch
 
@@ -264,7 +258,7 @@ class Group:
             group_id=self.name,
             members=[kind.MemberIdentity(member_id=member_id, group_instance_id=instance_id)],
         )
-        answer = self._ask(ApiKey.LEAVE_GROUP, 4, request, m.LeaveGroupResponse)
+        answer = self._ask(4, request, m.LeaveGroupResponse)
         _check(answer.error_code or answer.members[0].error_code)
 
     # --- asking --------------------------------------------------------------
@@ -292,12 +286,11 @@ class Group:
             find = m.FindCoordinatorRequest(
                 key_type=_GROUP_COORDINATOR, coordinator_keys=[self.name]
             )
-            self._ask(ApiKey.FIND_COORDINATOR, 4, find, m.FindCoordinatorResponse)
+            self._ask(4, find, m.FindCoordinatorResponse)
             time.sleep(_LOOK_AGAIN_S)
 
     def _describe_once(self) -> _Described:
         (modern,) = self._ask(
-            ApiKey.CONSUMER_GROUP_DESCRIBE,
             0,
             m.ConsumerGroupDescribeRequest(group_ids=[self.name]),
             m.ConsumerGroupDescribeResponse,
@@ -306,7 +299,6 @@ class Group:
             _check(modern.error_code, modern.error_message)
             return _Described(modern.group_state, tuple(_modern_members(modern)), modern, None)
         (classic,) = self._ask(
-            ApiKey.DESCRIBE_GROUPS,
             5,
             m.DescribeGroupsRequest(groups=[self.name]),
             m.DescribeGroupsResponse,
@@ -314,16 +306,14 @@ class Group:
         _check(classic.error_code)
         return _Described(classic.group_state, tuple(_classic_members(classic)), None, classic)
 
-    def _ask(
-        self, api_key: ApiKey, api_version: int, request: Message, answer_class: type[Answer]
-    ) -> Answer:
-        with socket.create_connection(self._address, _ANSWER_TIMEOUT_S) as link:
-            link.sendall(encode_request(api_key, api_version, 1, _CLIENT_ID, request))
-            (size,) = _SIZE.unpack(_exactly(link, _SIZE.size))
-            body = _exactly(link, size)
-        _, position = parse_response_header(body, 0, len(body), api_key, api_version)
-        answer, _ = decoder(answer_class, api_version)(body, position, len(body))
-        return answer
+    def _connect(self) -> Connection:
+        return Connection(
+            *self._address, client_id=_CLIENT_ID, versions={}, timeout_s=_ANSWER_TIMEOUT_S
+        )
+
+    def _ask(self, api_version: int, request: Message, answer_class: type[Answer]) -> Answer:
+        with self._connect() as connection:
+            return connection.request(request, answer_class, api_version=api_version)
 
 
 def _modern_members(group: m.ConsumerGroupDescribeResponse.DescribedGroup) -> Iterator[Member]:
@@ -355,16 +345,6 @@ def _classic_assignment(data: bytes) -> Iterator[Partition]:
     for topic in assignment.assigned_partitions:
         for number in topic.partitions:
             yield topic.topic, number
-
-
-def _exactly(link: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        piece = link.recv(size - len(data))
-        if not piece:
-            raise ConnectionError("the broker closed the connection")
-        data += piece
-    return bytes(data)
 
 
 def _check(error_code: int, message: str | None = None) -> None:

@@ -9,9 +9,8 @@ from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch, iter_records
 from headrace.testing import Broker
 from headrace.wire import messages as m
-from headrace.wire import schema
 from headrace.wire.api import ApiKey
-from headrace.wire.framing import encode_request, parse_response_header
+from headrace.wire.session import Session, parse_response
 from tests.fakes.raw_client import RawClient
 
 VERSION = 17
@@ -66,15 +65,9 @@ def request(topic_id, offset, session_id=0, session_epoch=-1, max_wait_ms=10_000
     )
 
 
-def frame(correlation_id, asked):
-    return bytes(encode_request(ApiKey.FETCH, VERSION, correlation_id, "raw", asked))
-
-
 def next_answer(client):
-    frame = client.read_frame()
-    correlation_id, position = parse_response_header(frame, 0, len(frame), ApiKey.FETCH, VERSION)
-    response, _ = schema.decoder(m.FetchResponse, VERSION)(frame, position, len(frame))
-    return correlation_id, response
+    response = parse_response(client.read_frame(), ApiKey.FETCH, VERSION)
+    return response.correlation_id, response.decode(m.FetchResponse)
 
 
 def values(response):
@@ -92,14 +85,16 @@ def test_fetches_sent_at_once_are_answered_each_for_itself(broker, client, topic
         for value in (b"a", b"b"):
             produce(producer, value)
         # The third waits, and the fourth behind it must not be taken in its place.
-        client.send(b"".join(frame(10 + n, request(topic_id, n)) for n in (0, 1, 2, 3)))
+        session = Session("raw")
+        fetches = [request(topic_id, offset) for offset in range(4)]
+        client.send(b"".join(session.encode(fetch, api_version=VERSION) for fetch in fetches))
         answers = [next_answer(client) for _ in range(2)]
         produce(producer, b"c")
         answers.append(next_answer(client))
         produce(producer, b"d")
         answers.append(next_answer(client))
     told = [(correlation_id, *values(response)) for correlation_id, response in answers]
-    assert told == [(10, b"a"), (11, b"b"), (12, b"c"), (13, b"d")]
+    assert told == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
     assert decoded.count(ApiKey.FETCH) == 1
 
 
@@ -136,12 +131,13 @@ def test_what_was_produced_before_on_the_same_connection_is_there(client, topic_
             )
         ],
     )
-    both = bytes(encode_request(ApiKey.PRODUCE, 9, 20, "raw", asked))
-    both += frame(21, request(topic_id, 1, max_wait_ms=0))
+    session = Session("raw")
+    both = session.encode(asked, api_version=9)
+    both += session.encode(request(topic_id, 1, max_wait_ms=0), api_version=VERSION)
     client.send(both)
     client.read_frame()
     correlation_id, response = next_answer(client)
-    assert (correlation_id, values(response)) == (21, [b"b"])
+    assert (correlation_id, values(response)) == (2, [b"b"])
 
 
 def test_a_request_too_large_to_keep_is_decoded_each_time(client, topic_id, decoded):

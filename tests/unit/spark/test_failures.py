@@ -4,8 +4,9 @@ import pickle
 
 import pytest
 
+from headrace.client.errors import Refused
 from headrace.model.errors import ErrorCode
-from headrace.spark.failures import Refused, refuse
+from headrace.spark.failures import refuse, refused
 
 
 @pytest.mark.parametrize(
@@ -21,17 +22,17 @@ from headrace.spark.failures import Refused, refuse
     ],
 )  # fmt: skip
 def test_a_missing_permission_is_told_with_what_was_wanted_and_what_to_change(code, what, advice):
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(Refused) as raised:
         refuse(code, what)
 
-    assert str(refused.value).startswith(f"{what}: {code.name} (")
-    assert advice in str(refused.value)
-    assert not refused.value.retriable
+    assert str(raised.value).startswith(f"{what}: {code.name} (")
+    assert advice in str(raised.value)
+    assert not raised.value.retriable
     # Spark pickles what a task raised and shows its text.
-    assert str(pickle.loads(pickle.dumps(refused.value))) == str(refused.value)
+    assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
 def test_other_refusals_are_told_without_advice():
     assert (
-        str(Refused(ErrorCode.CORRUPT_MESSAGE, "fetching t-0")) == "fetching t-0: CORRUPT_MESSAGE"
+        str(refused(ErrorCode.CORRUPT_MESSAGE, "fetching t-0")) == "fetching t-0: CORRUPT_MESSAGE"
     )

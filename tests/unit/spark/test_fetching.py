@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace.client.cluster import ClientSettings, TopicMetadata
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record, build_batch
-from headrace.spark.cluster import NO_TOPIC_ID, ClientSettings, Cluster, TopicMetadata
+from headrace.spark.cluster import NO_TOPIC_ID, Cluster
 from headrace.spark.failures import DataLost, PipelineError
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range
@@ -23,7 +24,7 @@ class Tiered(Cluster):
     """
 
     timeout_s = 1.0
-    under_way = 0
+    in_flight = 0
 
     def __init__(self, *, first_local, version=9, empty_answers=5):
         super().__init__(ClientSettings("127.0.0.1:1", retry_backoff_ms=1))

@@ -37,7 +37,7 @@ def test_names_are_case_insensitive_as_everywhere_in_spark():
         ({"kafka__key__deserializer": "x"}, "keys and values are bytes"),
         ({"kafka__interceptor__classes": "x"}, "interceptors are Java code"),
         ({"kafka__isolation__level": "strict"}, "read_uncommitted or read_committed"),
-        ({"kafka__bootstrap__servers": "nowhere"}, "'nowhere' is no host:port"),
+        ({"kafka__bootstrap__servers": "nowhere"}, "'nowhere' is not host:port"),
         ({"assign": '{"t":[0]}'}, "exactly one of subscribe, subscribePattern and assign"),
         ({"kafka__default__api__timeout__ms": "1m"}, "kafka.default.api.timeout.ms must be"),
         ({"minPartitions": "0"}, "minPartitions must be a positive whole number"),

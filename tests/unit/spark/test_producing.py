@@ -5,17 +5,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace.client.errors import Refused
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import read_header
 from headrace.records.record import Record, build_batch
 from headrace.spark.encoding import EncodedBatch
-from headrace.spark.failures import BadRow, PipelineError, Refused
+from headrace.spark.failures import BadRow, PipelineError
 from headrace.spark.producing import BatchSender, Identity
 from headrace.wire import messages as m
 
 DATA = build_batch([Record(0, 1, b"k", b"v")])
-GONE = Refused(ErrorCode.BROKER_NOT_AVAILABLE, "broker 0 is not known")
+GONE = Refused(ErrorCode.BROKER_NOT_AVAILABLE, "unknown broker 0")
 
 
 class Brokers:
@@ -53,7 +54,7 @@ class Brokers:
         self._next_id += 1
         return m.InitProducerIdResponse(producer_id=self._next_id, producer_epoch=0)
 
-    def send(self, request, *, version_max, answered):
+    def send(self, request, *, version_max):
         self._waiting.append(request)
 
     def receive(self, kind):

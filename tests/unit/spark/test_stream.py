@@ -4,11 +4,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructType
 
+from headrace.client.cluster import TopicMetadata
+from headrace.client.errors import Disconnected
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.spark import stream
-from headrace.spark.cluster import NO_TOPIC_ID, Cluster, TopicMetadata
-from headrace.spark.failures import DataLost, Disconnected, PipelineError
+from headrace.spark.cluster import NO_TOPIC_ID, Cluster
+from headrace.spark.failures import DataLost, PipelineError
 from headrace.spark.offsets import Range
 from headrace.spark.options import parse_source
 from headrace.spark.stream import StreamOffset, StreamReader, parse_offset
