@@ -11,7 +11,7 @@ anything now refuses the request at hand with KAFKA_STORAGE_ERROR.
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from headrace.coordination import znodes
+from headrace.coordination import controller_writes, paths, values
 from headrace.coordination.tree import (
     ANY_VERSION,
     BadVersion,
@@ -45,7 +45,6 @@ from headrace.model.ids import (
     TopicPartition,
     ZkVersion,
     id_from_text,
-    id_to_text,
 )
 
 PRODUCER_IDS_PER_BLOCK = 1000
@@ -84,10 +83,10 @@ class Registry:
 
     async def make_folders(self) -> None:
         """The nodes under which everything else lies; there after the first start."""
-        present = await self._tree.get_many(znodes.PERSISTENT)
+        present = await self._tree.get_many(paths.PERSISTENT)
         missing: list[Operation] = [
             Create(path)
-            for path, node in zip(znodes.PERSISTENT, present, strict=True)
+            for path, node in zip(paths.PERSISTENT, present, strict=True)
             if node is None
         ]
         if missing:
@@ -98,12 +97,12 @@ class Registry:
 
         Raises ConfigError when directories and tree belong to different clusters.
         """
-        node = await self._tree.get(znodes.CLUSTER_ID)
+        node = await self._tree.get(paths.CLUSTER_ID)
         if node is None:
             cluster_id = known or new
-            await self._tree.create(znodes.CLUSTER_ID, znodes.cluster_id_value(cluster_id))
+            await self._tree.create(paths.CLUSTER_ID, values.encode_cluster_id(cluster_id))
             return cluster_id
-        cluster_id = znodes.read_cluster_id(node.value)
+        cluster_id = values.decode_cluster_id(node.value)
         if known is not None and known != cluster_id:
             raise ConfigError(
                 f"cluster.id {known} in meta.properties is not that of the coordination tree, "
@@ -113,9 +112,9 @@ class Registry:
 
     async def register(self, entry: BrokerEntry, now: Millis) -> BrokerEntry:
         """Be a live broker until the session ends; the entry returned has its broker epoch."""
-        path = znodes.broker_path(entry.broker_id)
+        path = paths.broker(entry.broker_id)
         try:
-            done = await self._tree.create(path, znodes.broker_value(entry, now), ephemeral=True)
+            done = await self._tree.create(path, values.encode_broker(entry, now), ephemeral=True)
         except NodeExists as taken:
             raise ConfigError(
                 f"broker.id {entry.broker_id} is in use by a live broker; "
@@ -125,15 +124,15 @@ class Registry:
 
     async def take_controllership(self, broker_id: BrokerId, now: Millis) -> ControllerEpoch:
         """Claim the controller's node and count its epoch up, both or neither."""
-        claim = Create(znodes.CONTROLLER, znodes.controller_value(broker_id, now), ephemeral=True)
-        node = await self._tree.get(znodes.CONTROLLER_EPOCH)
-        before = znodes.read_controller_epoch(node.value) if node is not None else 0
+        claim = Create(paths.CONTROLLER, values.encode_controller(broker_id, now), ephemeral=True)
+        node = await self._tree.get(paths.CONTROLLER_EPOCH)
+        before = values.decode_controller_epoch(node.value) if node is not None else 0
         controller_epoch = ControllerEpoch(before + 1)
-        value = znodes.controller_epoch_value(controller_epoch)
+        value = values.encode_controller_epoch(controller_epoch)
         count: Operation = (
-            Create(znodes.CONTROLLER_EPOCH, value)
+            Create(paths.CONTROLLER_EPOCH, value)
             if node is None
-            else Set(znodes.CONTROLLER_EPOCH, value, node.zk_version)
+            else Set(paths.CONTROLLER_EPOCH, value, node.zk_version)
         )
         done = await self._tree.multi([claim, count])
         self._controller_epoch = controller_epoch
@@ -146,17 +145,17 @@ class Registry:
         self, changes: Sequence[Change], broker_id: BrokerId, homes: AssignmentChange | None = None
     ) -> None:
         """Write all ``changes`` of this reign, with what they mean to ``homes``, or nothing."""
-        wanted = znodes.operations(
+        wanted = controller_writes.operations(
             changes, self._controller_epoch, self._controller_epoch_zk_version
         )
         nodes: dict[str, bytes | None] = {}
         if homes is not None:
             for topic, home in homes.homes.items():
-                path = f"{znodes.DIRECTORY_ASSIGNMENT}/{broker_id}/{topic}"
-                nodes[path] = znodes.topic_directories_value(home) if home is not None else None
+                path = paths.topic_directories(broker_id, topic)
+                nodes[path] = values.encode_topic_directories(home) if home is not None else None
             for topic_id, away in homes.deleted.items():
-                path = f"{znodes.PENDING_DELETIONS}/{broker_id}/{id_to_text(topic_id)}"
-                nodes[path] = znodes.directories_value(dict.fromkeys(away, "")) if away else None
+                path = paths.pending_deletion(broker_id, topic_id)
+                nodes[path] = values.encode_directories(dict.fromkeys(away, "")) if away else None
         for path, value in nodes.items():
             if path not in self._own_nodes:
                 wanted += [Create(path, value)] if value is not None else []
@@ -171,27 +170,27 @@ class Registry:
 
     async def load_directory_assignment(self, broker_id: BrokerId) -> LoadedAssignment:
         """What this broker wrote of its log directories and of what lies in them."""
-        parent = f"{znodes.DIRECTORY_ASSIGNMENT}/{broker_id}"
-        names, values = await self._own_children(parent)
+        parent = paths.directory_assignment(broker_id)
+        names, found = await self._own_children(parent)
         node = await self._tree.get(parent)
         assert node is not None, "made a moment ago"
         homes = {
-            name: znodes.read_topic_directories(f"{parent}/{name}", value)
-            for name, value in zip(names, values, strict=True)
+            name: values.decode_topic_directories(f"{parent}/{name}", value)
+            for name, value in zip(names, found, strict=True)
         }
-        return LoadedAssignment(znodes.read_directories(parent, node.value), homes)
+        return LoadedAssignment(values.decode_directories(parent, node.value), homes)
 
-    async def store_directories(self, broker_id: BrokerId, paths: Mapping[str, str]) -> None:
-        path = f"{znodes.DIRECTORY_ASSIGNMENT}/{broker_id}"
-        await self._tree.set(path, znodes.directories_value(paths), ANY_VERSION)
+    async def store_directories(self, broker_id: BrokerId, known: Mapping[str, str]) -> None:
+        path = paths.directory_assignment(broker_id)
+        await self._tree.set(path, values.encode_directories(known), ANY_VERSION)
 
     async def load_deleted(self, broker_id: BrokerId) -> dict[TopicId, set[str]]:
         """The topics that directories have yet to forget, and which directories."""
-        parent = f"{znodes.PENDING_DELETIONS}/{broker_id}"
-        names, values = await self._own_children(parent)
+        parent = paths.pending_deletions(broker_id)
+        names, found = await self._own_children(parent)
         return {
-            TopicId(id_from_text(name)): set(znodes.read_directories(f"{parent}/{name}", value))
-            for name, value in zip(names, values, strict=True)
+            TopicId(id_from_text(name)): set(values.decode_directories(f"{parent}/{name}", value))
+            for name, value in zip(names, found, strict=True)
         }
 
     async def _own_children(self, parent: str) -> tuple[list[str], list[bytes]]:
@@ -199,16 +198,16 @@ class Registry:
         if names is None:
             await self._tree.create(parent)
             return [], []
-        paths = [f"{parent}/{name}" for name in names]
-        self._own_nodes.update(paths)
-        nodes = await self._tree.get_many(paths) if paths else []
+        children = [f"{parent}/{name}" for name in names]
+        self._own_nodes.update(children)
+        nodes = await self._tree.get_many(children) if children else []
         return names, [node.value for node in nodes if node is not None]
 
     async def load_topics(self, live: Collection[BrokerId]) -> LoadedTopics:
-        names = await self._tree.children(znodes.BROKER_TOPICS) or []
-        nodes = await self._tree.get_many([znodes.topic_path(name) for name in names])
+        names = await self._tree.children(paths.BROKER_TOPICS) or []
+        nodes = await self._tree.get_many([paths.topic(name) for name in names])
         assigned = {
-            name: znodes.read_topic(name, node.value)
+            name: values.decode_topic(name, node.value)
             for name, node in zip(names, nodes, strict=True)
             if node is not None
         }
@@ -217,7 +216,7 @@ class Registry:
             for name, assignment in assigned.items()
             for partition in range(len(assignment.replicas))
         ]
-        found = await self._tree.get_many([znodes.state_path(*each) for each in wanted])
+        found = await self._tree.get_many([paths.state(*each) for each in wanted])
         granted_zxids: dict[TopicPartition, int] = {}
         states: dict[str, list[PartitionState]] = {name: [] for name in assigned}
         for topic_partition, node in zip(wanted, found, strict=True):
@@ -225,7 +224,7 @@ class Registry:
             assignment = assigned[name]
             replicas = assignment.replicas[partition]
             if node is not None:
-                leader, leader_epoch, isr = znodes.read_state(name, partition, node.value)
+                leader, leader_epoch, isr = values.decode_state(name, partition, node.value)
                 granted_zxids[topic_partition] = node.modified_zxid
             else:
                 # Somebody assigned replicas and left the rest to the controller,
@@ -256,84 +255,86 @@ class Registry:
         return LoadedTopics(topics, granted_zxids)
 
     async def _make_parents_of_state(self, topic_partition: TopicPartition) -> None:
-        folder = znodes.partition_path(*topic_partition)
+        folder = paths.partition(*topic_partition)
         for path in (folder.rpartition("/")[0], folder):
             if await self._tree.get(path) is None:
                 await self._tree.create(path)
 
     async def topics_pending_deletion(self) -> list[str]:
         """Topics that somebody target away."""
-        return await self._tree.children(znodes.DELETE_TOPICS) or []
+        return await self._tree.children(paths.DELETE_TOPICS) or []
 
     async def drop_delete_request(self, topic: str) -> None:
         """Forget the request to delete a topic that is not there."""
-        await self._tree.delete(znodes.delete_topic_path(topic), ANY_VERSION)
+        await self._tree.delete(paths.delete_topic(topic), ANY_VERSION)
 
     # --- settings
 
     async def load_overrides(self, kind: str) -> dict[str, dict[str, str]]:
         """The settings of everything of one kind that has any, by name."""
-        nodes_of = await self._tree.children(f"/config/{kind}") or []
-        paths = [znodes.config_path(kind, name) for name in nodes_of]
-        nodes = await self._tree.get_many(paths) if paths else []
+        names = await self._tree.children(paths.configs(kind)) or []
+        found = [f"{paths.configs(kind)}/{name}" for name in names]
+        nodes = await self._tree.get_many(found) if found else []
         return {
-            _name_from_node(name): overrides
-            for name, path, node in zip(nodes_of, paths, nodes, strict=True)
-            if node is not None and (overrides := znodes.read_config(path, node.value))
+            paths.config_name(name): overrides
+            for name, path, node in zip(names, found, nodes, strict=True)
+            if node is not None and (overrides := values.decode_config(path, node.value))
         }
 
     async def store_overrides(self, kind: str, name: str, overrides: Mapping[str, str]) -> None:
         """Replace all settings of one thing, and tell the other brokers."""
-        node_name = _node_from_name(name)
-        path = znodes.config_path(kind, node_name)
+        path = paths.config(kind, name)
         node = await self._tree.get(path)
-        value = znodes.config_value(overrides)
+        value = values.encode_config(overrides)
         write: Operation = (
             Create(path, value) if node is None else Set(path, value, node.zk_version)
         )
-        await self._write([self._guard(), write, znodes.config_change(kind, node_name)])
+        notice = Create(
+            paths.CONFIG_CHANGE_PREFIX, values.encode_config_change(kind, name), sequential=True
+        )
+        await self._write([self._guard(), write, notice])
 
     async def drop_topic_overrides(self, topic: str) -> None:
         """Settings that outlived their topic's place in the tree make way for the new ones."""
-        path = znodes.config_path("topics", topic)
+        path = paths.config("topics", topic)
         if await self._tree.get(path) is not None:
             await self._tree.delete(path, ANY_VERSION)
 
     async def drop_notices(self) -> None:
         """Notices of changed settings are for those who read the settings before."""
-        notices = await self._tree.children(znodes.CONFIG_CHANGES)
+        notices = await self._tree.children(paths.CONFIG_CHANGES)
         if notices:
             await self._tree.multi(
-                [Delete(f"{znodes.CONFIG_CHANGES}/{name}", ANY_VERSION) for name in notices]
+                [Delete(f"{paths.CONFIG_CHANGES}/{name}", ANY_VERSION) for name in notices]
             )
 
     # --- features and producer ids
 
     async def load_features(self, initial: Mapping[str, int]) -> tuple[dict[str, int], int]:
         """The feature levels and their epoch; ``initial`` if there were none."""
-        node = await self._tree.get(znodes.FEATURE)
+        node = await self._tree.get(paths.FEATURE)
         if node is not None:
-            return znodes.read_feature(node.value), node.zk_version
-        done = await self._tree.create(znodes.FEATURE, znodes.feature_value(initial))
+            return values.decode_feature(node.value), node.zk_version
+        done = await self._tree.create(paths.FEATURE, values.encode_feature(initial))
         return dict(initial), done.zk_version
 
     async def store_features(self, levels: Mapping[str, int], features_epoch: int) -> int:
         """Replace the levels of ``features_epoch``; returns the new epoch."""
-        write = Set(znodes.FEATURE, znodes.feature_value(levels), ZkVersion(features_epoch))
+        write = Set(paths.FEATURE, values.encode_feature(levels), ZkVersion(features_epoch))
         return (await self._write([self._guard(), write]))[-1].zk_version
 
     async def reserve_producer_ids(self, broker_id: BrokerId) -> range:
         """A block of producer ids that nobody else has or will have."""
         while True:
-            node = await self._tree.get(znodes.PRODUCER_ID_BLOCK)
+            node = await self._tree.get(paths.PRODUCER_ID_BLOCK)
             assert node is not None, "made at start"
-            latest = znodes.read_producer_id_block(node.value)
+            latest = values.decode_producer_id_block(node.value)
             first = latest.last + 1 if latest is not None else 0
             ids = range(first, first + PRODUCER_IDS_PER_BLOCK)
-            block = znodes.ProducerIdBlock(broker_id, first, ids[-1])
-            value = znodes.producer_id_block_value(block)
+            block = values.ProducerIdBlock(broker_id, first, ids[-1])
+            value = values.encode_producer_id_block(block)
             try:
-                await self._write([Set(znodes.PRODUCER_ID_BLOCK, value, node.zk_version)])
+                await self._write([Set(paths.PRODUCER_ID_BLOCK, value, node.zk_version)])
             except BadVersion:
                 continue  # another broker took that block; the next is as good
             return ids
@@ -341,7 +342,7 @@ class Registry:
     # --- writing
 
     def _guard(self) -> Check:
-        return Check(znodes.CONTROLLER_EPOCH, self._controller_epoch_zk_version)
+        return Check(paths.CONTROLLER_EPOCH, self._controller_epoch_zk_version)
 
     async def _write(self, operations: Sequence[Operation]) -> list[Done]:
         try:
@@ -351,15 +352,6 @@ class Registry:
                 ErrorCode.KAFKA_STORAGE_ERROR, "The coordination tree cannot be written now."
             ) from error
         except BadVersion as error:
-            if error.path == znodes.CONTROLLER_EPOCH:
+            if error.path == paths.CONTROLLER_EPOCH:
                 raise Fenced("another broker has become controller") from error
             raise
-
-
-def _node_from_name(name: str) -> str:
-    """Group names may hold anything; a node's name must hold no slash."""
-    return name.replace("%", "%25").replace("/", "%2F")
-
-
-def _name_from_node(name: str) -> str:
-    return name.replace("%2F", "/").replace("%25", "%")

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.broker.controller.service import FoundPartition
 from headrace.broker.metadata.dynamic_config import BROKER, GROUP, TOPIC
-from headrace.coordination import znodes
+from headrace.coordination import paths, values
 from headrace.coordination.embedded import FILE_NAME, EmbeddedTree
 from headrace.coordination.tree import ANY_VERSION, Create
 from headrace.core.controller import CreateTopic
@@ -35,11 +35,11 @@ async def test_a_first_start_makes_kafkas_tree_and_rules_in_epoch_one(tmp_path):
         pass
     tree = await EmbeddedTree.open(tmp_path)
     try:
-        for path in (*znodes.PERSISTENT, znodes.CLUSTER_ID, znodes.FEATURE):
+        for path in (*paths.PERSISTENT, paths.CLUSTER_ID, paths.FEATURE):
             assert await tree.get(path) is not None, path
-        node = await tree.get(znodes.CONTROLLER_EPOCH)
+        node = await tree.get(paths.CONTROLLER_EPOCH)
         assert node is not None and node.value == b"1"
-        assert await tree.get(znodes.CONTROLLER) is None, "the reign ended with the session"
+        assert await tree.get(paths.CONTROLLER) is None, "the reign ended with the session"
     finally:
         await tree.close()
 
@@ -213,7 +213,7 @@ async def test_a_wish_to_delete_what_never_was_is_dropped(tmp_path):
     async with running(tmp_path):
         pass
     tree = await EmbeddedTree.open(tmp_path)
-    await tree.create(znodes.delete_topic_path("ghost"))
+    await tree.create(paths.delete_topic("ghost"))
     await tree.close()
     async with running(tmp_path) as broker:
         await make(broker, "ghost")
@@ -329,7 +329,7 @@ async def test_a_stored_setting_that_became_wrong_is_left_out_alone(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t", overrides={"cleanup.policy": "compact"})
     tree = await EmbeddedTree.open(tmp_path)
-    value = znodes.config_value({"retention.ms": "much", "cleanup.policy": "compact"})
+    value = values.encode_config({"retention.ms": "much", "cleanup.policy": "compact"})
     await tree.set("/config/topics/t", value, ANY_VERSION)
     await tree.close()
     async with running(tmp_path) as broker:
@@ -358,7 +358,7 @@ async def test_notices_of_changed_settings_do_not_pile_up_over_restarts(tmp_path
     async with running(tmp_path):
         pass
     tree = await EmbeddedTree.open(tmp_path)
-    assert await tree.children(znodes.CONFIG_CHANGES) == []
+    assert await tree.children(paths.CONFIG_CHANGES) == []
     await tree.close()
 
 
@@ -380,7 +380,7 @@ async def test_feature_levels_survive_and_their_epoch_grows_with_every_change(tm
     async with running(tmp_path):
         pass
     tree = await EmbeddedTree.open(tmp_path)
-    await tree.set(znodes.FEATURE, znodes.feature_value({METADATA_VERSION: 20}), ANY_VERSION)
+    await tree.set(paths.FEATURE, values.encode_feature({METADATA_VERSION: 20}), ANY_VERSION)
     await tree.close()
     async with running(tmp_path) as broker:
         assert (broker.control.feature_levels[METADATA_VERSION], broker.control.features_epoch) == (
