@@ -134,7 +134,7 @@ async def running(
     """A started control in ``folder``, closed at the end: the folder can then be opened again."""
     broker = StandIn(settings)
     broker.logs.directories[0].offline = offline
-    tree = await EmbeddedTree.open(folder)
+    tree = await EmbeddedTree.open(folder, broker.clock.now)
     broker.control = ControllerService(
         broker, tree, endpoints=endpoints or PLAIN, cluster_id=cluster_id
     )

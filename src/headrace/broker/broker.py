@@ -207,7 +207,7 @@ class Broker:
         self.replicas.on_committed = self._committed
 
     async def _take_control(self) -> None:
-        tree = await EmbeddedTree.open(self.logs.place_of(TREE_FILE))
+        tree = await EmbeddedTree.open(self.logs.place_of(TREE_FILE), self.clock.now)
         self.control = ControllerService(
             self,
             tree,

@@ -15,7 +15,7 @@ from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
-from tests.fakes.standin import in_loop, running
+from tests.fakes.standin import StillClock, in_loop, running
 
 AN_ID = TopicId(bytes(range(16)))
 
@@ -33,7 +33,7 @@ async def make(broker, name="t", count=1, **more) -> TopicState:
 async def test_a_first_start_makes_kafkas_tree_and_rules_in_epoch_one(tmp_path):
     async with running(tmp_path):
         pass
-    tree = await EmbeddedTree.open(tmp_path)
+    tree = await EmbeddedTree.open(tmp_path, StillClock().now)
     try:
         for path in (*paths.PERSISTENT, paths.CLUSTER_ID, paths.FEATURE):
             assert await tree.get(path) is not None, path
@@ -87,7 +87,7 @@ async def test_topics_come_back_with_their_ids_settings_and_a_new_leader_epoch(t
 async def test_a_topic_that_another_program_only_assigned_is_given_leaders(tmp_path):
     async with running(tmp_path) as broker:
         node_id = broker.node_id
-    tree = await EmbeddedTree.open(tmp_path)
+    tree = await EmbeddedTree.open(tmp_path, StillClock().now)
     value = b'{"version":1,"partitions":{"0":[%d],"1":[%d]}}' % (node_id, node_id)
     await tree.multi([Create("/config/topics/x"), Create("/brokers/topics/x", value)])
     await tree.close()
@@ -212,7 +212,7 @@ async def test_a_deletion_that_a_crash_interrupted_is_finished_at_the_next_start
 async def test_a_wish_to_delete_what_never_was_is_dropped(tmp_path):
     async with running(tmp_path):
         pass
-    tree = await EmbeddedTree.open(tmp_path)
+    tree = await EmbeddedTree.open(tmp_path, StillClock().now)
     await tree.create(paths.delete_topic("ghost"))
     await tree.close()
     async with running(tmp_path) as broker:
@@ -328,7 +328,7 @@ async def test_settings_that_cannot_stand_are_refused_and_change_nothing(tmp_pat
 async def test_a_stored_setting_that_became_wrong_is_left_out_alone(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t", overrides={"cleanup.policy": "compact"})
-    tree = await EmbeddedTree.open(tmp_path)
+    tree = await EmbeddedTree.open(tmp_path, StillClock().now)
     value = values.encode_config({"retention.ms": "much", "cleanup.policy": "compact"})
     await tree.set("/config/topics/t", value, ANY_VERSION)
     await tree.close()
@@ -357,7 +357,7 @@ async def test_notices_of_changed_settings_do_not_pile_up_over_restarts(tmp_path
             await broker.control.alter_configs(BROKER, "", {"log.retention.ms": "10"})
     async with running(tmp_path):
         pass
-    tree = await EmbeddedTree.open(tmp_path)
+    tree = await EmbeddedTree.open(tmp_path, StillClock().now)
     assert await tree.children(paths.CONFIG_CHANGES) == []
     await tree.close()
 
@@ -379,7 +379,7 @@ async def test_no_producer_id_is_given_twice_not_even_over_a_restart(tmp_path):
 async def test_feature_levels_survive_and_their_epoch_grows_with_every_change(tmp_path):
     async with running(tmp_path):
         pass
-    tree = await EmbeddedTree.open(tmp_path)
+    tree = await EmbeddedTree.open(tmp_path, StillClock().now)
     await tree.set(paths.FEATURE, values.encode_feature({METADATA_VERSION: 20}), ANY_VERSION)
     await tree.close()
     async with running(tmp_path) as broker:
