@@ -1,10 +1,10 @@
-"""The controller's changes as guarded writes to the coordination tree. Pure."""
+"""The controller's changes as operations on the coordination tree. Pure."""
 
 from collections.abc import Iterable
 from typing import assert_never
 
 from headrace.coordination import paths, values
-from headrace.coordination.tree import ANY_VERSION, Check, Create, Delete, Operation, Set
+from headrace.coordination.tree import ANY_VERSION, Create, Delete, Operation, Set
 from headrace.core.controller import (
     UNBORN,
     AddPartitions,
@@ -18,17 +18,13 @@ from headrace.model.cluster_metadata import PartitionState
 from headrace.model.ids import ControllerEpoch, ZkVersion
 
 
-def operations(
-    changes: Iterable[Change],
-    controller_epoch: ControllerEpoch,
-    controller_epoch_zk_version: ZkVersion,
-) -> list[Operation]:
-    """The one ``multi`` that carries out ``changes``; it fails if there is a newer controller.
+def operations(changes: Iterable[Change], controller_epoch: ControllerEpoch) -> list[Operation]:
+    """The operations that carry out ``changes``, to be written next to a check of the epoch.
 
-    The check of the controller epoch guards nodes that only a controller writes. A partition's
-    state is also guarded by its own version, because leaders wrote it too before Kafka 2.7.
+    That check guards nodes that only a controller writes. A partition's state is also guarded by
+    its own version, because leaders wrote it too before Kafka 2.7.
     """
-    writes: list[Operation] = [Check(paths.CONTROLLER_EPOCH, controller_epoch_zk_version)]
+    writes: list[Operation] = []
     for change in changes:
         match change:
             case CreateTopic(topic, overrides):
@@ -36,7 +32,7 @@ def operations(
                     Create(paths.config("topics", topic.name), values.encode_config(overrides))
                 )
                 writes.append(Create(paths.topic(topic.name), values.encode_topic(topic)))
-                writes.append(Create(f"{paths.topic(topic.name)}/partitions"))
+                writes.append(Create(paths.partitions(topic.name)))
                 writes += _creates(topic.partitions, controller_epoch)
             case AddPartitions(topic, added):
                 writes.append(Set(paths.topic(topic.name), values.encode_topic(topic), ANY_VERSION))
@@ -54,7 +50,7 @@ def operations(
                 for partition in range(len(topic.partitions)):
                     writes.append(Delete(paths.state(topic.name, partition), ANY_VERSION))
                     writes.append(Delete(paths.partition(topic.name, partition), ANY_VERSION))
-                writes.append(Delete(f"{paths.topic(topic.name)}/partitions", ANY_VERSION))
+                writes.append(Delete(paths.partitions(topic.name), ANY_VERSION))
                 writes.append(Delete(paths.topic(topic.name), ANY_VERSION))
                 writes.append(Delete(paths.config("topics", topic.name), ANY_VERSION))
                 writes.append(Delete(paths.delete_topic(topic.name), ANY_VERSION))

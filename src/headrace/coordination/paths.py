@@ -83,6 +83,10 @@ def partition(topic: str, partition: int) -> str:
     return f"{BROKER_TOPICS}/{topic}/partitions/{partition}"
 
 
+def partitions(topic: str) -> str:
+    return f"{BROKER_TOPICS}/{topic}/partitions"
+
+
 def state(topic: str, partition: int) -> str:
     return f"{BROKER_TOPICS}/{topic}/partitions/{partition}/state"
 

@@ -106,23 +106,27 @@ class TreeError(Exception):
         self.index = index
 
 
-class NoNode(TreeError):
+class Conflict(TreeError):
+    """The nodes are not as the operation requires: another writer was first."""
+
+
+class NoNode(Conflict):
     """The node, or the parent of a node to create, does not exist."""
 
 
-class NodeExists(TreeError):
+class NodeExists(Conflict):
     """The node to create exists already."""
 
 
-class BadVersion(TreeError):
-    """The node has another version than expected: another writer was first."""
+class BadVersion(Conflict):
+    """The node has another version than expected."""
 
 
-class NotEmpty(TreeError):
+class NotEmpty(Conflict):
     """A node with children cannot be deleted."""
 
 
-class EphemeralParent(TreeError):
+class EphemeralParent(Conflict):
     """An ephemeral node cannot have children."""
 
 

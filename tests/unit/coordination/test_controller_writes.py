@@ -1,7 +1,7 @@
-"""Every change of the controller becomes one write, guarded by its epoch."""
+"""Every change of the controller becomes operations on the tree."""
 
 from headrace.coordination import controller_writes, values
-from headrace.coordination.tree import ANY_VERSION, Check, Create, Delete, Set
+from headrace.coordination.tree import ANY_VERSION, Create, Delete, Set
 from headrace.core.controller import (
     UNBORN,
     AddPartitions,
@@ -34,18 +34,15 @@ def a_topic(count: int = 1) -> TopicState:
 
 
 def operations(*changes):
-    return controller_writes.operations(changes, ControllerEpoch(4), ZkVersion(3))
+    return controller_writes.operations(changes, ControllerEpoch(4))
 
 
-def test_every_change_is_guarded_by_the_controller_epoch():
-    assert operations(MarkForDeletion("tt")) == [
-        Check("/controller_epoch", ZkVersion(3)),
-        Create("/admin/delete_topics/tt"),
-    ]
+def test_a_topic_is_marked_for_deletion_by_kafkas_request():
+    assert operations(MarkForDeletion("tt")) == [Create("/admin/delete_topics/tt")]
 
 
 def test_a_topic_is_created_with_its_settings_and_states_in_one_write():
-    made = operations(CreateTopic(a_topic(2), {"a": "1"}))[1:]
+    made = operations(CreateTopic(a_topic(2), {"a": "1"}))
     assert [operation.path for operation in made] == [
         "/config/topics/tt",
         "/brokers/topics/tt",
@@ -60,7 +57,7 @@ def test_a_topic_is_created_with_its_settings_and_states_in_one_write():
 
 def test_partitions_are_added_beside_the_existing_ones():
     grown = a_topic(2)
-    assert operations(AddPartitions(grown, grown.partitions[1:]))[1:] == [
+    assert operations(AddPartitions(grown, grown.partitions[1:])) == [
         Set("/brokers/topics/tt", values.encode_topic(grown), ANY_VERSION),
         Create("/brokers/topics/tt/partitions/1"),
         Create(
@@ -74,12 +71,12 @@ def test_a_state_is_replaced_only_if_it_has_not_changed_since_the_decision():
     state = a_state(partition_epoch=8)
     value = values.encode_state(state, ControllerEpoch(4))
     path = "/brokers/topics/tt/partitions/0/state"
-    assert operations(ChangePartition(state, 7))[1:] == [Set(path, value, ZkVersion(7))]
-    assert operations(ChangePartition(state, UNBORN))[1:] == [Create(path, value)]
+    assert operations(ChangePartition(state, 7)) == [Set(path, value, ZkVersion(7))]
+    assert operations(ChangePartition(state, UNBORN)) == [Create(path, value)]
 
 
 def test_a_deleted_topic_leaves_nothing_and_the_request_goes_last():
-    gone = operations(DeleteTopic(a_topic(1)))[1:]
+    gone = operations(DeleteTopic(a_topic(1)))
     assert gone == [
         Delete(path, ANY_VERSION)
         for path in (

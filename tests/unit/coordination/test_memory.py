@@ -2,46 +2,22 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
 
 import pytest
 
-from headrace.coordination.memory import Delivery, Faults, MemorySession, MemoryTree
+from headrace.coordination.memory import Delivery, MemorySession
 from headrace.coordination.tree import (
     ANY_VERSION,
     Create,
     NodeExists,
-    Operation,
     OutcomeUnknown,
     SessionEvent,
 )
-from tests.fakes.standin import StillClock, in_loop
-
-
-class Scripted(Faults):
-    """Fates of the next writes; delays that hold until a test changes them."""
-
-    def __init__(self, *deliveries: Delivery, lag: float = 0.0, watch_delay: float = 0.0) -> None:
-        self._deliveries = list(deliveries)
-        self._lag = lag
-        self._watch_delay = watch_delay
-
-    def write(self, operations: Sequence[Operation]) -> Delivery:
-        return self._deliveries.pop(0) if self._deliveries else Delivery.ANSWERED
-
-    def lag(self) -> float:
-        return self._lag
-
-    def watch_delay(self) -> float:
-        return self._watch_delay
-
+from tests.fakes.standin import in_loop
+from tests.fakes.trees import ScriptedFaults, memory_tree
 
 FOREVER = 1e6  # seconds
 SOON = 0.001
-
-
-def a_tree() -> MemoryTree:
-    return MemoryTree(StillClock().now)
 
 
 async def value_of(session: MemorySession, path: str) -> bytes | None:
@@ -54,8 +30,8 @@ async def value_of(session: MemorySession, path: str) -> bytes | None:
 
 @in_loop
 async def test_a_lost_request_did_not_happen():
-    tree = a_tree()
-    session = tree.open_session(Scripted(Delivery.REQUEST_LOST))
+    tree = memory_tree()
+    session = tree.open_session(ScriptedFaults(Delivery.REQUEST_LOST))
     with pytest.raises(OutcomeUnknown) as unknown:
         await session.create("/a")
     assert unknown.value.path == "/a"
@@ -66,8 +42,8 @@ async def test_a_lost_request_did_not_happen():
 
 @in_loop
 async def test_a_write_whose_answer_is_lost_happened_but_shows_only_after_sync():
-    tree = a_tree()
-    session, other = tree.open_session(Scripted(Delivery.ANSWER_LOST)), tree.open_session()
+    tree = memory_tree()
+    session, other = tree.open_session(ScriptedFaults(Delivery.ANSWER_LOST)), tree.open_session()
     with pytest.raises(OutcomeUnknown):
         await session.create("/a", b"written", ephemeral=True)
     assert await value_of(other, "/a") == b"written"
@@ -79,9 +55,9 @@ async def test_a_write_whose_answer_is_lost_happened_but_shows_only_after_sync()
 
 @in_loop
 async def test_the_answer_to_a_refused_write_can_be_lost_too():
-    tree = a_tree()
+    tree = memory_tree()
     await tree.open_session().create("/a")
-    session = tree.open_session(Scripted(Delivery.ANSWER_LOST))
+    session = tree.open_session(ScriptedFaults(Delivery.ANSWER_LOST))
     with pytest.raises(OutcomeUnknown):
         await session.create("/a")
 
@@ -91,8 +67,8 @@ async def test_the_answer_to_a_refused_write_can_be_lost_too():
 
 @in_loop
 async def test_a_session_that_lags_reads_former_values_until_it_syncs():
-    tree = a_tree()
-    session, other = tree.open_session(Scripted(lag=FOREVER)), tree.open_session()
+    tree = memory_tree()
+    session, other = tree.open_session(ScriptedFaults(lag=FOREVER)), tree.open_session()
     await session.create("/a", b"old")
     await other.set("/a", b"new", ANY_VERSION)
     await other.create("/a/child")
@@ -109,8 +85,8 @@ async def test_a_session_that_lags_reads_former_values_until_it_syncs():
 
 @in_loop
 async def test_a_write_catches_up_even_if_it_is_refused():
-    tree = a_tree()
-    session, other = tree.open_session(Scripted(lag=FOREVER)), tree.open_session()
+    tree = memory_tree()
+    session, other = tree.open_session(ScriptedFaults(lag=FOREVER)), tree.open_session()
     await other.create("/a")
     assert await session.get("/a") is None
     with pytest.raises(NodeExists):
@@ -123,8 +99,8 @@ async def test_a_write_catches_up_even_if_it_is_refused():
 
 @in_loop
 async def test_a_lag_ends_after_its_time():
-    tree = a_tree()
-    session, other = tree.open_session(Scripted(lag=SOON)), tree.open_session()
+    tree = memory_tree()
+    session, other = tree.open_session(ScriptedFaults(lag=SOON)), tree.open_session()
     fired = asyncio.Event()
     assert await session.get("/a", watch=lambda path: fired.set()) is None
     await other.create("/a")
@@ -134,8 +110,8 @@ async def test_a_lag_ends_after_its_time():
 
 @in_loop
 async def test_a_new_value_is_never_read_before_the_watch_has_fired():
-    tree = a_tree()
-    session, other = tree.open_session(Scripted(lag=FOREVER)), tree.open_session()
+    tree = memory_tree()
+    session, other = tree.open_session(ScriptedFaults(lag=FOREVER)), tree.open_session()
     fired: list[str] = []
     await session.get("/a", watch=fired.append)
     await other.create("/a")
@@ -148,9 +124,9 @@ async def test_a_new_value_is_never_read_before_the_watch_has_fired():
 
 @in_loop
 async def test_a_watch_can_fire_late_and_not_after_the_session_has_ended():
-    tree = a_tree()
-    session, other = tree.open_session(Scripted(watch_delay=SOON)), tree.open_session()
-    ended = tree.open_session(Scripted(watch_delay=SOON))
+    tree = memory_tree()
+    session, other = tree.open_session(ScriptedFaults(watch_delay=SOON)), tree.open_session()
+    ended = tree.open_session(ScriptedFaults(watch_delay=SOON))
     fired, fired_in_vain = asyncio.Event(), asyncio.Event()
     await ended.get("/a", watch=lambda path: fired_in_vain.set())
     await session.get("/a", watch=lambda path: fired.set())
@@ -167,7 +143,7 @@ async def test_a_watch_can_fire_late_and_not_after_the_session_has_ended():
 
 @in_loop
 async def test_a_session_closed_without_a_connection_leaves_its_nodes_until_it_expires():
-    tree = a_tree()
+    tree = memory_tree()
     session, other = tree.open_session(), tree.open_session()
     await session.create("/a", ephemeral=True)
     session.disconnect()
@@ -179,7 +155,7 @@ async def test_a_session_closed_without_a_connection_leaves_its_nodes_until_it_e
 
 @in_loop
 async def test_expiring_an_unknown_session_changes_nothing():
-    tree = a_tree()
+    tree = memory_tree()
     session = tree.open_session()
     before = (await session.create("/a")).zxid
     tree.expire(99)
@@ -189,7 +165,7 @@ async def test_expiring_an_unknown_session_changes_nothing():
 @in_loop
 async def test_on_one_loop_the_order_of_calls_is_the_order_of_everything():
     async def story() -> list[object]:
-        tree = a_tree()
+        tree = memory_tree()
         sessions = [tree.open_session() for _ in range(3)]
         trace: list[object] = []
         for number, session in enumerate(sessions):
@@ -224,7 +200,7 @@ async def test_on_one_loop_the_order_of_calls_is_the_order_of_everything():
 
 
 def test_brokers_on_threads_of_their_own_share_one_tree():
-    tree = a_tree()
+    tree = memory_tree()
     writes = 50
     started = threading.Barrier(3)
     woken_on_own_thread: list[bool] = []
@@ -265,7 +241,7 @@ def test_brokers_on_threads_of_their_own_share_one_tree():
 
 
 def test_events_for_a_loop_that_was_closed_are_dropped():
-    tree = a_tree()
+    tree = memory_tree()
 
     async def killed() -> int:
         session = tree.open_session()
@@ -284,7 +260,7 @@ def test_events_for_a_loop_that_was_closed_are_dropped():
 
 @in_loop
 async def test_a_multi_that_fails_leaves_the_children_as_they_were():
-    session = a_tree().open_session()
+    session = memory_tree().open_session()
     await session.create("/b")
     with pytest.raises(NodeExists):
         await session.multi([Create("/a"), Create("/c"), Create("/b")])

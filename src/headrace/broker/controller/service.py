@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.controller.directory_assignment import DirectoryAssignment
 from headrace.broker.metadata.dynamic_config import BROKER, TOPIC, Settings
-from headrace.coordination.registry import AssignmentChange, Registry
+from headrace.coordination.directories import AssignmentChange
+from headrace.coordination.registry import Elected, Registry
 from headrace.coordination.tree import Tree
 from headrace.core import features
 from headrace.core.controller import (
@@ -156,8 +157,8 @@ class ControllerService:
         ``cluster_id`` is what the log directories belong to, if they say.
         """
         self._broker = broker
-        self._registry = Registry(tree)
-        self._settings = Settings(self._registry, broker.config, broker.node_id)
+        self._registry = Registry(tree, broker.node_id)
+        self._settings = Settings(self._registry.configs, broker.config, broker.node_id)
         self._endpoints = endpoints
         self._found: list[FoundPartition] = []
         self._directory_assignment: DirectoryAssignment
@@ -176,8 +177,8 @@ class ControllerService:
 
     async def deleted_topics(self) -> Collection[TopicId]:
         """Topics of which folders may be left, on disks that were away; to be asked first."""
-        await self._registry.make_folders()
-        self._deleted_ids = await self._registry.load_deleted(self._broker.node_id)
+        await self._registry.create_persistent_nodes()
+        self._deleted_ids = await self._registry.directories.load_pending_deletions()
         return self._deleted_ids
 
     async def start(self, found: Iterable[FoundPartition] = ()) -> None:
@@ -189,7 +190,7 @@ class ControllerService:
         self._found = list(found)
         broker = self._broker
         registry = self._registry
-        await registry.make_folders()
+        await registry.create_persistent_nodes()
         cluster_id = await registry.settle_cluster_id(
             self._known_cluster_id, id_to_text(_random_id())
         )
@@ -201,8 +202,10 @@ class ControllerService:
             features=features.SUPPORTED,
         )
         entry = await registry.register(entry, broker.clock.now())
-        controller_epoch = await registry.take_controllership(broker.node_id, broker.clock.now())
-        await self._settings.load()
+        election = await registry.take_controllership(broker.clock.now())
+        assert isinstance(election, Elected), "a cluster of one has one candidate"
+        controller_epoch = election.controller_epoch
+        await self._settings.load(broker.clock.now())
         broker.config = self._settings.config
         self.feature_levels, self.features_epoch = await registry.load_features(
             features.INITIAL_LEVELS
@@ -229,8 +232,8 @@ class ControllerService:
         )
 
     async def _load_directory_assignment(self) -> None:
-        loaded = await self._registry.load_directory_assignment(self._broker.node_id)
-        in_use = {d for homes in loaded.homes.values() for d in homes.directories.values()}
+        loaded = await self._registry.directories.load_assignment()
+        in_use = {d for topic in loaded.topics.values() for d in topic.directories.values()}
         expected = {path for directory_id, path in loaded.paths.items() if directory_id in in_use}
         holding = {found.directory_id for found in self._found}
         online = [each for each in self._broker.logs.directories if each.offline is None]
@@ -246,7 +249,7 @@ class ControllerService:
         paths = {each.directory_id: str(each.path) for each in online}
         known = {i: path for i, path in loaded.paths.items() if i in in_use} | paths
         if known != loaded.paths:
-            await self._registry.store_directories(self._broker.node_id, known)
+            await self._registry.directories.store_paths(known)
         loaded = loaded._replace(paths=known)
         self._directory_assignment = DirectoryAssignment(loaded, self._deleted_ids, paths)
 
@@ -331,7 +334,7 @@ class ControllerService:
         return self._controller.controller_epoch
 
     async def _finish_deletions(self) -> None:
-        pending = await self._registry.topics_pending_deletion()
+        pending = await self._registry.watched.delete_requests()
         if not pending:
             return
         folders = [found.topic_partition for found in self._found] + list(self._broker.logs.failed)
@@ -557,11 +560,11 @@ class ControllerService:
     async def elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
         """Raises Rejected, with ELECTION_NOT_NEEDED when the right one leads already."""
         async with self._changing:
-            homes = None
+            assignment = None
             if unclean and topic_partition in self._away:
-                homes = self._give_up(topic_partition)
+                assignment = self._give_up(topic_partition)
             change = self._controller.decide_election(topic_partition, unclean=unclean)
-            await self._commit([change], homes)
+            await self._commit([change], assignment)
             self._publish()
             await self._host([change.state])
 
@@ -686,7 +689,7 @@ class ControllerService:
         async with self._taking_producer_id:
             producer_id = next(self._producer_ids, None)
             if producer_id is None:
-                block = await self._registry.reserve_producer_ids(self._broker.node_id)
+                block = await self._registry.reserve_producer_ids()
                 self._producer_ids = iter(block)
                 producer_id = next(self._producer_ids)
         return ProducerId(producer_id)
@@ -708,14 +711,16 @@ class ControllerService:
     # --- writing
 
     async def _commit(
-        self, changes: Sequence[Change], homes: AssignmentChange | None = None
+        self, changes: Sequence[Change], assignment: AssignmentChange | None = None
     ) -> None:
-        """Write first, then believe: what was refused was never so."""
-        if changes or homes is not None:
-            await self._registry.commit(changes, self._broker.node_id, homes)
+        """Write, then apply: a refused change leaves no trace."""
+        if changes:
+            await self._registry.commit(changes, assignment)
             self._controller.replay(changes)
-            if homes is not None:
-                self._directory_assignment.replay(homes)
+        elif assignment is not None:
+            await self._registry.directories.store(assignment)
+        if assignment is not None:
+            self._directory_assignment.replay(assignment)
 
     def _publish(self) -> None:
         self._broker.metadata = self._controller.metadata

@@ -7,7 +7,7 @@ broker wins over what was set for all of them, and both over the file.
 import logging
 from collections.abc import Mapping
 
-from headrace.coordination.registry import Registry
+from headrace.coordination.config_store import ConfigStore
 from headrace.model.config import (
     BrokerConfig,
     TopicConfig,
@@ -16,7 +16,7 @@ from headrace.model.config import (
     topic_config,
 )
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
-from headrace.model.ids import BrokerId
+from headrace.model.ids import BrokerId, Millis
 
 log = logging.getLogger(__name__)
 
@@ -24,25 +24,26 @@ log = logging.getLogger(__name__)
 TOPIC, BROKER, CLIENT_METRICS, GROUP = 2, 4, 16, 32
 
 # Where the settings of each kind lie. Those of loggers are of the process and not kept.
-_FOLDERS = {TOPIC: "topics", BROKER: "brokers", CLIENT_METRICS: "client-metrics", GROUP: "groups"}
+_NODES = {TOPIC: "topics", BROKER: "brokers", CLIENT_METRICS: "client-metrics", GROUP: "groups"}
 _ALL_BROKERS = "<default>"  # Kafka's name for the settings of all brokers
 
 
 class Settings:
     """All dynamic settings. ``config`` is what the broker runs with now."""
 
-    def __init__(self, registry: Registry, file_config: BrokerConfig, broker_id: BrokerId) -> None:
-        self._registry = registry
+    def __init__(self, store: ConfigStore, file_config: BrokerConfig, broker_id: BrokerId) -> None:
+        self._store = store
         self._file_config = file_config
         self._broker_id = broker_id
-        self._overrides: dict[int, dict[str, dict[str, str]]] = {kind: {} for kind in _FOLDERS}
+        self._overrides: dict[int, dict[str, dict[str, str]]] = {kind: {} for kind in _NODES}
         self._topic_configs: dict[str, TopicConfig] = {}
         self.config = file_config
 
-    async def load(self) -> None:
-        for kind, folder in _FOLDERS.items():
-            self._overrides[kind] = await self._registry.load_overrides(folder)
-        await self._registry.drop_notices()
+    async def load(self, now: Millis) -> None:
+        # First the notices: a change that comes while the settings are read is read again.
+        await self._store.read_changes(now)
+        for kind, node in _NODES.items():
+            self._overrides[kind] = await self._store.load(node)
         if self._overrides[BROKER]:
             try:
                 self.config = self._file_config.with_dynamic(self._dynamic(self._overrides[BROKER]))
@@ -103,13 +104,13 @@ class Settings:
             self.check_topic(overrides)
         elif kind == BROKER:
             self._config_with(name, overrides)
-        elif kind not in _FOLDERS:
+        elif kind not in _NODES:
             raise Rejected(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} keep no settings.")
 
     async def replace(self, kind: int, name: str, overrides: Mapping[str, str]) -> None:
         """All settings of one thing are now these; ``check`` has passed them."""
         config = self._config_with(name, overrides) if kind == BROKER else self.config
-        await self._registry.store_overrides(_FOLDERS[kind], _stored_name(kind, name), overrides)
+        await self._store.store(_NODES[kind], _stored_name(kind, name), overrides)
         self.remember(kind, name, overrides)
         if kind == BROKER:
             self.config = config

@@ -7,6 +7,7 @@ import pytest
 from headrace.broker.controller.service import FoundPartition
 from headrace.broker.metadata.dynamic_config import BROKER, GROUP, TOPIC
 from headrace.coordination import paths, values
+from headrace.coordination.config_store import NOTICE_LIFETIME_MS
 from headrace.coordination.embedded import FILE_NAME, EmbeddedTree
 from headrace.coordination.tree import ANY_VERSION, Create
 from headrace.core.controller import CreateTopic
@@ -14,7 +15,7 @@ from headrace.core.features import METADATA_VERSION, UPGRADE, FeatureUpdate
 from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
-from headrace.model.ids import NO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
+from headrace.model.ids import NO_TOPIC_ID, LeaderEpoch, Millis, TopicId, TopicPartition
 from tests.fakes.standin import StillClock, in_loop, running
 
 AN_ID = TopicId(bytes(range(16)))
@@ -351,14 +352,22 @@ async def test_a_group_may_have_any_name(tmp_path):
 
 
 @in_loop
-async def test_notices_of_changed_settings_do_not_pile_up_over_restarts(tmp_path):
-    for _ in range(3):
-        async with running(tmp_path) as broker:
-            await broker.control.alter_configs(BROKER, "", {"log.retention.ms": "10"})
+async def test_a_start_deletes_old_notices_and_leaves_recent_ones_to_the_other_brokers(tmp_path):
     async with running(tmp_path):
         pass
+    earlier = Millis(StillClock().now() - NOTICE_LIFETIME_MS - 1)
+    tree = await EmbeddedTree.open(tmp_path, lambda: earlier)
+    value = values.encode_config_change("brokers", "<default>")
+    await tree.create(paths.CONFIG_CHANGE_PREFIX, value, sequential=True)
+    await tree.close()
+    for _ in range(2):
+        async with running(tmp_path) as broker:
+            await broker.control.alter_configs(BROKER, "", {"log.retention.ms": "10"})
     tree = await EmbeddedTree.open(tmp_path, StillClock().now)
-    assert await tree.children(paths.CONFIG_CHANGES) == []
+    assert await tree.children(paths.CONFIG_CHANGES) == [
+        "config_change_0000000001",
+        "config_change_0000000002",
+    ]
     await tree.close()
 
 
