@@ -86,7 +86,7 @@ class DirectoryStore:
         for topic_id, offline in change.pending_deletions.items():
             path = paths.pending_deletion(self._broker_id, topic_id)
             contents[path] = (
-                values.encode_directories(dict.fromkeys(offline, "")) if offline else None
+                values.encode_directories(dict.fromkeys(sorted(offline), "")) if offline else None
             )
         operations: list[Operation] = []
         for path, value in contents.items():

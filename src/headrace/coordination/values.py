@@ -1,7 +1,7 @@
-"""What nodes of the coordination tree hold: Kafka 3.9's JSON, to and from our types.
+"""The values of nodes in the coordination tree: Kafka 3.9's JSON, to and from our types.
 
-Pure. Decoding ignores what it does not know (a newer writer's extra keys) and raises
-``Corrupt`` for what it needs and cannot find; encoding gives the bytes that Kafka gives.
+Pure. Decoding ignores keys that it does not know, which a newer writer may add, and raises
+``Corrupt`` if one that it needs is missing. Encoding gives the bytes that Kafka writes.
 """
 
 import json
@@ -82,7 +82,7 @@ def encode_topic(topic: TopicState) -> bytes:
 
 
 class Assignment(NamedTuple):
-    """What a topic's node says: replicas by partition, and those that come and go."""
+    """What a topic's node says: the replicas of each partition, and a reassignment in progress."""
 
     topic_id: TopicId | None  # None before Kafka 2.8, which had no ids
     replicas: Sequence[tuple[BrokerId, ...]]
@@ -106,7 +106,7 @@ def decode_topic(topic: str, value: bytes) -> Assignment:
 
 
 def encode_state(state: PartitionState, controller_epoch: ControllerEpoch) -> bytes:
-    # Written for every partition at every start, so by hand: a tenth of the encoder's time.
+    # Every start writes the state of every partition. This takes a tenth of json.dumps's time.
     isr = ",".join(map(str, state.isr))
     return (
         f'{{"controller_epoch":{controller_epoch},"leader":{state.leader},"version":1,'
@@ -224,13 +224,13 @@ def decode_log_dir_event(path: str, value: bytes) -> BrokerId:
         raise _unreadable(path, error) from error
 
 
-def encode_reassignment(wanted: Mapping[TopicPartition, Sequence[BrokerId]]) -> bytes:
+def encode_reassignment(targets: Mapping[TopicPartition, Sequence[BrokerId]]) -> bytes:
     return _dump(
         {
             "version": 1,
             "partitions": [
                 {"topic": topic, "partition": partition, "replicas": list(replicas)}
-                for (topic, partition), replicas in wanted.items()
+                for (topic, partition), replicas in targets.items()
             ],
         }
     )
@@ -253,7 +253,7 @@ class ProducerIdBlock(NamedTuple):
 
 
 def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
-    # Both ends as text: JSON's numbers are doubles to some readers.
+    # Both ends are text, as in Kafka: some readers take JSON's numbers for doubles.
     return _dump(
         {
             "version": 1,
@@ -265,7 +265,7 @@ def encode_producer_id_block(block: ProducerIdBlock) -> bytes:
 
 
 def decode_producer_id_block(value: bytes) -> ProducerIdBlock | None:
-    """The block last handed out, or None before the first."""
+    """The last block that was handed out, or None if there was none."""
     if not value:
         return None
     found = _load(paths.PRODUCER_ID_BLOCK, value)
@@ -288,11 +288,11 @@ def decode_feature(value: bytes) -> dict[str, int]:
         raise _unreadable(paths.FEATURE, error) from error
 
 
-def encode_topic_directories(homes: TopicDirectories) -> bytes:
+def encode_topic_directories(topic: TopicDirectories) -> bytes:
     by_directory: dict[str, list[int]] = {}
-    for partition, directory_id in homes.directories.items():
+    for partition, directory_id in topic.directories.items():
         by_directory.setdefault(directory_id, []).append(partition)
-    return _dump({"version": 1, "topic_id": id_to_text(homes.topic_id), "partitions": by_directory})
+    return _dump({"version": 1, "topic_id": id_to_text(topic.topic_id), "partitions": by_directory})
 
 
 def decode_topic_directories(path: str, value: bytes) -> TopicDirectories:
@@ -306,8 +306,8 @@ def decode_topic_directories(path: str, value: bytes) -> TopicDirectories:
         raise _unreadable(path, error) from error
 
 
-def encode_directories(paths: Mapping[str, str]) -> bytes:
-    return _dump({"version": 1, "directories": dict(paths)})
+def encode_directories(by_id: Mapping[str, str]) -> bytes:
+    return _dump({"version": 1, "directories": dict(by_id)})
 
 
 def decode_directories(path: str, value: bytes) -> dict[str, str]:
@@ -332,4 +332,4 @@ def _load(path: str, value: bytes) -> Any:
 
 
 def _unreadable(path: str, error: Exception) -> Corrupt:
-    return Corrupt(f"node {path} of the coordination tree cannot be read: {error!r}")
+    return Corrupt(f"Cannot read node {path} of the coordination tree: {error!r}")

@@ -60,6 +60,16 @@ async def test_what_was_stored_is_loaded_in_the_next_session():
 
 
 @in_loop
+async def test_a_stored_set_has_one_order():
+    tree = memory_tree()
+    store = await loaded_store(tree)
+    await store.store(AssignmentChange({}, {TOPIC_ID: {"c", "a", "b"}}))
+    node = await tree.open_session().get(paths.pending_deletion(BrokerId(1), TOPIC_ID))
+    assert node is not None
+    assert node.value == b'{"version":1,"directories":{"a":"","b":"","c":""}}'
+
+
+@in_loop
 async def test_entries_are_created_changed_and_deleted_in_any_order():
     tree = memory_tree()
     store = await loaded_store(tree)
