@@ -34,13 +34,13 @@ ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
+DIRECTORY_ASSIGNMENT = "/headrace/directory_assignment"
+PENDING_DELETIONS = "/headrace/pending_deletions"
+
 # A sequential node gets its number appended to one of these.
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
 ISR_CHANGE_PREFIX = f"{ISR_CHANGES}/isr_change_"
 LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS}/log_dir_event_"
-
-DIRECTORY_ASSIGNMENT = "/headrace/directory_assignment"
-PENDING_DELETIONS = "/headrace/pending_deletions"
 
 # These exist from the first start on. Parents first.
 PERSISTENT = (

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -40,20 +41,18 @@ def an_entry(broker_id: int, port: int = 9092) -> BrokerEntry:
     return BrokerEntry(BrokerId(broker_id), endpoints, None, broker_epoch=-1)
 
 
-def a_state(partition: int = 0, **changes: object) -> PartitionState:
-    return PartitionState(
-        **{
-            "topic": "t",
-            "partition": partition,
-            "topic_id": TOPIC_ID,
-            "leader": BrokerId(1),
-            "leader_epoch": LeaderEpoch(0),
-            "isr": (BrokerId(1),),
-            "replicas": (BrokerId(1),),
-            "partition_epoch": 0,
-            **changes,
-        }
+def a_state(partition: int = 0, **changes: Any) -> PartitionState:
+    state = PartitionState(
+        topic="t",
+        partition=partition,
+        topic_id=TOPIC_ID,
+        leader=BrokerId(1),
+        leader_epoch=LeaderEpoch(0),
+        isr=(BrokerId(1),),
+        replicas=(BrokerId(1),),
+        partition_epoch=0,
     )
+    return state._replace(**changes)
 
 
 def a_topic(count: int = 1) -> TopicState:

@@ -1,6 +1,7 @@
 """Values are those that Kafka 3.9 writes, and are read back."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from headrace.model.ids import (
 TOPIC_ID = TopicId(id_from_text("peu1MSP5RZO423dfJShKyQ"))
 
 
-def a_state(partition: int = 0, **changes: object) -> PartitionState:
+def a_state(partition: int = 0, **changes: Any) -> PartitionState:
     state = PartitionState(
         topic="tt",
         partition=partition,
@@ -37,7 +38,7 @@ def a_state(partition: int = 0, **changes: object) -> PartitionState:
         replicas=(BrokerId(1),),
         partition_epoch=0,
     )
-    return state._replace(**changes)  # type: ignore[arg-type]
+    return state._replace(**changes)
 
 
 def a_topic(count: int = 1) -> TopicState:
