@@ -96,9 +96,9 @@ class StandIn:
     """What handlers and the controller service see of a broker."""
 
     def __init__(self, settings: dict[str, str] | None = None) -> None:
-        config = BrokerConfig.parse(settings or {})
-        self.broker_id = BrokerId(config.int("node.id"))
-        self.dynamic_config = DynamicConfig(config, self.broker_id)
+        self.file_config = BrokerConfig.parse(settings or {})
+        self.broker_id = BrokerId(self.file_config.int("node.id"))
+        self.dynamic_config: DynamicConfig
         self.metadata_cache = MetadataCache(asyncio.get_running_loop(), self.fail)
         self.world = StillWorld()
         self.replicas = RecordedReplicas()
@@ -153,7 +153,9 @@ async def running(
     """A started control in ``folder``, closed at the end: the folder can then be opened again."""
     broker = StandIn(settings)
     broker.logs.directories[0].offline = offline
-    registry = Registry(await EmbeddedTree.open(folder))
+    tree = await EmbeddedTree.open(folder, broker.world.now)
+    registry = Registry(tree, broker.broker_id)
+    broker.dynamic_config = DynamicConfig(registry.configs, broker.file_config, broker.broker_id)
     broker.controller = ControllerService(
         registry,
         broker_id=broker.broker_id,
@@ -165,7 +167,7 @@ async def running(
         logs=broker.logs,
         replicas=broker.replicas,
     )
-    broker.producer_ids = ProducerIds(lambda: registry.reserve_producer_ids(broker.broker_id))
+    broker.producer_ids = ProducerIds(registry.reserve_producer_ids)
     try:
         await broker.controller.start(found)
         yield broker

@@ -1,13 +1,15 @@
-"""The embedded tree does what a dictionary with ZooKeeper's rules does, over restarts too."""
+"""Each tree agrees with a dictionary that has ZooKeeper's rules, over ends of its session too."""
 
 import asyncio
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordination.embedded import EmbeddedTree
+from headrace.coordination.memory import MemoryTree
 from headrace.coordination.tree import (
     ANY_VERSION,
     BadVersion,
@@ -20,9 +22,11 @@ from headrace.coordination.tree import (
     NotEmpty,
     Operation,
     Set,
+    Tree,
     TreeError,
 )
 from headrace.model.ids import ZkVersion
+from tests.fakes.standin import StillWorld
 
 PATHS = ["/a", "/b", "/a/x", "/a/y", "/a/x/deep"]
 paths = st.sampled_from(PATHS)
@@ -34,12 +38,12 @@ operations = st.one_of(
     st.builds(Delete, paths, zk_versions),
     st.builds(Check, paths, zk_versions),
 )
-RESTART = "restart"
-steps = st.lists(st.one_of(st.lists(operations, min_size=1, max_size=4), st.just(RESTART)))
+REOPEN = "reopen"
+steps = st.lists(st.one_of(st.lists(operations, min_size=1, max_size=4), st.just(REOPEN)))
 
 
-class DumbTree:
-    """Nodes as [value, version, ephemeral, next sequence]; a multi works on a deep enough copy."""
+class ModelTree:
+    """Nodes as [value, version, ephemeral, next sequence]; a multi works on a copy."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, list] = {"/": [b"", 0, False, 0]}
@@ -55,9 +59,9 @@ class DumbTree:
         if isinstance(operation, Create):
             parent = path.rpartition("/")[0] or "/"
             if parent not in nodes:
-                raise NoNode(parent)
+                raise NoNode(path)
             if nodes[parent][2]:
-                raise EphemeralParent(parent)
+                raise EphemeralParent(path)
             if operation.sequential:
                 path += f"{nodes[parent][3]:010d}"
                 nodes[parent][3] += 1
@@ -78,47 +82,70 @@ class DumbTree:
             del nodes[path]
         return path, node[1]
 
-    def restart(self) -> None:
+    def reopen(self) -> None:
         self.nodes = {path: node for path, node in self.nodes.items() if not node[2]}
 
 
-@settings(max_examples=60)
-@given(steps)
-def test_a_tree_on_disk_agrees_with_a_dictionary(story):
-    async def compare(folder: Path) -> None:
-        dumb = DumbTree()
-        tree = await EmbeddedTree.open(folder)
-        zxid = 0
-        try:
-            for step in story:
-                if step == RESTART:
-                    dumb.restart()
-                    await tree.close()
-                    tree = await EmbeddedTree.open(folder)
-                else:
-                    expected = outcome_of(lambda step=step: dumb.multi(step))
-                    try:
-                        done = await tree.multi(step)
-                    except TreeError as error:
-                        assert (type(error), error.path) == expected
-                    else:
-                        assert [(d.path, d.zk_version) for d in done] == expected
-                        assert {d.zxid for d in done} == {zxid + 1}
-                        zxid += 1
-                known = sorted(dumb.nodes)
-                nodes = await tree.get_many(known)
-                assert [(n.value, n.zk_version) for n in nodes if n is not None] == [
-                    (dumb.nodes[path][0], dumb.nodes[path][1]) for path in known
-                ]
-                for path in known:
-                    prefix = "/" if path == "/" else path + "/"
-                    names = [p[len(prefix) :] for p in known if p.startswith(prefix) and p != "/"]
-                    assert await tree.children(path) == [n for n in names if "/" not in n]
-        finally:
-            await tree.close()
+class EmbeddedTrees:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
 
-    with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(compare(Path(folder)))
+    async def open(self) -> Tree:
+        return await EmbeddedTree.open(self._directory, StillWorld().now)
+
+
+class MemoryTrees:
+    def __init__(self, directory: Path) -> None:
+        self._shared = MemoryTree(StillWorld().now)
+
+    async def open(self) -> Tree:
+        return self._shared.open_session()
+
+
+@pytest.mark.parametrize("implementation", [EmbeddedTrees, MemoryTrees])
+@settings(max_examples=60)
+@given(story=steps)
+def test_a_tree_agrees_with_a_dictionary(implementation, story):
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(compare(implementation(Path(directory)), story))
+
+
+async def compare(trees: EmbeddedTrees | MemoryTrees, story: list) -> None:
+    model = ModelTree()
+    tree = await trees.open()
+    last_zxid = 0
+    try:
+        for step in story:
+            if step == REOPEN:
+                model.reopen()
+                await tree.close()
+                tree = await trees.open()
+            else:
+                expected = outcome_of(lambda step=step: model.multi(step))
+                try:
+                    done = await tree.multi(step)
+                except TreeError as error:
+                    assert (type(error), error.path) == expected
+                else:
+                    assert [(d.path, d.zk_version) for d in done] == expected
+                    (zxid,) = {d.zxid for d in done}
+                    assert zxid > last_zxid
+                    last_zxid = zxid
+            await compare_nodes(model, tree)
+    finally:
+        await tree.close()
+
+
+async def compare_nodes(model: ModelTree, tree: Tree) -> None:
+    known = sorted(model.nodes)
+    nodes = await tree.get_many(known)
+    assert [(n.value, n.zk_version, n.ephemeral_owner != 0) for n in nodes if n is not None] == [
+        tuple(model.nodes[path][:3]) for path in known
+    ]
+    for path in known:
+        prefix = "/" if path == "/" else path + "/"
+        names = [p[len(prefix) :] for p in known if p.startswith(prefix) and p != "/"]
+        assert await tree.children(path) == [n for n in names if "/" not in n]
 
 
 def outcome_of(multi):

@@ -121,8 +121,8 @@ class Broker:
         self._start_threads()
         self._bind()  # before anything else: a taken port should cost no recovery
         broker_id, logs = self._lock_logs()
-        tree = await EmbeddedTree.open(logs.place_of(TREE_FILE))
-        registry = Registry(tree)
+        tree = await EmbeddedTree.open(logs.place_of(TREE_FILE), self._world.now)
+        registry = Registry(tree, broker_id)
         on_stop("coordination tree", lambda clean: registry.close())
         services = self._wire(broker_id, logs, registry)
         producing, dispatch = self._serving(services)
@@ -213,7 +213,7 @@ class Broker:
         return BrokerId(node_id), logs
 
     def _wire(self, broker_id: BrokerId, logs: LogManager, registry: Registry) -> Services:
-        dynamic_config = DynamicConfig(self._config, broker_id)
+        dynamic_config = DynamicConfig(registry.configs, self._config, broker_id)
         appender = Appender(self._world, self._waiting, self._tasks)
         replicas = ReplicaManager(
             broker_id,
@@ -248,7 +248,7 @@ class Broker:
         )
         groups = GroupCoordinator(host)
         markers = MarkerWriter(replicas, appender, self._waiting, groups, self._world)
-        producer_ids = ProducerIds(lambda: registry.reserve_producer_ids(broker_id))
+        producer_ids = ProducerIds(registry.reserve_producer_ids)
         transactions = TransactionCoordinator(host, producer_ids, markers)
         moves = LogDirMoves(self._loop, logs, replicas, controller.moved, self.fail)
         self._metadata.on_topics_changed(lambda deleted: self._waiting.serve())

@@ -1,19 +1,21 @@
 """The coordination tree of a cluster of one: nodes in a SQLite file, served by one thread.
 
-    headrace.sqlite        in the first log directory, WAL mode, locked while it is open
+    headrace.sqlite        in one of log.dirs, WAL mode, locked while it is open
         node      one row per node; the path is the key
-        counter   the zxid last given
+        counter   the last zxid
 
-Durability. Every write is one SQLite transaction, in the page cache when it is
-acknowledged, so killing the process loses nothing. It is not yet on the platter:
-``synchronous=NORMAL`` does not wait for the disk on commit, and FULL would add one or
-more fsyncs to the first record a new node acknowledges. Instead the thread checkpoints,
-with fsync, as soon as it has been quiet for a moment, which bounds what a power cut can take
-to the writes of that moment. The log makes the same bargain (acknowledged is
-replicated, not fsynced). A topic lost that way is read back from its folders.
+Durability. Every write is one SQLite transaction. It is in the page cache when it is
+acknowledged, so killing the process loses nothing. It is not yet on disk: ``synchronous=NORMAL``
+does not wait for the disk on commit, and FULL would add at least one fsync to the first record
+that a new node acknowledges. Instead the thread checkpoints, with fsync, once it has been idle
+for a moment, so a power cut loses at most the writes of that moment. The log makes the same
+trade (acknowledged means replicated, not fsynced). A topic lost in this way is read back from its
+partition directories.
 
-Everything SQLite runs on the one worker thread, watches included; the event
-loop only posts jobs and is posted results, so no lock is needed and no call blocks it.
+SQLite and the watches run on the one worker thread. The event loop only posts jobs and receives
+results, so no lock is needed and no call blocks it.
+
+The one session is open as long as the file is. Its connection cannot be lost, so it has no events.
 """
 
 import asyncio
@@ -21,11 +23,14 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace.coordination import watches
 from headrace.coordination.tree import (
     ANY_VERSION,
+    NO_SESSION,
     BadVersion,
     Check,
     Create,
@@ -37,13 +42,17 @@ from headrace.coordination.tree import (
     NoNode,
     NotEmpty,
     Operation,
+    SessionEvent,
+    SessionLost,
     Set,
     TreeError,
     Unwritable,
     Watch,
+    parent_of,
 )
+from headrace.coordination.watches import Aspect, Touch, Watches
 from headrace.model.errors import Corrupt
-from headrace.model.ids import ZkVersion
+from headrace.model.ids import Millis, ZkVersion
 
 if TYPE_CHECKING:
     import sqlite3
@@ -52,8 +61,10 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "headrace.sqlite"
 
-# Long enough that the writes of one start or one burst of topics share a checkpoint.
-_QUIET_SECONDS = 0.05
+# Long enough for the writes of one start, or of many topics at once, to share a checkpoint.
+_IDLE_SECONDS = 0.05
+
+_SESSION_ID = 1
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS node (
@@ -63,13 +74,14 @@ CREATE TABLE IF NOT EXISTS node (
     zk_version INTEGER NOT NULL,
     created_zxid INTEGER NOT NULL,
     modified_zxid INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
     ephemeral INTEGER NOT NULL,
     next_sequence INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS node_parent ON node (parent);
 CREATE TABLE IF NOT EXISTS counter (zxid INTEGER NOT NULL);
 INSERT INTO counter SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM counter);
-INSERT OR IGNORE INTO node VALUES ('/', '', x'', 0, 0, 0, 0, 0);
+INSERT OR IGNORE INTO node VALUES ('/', '', x'', 0, 0, 0, 0, 0, 0);
 DELETE FROM node WHERE ephemeral = 1;
 """
 
@@ -77,30 +89,34 @@ T = TypeVar("T")
 
 
 class EmbeddedTree:
-    """``Tree`` on a file of its own. Make it with ``open``; ``close`` ends the session."""
+    """A ``Tree`` in a file. Use ``open`` to create one; ``close`` ends the session."""
 
-    def __init__(self, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, path: Path, loop: asyncio.AbstractEventLoop, now: Callable[[], Millis]
+    ) -> None:
+        self.on_session_event: Callable[[SessionEvent], None] | None = None
         self._path = path
         self._loop = loop
+        self._now = now
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="headrace-tree", daemon=True)
         self._closed = False
-        # From here on only the worker thread touches these.
+        # Only the worker thread uses these.
         self._connection: sqlite3.Connection
         self._zxid = 0
-        self._unsettled = False
-        self._node_watches: dict[str, list[Watch]] = {}
-        self._children_watches: dict[str, list[Watch]] = {}
-        self._woken: list[tuple[Watch, str]] = []
+        self._checkpoint_due = False
+        self._watches = Watches()
+        self._fired: list[tuple[Watch, str]] = []
 
     @classmethod
-    async def open(cls, folder: Path) -> "EmbeddedTree":
-        """The tree in ``folder``, made if missing. Ephemeral nodes of the last session are gone.
+    async def open(cls, directory: Path, now: Callable[[], Millis]) -> "EmbeddedTree":
+        """Open the tree in ``directory``, or create it. ``now`` is called on another thread.
 
-        Raises OSError when the disk refuses, and Corrupt when the file is not a tree; its
-        topics can be read back from the partition folders once it is moved away.
+        Ephemeral nodes of the last session are gone. Raises OSError if the disk refuses, and
+        Corrupt if the file is not a tree; once it is moved away, topics are read back from the
+        partition directories.
         """
-        tree = cls(folder / FILE_NAME, asyncio.get_running_loop())
+        tree = cls(directory / FILE_NAME, asyncio.get_running_loop(), now)
         tree._thread.start()
         try:
             await tree._run(tree._open)
@@ -109,14 +125,18 @@ class EmbeddedTree:
             raise
         return tree
 
+    @property
+    def session_id(self) -> int:
+        return _SESSION_ID
+
     async def get(self, path: str, watch: Watch | None = None) -> Node | None:
-        return await self._run(lambda: self._get(path, watch))
+        return await self._run(lambda: self._get(path, watch), path)
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
         return await self._run(lambda: [self._get(path, None) for path in paths])
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
-        return await self._run(lambda: self._children(path, watch))
+        return await self._run(lambda: self._children(path, watch), path)
 
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
@@ -130,44 +150,56 @@ class EmbeddedTree:
         await self.multi([Delete(path, expected)])
 
     async def multi(self, operations: Sequence[Operation]) -> list[Done]:
-        return await self._run(lambda: self._multi(operations))
+        return await self._run(lambda: self._multi(operations), operations[0].path)
+
+    async def sync(self) -> None:
+        self._check_open("/")  # there is one copy of the tree
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
         self._jobs.put(None)
-        # Closing checkpoints and fsyncs, which is not the event loop's to wait for.
+        # Closing checkpoints and fsyncs, which would block the event loop.
         await self._loop.run_in_executor(None, self._thread.join)
 
     # --- the bridge between the loop and the worker thread
 
-    async def _run(self, job: Callable[[], T]) -> T:
-        assert not self._closed, "the tree is closed"
+    async def _run(self, job: Callable[[], T], path: str = "/") -> T:
+        self._check_open(path)
         done: asyncio.Future[T] = self._loop.create_future()
         self._jobs.put(lambda: self._perform(job, done))
         return await done
 
+    def _check_open(self, path: str) -> None:
+        if self._closed:
+            raise SessionLost(path)
+
     def _perform(self, job: Callable[[], T], done: "asyncio.Future[T]") -> None:
-        outcome: tuple[T | None, BaseException | None]
+        settle: Callable[[], None]
         try:
-            outcome = (job(), None)
-        except BaseException as error:  # noqa: BLE001  (handed to whoever awaits it)
-            outcome = (None, error)
-        woken, self._woken = self._woken, []
+            settle = partial(done.set_result, job())
+        except BaseException as error:  # noqa: BLE001  (the caller's coroutine raises it)
+            settle = partial(done.set_exception, error)
+        fired, self._fired = self._fired, []
+
+        def deliver() -> None:
+            if not done.cancelled():
+                settle()
+            for watch, path in fired:
+                watch(path)
+
         try:
-            self._loop.call_soon_threadsafe(_deliver, done, outcome, woken)
+            self._loop.call_soon_threadsafe(deliver)
         except RuntimeError:
-            log.debug("tree: the event loop ended before an answer came")
+            log.debug("tree: the event loop was closed before a result arrived")
 
     def _work(self) -> None:
         while True:
             try:
-                job = (
-                    self._jobs.get(timeout=_QUIET_SECONDS) if self._unsettled else self._jobs.get()
-                )
+                job = self._jobs.get(timeout=_IDLE_SECONDS if self._checkpoint_due else None)
             except queue.Empty:
-                self._settle()
+                self._checkpoint()
                 continue
             if job is None:
                 break
@@ -178,60 +210,61 @@ class EmbeddedTree:
     # --- on the worker thread
 
     def _open(self) -> None:
-        import sqlite3  # 5 ms that only a node with an embedded tree has to pay
+        import sqlite3  # takes 5 ms, which only a node with an embedded tree pays
 
         try:
-            # check_same_thread stays on: a call from elsewhere is a mistake of ours.
+            # check_same_thread stays on: a call from another thread is a bug.
             connection = sqlite3.connect(self._path, isolation_level=None)
             self._connection = connection
-            # Exclusive locking also does without the shared-memory file beside the WAL.
+            # Exclusive locking also saves the shared-memory file beside the WAL.
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-            # Turning a new file into a WAL one would fsync several times; the first
-            # checkpoint does that a moment later, off the path to the first record.
+            # Switching a new file to WAL would fsync several times. The first checkpoint does
+            # that a moment later, when the first record does not wait for it.
             connection.execute("PRAGMA synchronous=OFF")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.executescript(f"BEGIN IMMEDIATE;{_SCHEMA}COMMIT;")
             connection.execute("PRAGMA synchronous=NORMAL")
             (self._zxid,) = connection.execute("SELECT zxid FROM counter").fetchone()
-            self._unsettled = True  # not before: there would be nothing to settle it with
+            self._checkpoint_due = True  # not before: a checkpoint needs the connection
         except sqlite3.OperationalError as error:
-            raise OSError(
-                f"the coordination tree {self._path} cannot be opened: {error}"
-            ) from error
+            raise OSError(f"cannot open the coordination tree {self._path}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise Corrupt(
                 f"{self._path} cannot be read as a coordination tree ({error}). Move it away: "
-                "topics are then read back from the partition folders, their settings are not."
+                "topics are then read back from the partition directories, without their settings."
             ) from error
 
-    def _settle(self) -> None:
-        """Bring what was acknowledged onto the platter."""
+    def _checkpoint(self) -> None:
+        """Bring the acknowledged writes onto the disk."""
         import sqlite3
 
-        self._unsettled = False
+        self._checkpoint_due = False
         try:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
             log.warning(
-                "tree: %s was not checkpointed, later writes try again: %s", self._path, error
+                "tree: checkpoint of %s failed; the next write retries it: %s", self._path, error
             )
 
     def _get(self, path: str, watch: Watch | None) -> Node | None:
         if watch is not None:
-            self._node_watches.setdefault(path, []).append(watch)
+            self._watches.add(Aspect.NODE, path, watch)
         row = self._connection.execute(
-            "SELECT value, zk_version, created_zxid, modified_zxid FROM node WHERE path = ?",
+            "SELECT value, zk_version, created_zxid, modified_zxid, created_at, ephemeral "
+            "FROM node WHERE path = ?",
             (path,),
         ).fetchone()
-        return Node(*row) if row is not None else None
+        if row is None:
+            return None
+        *fields, ephemeral = row
+        return Node._make((*fields, _SESSION_ID if ephemeral else NO_SESSION))
 
     def _children(self, path: str, watch: Watch | None) -> list[str] | None:
-        if self._row(path) is None:
-            if watch is not None:
-                self._node_watches.setdefault(path, []).append(watch)
-            return None
+        exists = self._row(path) is not None
         if watch is not None:
-            self._children_watches.setdefault(path, []).append(watch)
+            self._watches.add(Aspect.CHILDREN if exists else Aspect.NODE, path, watch)
+        if not exists:
+            return None
         skip = len(path) + (path != "/")
         rows = self._connection.execute("SELECT path FROM node WHERE parent = ?", (path,))
         return sorted(child[skip:] for (child,) in rows)
@@ -242,7 +275,7 @@ class EmbeddedTree:
         connection = self._connection
         zxid = self._zxid + 1
         results = []
-        touched: list[tuple[dict[str, list[Watch]], str]] = []
+        touched: list[Touch] = []
         try:
             connection.execute("BEGIN IMMEDIATE")
             for index, operation in enumerate(operations):
@@ -257,28 +290,25 @@ class EmbeddedTree:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             if isinstance(error, sqlite3.OperationalError):
-                log.error("tree: a write to %s failed and was undone: %s", self._path, error)
+                log.error("tree: rolled back a failed write to %s: %s", self._path, error)
                 raise Unwritable(operations[0].path) from error
             raise
         self._zxid = zxid
-        self._unsettled = True
-        for watches, path in touched:
-            self._woken += [(watch, path) for watch in watches.pop(path, ())]
+        self._checkpoint_due = True
+        self._fired += self._watches.fire(touched)
         return results
 
-    def _apply(
-        self, operation: Operation, zxid: int, touched: list[tuple[dict[str, list[Watch]], str]]
-    ) -> Done:
+    def _apply(self, operation: Operation, zxid: int, touched: list[Touch]) -> Done:
         execute = self._connection.execute
         match operation:
             case Create(path, value, ephemeral, sequential):
-                parent = _parent(path)
+                parent = parent_of(path)
                 row = self._row(parent)
                 if row is None:
-                    raise NoNode(parent)
+                    raise NoNode(path)
                 _, parent_is_ephemeral, next_sequence = row
                 if parent_is_ephemeral:
-                    raise EphemeralParent(parent)
+                    raise EphemeralParent(path)
                 if sequential:
                     path = f"{path}{next_sequence:010d}"
                     execute(
@@ -286,12 +316,12 @@ class EmbeddedTree:
                         (parent,),
                     )
                 created = execute(
-                    "INSERT OR IGNORE INTO node VALUES (?, ?, ?, 0, ?, ?, ?, 0)",
-                    (path, parent, value, zxid, zxid, ephemeral),
+                    "INSERT OR IGNORE INTO node VALUES (?, ?, ?, 0, ?, ?, ?, ?, 0)",
+                    (path, parent, value, zxid, zxid, self._now(), ephemeral),
                 )
                 if not created.rowcount:
                     raise NodeExists(path)
-                touched += ((self._node_watches, path), (self._children_watches, parent))
+                touched += watches.created(path)
                 return Done(path, ZkVersion(0), zxid)
             case Set(path, value, expected):
                 if expected == ANY_VERSION:
@@ -302,19 +332,15 @@ class EmbeddedTree:
                     (value, zxid, path, expected),
                 )
                 if not written.rowcount:
-                    self._checked(path, expected)  # says which of the two is wrong
-                touched.append((self._node_watches, path))
+                    self._checked(path, expected)  # raises NoNode or BadVersion
+                touched += watches.changed(path)
                 return Done(path, ZkVersion(expected + 1), zxid)
             case Delete(path, expected):
                 zk_version = self._checked(path, expected)
                 if execute("SELECT 1 FROM node WHERE parent = ? LIMIT 1", (path,)).fetchone():
                     raise NotEmpty(path)
                 execute("DELETE FROM node WHERE path = ?", (path,))
-                touched += (
-                    (self._node_watches, path),
-                    (self._children_watches, path),
-                    (self._children_watches, _parent(path)),
-                )
+                touched += watches.deleted(path)
                 return Done(path, zk_version, zxid)
             case Check(path, expected):
                 return Done(path, self._checked(path, expected), zxid)
@@ -331,23 +357,3 @@ class EmbeddedTree:
         return self._connection.execute(
             "SELECT zk_version, ephemeral, next_sequence FROM node WHERE path = ?", (path,)
         ).fetchone()
-
-
-def _parent(path: str) -> str:
-    assert path.startswith("/") and path != "/", f"{path!r} is no path of a node"
-    return path.rpartition("/")[0] or "/"
-
-
-def _deliver(
-    done: "asyncio.Future[T]",
-    outcome: tuple[T | None, BaseException | None],
-    woken: list[tuple[Watch, str]],
-) -> None:
-    if not done.cancelled():
-        result, error = outcome
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
-    for watch, path in woken:
-        watch(path)

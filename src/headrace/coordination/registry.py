@@ -1,54 +1,85 @@
-"""What a cluster has agreed on, kept in a tree: read into our words, written under guard.
+"""What a cluster has agreed on, stored in a tree: read into our types, written under guard.
 
-The seam between the controller and where its decisions are kept. Above it nobody knows
-of nodes and JSON; a quorum of the brokers' own would be another such registry.
+The interface between the broker and the store of its cluster's state. Above it there are no
+nodes and no JSON; a quorum of the brokers would be another such registry. What may go wrong
+with a write, and what follows:
 
-Every write of a controller carries a check of its controller epoch, so that one that was
-replaced without noticing cannot write any more: it gets ``Fenced``. A tree that cannot keep
-anything now refuses the request at hand with KAFKA_STORAGE_ERROR.
+    an unknown outcome       is read back, so that callers never see it (``writer``)
+    a newer controller       Fenced: the caller steps down. So it does if the nodes are not as this
+                             controller left them, because its metadata is no longer true
+    the session ended        SessionLost: the broker registers again, under a new broker epoch
+    a tree that is full      Rejected with KAFKA_STORAGE_ERROR
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
-from headrace.coordination import znodes
+from headrace.coordination import controller_writes, paths, values
+from headrace.coordination.config_store import ConfigStore
+from headrace.coordination.directories import AssignmentChange, DirectoryStore
 from headrace.coordination.tree import (
     ANY_VERSION,
     BadVersion,
     Check,
+    Conflict,
     Create,
     Delete,
     Done,
     NodeExists,
+    NoNode,
     Operation,
     Set,
     Tree,
-    Unwritable,
+    Watch,
 )
+from headrace.coordination.watched import WatchedNodes
+from headrace.coordination.writer import Writer
 from headrace.core.controller import UNBORN, Change
 from headrace.core.topics import is_internal
 from headrace.model.cluster_metadata import (
     NO_LEADER,
     BrokerEntry,
     PartitionState,
-    TopicDirectories,
     TopicState,
 )
-from headrace.model.errors import ConfigError, ErrorCode, Fenced, Rejected
+from headrace.model.errors import ConfigError, Fenced
 from headrace.model.ids import (
     NO_LEADER_EPOCH,
     NO_TOPIC_ID,
     BrokerId,
     ControllerEpoch,
     Millis,
-    TopicId,
     TopicPartition,
     ZkVersion,
-    id_from_text,
-    id_to_text,
 )
 
 PRODUCER_IDS_PER_BLOCK = 1000
+
+
+class BrokerIdInUse(ConfigError):
+    """Another session holds the registration of this broker id."""
+
+    def __init__(self, holder: BrokerEntry, session_id: int) -> None:
+        addresses = ", ".join(f"{host}:{port}" for host, port, _ in holder.endpoints.values())
+        super().__init__(
+            f"broker.id {holder.broker_id} is in use by the live broker at {addresses}; "
+            "every broker needs its own"
+        )
+        self.holder = holder
+        self.session_id = session_id
+
+
+class Elected(NamedTuple):
+    """This broker is the controller."""
+
+    controller_epoch: ControllerEpoch
+
+
+class OtherController(NamedTuple):
+    """Another broker is the controller."""
+
+    broker_id: BrokerId
 
 
 class LoadedTopics(NamedTuple):
@@ -56,181 +87,142 @@ class LoadedTopics(NamedTuple):
     granted_zxids: dict[TopicPartition, int]  # when each partition's state was last written
 
 
-class LoadedAssignment(NamedTuple):
-    paths: dict[str, str]  # where each log directory was last seen, by its id
-    homes: dict[str, TopicDirectories]  # by topic
-
-
-class AssignmentChange(NamedTuple):
-    """None, or no directory left, where there is nothing more to remember."""
-
-    homes: Mapping[str, TopicDirectories | None]
-    deleted: Mapping[TopicId, Collection[str]] = {}
-
-
 class Registry:
-    """One broker's access to what is agreed. ``close`` gives up its registration."""
+    """One broker's access to the cluster's state. ``close`` gives up its registration."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, broker_id: BrokerId) -> None:
         self._tree = tree
-        self._controller_epoch: ControllerEpoch
-        self._controller_epoch_zk_version: ZkVersion
-        self._own_nodes: set[str] = set()  # below /headrace: only this broker writes them
+        self._broker_id = broker_id
+        self._writer = Writer(tree)
+        self._controller_epoch = ControllerEpoch(0)
+        self._guard: Check | None = None  # of the controller epoch, once this broker is elected
+        self.configs = ConfigStore(tree, self._writer)
+        self.directories = DirectoryStore(tree, self._writer, broker_id)
+        self.watched = WatchedNodes(tree)
 
     async def close(self) -> None:
         await self._tree.close()
 
     # --- becoming a member, and the controller
 
-    async def make_folders(self) -> None:
-        """The nodes under which everything else lies; there after the first start."""
-        present = await self._tree.get_many(znodes.PERSISTENT)
-        missing: list[Operation] = [
-            Create(path)
-            for path, node in zip(znodes.PERSISTENT, present, strict=True)
-            if node is None
-        ]
-        if missing:
-            await self._tree.multi(missing)
+    async def create_persistent_nodes(self) -> None:
+        """Create the parents of everything else. They exist after the first start."""
+        while True:
+            present = await self._tree.get_many(paths.PERSISTENT)
+            missing = [
+                Create(path)
+                for path, node in zip(paths.PERSISTENT, present, strict=True)
+                if node is None
+            ]
+            try:
+                if missing:
+                    await self._writer.write(missing)
+            except NodeExists:
+                continue  # another broker starts at the same time
+            return
 
     async def settle_cluster_id(self, known: str | None, new: str) -> str:
-        """The cluster's id: ``known`` to the log directories, or ``new`` if nobody has one.
+        """The cluster's id: ``known`` from the log directories, or ``new`` if there is none yet.
 
-        Raises ConfigError when directories and tree belong to different clusters.
+        Raises ConfigError if the directories belong to another cluster than the tree.
         """
-        node = await self._tree.get(znodes.CLUSTER_ID)
-        if node is None:
-            cluster_id = known or new
-            await self._tree.create(znodes.CLUSTER_ID, znodes.cluster_id_value(cluster_id))
-            return cluster_id
-        cluster_id = znodes.read_cluster_id(node.value)
+        node = await self._writer.get_or_create(
+            paths.CLUSTER_ID, values.encode_cluster_id(known or new)
+        )
+        cluster_id = values.decode_cluster_id(node.value)
         if known is not None and known != cluster_id:
             raise ConfigError(
-                f"cluster.id {known} in meta.properties is not that of the coordination tree, "
-                f"{cluster_id}: this folder belongs to another cluster"
+                f"The log directories belong to another cluster: cluster.id is {known} in "
+                f"meta.properties and {cluster_id} in the coordination tree"
             )
         return cluster_id
 
     async def register(self, entry: BrokerEntry, now: Millis) -> BrokerEntry:
-        """Be a live broker until the session ends; the entry returned has its broker epoch."""
-        path = znodes.broker_path(entry.broker_id)
-        try:
-            done = await self._tree.create(path, znodes.broker_value(entry, now), ephemeral=True)
-        except NodeExists as taken:
-            raise ConfigError(
-                f"broker.id {entry.broker_id} is in use by a live broker; "
-                "every broker needs its own"
-            ) from taken
-        return entry._replace(broker_epoch=done.zxid)
+        """Be a live broker until the session ends; the entry returned has its broker epoch.
 
-    async def take_controllership(self, broker_id: BrokerId, now: Millis) -> ControllerEpoch:
-        """Claim the controller's node and count its epoch up, both or neither."""
-        claim = Create(znodes.CONTROLLER, znodes.controller_value(broker_id, now), ephemeral=True)
-        node = await self._tree.get(znodes.CONTROLLER_EPOCH)
-        before = znodes.read_controller_epoch(node.value) if node is not None else 0
-        controller_epoch = ControllerEpoch(before + 1)
-        value = znodes.controller_epoch_value(controller_epoch)
-        count: Operation = (
-            Create(znodes.CONTROLLER_EPOCH, value)
-            if node is None
-            else Set(znodes.CONTROLLER_EPOCH, value, node.zk_version)
+        Raises BrokerIdInUse if another session holds the registration.
+        """
+        path = paths.broker(entry.broker_id)
+        create = Create(path, values.encode_broker(entry, now), ephemeral=True)
+        while True:
+            try:
+                (done,) = await self._writer.write([create])
+                return entry._replace(broker_epoch=done.zxid)
+            except NodeExists as taken:
+                node = await self._tree.get(path)
+                if node is not None:
+                    holder = values.decode_broker(entry.broker_id, node.value, node.created_zxid)
+                    raise BrokerIdInUse(holder, node.ephemeral_owner) from taken
+
+    async def take_controllership(
+        self, now: Millis, watch: Watch | None = None
+    ) -> Elected | OtherController:
+        """Claim the controller's node and increment its epoch, both or neither.
+
+        ``watch`` fires when the other controller's node changes.
+        """
+        claim = Create(
+            paths.CONTROLLER, values.encode_controller(self._broker_id, now), ephemeral=True
         )
-        done = await self._tree.multi([claim, count])
-        self._controller_epoch = controller_epoch
-        self._controller_epoch_zk_version = done[1].zk_version
-        return controller_epoch
+        while True:
+            node = await self._tree.get(paths.CONTROLLER_EPOCH)
+            before = values.decode_controller_epoch(node.value) if node is not None else 0
+            controller_epoch = ControllerEpoch(before + 1)
+            value = values.encode_controller_epoch(controller_epoch)
+            count: Operation = (
+                Create(paths.CONTROLLER_EPOCH, value)
+                if node is None
+                else Set(paths.CONTROLLER_EPOCH, value, node.zk_version)
+            )
+            try:
+                _, counted = await self._writer.write([claim, count])
+            except Conflict:
+                holder = await self.watched.controller(watch)
+                if holder is not None:
+                    return OtherController(holder)
+                continue  # it resigned meanwhile, or another broker counted the epoch
+            self._controller_epoch = controller_epoch
+            self._guard = Check(paths.CONTROLLER_EPOCH, counted.zk_version)
+            return Elected(controller_epoch)
 
     # --- topics
 
     async def commit(
-        self, changes: Sequence[Change], broker_id: BrokerId, homes: AssignmentChange | None = None
+        self, changes: Sequence[Change], assignment: AssignmentChange | None = None
     ) -> None:
-        """Write all ``changes`` of this reign, with what they mean to ``homes``, or nothing."""
-        wanted = znodes.operations(
-            changes, self._controller_epoch, self._controller_epoch_zk_version
-        )
-        nodes: dict[str, bytes | None] = {}
-        if homes is not None:
-            for topic, home in homes.homes.items():
-                path = f"{znodes.DIRECTORY_ASSIGNMENT}/{broker_id}/{topic}"
-                nodes[path] = znodes.topic_directories_value(home) if home is not None else None
-            for topic_id, away in homes.deleted.items():
-                path = f"{znodes.PENDING_DELETIONS}/{broker_id}/{id_to_text(topic_id)}"
-                nodes[path] = znodes.directories_value(dict.fromkeys(away, "")) if away else None
-        for path, value in nodes.items():
-            if path not in self._own_nodes:
-                wanted += [Create(path, value)] if value is not None else []
-            elif value is not None:
-                wanted.append(Set(path, value, ANY_VERSION))
-            else:
-                wanted.append(Delete(path, ANY_VERSION))
-        if len(wanted) > 1:  # more than the guard
-            await self._write(wanted)
-            self._own_nodes -= nodes.keys()
-            self._own_nodes |= {path for path, value in nodes.items() if value is not None}
-
-    async def load_directory_assignment(self, broker_id: BrokerId) -> LoadedAssignment:
-        """What this broker wrote of its log directories and of what lies in them."""
-        parent = f"{znodes.DIRECTORY_ASSIGNMENT}/{broker_id}"
-        names, values = await self._own_children(parent)
-        node = await self._tree.get(parent)
-        assert node is not None, "made a moment ago"
-        homes = {
-            name: znodes.read_topic_directories(f"{parent}/{name}", value)
-            for name, value in zip(names, values, strict=True)
-        }
-        return LoadedAssignment(znodes.read_directories(parent, node.value), homes)
-
-    async def store_directories(self, broker_id: BrokerId, paths: Mapping[str, str]) -> None:
-        path = f"{znodes.DIRECTORY_ASSIGNMENT}/{broker_id}"
-        await self._tree.set(path, znodes.directories_value(paths), ANY_VERSION)
-
-    async def load_deleted(self, broker_id: BrokerId) -> dict[TopicId, set[str]]:
-        """The topics that directories have yet to forget, and which directories."""
-        parent = f"{znodes.PENDING_DELETIONS}/{broker_id}"
-        names, values = await self._own_children(parent)
-        return {
-            TopicId(id_from_text(name)): set(znodes.read_directories(f"{parent}/{name}", value))
-            for name, value in zip(names, values, strict=True)
-        }
-
-    async def _own_children(self, parent: str) -> tuple[list[str], list[bytes]]:
-        names = await self._tree.children(parent)
-        if names is None:
-            await self._tree.create(parent)
-            return [], []
-        paths = [f"{parent}/{name}" for name in names]
-        self._own_nodes.update(paths)
-        nodes = await self._tree.get_many(paths) if paths else []
-        return names, [node.value for node in nodes if node is not None]
+        """Write all ``changes`` of this controller and its broker's ``assignment``, or nothing."""
+        operations = controller_writes.operations(changes, self._controller_epoch)
+        own = self.directories.operations(assignment) if assignment is not None else []
+        results = await self._write_as_controller([*operations, *own])
+        self.directories.written(own, results[len(operations) :])
 
     async def load_topics(self, live: Collection[BrokerId]) -> LoadedTopics:
-        names = await self._tree.children(znodes.BROKER_TOPICS) or []
-        nodes = await self._tree.get_many([znodes.topic_path(name) for name in names])
+        names = await self._tree.children(paths.BROKER_TOPICS) or []
+        nodes = await self._tree.get_many([paths.topic(name) for name in names])
         assigned = {
-            name: znodes.read_topic(name, node.value)
+            name: values.decode_topic(name, node.value)
             for name, node in zip(names, nodes, strict=True)
             if node is not None
         }
-        wanted = [
+        partitions = [
             TopicPartition(name, partition)
             for name, assignment in assigned.items()
             for partition in range(len(assignment.replicas))
         ]
-        found = await self._tree.get_many([znodes.state_path(*each) for each in wanted])
+        found = await self._tree.get_many([paths.state(*each) for each in partitions])
         granted_zxids: dict[TopicPartition, int] = {}
+        unborn: list[TopicPartition] = []
         states: dict[str, list[PartitionState]] = {name: [] for name in assigned}
-        for topic_partition, node in zip(wanted, found, strict=True):
+        for topic_partition, node in zip(partitions, found, strict=True):
             name, partition = topic_partition
             assignment = assigned[name]
             replicas = assignment.replicas[partition]
             if node is not None:
-                leader, leader_epoch, isr = znodes.read_state(name, partition, node.value)
+                leader, leader_epoch, isr = values.decode_state(name, partition, node.value)
                 granted_zxids[topic_partition] = node.modified_zxid
             else:
-                # Somebody assigned replicas and left the rest to the controller,
-                # as Kafka's tools do.
-                await self._make_parents_of_state(topic_partition)
+                # Kafka's tools assign replicas and leave the rest to the controller.
+                unborn.append(topic_partition)
                 leader, leader_epoch, isr = NO_LEADER, NO_LEADER_EPOCH, replicas
             states[name].append(
                 PartitionState(
@@ -247,6 +239,7 @@ class Registry:
                     offline=tuple(broker for broker in replicas if broker not in live),
                 )
             )
+        await self._create_parents_of_states(unborn)
         topics = {
             name: TopicState(
                 name, assignment.topic_id or NO_TOPIC_ID, tuple(states[name]), is_internal(name)
@@ -255,111 +248,78 @@ class Registry:
         }
         return LoadedTopics(topics, granted_zxids)
 
-    async def _make_parents_of_state(self, topic_partition: TopicPartition) -> None:
-        folder = znodes.partition_path(*topic_partition)
-        for path in (folder.rpartition("/")[0], folder):
-            if await self._tree.get(path) is None:
-                await self._tree.create(path)
-
-    async def topics_pending_deletion(self) -> list[str]:
-        """Topics that somebody target away."""
-        return await self._tree.children(znodes.DELETE_TOPICS) or []
+    async def _create_parents_of_states(self, partitions: Sequence[TopicPartition]) -> None:
+        parents = dict.fromkeys(
+            path
+            for topic_partition in partitions
+            for path in (
+                paths.partitions(topic_partition.topic),
+                paths.partition(*topic_partition),
+            )
+        )
+        present = await self._tree.get_many(list(parents)) if parents else []
+        missing = [
+            Create(path) for path, node in zip(parents, present, strict=True) if node is None
+        ]
+        if missing:
+            await self._write_as_controller(missing)
 
     async def drop_delete_request(self, topic: str) -> None:
-        """Forget the request to delete a topic that is not there."""
-        await self._tree.delete(znodes.delete_topic_path(topic), ANY_VERSION)
-
-    # --- settings
-
-    async def load_overrides(self, kind: str) -> dict[str, dict[str, str]]:
-        """The settings of everything of one kind that has any, by name."""
-        nodes_of = await self._tree.children(f"/config/{kind}") or []
-        paths = [znodes.config_path(kind, name) for name in nodes_of]
-        nodes = await self._tree.get_many(paths) if paths else []
-        return {
-            _name_from_node(name): overrides
-            for name, path, node in zip(nodes_of, paths, nodes, strict=True)
-            if node is not None and (overrides := znodes.read_config(path, node.value))
-        }
-
-    async def store_overrides(self, kind: str, name: str, overrides: Mapping[str, str]) -> None:
-        """Replace all settings of one thing, and tell the other brokers."""
-        node_name = _node_from_name(name)
-        path = znodes.config_path(kind, node_name)
-        node = await self._tree.get(path)
-        value = znodes.config_value(overrides)
-        write: Operation = (
-            Create(path, value) if node is None else Set(path, value, node.zk_version)
-        )
-        await self._write([self._guard(), write, znodes.config_change(kind, node_name)])
+        """Forget the request to delete a topic that does not exist."""
+        await self._delete_as_controller(paths.delete_topic(topic))
 
     async def drop_topic_overrides(self, topic: str) -> None:
-        """Settings that outlived their topic's place in the tree make way for the new ones."""
-        path = znodes.config_path("topics", topic)
-        if await self._tree.get(path) is not None:
-            await self._tree.delete(path, ANY_VERSION)
-
-    async def drop_notices(self) -> None:
-        """Notices of changed settings are for those who read the settings before."""
-        notices = await self._tree.children(znodes.CONFIG_CHANGES)
-        if notices:
-            await self._tree.multi(
-                [Delete(f"{znodes.CONFIG_CHANGES}/{name}", ANY_VERSION) for name in notices]
-            )
+        """Delete settings that are left of a topic whose other nodes were lost."""
+        await self._delete_as_controller(paths.config("topics", topic))
 
     # --- features and producer ids
 
     async def load_features(self, initial: Mapping[str, int]) -> tuple[dict[str, int], int]:
-        """The feature levels and their epoch; ``initial`` if there were none."""
-        node = await self._tree.get(znodes.FEATURE)
-        if node is not None:
-            return znodes.read_feature(node.value), node.zk_version
-        done = await self._tree.create(znodes.FEATURE, znodes.feature_value(initial))
-        return dict(initial), done.zk_version
+        """The feature levels and their epoch; stores ``initial`` if there are none."""
+        node = await self._writer.get_or_create(paths.FEATURE, values.encode_feature(initial))
+        return values.decode_feature(node.value), node.zk_version
 
     async def store_features(self, levels: Mapping[str, int], features_epoch: int) -> int:
         """Replace the levels of ``features_epoch``; returns the new epoch."""
-        write = Set(znodes.FEATURE, znodes.feature_value(levels), ZkVersion(features_epoch))
-        return (await self._write([self._guard(), write]))[-1].zk_version
+        write = Set(paths.FEATURE, values.encode_feature(levels), ZkVersion(features_epoch))
+        (done,) = await self._write_as_controller([write])
+        return done.zk_version
 
-    async def reserve_producer_ids(self, broker_id: BrokerId) -> range:
-        """A block of producer ids that nobody else has or will have."""
+    async def reserve_producer_ids(self) -> range:
+        """A block of producer ids that no other broker has or will have."""
         while True:
-            node = await self._tree.get(znodes.PRODUCER_ID_BLOCK)
-            assert node is not None, "made at start"
-            latest = znodes.read_producer_id_block(node.value)
+            node = await self._tree.get(paths.PRODUCER_ID_BLOCK)
+            assert node is not None, "one of the persistent nodes"
+            latest = values.decode_producer_id_block(node.value)
             first = latest.last + 1 if latest is not None else 0
             ids = range(first, first + PRODUCER_IDS_PER_BLOCK)
-            block = znodes.ProducerIdBlock(broker_id, first, ids[-1])
-            value = znodes.producer_id_block_value(block)
+            block = values.ProducerIdBlock(self._broker_id, first, ids[-1])
+            value = values.encode_producer_id_block(block)
             try:
-                await self._write([Set(znodes.PRODUCER_ID_BLOCK, value, node.zk_version)])
+                await self._writer.write([Set(paths.PRODUCER_ID_BLOCK, value, node.zk_version)])
             except BadVersion:
-                continue  # another broker took that block; the next is as good
+                continue  # another broker took that block
             return ids
 
-    # --- writing
+    # --- writing as the controller
 
-    def _guard(self) -> Check:
-        return Check(znodes.CONTROLLER_EPOCH, self._controller_epoch_zk_version)
-
-    async def _write(self, operations: Sequence[Operation]) -> list[Done]:
+    async def _write_as_controller(self, operations: Sequence[Operation]) -> list[Done]:
         try:
-            return await self._tree.multi(operations)
-        except Unwritable as error:
-            raise Rejected(
-                ErrorCode.KAFKA_STORAGE_ERROR, "The coordination tree cannot be written now."
-            ) from error
-        except BadVersion as error:
-            if error.path == znodes.CONTROLLER_EPOCH:
-                raise Fenced("another broker has become controller") from error
+            return await self._write_guarded(operations)
+        except Conflict as conflict:
+            raise Fenced(f"another process wrote {conflict.path} ({conflict})") from conflict
+
+    async def _delete_as_controller(self, path: str) -> None:
+        with suppress(NoNode):  # it is gone already
+            await self._write_guarded([Delete(path, ANY_VERSION)])
+
+    async def _write_guarded(self, operations: Sequence[Operation]) -> list[Done]:
+        """Raises Fenced if there is a newer controller."""
+        if self._guard is None:
+            raise Fenced("this broker is not the controller")
+        try:
+            return (await self._writer.write([self._guard, *operations]))[1:]
+        except Conflict as conflict:
+            if conflict.index == 0:
+                raise Fenced("another broker has become controller") from conflict
             raise
-
-
-def _node_from_name(name: str) -> str:
-    """Group names may hold anything; a node's name must hold no slash."""
-    return name.replace("%", "%25").replace("/", "%2F")
-
-
-def _name_from_node(name: str) -> str:
-    return name.replace("%2F", "/").replace("%25", "%")

@@ -24,7 +24,7 @@ def test_a_failure_while_the_start_waits_ends_the_start(tmp_path, monkeypatch):
     async def body():
         broker = Broker(a_config(tmp_path))
 
-        async def waits_forever(folder):
+        async def waits_forever(folder, now):
             asyncio.get_running_loop().call_soon(broker.fail, ZeroDivisionError("elsewhere"))
             await asyncio.Event().wait()
 

@@ -61,7 +61,7 @@ def test_accepting_goes_on_after_a_pause_whatever_the_network_says(monkeypatch, 
         loop = asyncio.get_running_loop()
         unhandled = []
         loop.set_exception_handler(lambda loop, context: unhandled.append(context))
-        listener.accept_from_now_on(loop)
+        listener.accept_from_now_on(loop, Service(limits))
         listener._sock = Failing(listener._sock, code, times=3)
         client = socket.create_connection(("127.0.0.1", port))
         async with asyncio.timeout(10):

@@ -22,7 +22,7 @@ that the tree has lost.
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.coordination.registry import AssignmentChange, LoadedAssignment
+from headrace.coordination.directories import AssignmentChange, LoadedAssignment
 from headrace.model.cluster_metadata import PartitionState, TopicDirectories, TopicState
 from headrace.model.ids import TopicId, TopicPartition
 
@@ -38,7 +38,7 @@ class DirectoryAssignment:
         self, loaded: LoadedAssignment, deleted: Mapping[TopicId, set[str]], online: Iterable[str]
     ) -> None:
         self._paths = loaded.paths
-        self._directory_assignment = loaded.homes
+        self._directory_assignment = loaded.topics
         self._deleted = dict(deleted)
         self._online = set(online)
 
@@ -50,7 +50,7 @@ class DirectoryAssignment:
         self, topics: Mapping[str, TopicState], found: Mapping[TopicPartition, str]
     ) -> AssignmentChange:
         """A start: partitions lie where they were ``found``; what is no more is forgotten."""
-        homes: dict[str, TopicDirectories | None] = {
+        assigned: dict[str, TopicDirectories | None] = {
             name: None for name in self._directory_assignment if name not in topics
         }
         for topic in topics.values():
@@ -61,10 +61,10 @@ class DirectoryAssignment:
             }
             before = self._of(topic)
             if (now := {**before, **seen}) != before:
-                homes[topic.name] = TopicDirectories(topic.topic_id, now)
+                assigned[topic.name] = TopicDirectories(topic.topic_id, now)
         left = {topic_id: away - self._online for topic_id, away in self._deleted.items()}
         return AssignmentChange(
-            homes, {i: away for i, away in left.items() if away != self._deleted[i]}
+            assigned, {i: away for i, away in left.items() if away != self._deleted[i]}
         )
 
     def decide_placed(
@@ -94,12 +94,12 @@ class DirectoryAssignment:
         )
 
     def replay(self, change: AssignmentChange) -> None:
-        for name, home in change.homes.items():
-            if home is None:
+        for name, directories in change.topics.items():
+            if directories is None:
                 self._directory_assignment.pop(name, None)
             else:
-                self._directory_assignment[name] = home
-        for topic_id, away in change.deleted.items():
+                self._directory_assignment[name] = directories
+        for topic_id, away in change.pending_deletions.items():
             self._deleted[topic_id] = set(away)
 
     def find_away(

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.controller.directory_assignment import DirectoryAssignment
 from headrace.broker.metadata.dynamic_config import DynamicConfig
-from headrace.coordination.registry import AssignmentChange, Registry
+from headrace.coordination.directories import AssignmentChange
+from headrace.coordination.registry import Elected, Registry
 from headrace.core import elections, features, topic_changes
 from headrace.core.controller import (
     AddPartitions,
@@ -163,8 +164,8 @@ class ControllerService:
 
     async def deleted_topics(self) -> Collection[TopicId]:
         """Topics of which folders may be left, on disks that were away; to be asked first."""
-        await self._registry.make_folders()
-        self._deleted_ids = await self._registry.load_deleted(self._broker_id)
+        await self._registry.create_persistent_nodes()
+        self._deleted_ids = await self._registry.directories.load_pending_deletions()
         return self._deleted_ids
 
     async def start(self, found: Iterable[FoundPartition] = ()) -> None:
@@ -176,7 +177,7 @@ class ControllerService:
         self._found = list(found)
         registry = self._registry
         broker_id = self._broker_id
-        await registry.make_folders()
+        await registry.create_persistent_nodes()
         cluster_id = await registry.settle_cluster_id(
             self._known_cluster_id, id_to_text(self._world.random_id())
         )
@@ -188,8 +189,10 @@ class ControllerService:
             features=features.SUPPORTED,
         )
         entry = await registry.register(entry, self._world.now())
-        controller_epoch = await registry.take_controllership(broker_id, self._world.now())
-        await self._dynamic_config.load(registry)
+        election = await registry.take_controllership(self._world.now())
+        assert isinstance(election, Elected), "a cluster of one has one candidate"
+        controller_epoch = election.controller_epoch
+        await self._dynamic_config.load(self._world.now())
         levels, features_epoch = await registry.load_features(features.INITIAL_LEVELS)
         self._metadata_cache.publish_features(levels, features_epoch)
         brokers = {broker_id: entry}
@@ -216,8 +219,8 @@ class ControllerService:
         )
 
     async def _load_directory_assignment(self) -> None:
-        loaded = await self._registry.load_directory_assignment(self._broker_id)
-        in_use = {d for homes in loaded.homes.values() for d in homes.directories.values()}
+        loaded = await self._registry.directories.load_assignment()
+        in_use = {d for topic in loaded.topics.values() for d in topic.directories.values()}
         expected = {path for directory_id, path in loaded.paths.items() if directory_id in in_use}
         holding = {found.directory_id for found in self._found}
         online = [each for each in self._logs.directories if each.offline is None]
@@ -233,7 +236,7 @@ class ControllerService:
         paths = {each.directory_id: str(each.path) for each in online}
         known = {i: path for i, path in loaded.paths.items() if i in in_use} | paths
         if known != loaded.paths:
-            await self._registry.store_directories(self._broker_id, known)
+            await self._registry.directories.store_paths(known)
         loaded = loaded._replace(paths=known)
         self._directory_assignment = DirectoryAssignment(loaded, self._deleted_ids, paths)
 
@@ -318,7 +321,7 @@ class ControllerService:
         return self._controller.controller_epoch
 
     async def _finish_deletions(self) -> None:
-        pending = await self._registry.topics_pending_deletion()
+        pending = await self._registry.watched.delete_requests()
         if not pending:
             return
         folders = [found.topic_partition for found in self._found] + list(self._logs.failed)
@@ -556,11 +559,11 @@ class ControllerService:
     async def elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
         """Raises Rejected, with ELECTION_NOT_NEEDED when the right one leads already."""
         async with self._changing:
-            homes = None
+            assignment = None
             if unclean and topic_partition in self._away:
-                homes = self._give_up(topic_partition)
+                assignment = self._give_up(topic_partition)
             change = elections.decide_election(self._controller, topic_partition, unclean=unclean)
-            await self._commit([change], homes)
+            await self._commit([change], assignment)
             self._publish()
             await self._host([change.state])
 
@@ -669,7 +672,7 @@ class ControllerService:
             self._dynamic_config.check(resource_type, name, overrides)
             if validate_only:
                 return
-            await self._dynamic_config.replace(self._registry, resource_type, name, overrides)
+            await self._dynamic_config.replace(resource_type, name, overrides)
             touched: Iterable[str] = ()
             if resource_type == ResourceType.BROKER:
                 touched = self.metadata.topics
@@ -706,14 +709,16 @@ class ControllerService:
     # --- writing
 
     async def _commit(
-        self, changes: Sequence[Change], homes: AssignmentChange | None = None
+        self, changes: Sequence[Change], assignment: AssignmentChange | None = None
     ) -> None:
-        """Write first, then believe: what was refused was never so."""
-        if changes or homes is not None:
-            await self._registry.commit(changes, self._broker_id, homes)
+        """Write, then apply: a refused change leaves no trace."""
+        if changes:
+            await self._registry.commit(changes, assignment)
             self._controller.replay(changes)
-            if homes is not None:
-                self._directory_assignment.replay(homes)
+        elif assignment is not None:
+            await self._registry.directories.store(assignment)
+        if assignment is not None:
+            self._directory_assignment.replay(assignment)
 
     def _publish(self) -> None:
         self._metadata_cache.publish(self._controller.metadata)

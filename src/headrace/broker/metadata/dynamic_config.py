@@ -7,7 +7,7 @@ broker wins over what was set for all of them, and both over the file.
 import logging
 from collections.abc import Callable, Mapping
 
-from headrace.coordination.registry import Registry
+from headrace.coordination.config_store import ConfigStore
 from headrace.model.config import (
     BrokerConfig,
     TopicConfig,
@@ -16,12 +16,12 @@ from headrace.model.config import (
     topic_config,
 )
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
-from headrace.model.ids import BrokerId
+from headrace.model.ids import BrokerId, Millis
 from headrace.model.settings.resources import ResourceType
 
 log = logging.getLogger(__name__)
 
-# Where the registry keeps the settings of each type. Those of loggers are not stored.
+# Where the tree keeps the settings of each type. Those of loggers are not stored.
 _NODES: dict[int, str] = {
     ResourceType.TOPIC: "topics",
     ResourceType.BROKER: "brokers",
@@ -34,7 +34,8 @@ _ALL_BROKERS = "<default>"  # Kafka's name for the settings of all brokers
 class DynamicConfig:
     """All dynamic settings. ``config`` is what the broker runs with now."""
 
-    def __init__(self, file_config: BrokerConfig, broker_id: BrokerId) -> None:
+    def __init__(self, store: ConfigStore, file_config: BrokerConfig, broker_id: BrokerId) -> None:
+        self._store = store
         self._file_config = file_config
         self._broker_id = broker_id
         self._overrides: dict[int, dict[str, dict[str, str]]] = {kind: {} for kind in _NODES}
@@ -51,10 +52,11 @@ class DynamicConfig:
         for listener in self._listeners:
             listener(config)
 
-    async def load(self, registry: Registry) -> None:
+    async def load(self, now: Millis) -> None:
+        # First the notices: a change that comes while the settings are read is read again.
+        await self._store.read_changes(now)
         for kind, node in _NODES.items():
-            self._overrides[kind] = await registry.load_overrides(node)
-        await registry.drop_notices()
+            self._overrides[kind] = await self._store.load(node)
         if self._overrides[ResourceType.BROKER]:
             try:
                 self._take(
@@ -122,12 +124,10 @@ class DynamicConfig:
         elif kind not in _NODES:
             raise Rejected(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} keep no settings.")
 
-    async def replace(
-        self, registry: Registry, kind: int, name: str, overrides: Mapping[str, str]
-    ) -> None:
+    async def replace(self, kind: int, name: str, overrides: Mapping[str, str]) -> None:
         """All settings of one thing are now these; ``check`` has passed them."""
         config = self._config_with(name, overrides) if kind == ResourceType.BROKER else self.config
-        await registry.store_overrides(_NODES[kind], _stored_name(kind, name), overrides)
+        await self._store.store(_NODES[kind], _stored_name(kind, name), overrides)
         self.remember(kind, name, overrides)
         if kind == ResourceType.BROKER:
             self._topic_configs.clear()

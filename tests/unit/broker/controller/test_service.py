@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from headrace.broker.controller.service import FoundPartition
-from headrace.coordination import znodes
+from headrace.coordination import paths, values
+from headrace.coordination.config_store import NOTICE_LIFETIME_MS
 from headrace.coordination.embedded import FILE_NAME, EmbeddedTree
 from headrace.coordination.tree import ANY_VERSION, Create
 from headrace.core.controller import CreateTopic
@@ -13,9 +14,9 @@ from headrace.core.features import METADATA_VERSION, UPGRADE, FeatureUpdate
 from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
-from headrace.model.ids import NO_TOPIC_ID, LeaderEpoch, TopicId, TopicPartition
+from headrace.model.ids import NO_TOPIC_ID, LeaderEpoch, Millis, TopicId, TopicPartition
 from headrace.model.settings.resources import ResourceType
-from tests.fakes.standin import in_loop, running
+from tests.fakes.standin import StillWorld, in_loop, running
 
 AN_ID = TopicId(bytes(range(16)))
 
@@ -33,13 +34,13 @@ async def make(broker, name="t", count=1, **more) -> TopicState:
 async def test_a_first_start_makes_kafkas_tree_and_rules_in_epoch_one(tmp_path):
     async with running(tmp_path):
         pass
-    tree = await EmbeddedTree.open(tmp_path)
+    tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
     try:
-        for path in (*znodes.PERSISTENT, znodes.CLUSTER_ID, znodes.FEATURE):
+        for path in (*paths.PERSISTENT, paths.CLUSTER_ID, paths.FEATURE):
             assert await tree.get(path) is not None, path
-        node = await tree.get(znodes.CONTROLLER_EPOCH)
+        node = await tree.get(paths.CONTROLLER_EPOCH)
         assert node is not None and node.value == b"1"
-        assert await tree.get(znodes.CONTROLLER) is None, "the reign ended with the session"
+        assert await tree.get(paths.CONTROLLER) is None, "the reign ended with the session"
     finally:
         await tree.close()
 
@@ -87,7 +88,7 @@ async def test_topics_come_back_with_their_ids_settings_and_a_new_leader_epoch(t
 async def test_a_topic_that_another_program_only_assigned_is_given_leaders(tmp_path):
     async with running(tmp_path) as broker:
         node_id = broker.broker_id
-    tree = await EmbeddedTree.open(tmp_path)
+    tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
     value = b'{"version":1,"partitions":{"0":[%d],"1":[%d]}}' % (node_id, node_id)
     await tree.multi([Create("/config/topics/x"), Create("/brokers/topics/x", value)])
     await tree.close()
@@ -212,8 +213,8 @@ async def test_a_deletion_that_a_crash_interrupted_is_finished_at_the_next_start
 async def test_a_wish_to_delete_what_never_was_is_dropped(tmp_path):
     async with running(tmp_path):
         pass
-    tree = await EmbeddedTree.open(tmp_path)
-    await tree.create(znodes.delete_topic_path("ghost"))
+    tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
+    await tree.create(paths.delete_topic("ghost"))
     await tree.close()
     async with running(tmp_path) as broker:
         await make(broker, "ghost")
@@ -330,8 +331,8 @@ async def test_settings_that_cannot_stand_are_refused_and_change_nothing(tmp_pat
 async def test_a_stored_setting_that_became_wrong_is_left_out_alone(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t", overrides={"cleanup.policy": "compact"})
-    tree = await EmbeddedTree.open(tmp_path)
-    value = znodes.config_value({"retention.ms": "much", "cleanup.policy": "compact"})
+    tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
+    value = values.encode_config({"retention.ms": "much", "cleanup.policy": "compact"})
     await tree.set("/config/topics/t", value, ANY_VERSION)
     await tree.close()
     async with running(tmp_path) as broker:
@@ -357,16 +358,24 @@ async def test_a_group_may_have_any_name(tmp_path):
 
 
 @in_loop
-async def test_notices_of_changed_settings_do_not_pile_up_over_restarts(tmp_path):
-    for _ in range(3):
+async def test_a_start_deletes_old_notices_and_leaves_recent_ones_to_the_other_brokers(tmp_path):
+    async with running(tmp_path):
+        pass
+    earlier = Millis(StillWorld().now() - NOTICE_LIFETIME_MS - 1)
+    tree = await EmbeddedTree.open(tmp_path, lambda: earlier)
+    value = values.encode_config_change("brokers", "<default>")
+    await tree.create(paths.CONFIG_CHANGE_PREFIX, value, sequential=True)
+    await tree.close()
+    for _ in range(2):
         async with running(tmp_path) as broker:
             await broker.controller.alter_configs(
                 ResourceType.BROKER, "", {"log.retention.ms": "10"}
             )
-    async with running(tmp_path):
-        pass
-    tree = await EmbeddedTree.open(tmp_path)
-    assert await tree.children(znodes.CONFIG_CHANGES) == []
+    tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
+    assert await tree.children(paths.CONFIG_CHANGES) == [
+        "config_change_0000000001",
+        "config_change_0000000002",
+    ]
     await tree.close()
 
 
@@ -387,8 +396,8 @@ async def test_no_producer_id_is_given_twice_not_even_over_a_restart(tmp_path):
 async def test_feature_levels_survive_and_their_epoch_grows_with_every_change(tmp_path):
     async with running(tmp_path):
         pass
-    tree = await EmbeddedTree.open(tmp_path)
-    await tree.set(znodes.FEATURE, znodes.feature_value({METADATA_VERSION: 20}), ANY_VERSION)
+    tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
+    await tree.set(paths.FEATURE, values.encode_feature({METADATA_VERSION: 20}), ANY_VERSION)
     await tree.close()
     async with running(tmp_path) as broker:
         assert (

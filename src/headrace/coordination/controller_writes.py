@@ -1,0 +1,69 @@
+"""The controller's changes as operations on the coordination tree. Pure."""
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from headrace.coordination import paths, values
+from headrace.coordination.tree import ANY_VERSION, Create, Delete, Operation, Set
+from headrace.core.controller import (
+    UNBORN,
+    AddPartitions,
+    Change,
+    ChangePartition,
+    CreateTopic,
+    DeleteTopic,
+    MarkForDeletion,
+)
+from headrace.model.cluster_metadata import PartitionState
+from headrace.model.ids import ControllerEpoch, ZkVersion
+
+
+def operations(changes: Iterable[Change], controller_epoch: ControllerEpoch) -> list[Operation]:
+    """The operations that carry out ``changes``, to be written next to a check of the epoch.
+
+    That check guards nodes that only a controller writes. A partition's state is also guarded by
+    its own version, because leaders wrote it too before Kafka 2.7.
+    """
+    writes: list[Operation] = []
+    for change in changes:
+        match change:
+            case CreateTopic(topic, overrides):
+                writes.append(
+                    Create(paths.config("topics", topic.name), values.encode_config(overrides))
+                )
+                writes.append(Create(paths.topic(topic.name), values.encode_topic(topic)))
+                writes.append(Create(paths.partitions(topic.name)))
+                writes += _creates(topic.partitions, controller_epoch)
+            case AddPartitions(topic, added):
+                writes.append(Set(paths.topic(topic.name), values.encode_topic(topic), ANY_VERSION))
+                writes += _creates(added, controller_epoch)
+            case ChangePartition(state, expected):
+                value = values.encode_state(state, controller_epoch)
+                path = paths.state(state.topic, state.partition)
+                if expected == UNBORN:
+                    writes.append(Create(path, value))
+                else:
+                    writes.append(Set(path, value, ZkVersion(expected)))
+            case MarkForDeletion(name):
+                writes.append(Create(paths.delete_topic(name)))
+            case DeleteTopic(topic):
+                for partition in range(len(topic.partitions)):
+                    writes.append(Delete(paths.state(topic.name, partition), ANY_VERSION))
+                    writes.append(Delete(paths.partition(topic.name, partition), ANY_VERSION))
+                writes.append(Delete(paths.partitions(topic.name), ANY_VERSION))
+                writes.append(Delete(paths.topic(topic.name), ANY_VERSION))
+                writes.append(Delete(paths.config("topics", topic.name), ANY_VERSION))
+                writes.append(Delete(paths.delete_topic(topic.name), ANY_VERSION))
+            case _:
+                assert_never(change)
+    return writes
+
+
+def _creates(
+    states: Iterable[PartitionState], controller_epoch: ControllerEpoch
+) -> Iterable[Operation]:
+    for state in states:
+        yield Create(paths.partition(state.topic, state.partition))
+        yield Create(
+            paths.state(state.topic, state.partition), values.encode_state(state, controller_epoch)
+        )
