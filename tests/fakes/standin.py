@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.broker.context import Context
+from headrace.broker.controller.changes import ClusterChanges
 from headrace.broker.controller.producer_ids import ProducerIds
-from headrace.broker.controller.service import ControllerService, FoundPartition
+from headrace.broker.controller.service import ControllerService
+from headrace.broker.controller.startup import FoundPartition, Startup
 from headrace.broker.handlers import handler
 from headrace.broker.metadata.cache import MetadataCache
 from headrace.broker.metadata.dynamic_config import DynamicConfig
@@ -103,6 +105,7 @@ class StandIn:
         self.world = StillWorld()
         self.replicas = RecordedReplicas()
         self.logs = RecordedLogs()
+        self.changes: ClusterChanges
         self.controller: ControllerService
         self.producer_ids: ProducerIds
 
@@ -156,7 +159,7 @@ async def running(
     tree = await EmbeddedTree.open(folder, broker.world.now)
     registry = Registry(tree, broker.broker_id)
     broker.dynamic_config = DynamicConfig(registry.configs, broker.file_config, broker.broker_id)
-    broker.controller = ControllerService(
+    startup = Startup(
         registry,
         broker_id=broker.broker_id,
         endpoints=endpoints or PLAIN,
@@ -169,7 +172,10 @@ async def running(
     )
     broker.producer_ids = ProducerIds(registry.reserve_producer_ids)
     try:
-        await broker.controller.start(found)
+        broker.changes = await startup.run(found)
+        broker.controller = ControllerService(
+            broker.changes, broker.dynamic_config, broker.metadata_cache, broker.world
+        )
         yield broker
     finally:
         await registry.close()

@@ -19,7 +19,8 @@ from pathlib import Path
 from headrace.broker.bugs import Bugs
 from headrace.broker.clock import SteadyClock
 from headrace.broker.controller.producer_ids import ProducerIds
-from headrace.broker.controller.service import ControllerService, FoundPartition
+from headrace.broker.controller.service import ControllerService
+from headrace.broker.controller.startup import FoundPartition, Startup
 from headrace.broker.coordinators.group import GroupCoordinator
 from headrace.broker.coordinators.markers import MarkerWriter
 from headrace.broker.coordinators.runtime import Host
@@ -124,12 +125,10 @@ class Broker:
         tree = await EmbeddedTree.open(logs.place_of(TREE_FILE), self._world.now)
         registry = Registry(tree, broker_id)
         on_stop("coordination tree", lambda clean: registry.close())
-        services = self._wire(broker_id, logs, registry)
+        on_stop("background tasks", lambda clean: self._tasks.cancel_all())
+        services = await self._join_cluster(broker_id, logs, registry)
         producing, dispatch = self._serving(services)
         on_stop("record validation", lambda clean: producing.close())
-        on_stop("background tasks", lambda clean: self._tasks.cancel_all())
-        logs.open_all(self._world.now(), await services.controller.deleted_topics())
-        await services.controller.start(found_partitions(logs))
         logs.adopt_cluster(services.metadata.cluster_id)
         logs.on_offline = lambda directory: self._directory_failed(services, directory)
         logs.on_bug = self._worker_failed
@@ -212,48 +211,55 @@ class Broker:
         logs.lock()
         return BrokerId(node_id), logs
 
-    def _wire(self, broker_id: BrokerId, logs: LogManager, registry: Registry) -> Services:
+    async def _join_cluster(
+        self, broker_id: BrokerId, logs: LogManager, registry: Registry
+    ) -> Services:
+        """Recover the logs, take over the cluster metadata and host the replicas."""
+        world, waiting, metadata = self._world, self._waiting, self._metadata
         dynamic_config = DynamicConfig(registry.configs, self._config, broker_id)
-        appender = Appender(self._world, self._waiting, self._tasks)
+        dynamic_config.on_change(lambda config: self._config_changed(config, logs))
+        appender = Appender(world, waiting, self._tasks)
         replicas = ReplicaManager(
             broker_id,
             logs,
-            self._metadata,
+            metadata,
             appender,
-            self._waiting,
+            waiting,
             dynamic_config.topic_config,
             validates_records=self._config.bool("headrace.validate.records"),
         )
-        controller = ControllerService(
+        startup = Startup(
             registry,
             broker_id=broker_id,
             endpoints=self._endpoints(),
             cluster_id=None if logs.cluster_is_new else logs.cluster_id,
-            world=self._world,
+            world=world,
             dynamic_config=dynamic_config,
-            metadata_cache=self._metadata,
+            metadata_cache=metadata,
             logs=logs,
             replicas=replicas,
         )
+        logs.open_all(world.now(), await startup.deleted_topics())
+        changes = await startup.run(found_partitions(logs))
+        controller = ControllerService(changes, dynamic_config, metadata, world)
         host = Host(
             self._loop,
-            SteadyClock(self._world.now, self._loop.time),
+            SteadyClock(world.now, self._loop.time),
             dynamic_config,
-            self._metadata,
+            metadata,
             replicas,
             appender,
-            self._waiting,
+            waiting,
             self._tasks,
             self.fail,
         )
         groups = GroupCoordinator(host)
-        markers = MarkerWriter(replicas, appender, self._waiting, groups, self._world)
+        markers = MarkerWriter(replicas, appender, waiting, groups, world)
         producer_ids = ProducerIds(registry.reserve_producer_ids)
         transactions = TransactionCoordinator(host, producer_ids, markers)
         moves = LogDirMoves(self._loop, logs, replicas, controller.moved, self.fail)
-        self._metadata.on_topics_changed(lambda deleted: self._waiting.serve())
-        self._metadata.on_topics_changed(lambda deleted: moves.topics_changed())
-        dynamic_config.on_change(lambda config: self._config_changed(config, logs))
+        metadata.on_topics_changed(lambda deleted: waiting.serve())
+        metadata.on_topics_changed(lambda deleted: moves.topics_changed())
         return Services(
             broker_id=broker_id,
             loop=self._loop,

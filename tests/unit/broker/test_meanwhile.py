@@ -120,7 +120,7 @@ async def test_a_topic_is_not_made_on_a_disk_that_failed_after_it_was_chosen(tmp
     folders = f"{tmp_path / 'a'},{tmp_path / 'b'}"
     node = Node(BrokerConfig.parse({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": folders}))
     await node.start()
-    registry = node.services.controller._registry
+    registry = node.services.controller._changes.registry
     commit = registry.commit
 
     async def commit_while_the_disk_fails(*changes):

@@ -41,6 +41,7 @@ class DirectoryAssignment:
         self._directory_assignment = loaded.topics
         self._deleted = dict(deleted)
         self._online = set(online)
+        self.offline: set[TopicPartition] = set()  # their directory is not online
 
     def _of(self, topic: TopicState) -> Mapping[int, str]:
         known = self._directory_assignment.get(topic.name)
@@ -102,7 +103,7 @@ class DirectoryAssignment:
         for topic_id, away in change.pending_deletions.items():
             self._deleted[topic_id] = set(away)
 
-    def find_away(
+    def find_offline(
         self, topics: Iterable[TopicState], without_directory: Sequence[PartitionState], failed: str
     ) -> dict[TopicPartition, str]:
         """Those of ``without_directory`` that are not to be made anew, and where they are instead.
@@ -130,6 +131,7 @@ class DirectoryAssignment:
                 ", ".join(map(str, partitions[:_NAMED_MAX])),
                 ", …" if len(partitions) > _NAMED_MAX else "",
             )
+        self.offline |= away.keys()
         return away
 
     def _name(self, directory_id: str) -> str:

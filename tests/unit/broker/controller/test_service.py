@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from headrace.broker.controller.service import FoundPartition
+from headrace.broker.controller.startup import FoundPartition
 from headrace.coordination import paths, values
 from headrace.coordination.config_store import NOTICE_LIFETIME_MS
 from headrace.coordination.embedded import FILE_NAME, EmbeddedTree
@@ -49,11 +49,11 @@ async def test_a_first_start_makes_kafkas_tree_and_rules_in_epoch_one(tmp_path):
 async def test_every_start_is_a_new_reign_of_a_new_broker(tmp_path):
     async with running(tmp_path) as broker:
         first = broker.metadata.brokers[broker.broker_id]
-        assert broker.controller.controller_epoch == 1
+        assert broker.changes.controller.controller_epoch == 1
         cluster_id = broker.metadata.cluster_id
     async with running(tmp_path) as broker:
         second = broker.metadata.brokers[broker.broker_id]
-        assert broker.controller.controller_epoch == 2
+        assert broker.changes.controller.controller_epoch == 2
         assert second.broker_epoch > first.broker_epoch
         assert broker.metadata.cluster_id == cluster_id
         assert broker.metadata.controller_id == broker.broker_id
@@ -106,7 +106,7 @@ async def test_a_taken_broker_id_is_refused_by_name(tmp_path):
     async with running(tmp_path) as broker:
         entry = broker.metadata.brokers[broker.broker_id]
         with pytest.raises(ConfigError, match="in use"):
-            await broker.controller._registry.register(entry, broker.world.now())
+            await broker.changes.registry.register(entry, broker.world.now())
 
 
 # --- folders and the tree disagree
@@ -460,7 +460,7 @@ async def test_a_tree_that_cannot_be_written_refuses_the_change_and_stays_consis
     async with running(tmp_path) as broker:
         await make(broker, "before")
         # A limit on the file is what a full disk looks like to SQLite.
-        tree = broker.controller._registry._tree
+        tree = broker.changes.registry._tree
         assert isinstance(tree, EmbeddedTree)
 
         def limit(pages: int):
