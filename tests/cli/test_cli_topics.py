@@ -146,7 +146,7 @@ def test_on_a_terminal_deletion_asks_first(headrace, topic, answer):
     headrace("topics", "delete", topic, "--yes", typed=True)
 
 
-def test_old_spellings_work_from_end_to_end(headrace, topic, broker):
+def test_kafka_scripts_work_end_to_end(headrace, topic, broker):
     server = ("--bootstrap-server", broker.bootstrap_servers)
     zookeeper = ("--zookeeper", "localhost:2181")
     headrace("kafka-topics.sh", "--create", "--topic", topic, "--partitions", "2", *zookeeper)

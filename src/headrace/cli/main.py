@@ -54,19 +54,17 @@ def run(arguments: list[str]) -> int:
     if arguments[:1] and arguments[0] in _WITHOUT_TYPER:
         return _run_without_typer(arguments)
 
-    from headrace.cli import old_spellings
+    from headrace.cli.kafka_scripts.translation import translate
 
-    spoken = old_spellings.translated(arguments)
-    if isinstance(spoken, old_spellings.Refusal):
-        raise output.CommandFailed(spoken.message, output.WRONG_USAGE)
-    for remark in spoken.remarks:
-        output.note(f"note: {remark}")
-    if spoken.arguments[:1] and spoken.arguments[0] in _WITHOUT_TYPER:
-        return _run_without_typer(spoken.arguments)
+    translated = translate(arguments)
+    for note in translated.notes:
+        output.note(f"note: {note}")
+    if translated.arguments[:1] and translated.arguments[0] in _WITHOUT_TYPER:
+        return _run_without_typer(translated.arguments)
 
     from headrace.cli.root import run_typer
 
-    return run_typer(spoken.arguments)
+    return run_typer(translated.arguments)
 
 
 def _run_without_typer(arguments: list[str]) -> int:
