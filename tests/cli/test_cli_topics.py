@@ -20,7 +20,7 @@ def test_describe_speaks_kafkas_words(headrace, topic):
     title, columns, *rows = headrace("topics", "describe", topic).lines
     assert title.startswith(f"Topic: {topic}  TopicId: ")
     assert title.endswith("PartitionCount: 2  ReplicationFactor: 1  Configs: retention.ms=1000")
-    assert columns.split() == ["Partition", "Leader", "ReplicaManager", "Isr"]
+    assert columns.split() == ["Partition", "Leader", "Replicas", "Isr"]
     assert [row.split()[0] for row in rows] == ["0", "1"]
 
 

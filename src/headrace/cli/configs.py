@@ -29,7 +29,7 @@ from headrace.cli.options import (
 from headrace.cli.partitions import no_such_topic
 
 app = noun(
-    "Read and change settings of topics, brokers and loggers.",
+    "Get and set the settings of topics, brokers and loggers.",
     "headrace configs get topic orders --changed",
     "headrace configs set topic orders retention.ms=86400000",
 )
@@ -81,14 +81,13 @@ EVERY_BROKER = "default"
 
 Of = Annotated[
     Kind,
-    typer.Argument(metavar="KIND", help="topic, broker, broker-logger or group."),
+    typer.Argument(metavar="KIND", help="One of topic, broker, broker-logger and group."),
 ]
 Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="Its name; a broker's and a broker logger's is the broker's number, and 'default' "
-        "means all brokers.",
+        help="Name of the topic or group, or ID of the broker; broker 'default' means all brokers.",
     ),
 ]
 
@@ -107,17 +106,17 @@ def get(
     name: Name,
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY", help="Only these settings; all if none is named."),
+        typer.Argument(metavar="KEY", help="Settings to show; all if none is given."),
     ] = None,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only what is not the default.")
+        bool, typer.Option("--changed", help="Show only settings that differ from the default.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show settings, their values and where each value comes from."""
+    """Show settings with their values and sources."""
     connection = Connection(bootstrap, settings, client_file)
     found = _read(connection, kind, name)
     missing = [key for key in keys or () if key not in found]
@@ -165,16 +164,14 @@ def set_values(
     assignments: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", hidden=True)],
     unset: Annotated[
         list[str] | None,
-        typer.Option(
-            "--unset", metavar="KEY", help="In the same step bring this one back to its default."
-        ),
+        typer.Option("--unset", metavar="KEY", help="Remove this setting in the same request."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Change some settings; those not named stay as they are."""
+    """Change settings. Settings that are not named keep their values."""
     changes: list[tuple[str, str | None]] = []
     changes.extend(values.pairs(assignments, "setting").items())
     changes.extend((key, None) for key in unset or ())
@@ -195,9 +192,9 @@ def unset_values(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Bring settings back to what they inherit.
+    """Remove settings, so that inherited values apply again.
 
-    A topic's to the broker's, a broker's to its file or the default.
+    A topic inherits from the broker, a broker from its configuration file and the defaults.
     """
     changes: list[tuple[str, str | None]] = [(key, None) for key in keys]
     _change(Connection(bootstrap, settings, client_file), kind, name, changes, format)

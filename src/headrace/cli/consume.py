@@ -33,7 +33,7 @@ FromBeginning = Annotated[
     bool,
     typer.Option(
         "--from-beginning",
-        help="Start with the first record; with --group, where the group has no offset yet.",
+        help="Start at the first record; with --group, only where no offset is committed.",
     ),
 ]
 StartOffset = Annotated[
@@ -42,7 +42,7 @@ StartOffset = Annotated[
         "-o",
         "--offset",
         metavar="N|earliest|latest|-N",
-        help="Start there in each partition; -N means the last N records.",
+        help="Start at this offset in each partition; -N starts at the last N records.",
     ),
 ]
 StartTime = Annotated[
@@ -50,17 +50,19 @@ StartTime = Annotated[
     typer.Option(
         "--from-time",
         metavar="TIME",
-        help="Start with the first record at or after: ISO 8601, milliseconds since 1970, or "
-        "a duration back from now (90s, 2h, 1d).",
+        help="Start at the first record at or after this time: ISO 8601, milliseconds since 1970, "
+        "or a duration before now (90s, 2h, 1d).",
     ),
 ]
 Partitions = Annotated[
     str | None,
-    typer.Option("-p", "--partition", metavar="N", help="Only these partitions: 0 or 0,3,5-7."),
+    typer.Option(
+        "-p", "--partition", metavar="N", help="Read only these partitions: 0 or 0,3,5-7."
+    ),
 ]
 MaxCount = Annotated[
     int | None,
-    typer.Option("-n", "--max", metavar="N", min=1, help="Leave after this many records."),
+    typer.Option("-n", "--max", metavar="N", min=1, help="Exit after this many records."),
 ]
 Group = Annotated[
     str | None,
@@ -68,7 +70,7 @@ Group = Annotated[
         "-g",
         "--group",
         metavar="NAME",
-        help="Share the partitions with this group and commit what was read.",
+        help="Join this consumer group and commit offsets.",
     ),
 ]
 Timeout = Annotated[
@@ -77,24 +79,24 @@ Timeout = Annotated[
         "--timeout",
         metavar="SECONDS",
         min=0,
-        help="Leave when no record came for so long.",
+        help="Exit when no record arrives for this long.",
     ),
 ]
 ExitAtEnd = Annotated[
-    bool, typer.Option("-e", "--exit-at-end", help="Leave at the end of the partitions.")
+    bool, typer.Option("-e", "--exit-at-end", help="Exit at the end of the partitions.")
 ]
-ShowKeys = Annotated[bool, typer.Option("--keys", help="Print keys too.")]
-ShowHeaders = Annotated[bool, typer.Option("--headers", help="Print headers too.")]
-ShowTimestamps = Annotated[bool, typer.Option("--timestamps", help="Print timestamps too.")]
-ShowOffsets = Annotated[bool, typer.Option("--offsets", help="Print partition:offset too.")]
+ShowKeys = Annotated[bool, typer.Option("--keys", help="Print keys.")]
+ShowHeaders = Annotated[bool, typer.Option("--headers", help="Print headers.")]
+ShowTimestamps = Annotated[bool, typer.Option("--timestamps", help="Print timestamps.")]
+ShowOffsets = Annotated[bool, typer.Option("--offsets", help="Print partition:offset.")]
 RecordFormat = Annotated[
     str,
     typer.Option(
         "--format",
         metavar="text|json|raw|PATTERN",
-        help="text: a line each, fields between tabs. json: an object to a line. raw: the "
-        "bytes of the values and nothing else. Or a pattern with %t topic, %p partition, "
-        "%o offset, %T timestamp, %k key, %s value, %K %S their lengths, %h headers, "
+        help="text: one line per record, fields separated by tabs. json: one object per line. raw: "
+        "the bytes of the values only. PATTERN may contain %t topic, %p partition, %o offset, "
+        "%T timestamp, %k key, %s value, %K and %S their lengths, %h headers, "
         "and \\n, \\t, \\x01.",
     ),
 ]
@@ -105,7 +107,7 @@ def register(root: typer.Typer) -> None:
         "consume",
         no_args_is_help=True,
         epilog=examples(
-            "headrace consume orders                          what comes from now on",
+            "headrace consume orders                          # new records only",
             "headrace consume orders --from-beginning --max 10 --keys",
             "headrace consume orders --offset -5 --exit-at-end --format json | jq .value",
             "headrace consume orders --from-time 2h --partition 0",
@@ -133,13 +135,16 @@ def consume(
     settings: ClientSettings = None,
     client_file: ClientFile = None,
 ) -> None:
-    """Print records of a topic, those to come unless told where.
+    """Print records from a topic.
 
-    Of transactions those that were committed; -X isolation.level=read_uncommitted shows all.
-    Without --group it reads the partitions directly and commits nothing (the client library asks
-    for a coordinator all the same, so the broker makes __consumer_offsets). Ctrl-C leaves cleanly,
-    with a count on stderr and status 0. If --timeout ends it before --max records came, the
-    status is 1.
+    Starts at the end; use --from-beginning, --offset or --from-time to start earlier. Prints
+    committed records only; use -X isolation.level=read_uncommitted to print all.
+
+    Without --group, the command reads the partitions directly and commits nothing. (The client
+    library looks for a group coordinator anyway, so the broker creates __consumer_offsets.)
+
+    Ctrl-C ends the command with the number of records on stderr and status 0. The status is 1 if
+    --timeout ends it before --max records have arrived.
     """
     shown = Shown(timestamps, offsets, headers, keys)
     printed = printer(format_text, shown, to_terminal=output.is_terminal())

@@ -39,8 +39,8 @@ def demo(
         typer.Option(
             "--data",
             metavar="DIR",
-            help="Where the log lies; the Spark job's table goes beside it, to DIR-tables.",
-            show_default="a temporary folder, removed at the end",
+            help="Data directory. The Spark job writes its table to DIR-tables.",
+            show_default="a temporary directory, removed at the end",
         ),
     ] = None,
     listen: Annotated[
@@ -48,22 +48,22 @@ def demo(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="Where to accept clients.",
-            show_default="127.0.0.1:9092 if it is free, else any port",
+            help="Address to listen on.",
+            show_default="127.0.0.1:9092 if it is free, otherwise any port",
         ),
     ] = None,
     keep_serving: Annotated[
         bool | None,
         typer.Option(
             "--keep-serving/--exit",
-            help="Whether to go on until Ctrl-C.",
-            show_default="on a terminal yes, otherwise no",
+            help="Keep serving until Ctrl-C, or exit at the end.",
+            show_default="keep serving on a terminal",
         ),
     ] = None,
 ) -> None:
-    """Show a broker, a stock client and a Spark job at work.
+    """Run a demo: a broker, a Kafka client and a Spark job.
 
-    The Spark job needs the extra 'pipeline' and Java 17 or newer; without them it is left out.
+    The Spark job requires the extra 'pipeline' and Java 17 or newer; otherwise it is skipped.
     """
     if keep_serving is None:
         keep_serving = output.is_terminal()

@@ -27,15 +27,14 @@ def dump_log(
         list[Path],
         typer.Argument(
             metavar="FILE",
-            help=".log, .index, .timeindex, .txnindex, .snapshot, checkpoints, or folders of them.",
+            help="A .log, .index, .timeindex, .txnindex, .snapshot or checkpoint file, or a "
+            "directory of such files.",
         ),
     ],
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Open the batches and show each record.")
-    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Print each record of the batches.")] = False,
     verify_index: Annotated[
         bool,
-        typer.Option("--verify-index", help="Check each index against the log beside it."),
+        typer.Option("--verify-index", help="Check each index against its .log file."),
     ] = False,
     row_count_max: Annotated[
         int | None,
@@ -44,14 +43,14 @@ def dump_log(
             "--max",
             metavar="N",
             min=1,
-            help="So many entries of each file, batches of a log.",
+            help="Print at most N entries per file (batches for .log files).",
         ),
     ] = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show what is in the files of a log, without a broker.
+    """Print the contents of log files, without a broker.
 
-    It only reads. The status is 1 if something is wrong with a file.
+    Reads only. The exit status is 1 if a file is damaged or cannot be read.
     """
     documents = []
     is_sound = True

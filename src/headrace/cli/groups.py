@@ -28,7 +28,7 @@ from headrace.cli.options import (
 from headrace.cli.partitions import Partition
 
 app = noun(
-    "Look at consumer groups; reset or delete their offsets.",
+    "List, describe, reset and delete consumer groups.",
     "headrace groups list",
     "headrace groups describe billing",
     "headrace groups reset billing --topic orders --to earliest --execute",
@@ -39,7 +39,7 @@ Groups = Annotated[list[str], typer.Argument(metavar="GROUP", hidden=True)]
 Group = Annotated[str, typer.Argument(metavar="GROUP", hidden=True)]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", metavar="TOPIC[:N,N]", help="Only these partitions; may be repeated."),
+    typer.Option("--topic", metavar="TOPIC[:N,N]", help="Topic or partitions; may be repeated."),
 ]
 
 
@@ -66,14 +66,14 @@ class Progress(NamedTuple):
 )
 def list_groups(
     names_only: Annotated[
-        bool, typer.Option("--names", help="Print the names alone, one to a line.")
+        bool, typer.Option("--names", help="Print only the names, one per line.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """List groups with their state and protocol."""
+    """List groups with their state and type."""
     rows = [
         (one.group_id, _name(one.state), _name(one.type) if one.type is not None else None)
         for one in _listed(Connection(bootstrap, settings, client_file))
@@ -93,13 +93,13 @@ def list_groups(
 )
 def describe(
     groups: OptionalGroups = None,
-    everyone: Annotated[bool, typer.Option("--all", help="All groups there are.")] = False,
+    everyone: Annotated[bool, typer.Option("--all", help="Describe all groups.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show offsets, lag and reader of every partition."""
+    """Show committed offset, lag and member of each partition."""
     if bool(groups) == everyone:
         raise values.wrong("name the groups, or give --all")
     connection = Connection(bootstrap, settings, client_file)
@@ -144,7 +144,7 @@ def members(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show the members of a group and what each reads."""
+    """Show the members of a group and their partitions."""
     connection = Connection(bootstrap, settings, client_file)
     described = group_requests.describe(connection, group)
     _note_absence(group, described)
@@ -197,29 +197,36 @@ def reset(
         str | None,
         typer.Option(
             "--to",
-            metavar="PLACE",
-            help="earliest, latest, current, an offset, a time (ISO or 2h for two hours ago).",
+            metavar="TARGET",
+            help="Target: earliest, latest, current, an offset, or a time (ISO 8601, or 2h for two "
+            "hours ago).",
         ),
     ] = None,
     shift: Annotated[
         int | None,
-        typer.Option("--shift", metavar="N", help="Forward by N records, back if negative."),
+        typer.Option("--shift", metavar="N", help="Move by N offsets; a negative N moves back."),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--from-file", metavar="CSV", help="Lines of topic,partition,offset."),
+        typer.Option(
+            "--from-file", metavar="CSV", help="File with lines of topic,partition,offset."
+        ),
     ] = None,
     execute: Annotated[
-        bool, typer.Option("--execute", help="Do it; without this only the plan is shown.")
+        bool,
+        typer.Option(
+            "--execute", help="Commit the new offsets. Without this option, only print them."
+        ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Move committed offsets; a dry run unless --execute.
+    """Reset committed offsets.
 
-    The group must be without members, which would commit their own offsets again.
+    Without --execute, only prints the new offsets. Stop all members of the group first: they
+    would commit their own offsets again.
     """
     if sum(choice is not None for choice in (to, shift, file)) != 1:
         raise values.wrong("give one of --to, --shift and --from-file")
@@ -263,7 +270,7 @@ def delete(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete groups without members, with all they committed."""
+    """Delete groups that have no members, and their offsets."""
     connection = Connection(bootstrap, settings, client_file)
     futures = connection.admin().delete_consumer_groups(groups, request_timeout=ANSWER_TIMEOUT_S)
     rows = [
@@ -286,9 +293,9 @@ def delete_offsets(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Forget what a group committed for some partitions.
+    """Delete the committed offsets of some partitions.
 
-    None of its members may read their topics.
+    No member of the group may be subscribed to these topics.
     """
     if not topics:
         raise values.wrong("say which with --topic")

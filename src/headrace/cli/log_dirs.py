@@ -33,11 +33,12 @@ def register(root: typer.Typer) -> None:
 
 def log_dirs(
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="All topics if none is named.")
+        list[str] | None,
+        typer.Argument(metavar="TOPIC", help="Topics to show; all if none is given."),
     ] = None,
     brokers: Annotated[
         list[str] | None,
-        typer.Option("--broker", metavar="ID", help="This broker only; may be repeated."),
+        typer.Option("--broker", metavar="ID", help="Show only this broker; may be repeated."),
     ] = None,
     internal: IncludeInternal = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -45,11 +46,11 @@ def log_dirs(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show what lies in the folders of each broker (log.dirs).
+    """Show the disk usage of each broker's log directories.
 
-    A partition on its way to another folder is shown in both, with the number of records that
-    have not come yet. The JSON form is that of kafka-log-dirs. The status is 1 if a folder is
-    offline.
+    A partition that is moving between directories is listed in both, with the number of records
+    still to copy. The JSON document has the format of kafka-log-dirs. The exit status is 1 if a
+    directory is offline.
     """
     connection = Connection(bootstrap, settings, client_file)
     addresses = connection.brokers()

@@ -1,4 +1,4 @@
-"""The options that several commands share, so that each is spelled and explained once."""
+"""The options that several commands share, so that each is defined and explained once."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +22,7 @@ Bootstrap = Annotated[
         "--bootstrap-server",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT",
-        help="The broker to ask; several may be given, separated by commas.",
+        help="Broker to connect to; separate several with commas.",
     ),
 ]
 ClientSettings = Annotated[
@@ -30,7 +30,7 @@ ClientSettings = Annotated[
     typer.Option(
         "-X",
         metavar="KEY=VALUE",
-        help="A setting of the client, by librdkafka's name; may be repeated.",
+        help="Client setting, by its librdkafka name; may be repeated.",
     ),
 ]
 ClientFile = Annotated[
@@ -38,26 +38,27 @@ ClientFile = Annotated[
     typer.Option(
         "--client-config",
         metavar="FILE",
-        help="A properties file with settings of the client.",
+        help="Properties file with client settings.",
     ),
 ]
 OutputFormat = Annotated[
-    Format, typer.Option("--format", metavar="table|json", help="How to print the result.")
+    Format, typer.Option("--format", metavar="table|json", help="Output format.")
 ]
 OptionalPlaces = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="TOPIC[:PARTITION]", help="All topics if none is named; orders:0,2-4 works too."
+        metavar="TOPIC[:PARTITION]",
+        help="Topics or partitions: orders, orders:0, orders:0,2-4. All topics if none is given.",
     ),
 ]
 IncludeInternal = Annotated[
     bool,
-    typer.Option("--internal", help="Also internal topics, where no topic is named."),
+    typer.Option("--internal", help="Include internal topics when no topic is given."),
 ]
 
 
 def examples(*lines: str) -> str:
-    """The end of a help text: what to type, as it is typed."""
+    """The end of a help text: command lines to copy."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 

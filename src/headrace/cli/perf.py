@@ -32,12 +32,12 @@ from headrace.cli.percentiles import Percentiles
 from headrace.cli.produce import Acks, AcksOption, Compression, CompressionOption, Topic
 
 app = noun(
-    "Measure throughput and latency of a broker.",
+    "Measure the throughput and latency of a broker.",
     "headrace perf produce bench --records 1000000 --size 1k",
 )
 
 Size = Annotated[
-    str, typer.Option("-s", "--size", metavar="BYTES", help="Of each value: 100, 1k, 1M.")
+    str, typer.Option("-s", "--size", metavar="BYTES", help="Size of each value: 100, 1k, 1M.")
 ]
 _PROGRESS_INTERVAL_S = 0.5
 _IDLE_LIMIT_S = 10.0
@@ -60,12 +60,12 @@ def register(root: typer.Typer) -> None:
 def perf_produce(
     topic: Topic,
     records: Annotated[
-        int, typer.Option("-n", "--records", metavar="N", min=1, help="How many to send.")
+        int, typer.Option("-n", "--records", metavar="N", min=1, help="Number of records to send.")
     ] = 1_000_000,
     size: Size = "100",
     rate: Annotated[
         float,
-        typer.Option("--rate", metavar="N", min=0, help="Records per second; 0 is no limit."),
+        typer.Option("--rate", metavar="N", min=0, help="Records per second; 0 means no limit."),
     ] = 0,
     acks: AcksOption = Acks.ALL,
     compression: CompressionOption = Compression.NONE,
@@ -74,10 +74,7 @@ def perf_produce(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Measure throughput and acknowledgement times of writing.
-
-    Records are sent as fast as they go, or at a rate.
-    """
+    """Measure the throughput and acknowledgement latency of producing."""
     value_size = values.size(size)
     connection = Connection(bootstrap, settings, client_file)
     producer = connection.producer(
@@ -122,7 +119,7 @@ def perf_consume(
     records: Annotated[
         int | None,
         typer.Option(
-            "-n", "--records", metavar="N", min=1, help="How many to read; all if not given."
+            "-n", "--records", metavar="N", min=1, help="Number of records to read; all by default."
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -130,7 +127,7 @@ def perf_consume(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Measure throughput of reading a topic from its beginning."""
+    """Measure the throughput of consuming a topic from its beginning."""
     connection = Connection(bootstrap, settings, client_file)
     admin = connection.admin()
     partitions = list(named(connection, [topic]))
@@ -189,7 +186,7 @@ def perf_consume(
 def perf_latency(
     topic: Topic,
     records: Annotated[
-        int, typer.Option("-n", "--records", metavar="N", min=1, help="How many to send.")
+        int, typer.Option("-n", "--records", metavar="N", min=1, help="Number of records to send.")
     ] = 1000,
     size: Size = "100",
     acks: AcksOption = Acks.ALL,
@@ -198,9 +195,9 @@ def perf_latency(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Measure how soon a record is acknowledged and consumed.
+    """Measure the latency from sending a record to receiving it.
 
-    One record at a time is sent and awaited.
+    Sends one record at a time and waits for it to arrive.
     """
     payload = _payloads(values.size(size))[0]
     connection = Connection(bootstrap, settings, client_file)

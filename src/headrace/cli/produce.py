@@ -47,7 +47,7 @@ KeySeparator = Annotated[
         "-k",
         "--key-separator",
         metavar="TEXT",
-        help="Each line is a key, this text and a value; \\t and \\x01 are understood.",
+        help="Text between key and value of a line; may contain \\t or \\x01.",
     ),
 ]
 ConstantHeaders = Annotated[
@@ -55,7 +55,7 @@ ConstantHeaders = Annotated[
     typer.Option(
         "--headers",
         metavar="NAME=VALUE,...",
-        help="Headers that every record gets.",
+        help="Headers to add to every record.",
     ),
 ]
 HeaderSeparator = Annotated[
@@ -63,7 +63,7 @@ HeaderSeparator = Annotated[
     typer.Option(
         "--header-separator",
         metavar="TEXT",
-        help="Each line starts with its own headers (name=value,name2=value2) and this text.",
+        help="Text behind the headers (name=value,name2=value2) that start each line.",
     ),
 ]
 HeaderPairSeparator = Annotated[
@@ -71,7 +71,7 @@ HeaderPairSeparator = Annotated[
     typer.Option(
         "--header-pair-separator",
         metavar="TEXT",
-        help="What stands between name and value of a header in a line.",
+        help="Text between the name and the value of a header in a line.",
     ),
 ]
 NullMarker = Annotated[
@@ -79,7 +79,7 @@ NullMarker = Annotated[
     typer.Option(
         "--null-marker",
         metavar="TEXT",
-        help="A key or value that is this text is null (a tombstone).",
+        help="Text that means null: a null value is a tombstone.",
     ),
 ]
 Partition = Annotated[
@@ -89,12 +89,12 @@ Partition = Annotated[
         "--partition",
         metavar="N",
         min=0,
-        help="Send everything there; otherwise the key decides, as with Java's producer.",
+        help="Send all records to this partition. By default the key selects it, as in Java.",
     ),
 ]
 AcksOption = Annotated[
     Acks,
-    typer.Option("--acks", metavar="0|1|all", help="Whose acknowledgement is awaited."),
+    typer.Option("--acks", metavar="0|1|all", help="Acknowledgements to wait for."),
 ]
 CompressionOption = Annotated[
     Compression,
@@ -102,7 +102,7 @@ CompressionOption = Annotated[
         "-z",
         "--compression",
         metavar="none|gzip|snappy|lz4|zstd",
-        help="How batches are compressed.",
+        help="Compression codec.",
     ),
 ]
 
@@ -113,10 +113,9 @@ def register(root: typer.Typer) -> None:
         no_args_is_help=True,
         epilog=examples(
             "echo hello | headrace produce greetings",
-            "headrace produce orders -k : < orders.txt               lines such as 17:ten pears",
+            "headrace produce orders -k : < orders.txt                 # lines such as 17:pears",
             "headrace produce orders --headers source=web,run=7 --compression zstd < orders.txt",
-            "headrace produce orders --header-separator '\\t' -k '\\t'     "
-            "lines such as a=1,b=2<TAB>key<TAB>value",
+            r"headrace produce orders --header-separator '\t' -k '\t'  # a=1,b=2<TAB>key<TAB>value",
         ),
     )(produce)
 
@@ -138,8 +137,8 @@ def produce(
 ) -> None:
     """Send each line of stdin to a topic.
 
-    A record that could not be delivered is reported with the number of its line, and the exit
-    status is then 1. What a killed command had not sent yet is lost.
+    If a record cannot be delivered, its line number is reported and the exit status is 1. If the
+    command is killed, records that it has not sent yet are lost.
     """
     try:
         constant_headers = tuple(values.headers(headers or ""))

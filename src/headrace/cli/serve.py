@@ -37,30 +37,34 @@ _DAEMON_START_S = 120.0
 HELP = """\
 Usage: headrace serve [OPTIONS] [SERVER.PROPERTIES]
 
-  Run a broker: one process, nothing else needed.
+  Start a broker. It is one process and needs no other program.
 
-  Settings are Kafka's. They come from the file, then from the options below, then
-  from -X; the later wins.
+  Settings have Kafka's names. They are read from the file, then from the options below, then
+  from -X; later values win. Unknown settings produce a warning.
 
 Arguments:
-  SERVER.PROPERTIES      A configuration file as Kafka's; without one, defaults.
+  SERVER.PROPERTIES      Kafka configuration file. [default: none, built-in defaults apply]
 
 Options:
-  --listen HOST:PORT     Where to accept clients; port 0 picks a free one.
-                         [default: 127.0.0.1:9092, or the file's listeners]
-  --data DIR             Where the log lies. [default: ./headrace-data, or the file's log.dirs]
-  -X KEY=VALUE           Any setting of Kafka's broker; may be repeated.
-  --strict               Refuse unknown settings instead of warning.
-  --ready-file FILE      Written with the address as soon as clients are accepted.
-  --pid-file FILE        Where the process id stands. [default: headrace.pid in the data folder]
+  --listen HOST:PORT     Address to listen on; port 0 picks a free port. PORT alone listens on
+                         127.0.0.1. :PORT listens on every network interface: without security
+                         settings, anyone who can reach this machine can read and write.
+                         [default: 127.0.0.1:9092, or listeners of the file]
+  --data DIR             Data directory. [default: ./headrace-data, or log.dirs of the file]
+  -X KEY=VALUE           Broker setting, by its Kafka name; may be repeated.
+  --strict               Refuse unknown settings.
+  --ready-file FILE      Write the address to this file when the broker accepts clients.
+  --pid-file FILE        File that holds the process ID. [default: headrace.pid in the data
+                         directory]
   --log-format FORMAT    text, or json for one object per line. [default: text]
-  --log-level LEVEL      DEBUG, INFO, WARNING or ERROR. [default: INFO]
-  -daemon, --daemon      Run in the background; the log goes to headrace.log in the data folder,
-                         and 'headrace stop' ends it.
+  --log-level LEVEL      DEBUG, INFO, WARN or ERROR. [default: INFO]
+  -daemon, --daemon      Run in the background. The log is headrace.log in the data directory;
+                         'headrace stop' stops the broker.
   -h, --help             Show this message and exit.
 
-  Ctrl-C, SIGTERM and SIGHUP end it cleanly; a second one at once. The exit status is 0 after a
-  clean end, 1 when it could not start or failed, 2 for wrong options or settings.
+  Ctrl-C, SIGTERM or SIGHUP shuts the broker down cleanly. A second signal stops it immediately.
+  The exit status is 0 after a clean shutdown, 1 if the broker cannot start or fails, and 2 for
+  wrong options or settings.
 
 Example:
   headrace serve
@@ -110,7 +114,7 @@ def register(root: "typer.Typer") -> None:
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     def serve(context: typer.Context) -> None:
-        """Run a broker."""
+        """Start a broker."""
         raise typer.Exit(run(context.args))
 
 

@@ -17,22 +17,23 @@ if TYPE_CHECKING:
 HELP = """\
 Usage: headrace stop [OPTIONS] [SERVER.PROPERTIES]
 
-  End a broker cleanly and wait until it has ended.
+  Stop a broker cleanly and wait until its process has ended.
 
-  The broker is found by the pid file in its data folder, whether it was started with -daemon
-  or in a terminal. Without arguments that is the one in ./headrace-data, or else the only one
-  that you started with -daemon.
+  The broker is found by the pid file in its data directory, whether it runs in the background or
+  in a terminal. Without arguments, the command stops the broker of ./headrace-data, or else the
+  only broker that you started with -daemon.
 
 Arguments:
-  SERVER.PROPERTIES      The configuration file it was started with, for its log.dirs.
+  SERVER.PROPERTIES      Configuration file of the broker; its log.dirs names the data directory.
 
 Options:
-  --data DIR             Its data folder. [default: ./headrace-data]
-  --pid-file FILE        Its pid file, if it was given one.
-  --timeout SECONDS      How long to wait for its end. [default: 30]
+  --data DIR             Data directory of the broker. [default: ./headrace-data]
+  --pid-file FILE        Pid file of the broker, if it was started with --pid-file.
+  --timeout SECONDS      Maximum time to wait for the process to end. [default: 30]
   -h, --help             Show this message and exit.
 
-  The exit status is 0 once it has ended, 1 if none runs or it did not end in time.
+  The exit status is 0 after the process has ended, and 1 if no broker was found or it did not
+  end in time.
 
 Example:
   headrace stop --data /var/lib/headrace
@@ -52,7 +53,7 @@ def register(root: "typer.Typer") -> None:
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     def stop(context: typer.Context) -> None:
-        """End a broker that runs in the background."""
+        """Stop a background broker."""
         raise typer.Exit(run(context.args))
 
 

@@ -36,7 +36,7 @@ from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode
 
 app = noun(
-    "Create topics, look at them, change and delete them.",
+    "Create, list, describe, alter and delete topics.",
     "headrace topics create orders --partitions 12",
     "headrace topics describe orders",
 )
@@ -48,7 +48,8 @@ def register(root: typer.Typer) -> None:
 
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC", hidden=True)]
 OptionalNames = Annotated[
-    list[str] | None, typer.Argument(metavar="TOPIC", help="All topics if none is named.")
+    list[str] | None,
+    typer.Argument(metavar="TOPIC", help="Topics to describe; all if none is given."),
 ]
 
 
@@ -68,7 +69,7 @@ def create(
             "--partitions",
             metavar="N",
             show_default="the broker's num.partitions",
-            help="How many partitions each topic gets.",
+            help="Number of partitions per topic.",
         ),
     ] = -1,
     replicas: Annotated[
@@ -79,27 +80,25 @@ def create(
             "--replication-factor",
             metavar="N",
             show_default="the broker's default.replication.factor",
-            help="On how many brokers each partition lies.",
+            help="Number of replicas per partition.",
         ),
     ] = -1,
     config: Annotated[
         list[str] | None,
-        typer.Option(
-            "-c", "--config", metavar="KEY=VALUE", help="A setting of the topic; may be repeated."
-        ),
+        typer.Option("-c", "--config", metavar="KEY=VALUE", help="Topic setting; may be repeated."),
     ] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="A topic that exists is no failure.")
+        bool, typer.Option("--if-not-exists", help="Ignore topics that already exist.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Ask the broker whether it would work; create none.")
+        bool, typer.Option("--dry-run", help="Check the request without creating topics.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Create topics, all of one shape."""
+    """Create topics."""
     overrides = values.pairs(config or (), "--config")
     connection = Connection(bootstrap, settings, client_file)
     futures = connection.admin().create_topics(
@@ -121,17 +120,17 @@ def create(
 )
 def list_topics(
     names_only: Annotated[
-        bool, typer.Option("--names", help="Print the names alone, one to a line.")
+        bool, typer.Option("--names", help="Print only the names, one per line.")
     ] = False,
     internal: Annotated[
-        bool, typer.Option("--internal/--no-internal", help="Whether to list internal topics.")
+        bool, typer.Option("--internal/--no-internal", help="Include internal topics.")
     ] = True,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """List the topics with their partitions and replicas."""
+    """List topics with their partition and replica counts."""
     connection = Connection(bootstrap, settings, client_file)
     rows = [
         {
@@ -188,7 +187,7 @@ def describe(
     no_args_is_help=True,
     epilog=examples(
         "headrace topics alter orders --partitions 24",
-        "headrace configs set topic orders retention.ms=86400000    (settings)",
+        "headrace configs set topic orders retention.ms=86400000    # to change settings",
     ),
 )
 def alter(
@@ -196,7 +195,11 @@ def alter(
     count: Annotated[
         int,
         typer.Option(
-            "-p", "--partitions", metavar="N", help="The new number; it can only grow.", min=1
+            "-p",
+            "--partitions",
+            metavar="N",
+            help="New number of partitions; cannot be reduced.",
+            min=1,
         ),
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -204,7 +207,7 @@ def alter(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Give a topic more partitions. Keys move: their hash is taken over the new number."""
+    """Add partitions to a topic. Most keys then map to another partition."""
     connection = Connection(bootstrap, settings, client_file)
     outcome = _grown(connection, name, count, dry_run=True)
     if outcome.error is None:
@@ -232,16 +235,16 @@ def _grown(connection: Connection, name: str, count: int, *, dry_run: bool) -> o
 )
 def delete(
     names: Names,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="A topic that does not exist is no failure.")
+        bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete topics with all their records. On a terminal it asks first."""
+    """Delete topics and all their records. Asks for confirmation on a terminal."""
     connection = Connection(bootstrap, settings, client_file)
     admin = connection.admin()
     if not yes and sys.stdin.isatty():
@@ -267,13 +270,13 @@ def offsets(
         typer.Option(
             "--time",
             metavar="TIME",
-            help="earliest, latest, max-timestamp, or the first record at or after a time: "
-            "ISO 8601, milliseconds since 1970, or a duration back from now (2h).",
+            help="Show one offset: earliest, latest, max-timestamp, or that of the first record at "
+            "or after a time (ISO 8601, milliseconds since 1970, or a duration before now, as 2h).",
         ),
     ] = None,
     plain: Annotated[
         bool,
-        typer.Option("--plain", help="Print TOPIC:PARTITION:OFFSET, one to a line; needs --time."),
+        typer.Option("--plain", help="Print TOPIC:PARTITION:OFFSET lines. Requires --time."),
     ] = False,
     internal: IncludeInternal = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -281,7 +284,7 @@ def offsets(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show where partitions begin and end, or an offset by time."""
+    """Show partition offsets: start and end, or at a time."""
     connection = Connection(bootstrap, settings, client_file)
     admin = connection.admin()
     wanted = list(partitions.named(connection, names or [], internal=internal))
@@ -329,21 +332,24 @@ def offsets(
     "delete-records",
     epilog=examples(
         "headrace topics delete-records orders:0 --before 1000",
-        "headrace topics delete-records orders --before latest --yes    (all of them)",
+        "headrace topics delete-records orders --before latest --yes    # all records",
         "headrace topics delete-records --file offsets.json",
     ),
 )
 def delete_records(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TOPIC[:PARTITION]", help="orders, orders:0 or orders:0,2-4."),
+        typer.Argument(
+            metavar="TOPIC[:PARTITION]",
+            help="Topics or partitions: orders, orders:0, orders:0,2-4.",
+        ),
     ] = None,
     before: Annotated[
         str | None,
         typer.Option(
             "--before",
             metavar="OFFSET",
-            help="Records below this offset go; latest: all that are there.",
+            help='Delete records below this offset; "latest" deletes all current records.',
         ),
     ] = None,
     file: Annotated[
@@ -351,16 +357,16 @@ def delete_records(
         typer.Option(
             "--file",
             metavar="FILE",
-            help="Partitions and offsets as kafka-delete-records takes them, in JSON.",
+            help="JSON file with partitions and offsets, as for kafka-delete-records.",
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete the oldest records of partitions. On a terminal it asks first."""
+    """Delete the oldest records of partitions. Asks for confirmation on a terminal."""
     connection = Connection(bootstrap, settings, client_file)
     wanted = _deletions(connection, names or [], before, file)
     if not yes and sys.stdin.isatty():
@@ -485,7 +491,7 @@ def _show_described(topic: TopicDescription, overrides: dict[str, str]) -> None:
         f"ReplicationFactor: {_replication_factor(topic)}  Configs: {configs}".rstrip()
     )
     output.table(
-        ["Partition", "Leader", "ReplicaManager", "Isr"],
+        ["Partition", "Leader", "Replicas", "Isr"],
         [
             (
                 p.id,

@@ -27,7 +27,7 @@ from headrace.cli.partitions import Partition
 from headrace.cli.transaction_requests import ActiveProducer, Described
 
 app = noun(
-    "Look at transactions, and end those that hang.",
+    "List, describe and abort transactions.",
     "headrace transactions list --state Ongoing",
     "headrace transactions find-hanging",
 )
@@ -55,23 +55,25 @@ def list_transactions(
         typer.Option(
             "--state",
             metavar="STATE",
-            help=f"{', '.join(_STATES[:-1])} or {_STATES[-1]}; may be repeated.",
+            help=f"Only this state: {', '.join(_STATES[:-1])} or {_STATES[-1]}; may be repeated.",
         ),
     ] = None,
     producer_ids: Annotated[
         list[int] | None,
-        typer.Option("--producer-id", metavar="N", help="Of this producer; may be repeated."),
+        typer.Option("--producer-id", metavar="N", help="Only this producer ID; may be repeated."),
     ] = None,
     longer_than: Annotated[
         str | None,
         typer.Option(
-            "--longer-than", metavar="DURATION", help="Begun so long ago or earlier (90s, 2h)."
+            "--longer-than",
+            metavar="DURATION",
+            help="Only transactions open for this long (90s, 2h).",
         ),
     ] = None,
     pattern: Annotated[
         str | None,
         typer.Option(
-            "--pattern", metavar="REGEX", help="The whole transactional id must match (RE2)."
+            "--pattern", metavar="REGEX", help="Only transactional IDs that fully match (RE2)."
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -79,7 +81,7 @@ def list_transactions(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """List transactional ids with the state of their transaction."""
+    """List transactional IDs with their transaction states."""
     connection = _connection(bootstrap, settings, client_file)
     found = requests.list_all(
         connection,
@@ -102,7 +104,7 @@ def describe(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show state, producer, time and partitions of transactions."""
+    """Show state, producer, start time and partitions."""
     connection = _connection(bootstrap, settings, client_file)
     described: list[Described] = []
     failures = []
@@ -149,7 +151,7 @@ def find_hanging(
         typer.Option(
             "--older-than",
             metavar="DURATION",
-            help="Only where the producer has been silent for so long.",
+            help="Minimum time since the producer last wrote.",
         ),
     ] = _DEFAULT_AGE,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -157,10 +159,10 @@ def find_hanging(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Find transactions that nobody will ever end.
+    """Find transactions that their coordinator will never end.
 
-    They are open in a partition, but not for their coordinator, and hold back readers of
-    committed records and compaction until 'headrace transactions abort' is told to end them.
+    They are open in a partition but unknown to the coordinator. They block compaction and
+    consumers that read committed records only. End them with 'headrace transactions abort'.
     """
     connection = _connection(bootstrap, settings, client_file)
     silent_since = _now() - _duration_ms(older_than)
@@ -203,18 +205,18 @@ def abort(
     place: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", hidden=True)],
     start_offset: Annotated[
         int,
-        typer.Option("--start-offset", metavar="N", help="Where the transaction begins.", min=0),
+        typer.Option("--start-offset", metavar="N", help="First offset of the transaction.", min=0),
     ],
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """End a hanging transaction in one partition. On a terminal it asks first.
+    """Abort a hanging transaction in one partition. Asks for confirmation on a terminal.
 
-    An open transaction that its coordinator knows must not be ended like this: stop its producer,
-    and it times out.
+    Do not abort a transaction that its coordinator still knows: stop the producer, and the
+    transaction times out.
     """
     connection = _connection(bootstrap, settings, client_file)
     leaders = partitions.named(connection, [place])
