@@ -3,7 +3,7 @@
 import signal
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 PERCENTILES = {"p50", "p75", "p90", "p95", "p99", "p99.9", "max"}
 
@@ -38,6 +38,17 @@ def test_perf_latency_draws_its_percentiles(headrace, topic):
     assert told["end_to_end_ms"]["max"] >= told["acknowledgement_ms"]["p50"]
     drawn = headrace("perf", "latency", topic, "-n", "20").out
     assert "end to end, ms" in drawn and "█" in drawn
+
+
+def test_a_failed_measurement_draws_no_percentiles(headrace, topic):
+    headrace("topics", "create", topic, "-c", "max.message.bytes=1000")
+    arguments = ("perf", "produce", topic, "-n", "3", "--size", "5k", "-X", "batch.num.messages=1")
+    drawn = headrace(*arguments, status=1)
+    assert "█" not in drawn.out and "acknowledgement" not in drawn.out
+    assert "3 records failed" in drawn.err and "MESSAGE_TOO_LARGE" in drawn.err
+    figures = headrace(*arguments, "--format", "json", status=1).document
+    assert (figures["records"], figures["failed"]) == (0, 3)
+    assert figures["acknowledgement_ms"] is None
 
 
 def wait_for_records(broker, topic, process):
@@ -78,6 +89,43 @@ def test_dump_log_shows_what_was_produced(headrace, topic, broker):
     shown = headrace("dump-log", str(folder)).out
     assert "leader-epoch-checkpoint" in shown and "BASE-OFFSET" in shown
     assert "Verified" not in shown
+
+
+def test_dump_log_decodes_the_records_of_internal_topics(headrace, broker, topic):
+    group, transactional_id = f"group-of-{topic}", f"id-of-{topic}"
+    headrace("produce", topic, stdin=b"a\nb\n")
+    headrace("consume", topic, "--group", group, "--from-beginning", "--max", "2")
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": transactional_id}
+    )
+    producer.init_transactions(20)
+
+    def records(internal_topic):
+        files = sorted(broker.data.glob(f"{internal_topic}-*/*.log"))
+        dumps = headrace("dump-log", "--deep", *map(str, files), "--format", "json").document
+        return [
+            record
+            for dump in dumps
+            for batch in dump["entries"]
+            for record in batch["records"]
+            if "marker" not in record
+        ]
+
+    commits = [
+        record["value"]
+        for record in records("__consumer_offsets")
+        if record["key"] == {"type": "OffsetCommit", "group": group, "topic": topic, "partition": 0}
+    ]
+    assert commits[-1]["offset"] == 2
+    [states] = [
+        record
+        for record in records("__transaction_state")
+        if record["key"] == {"type": "TransactionLog", "transactional_id": transactional_id}
+    ]
+    assert states["value"]["transaction_status"] == 0
+    files = [str(path) for path in broker.data.glob("__transaction_state-*/*.log")]
+    shown = headrace("dump-log", "--deep", *files).out
+    assert f'"transactional_id":"{transactional_id}"' in shown
 
 
 def test_dump_log_says_what_it_verified(headrace, topic, broker):

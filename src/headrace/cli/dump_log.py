@@ -1,5 +1,6 @@
 """``headrace dump-log``: what is inside the files of a log, and whether it is sound."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -145,6 +146,8 @@ def _text(column: str, value: object) -> object:
         return values.iso(value) if value >= 0 else None
     if isinstance(value, bytes):
         return _readable(value)
+    if isinstance(value, dict):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     if isinstance(value, tuple):
         return ",".join(
             f"{name}={'null' if data is None else _readable(data)}" for name, data in value

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.cli import internal_records
 from headrace.model.errors import Corrupt
 from headrace.model.ids import Offset, Position, id_to_text
 from headrace.records.batch import BadBatch, BatchHeader, crc_holds
@@ -128,6 +129,7 @@ def _rows(path: Path, kind: str) -> Iterator[Row]:
 def _log(path: Path, deep: bool, row_count_max: int | None) -> Dump:
     rows: list[Row] = []
     problems: list[str] = []
+    topic = path.absolute().parent.name.rpartition("-")[0]
     scan = _scan(path)
     for position, header in scan:
         if row_count_max is not None and len(rows) >= row_count_max:
@@ -139,7 +141,9 @@ def _log(path: Path, deep: bool, row_count_max: int | None) -> Dump:
             problems.append(f"the batch at byte {position} does not have the CRC that it carries")
         if deep:
             try:
-                row["records"] = [_record_row(record, header) for record in iter_records(batch)]
+                row["records"] = [
+                    _record_row(record, header, topic) for record in iter_records(batch)
+                ]
             except BadBatch as bad:
                 row["records"] = []
                 problems.append(f"the batch at byte {position} cannot be opened: {bad.reason}")
@@ -179,7 +183,7 @@ def _batch_row(position: int, header: BatchHeader, is_whole: bool) -> Row:
     }
 
 
-def _record_row(record: Record, header: BatchHeader) -> Row:
+def _record_row(record: Record, header: BatchHeader, topic: str) -> Row:
     row: Row = {
         "offset": record.offset,
         "timestamp": record.timestamp,
@@ -187,6 +191,8 @@ def _record_row(record: Record, header: BatchHeader) -> Row:
         "value": record.value,
         "headers": record.headers,
     }
+    if (decoded := internal_records.decode(topic, record.key, record.value)) is not None:
+        row["key"], row["value"] = decoded
     if header.is_control:
         kind = marker_type(record.key)
         row["marker"] = _MARKERS.get(kind, f"control {kind}")

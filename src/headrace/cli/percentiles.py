@@ -35,7 +35,9 @@ class Percentiles:
                 return min(_SMALLEST_S * _GROWTH**bucket, self.largest_s)
         return self.largest_s
 
-    def named_ms(self) -> dict[str, float]:
-        """``p50`` … ``p99.9`` and ``max``, in milliseconds."""
+    def named_ms(self) -> dict[str, float] | None:
+        """``p50`` … ``p99.9`` and ``max``, in milliseconds; None without durations."""
+        if not self.count:
+            return None
         found = {f"p{percent:g}": round(self.at(percent) * 1000, 3) for percent in SHOWN}
         return {**found, "max": round(self.largest_s * 1000, 3)}

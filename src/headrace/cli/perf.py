@@ -41,8 +41,10 @@ Size = Annotated[
 ]
 _PROGRESS_INTERVAL_S = 0.5
 _IDLE_LIMIT_S = 10.0
-# Distinct values, so that compression finds no more than letters to squeeze.
-_PAYLOAD_COUNT = 64
+# Several distinct values, so that compression gains only from the alphabet, not from repetition.
+_PAYLOAD_COUNT_MAX = 64
+_PAYLOAD_BYTES_MAX = 16 * 1024 * 1024
+_LETTERS = bytes(ord(string.ascii_letters[n % len(string.ascii_letters)]) for n in range(256))
 
 
 def register(root: typer.Typer) -> None:
@@ -89,9 +91,10 @@ def perf_produce(
         }
     )
     sent = _Sent()
+    values_to_send = payloads(value_size)  # before the clock starts
     started_at = time.perf_counter()
     with _measuring() as measured:
-        _send_all(connection, producer, topic, _payloads(value_size), records, rate, sent)
+        _send_all(connection, producer, topic, values_to_send, records, rate, sent)
     seconds = time.perf_counter() - started_at
     _show(
         format,
@@ -199,7 +202,7 @@ def perf_latency(
 
     Sends one record at a time and waits for it to arrive.
     """
-    payload = _payloads(values.size(size))[0]
+    payload = payloads(values.size(size))[0]
     connection = Connection(bootstrap, settings, client_file)
     producer = connection.producer(
         {"acks": acks.value, "enable.idempotence": acks is Acks.ALL, "linger.ms": 0}
@@ -270,7 +273,7 @@ def _send_all(
     number = 0
     while number < records:
         try:
-            producer.produce(topic, payloads[number % _PAYLOAD_COUNT], on_delivery=sent.on_delivery)
+            producer.produce(topic, payloads[number % len(payloads)], on_delivery=sent.on_delivery)
         except BufferError:
             producer.poll(0.05)
             continue
@@ -307,12 +310,11 @@ class _Sent:
             self.last_failure = explained(error)
 
 
-def _payloads(size: int) -> list[bytes]:
-    # The same letters on every run, so that runs can be compared.
+def payloads(size: int) -> list[bytes]:
+    """Values of random letters, the same in every run, so that runs can be compared."""
     dice = random.Random(0)
-    return [
-        "".join(dice.choices(string.ascii_letters, k=size)).encode() for _ in range(_PAYLOAD_COUNT)
-    ]
+    count = max(1, min(_PAYLOAD_COUNT_MAX, _PAYLOAD_BYTES_MAX // max(size, 1)))
+    return [dice.randbytes(size).translate(_LETTERS) for _ in range(count)]
 
 
 def _prepare(
@@ -381,11 +383,11 @@ def _show(
         [
             (name, f"{value:,}" if isinstance(value, int | float) else value)
             for name, value in figures.items()
-            if not isinstance(value, dict)
+            if value is not None and not isinstance(value, dict)
         ],
     )
-    if latency is not None:
-        plots[latency_name] = latency.named_ms()
+    if latency is not None and (named_ms := latency.named_ms()) is not None:
+        plots[latency_name] = named_ms
     for name, milliseconds in plots.items():
         output.line("")
         output.heading(f"{name.replace('_', ' ')}, ms")
