@@ -64,8 +64,18 @@ def test_a_transaction_is_described_with_its_partitions(headrace, client, topic,
     assert f"{topic}:0,{topic}:1" in headrace("transactions", "describe", name).out
     client.end(name, producer, False)
     missing = headrace("transactions", "describe", name, name + "-not", status=1)
-    assert f"{name}-not: there is no such transactional id" in missing.err
+    assert f"knows transactional ID {name}-not;" in missing.err
     assert name in missing.out
+
+
+def test_reading_transactions_does_not_create_their_topic(headrace, monkeypatch):
+    with Broker() as fresh:
+        monkeypatch.setenv("HEADRACE_BOOTSTRAP", fresh.bootstrap_servers)
+        assert headrace("transactions", "list", "--format", "json").document == []
+        missing = headrace("transactions", "describe", "nope", status=1)
+        assert "knows transactional ID nope;" in missing.err
+        assert headrace("transactions", "find-hanging", "--format", "json").document == []
+        assert headrace("topics", "list", "--format", "json").document == []
 
 
 def test_what_is_mistyped_is_named(headrace, topic):

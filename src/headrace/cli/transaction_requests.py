@@ -1,9 +1,9 @@
 """Asking brokers about transactions: who coordinates, who leads, and what each of them knows."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from headrace.cli.broker_requests import TRANSACTION, Address, ask, coordinator_of
+from headrace.cli.broker_requests import Address, ask
 from headrace.cli.client import Connection, code_name
 from headrace.cli.output import CommandFailed
 from headrace.cli.partitions import Partition
@@ -11,8 +11,13 @@ from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 
-# The newest that is flexible and that Kafka 3.0 or later speaks.
+# The newest flexible version that Kafka 3.0 supports.
 _WRITE_MARKERS_VERSION = 1
+_UNKNOWN_HERE = (
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+)
 
 
 class Listed(NamedTuple):
@@ -85,22 +90,34 @@ def list_all(
 
 
 def describe(connection: Connection, transactional_id: str) -> Described:
-    coordinator, address = coordinator_of(connection, TRANSACTION, transactional_id)
-    answer = ask(
-        connection,
-        address,
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        0,
-        m.DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-        m.DescribeTransactionsResponse,
+    """The transaction as its coordinator knows it.
+
+    Asks every broker: to look for the coordinator would create ``__transaction_state``.
+    """
+    request = m.DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    for broker, address in sorted(connection.brokers().items()):
+        answer = ask(
+            connection,
+            address,
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            0,
+            request,
+            m.DescribeTransactionsResponse,
+        )
+        (found,) = answer.transaction_states
+        if not found.error_code:
+            return _described(int(broker), found)
+        if found.error_code not in _UNKNOWN_HERE:
+            raise CommandFailed(f"{transactional_id}: {code_name(found.error_code)}")
+    raise CommandFailed(
+        f"no broker at {connection.bootstrap} knows transactional ID {transactional_id}; "
+        "'headrace transactions list' lists the IDs"
     )
-    (found,) = answer.transaction_states
-    if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-        raise CommandFailed(f"{transactional_id}: there is no such transactional id")
-    if found.error_code:
-        raise CommandFailed(f"{transactional_id}: {code_name(found.error_code)}")
+
+
+def _described(coordinator: int, found: Any) -> Described:
     return Described(
-        transactional_id,
+        found.transactional_id,
         coordinator,
         found.producer_id,
         found.producer_epoch,
