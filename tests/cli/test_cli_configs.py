@@ -56,6 +56,10 @@ def test_a_loggers_level_is_changed_while_it_runs(headrace):
     assert "ERROR" in headrace("configs", "get", "broker-logger", "1", name).out
     headrace("configs", "set", "broker-logger", "1", f"{name}={levels[0]['value']}")
     assert "no broker 77" in headrace("configs", "get", "broker-logger", "77", status=1).err
+    for level in ("WARN", "WARNING"):
+        headrace("configs", "set", "broker-logger", "1", f"{name}={level}")
+        assert "WARN" in headrace("configs", "get", "broker-logger", "1", name).out.split()
+    headrace("configs", "set", "broker-logger", "1", f"{name}={levels[0]['value']}")
     for parent in ("headrace", "headrace.broker"):
         headrace("configs", "set", "broker-logger", "1", f"{parent}=ERROR")
         below = "headrace.broker.handlers.configs"

@@ -87,7 +87,10 @@ def test_a_record_that_fails_is_reported_with_its_line(headrace, topic):
     lines = b"k:good\nno separator\nk:" + b"x" * 2000 + b"\nk:good\n"
     ran = headrace("produce", topic, "-k", ":", "-X", "batch.num.messages=1", stdin=lines, status=1)
     assert "line 2: no key separator" in ran.err
-    assert "line 3: MESSAGE_TOO_LARGE" in ran.err
+    assert (
+        f"line 3: MESSAGE_TOO_LARGE: 2,003 bytes exceed max.message.bytes of topic {topic}, "
+        "which is 1,000" in ran.err
+    )
     assert f"2 records to {topic}, 2 failed" in ran.err
     assert [record["value"] for record in records(headrace, topic)] == ["good", "good"]
 
@@ -97,6 +100,12 @@ def test_a_partition_that_does_not_exist_is_reported(headrace, topic):
     ran = headrace("produce", topic, "-p", "5", stdin=b"x\n", status=1)
     assert f"line 1: topic {topic} has no partition 5" in ran.err
     assert "no partition 5" in headrace("consume", topic, "-p", "5", status=1).err
+
+
+@pytest.mark.parametrize("command", ["consume", "produce"])
+def test_a_partition_in_the_topics_name_is_answered_with_the_option(headrace, topic, command):
+    ran = headrace(command, f"{topic}:0", status=2)
+    assert f"'headrace {command} {topic} --partition 0'" in ran.err
 
 
 def test_reading_starts_where_it_is_told(headrace, topic):

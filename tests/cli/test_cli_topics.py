@@ -111,6 +111,23 @@ def test_offsets_begin_and_end_and_are_found_by_time(headrace, topic):
     assert "OFFSET_OUT_OF_RANGE  99 is beyond its end" in ran.out
 
 
+def test_offsets_of_the_topics_that_exist_are_shown_beside_the_error(headrace, topic):
+    headrace("topics", "create", topic)
+    for arguments in ((topic, "missing"), ("missing", topic), (f"{topic}:0", f"{topic}:7")):
+        ran = headrace("topics", "offsets", *arguments, status=1)
+        assert [line.split() for line in ran.lines[1:]] == [[topic, "0", "0", "0"]]
+        assert "does not exist" in ran.err or "no partition 7" in ran.err
+        ran = headrace("topics", "offsets", *arguments, "--format", "json", status=1)
+        assert [row["topic"] for row in ran.document] == [topic]
+    assert headrace("topics", "offsets", "missing", status=1).out == ""
+
+
+def test_a_topic_to_delete_that_does_not_exist_is_named_with_advice(headrace):
+    [row] = headrace("topics", "delete", "nope", "--format", "json", status=1).document
+    assert row["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert "topic nope does not exist" in row["detail"] and "headrace topics list" in row["detail"]
+
+
 @pytest.mark.parametrize("command", [("topics", "offsets"), ("topics", "describe"), ("log-dirs",)])
 def test_internal_topics_do_not_drown_the_others(headrace, topic, command):
     headrace("topics", "create", topic)

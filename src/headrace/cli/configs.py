@@ -76,6 +76,9 @@ _CLIENT_TYPES = {
     Kind.GROUP: ResourceType.GROUP,
 }
 
+# Python's names of log levels, as Kafka spells them.
+_LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
+
 # The name that stands for every broker without a value of its own.
 EVERY_BROKER = "default"
 
@@ -118,7 +121,7 @@ def get(
 ) -> None:
     """Show settings with their values and sources."""
     connection = Connection(bootstrap, settings, client_file)
-    found = _read(connection, kind, name)
+    found = read(connection, kind, name)
     missing = [key for key in keys or () if key not in found]
     rows = [
         found[key]
@@ -173,7 +176,9 @@ def set_values(
 ) -> None:
     """Change settings. Settings that are not named keep their values."""
     changes: list[tuple[str, str | None]] = []
-    changes.extend(values.pairs(assignments, "setting").items())
+    for key, value in values.pairs(assignments, "setting").items():
+        is_level = kind is Kind.BROKER_LOGGER
+        changes.append((key, _LEVEL_NAMES.get(value, value) if is_level else value))
     changes.extend((key, None) for key in unset or ())
     _change(Connection(bootstrap, settings, client_file), kind, name, changes, format)
 
@@ -200,7 +205,8 @@ def unset_values(
     _change(Connection(bootstrap, settings, client_file), kind, name, changes, format)
 
 
-def _read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
+def read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
+    """The settings of one resource, by name."""
     if _is_beyond_the_client(kind, name):
         told = broker_requests.read_settings(
             connection, _RESOURCE_TYPES[kind], _resource_name(kind, name)
@@ -294,7 +300,7 @@ def _check_unset(connection: Connection, kind: Kind, name: str, keys: Sequence[s
     """A broker takes away what is not there without a word, so a misspelt name would look done."""
     if not keys or (kind is Kind.BROKER and name == EVERY_BROKER):
         return  # of all brokers together only what is set is listed
-    found = _read(connection, kind, name)
+    found = read(connection, kind, name)
     missing = [key for key in keys if key not in found]
     if missing:
         raise output.CommandFailed(f"{kind} {name} has no setting {', '.join(missing)}")

@@ -21,7 +21,7 @@ from headrace.cli.options import (
     ClientSettings,
     examples,
 )
-from headrace.cli.partitions import Partition, check_numbers, no_such_topic
+from headrace.cli.partitions import Partition, check_numbers, check_topic_name, no_such_topic
 from headrace.cli.record_format import ConsumedRecord, Printer, Shown, printer
 
 _POLL_S = 0.1
@@ -148,6 +148,7 @@ def consume(
     """
     shown = Shown(timestamps, offsets, headers, keys)
     printed = printer(format_text, shown, to_terminal=output.is_terminal())
+    check_topic_name(topic, "consume")
     start = _one_start(from_beginning, offset, from_time, group, partition)
     connection = Connection(bootstrap, settings, client_file)
     consumer = connection.consumer(

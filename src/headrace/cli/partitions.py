@@ -5,7 +5,7 @@ from typing import Any
 
 from headrace.cli import values
 from headrace.cli.client import Connection
-from headrace.cli.output import CommandFailed
+from headrace.cli.output import WRONG_USAGE, CommandFailed
 from headrace.core.topics import is_internal
 
 Partition = tuple[str, int]  # topic and number
@@ -14,20 +14,37 @@ Partition = tuple[str, int]  # topic and number
 def named(
     connection: Connection, texts: Iterable[str], *, internal: bool = False
 ) -> dict[Partition, int]:
-    """The partitions that ``texts`` mean, in that order, each with its leader.
+    """As ``find``; CommandFailed if a topic or a partition does not exist."""
+    found, failures = find(connection, texts, internal=internal)
+    if failures:
+        raise CommandFailed(failures[0])
+    return found
 
-    Without texts all there are; ``internal`` says whether those of internal topics too.
+
+def find(
+    connection: Connection, texts: Iterable[str], *, internal: bool = False
+) -> tuple[dict[Partition, int], list[str]]:
+    """The partitions that ``texts`` name, each with its leader, and why others were not found.
+
+    Without texts, all partitions; ``internal`` includes those of internal topics.
     """
     topics = connection.metadata().topics
     found: dict[Partition, int] = {}
+    failures = []
     for text in texts or shown(topics, internal):
         name, colon, numbers = text.partition(":")
-        check_topics(connection, [name], topics)
-        existing = topics[name].partitions
-        wanted = values.numbers(numbers, f"partitions of {name}") if colon else sorted(existing)
-        check_numbers(name, wanted, existing)
+        try:
+            check_topics(connection, [name], topics)
+            existing = topics[name].partitions
+            wanted = values.numbers(numbers, f"partitions of {name}") if colon else sorted(existing)
+            check_numbers(name, wanted, existing)
+        except CommandFailed as failure:
+            if failure.status == WRONG_USAGE:
+                raise
+            failures.append(str(failure))
+            continue
         found.update({(name, number): existing[number].leader for number in wanted})
-    return found
+    return found, failures
 
 
 def shown(topics: Iterable[str], internal: bool) -> list[str]:
@@ -51,6 +68,16 @@ def no_such_topic(connection: Connection, name: str) -> str:
         f"topic {name} does not exist at {connection.bootstrap}; "
         "'headrace topics list' shows those that do"
     )
+
+
+def check_topic_name(topic: str, command: str) -> None:
+    """Refuse TOPIC:PARTITION where the command has an option for partitions."""
+    name, colon, numbers = topic.partition(":")
+    if colon:
+        raise values.wrong(
+            f"{topic} is not a topic name; use "
+            f"'headrace {command} {name} --partition {numbers or 'N'}' to choose partitions"
+        )
 
 
 def check_numbers(topic: str, wanted: Iterable[int], existing: Iterable[int]) -> None:

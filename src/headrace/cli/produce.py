@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from headrace.cli import output, values
+from headrace.cli import configs, output, values
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained, interruptible
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
@@ -20,6 +20,7 @@ from headrace.cli.options import (
     OutputFormat,
     examples,
 )
+from headrace.cli.partitions import check_topic_name
 from headrace.cli.record_lines import LineFormat, NotARecord
 
 _PROGRESS_INTERVAL_S = 0.5
@@ -151,6 +152,7 @@ def produce(
         None if null_marker is None else null_marker.encode(),
         constant_headers,
     )
+    check_topic_name(topic, "produce")
     connection = Connection(bootstrap, settings, client_file)
     producer = connection.producer(
         {
@@ -210,6 +212,7 @@ class Sending:
         # librdkafka's "let the partitioner choose" is -1.
         self._partition = -1 if partition is None else partition
         self._line_format = line_format
+        self._size_max: int | None = None  # max.message.bytes, once it is needed
         self._started_at = time.monotonic()
         self._shown_at = self._started_at
 
@@ -257,9 +260,11 @@ class Sending:
             if error is None:
                 self.delivered += 1
             elif error.code() == KafkaError.INVALID_RECORD and record.key is None:
-                # The broker's own words do not come through the client.
-                hint = "a compacted topic takes records with keys alone (--key-separator)"
+                # The client does not pass on the broker's message.
+                hint = "a compacted topic accepts only records with keys (--key-separator)"
                 self._report(number, f"{explained(error)}; {hint}")
+            elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                self._report(number, self._too_large(len(line)))
             else:
                 self._report(number, self._reason(error))
 
@@ -290,6 +295,17 @@ class Sending:
             trouble = self._connection.last_trouble()
             return f"no acknowledgement in time{f' ({trouble})' if trouble else ''}"
         return explained(error)
+
+    def _too_large(self, size: int) -> str:
+        """The topic's limit, which the broker's response does not contain."""
+        if self._size_max is None:
+            settings = configs.read(self._connection, configs.Kind.TOPIC, self._topic)
+            self._size_max = int(settings["max.message.bytes"].value or 0)
+        what = f"{size:,} bytes exceed" if size > self._size_max else "its batch exceeds"
+        return (
+            f"MESSAGE_TOO_LARGE: {what} max.message.bytes of topic {self._topic}, "
+            f"which is {self._size_max:,}"
+        )
 
     def _report(self, number: int, reason: str) -> None:
         self.failed += 1

@@ -287,7 +287,10 @@ def offsets(
     """Show partition offsets: start and end, or at a time."""
     connection = Connection(bootstrap, settings, client_file)
     admin = connection.admin()
-    wanted = list(partitions.named(connection, names or [], internal=internal))
+    if plain and at is None:
+        raise values.wrong("--plain requires --time: it prints one offset per partition")
+    found_partitions, failures = partitions.find(connection, names or [], internal=internal)
+    wanted = list(found_partitions)
     rows: list[dict[str, str | int | None]]
     if at is None:
         first = offsets_of.listed(connection, admin, wanted, offsets_of.EARLIEST)
@@ -309,20 +312,25 @@ def offsets(
         ]
     if format is Format.JSON:
         output.document(rows)
-        return
-    if plain:
-        if at is None:
-            raise values.wrong("--plain needs --time: it prints one offset of each partition")
+    elif plain:
         for row in rows:
             if row["offset"] is not None:
                 output.line(f"{row['topic']}:{row['partition']}:{row['offset']}")
-        return
+    elif rows or not failures:
+        _show_offsets(rows)
+    for reason in failures:
+        output.error(reason)
+    if failures:
+        output.leave(output.FAILED)
+
+
+def _show_offsets(rows: list[dict[str, str | int | None]]) -> None:
     for row in rows:
         timestamp = row.get("timestamp")
         if isinstance(timestamp, int):
             row["timestamp"] = values.iso(timestamp)
     columns = list(rows[0]) if rows else ["topic", "partition", "earliest", "latest"]
-    # No record of that time in any partition is an answer too.
+    # Even if no partition has a record at that time, the column shows it.
     output.table(
         [name.upper() for name in columns], [list(row.values()) for row in rows], kept={"OFFSET"}
     )
@@ -418,10 +426,12 @@ def _show_outcomes(
     tolerated: tuple[int, ...],
     format: Format,
 ) -> None:
-    rows = [
-        (name, *outcomes.of(connection, future, f"topic {name}", done, tolerated))
-        for name, future in futures.items()
-    ]
+    rows = []
+    for name, future in futures.items():
+        outcome = outcomes.of(connection, future, f"topic {name}", done, tolerated)
+        if outcome.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name:
+            outcome = outcome._replace(detail=partitions.no_such_topic(connection, name))
+        rows.append((name, *outcome))
     outcomes.show(["topic", "status"], rows, format)
 
 
