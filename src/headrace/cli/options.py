@@ -56,6 +56,12 @@ IncludeInternal = Annotated[
     typer.Option("--internal", help="Include internal topics when no topic is given."),
 ]
 
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", hidden=True)]
+GroupTopics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="TOPIC[:N,N]", help="Topic or partitions; may be repeated."),
+]
+
 
 def examples(*lines: str) -> str:
     """The end of a help text: command lines to copy."""

@@ -2,11 +2,11 @@
 
 from confluent_kafka import ConsumerGroupState
 
-from headrace.cli.groups import _name
+from headrace.cli.groups import state_name
 
 
 def test_states_have_kafkas_names():
-    assert {_name(state) for state in ConsumerGroupState} == {
+    assert {state_name(state) for state in ConsumerGroupState} == {
         "Unknown",
         "PreparingRebalance",
         "CompletingRebalance",
