@@ -47,6 +47,18 @@ def test_serve_says_where_it_is_and_ends_cleanly(start, tmp_path):
     assert (tmp_path / "headrace-data" / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.parametrize(
+    ("listen", "is_exposed"), [(":0", True), ("0.0.0.0:0", True), ("0", False), ("[::1]:0", False)]
+)
+def test_a_listener_open_to_every_interface_is_warned_of(start, tmp_path, listen, is_exposed):
+    ready = tmp_path / "ready"
+    process = start("serve", "--listen", listen, "--ready-file", str(ready))
+    wait_for(ready, process)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert (b"open on every network interface without authentication" in err) == is_exposed
+
+
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_log_lines_go_to_stderr_in_the_asked_format(start, tmp_path, log_format):
     ready = tmp_path / "ready"
@@ -117,7 +129,7 @@ def test_a_daemon_is_started_found_and_stopped(start, tmp_path):
     with pytest.raises(OSError):
         socket.create_connection((host, int(port)), 1)
     status, _, err = ended(start("stop", "--data", str(tmp_path / "logs")))
-    assert status == 1 and "no broker runs" in err
+    assert status == 1 and "no running broker found (looked in" in err
 
 
 def test_without_a_word_the_only_daemon_is_stopped_and_one_of_several_never_guessed(
@@ -137,7 +149,7 @@ def test_without_a_word_the_only_daemon_is_stopped_and_one_of_several_never_gues
         assert ended(start("stop", "--data", "two"))[0] == 0
         assert ended(start("kafka-server-stop.sh"))[0] == 0
     status, _, err = ended(start("stop"))
-    assert status == 1 and "no broker runs" in err
+    assert status == 1 and "no running broker found (looked in" in err
     assert list((tmp_path / f"headrace-{os.getuid()}").iterdir()) == []
 
 
@@ -168,11 +180,13 @@ def test_a_ready_file_that_cannot_be_written_ends_the_broker_cleanly(start, tmp_
 
 
 def test_a_daemon_warns_on_the_terminal(start, tmp_path):
-    arguments = ("serve", "-daemon", "--listen", "127.0.0.1:0", "-X", "no.such.setting=1")
+    arguments = ("serve", "-daemon", "--listen", ":0", "-X", "no.such.setting=1")
     status, _, err = ended(start(*arguments))
     try:
         assert status == 0
-        assert err.startswith("warning: no.such.setting")
+        unknown, exposed = err.splitlines()
+        assert unknown.startswith("warning: no.such.setting")
+        assert exposed.startswith("warning: listener PLAINTEXT://:0 is open on every network")
     finally:
         assert ended(start("stop"))[0] == 0
 

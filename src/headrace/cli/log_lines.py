@@ -5,7 +5,14 @@ import logging
 import sys
 import time
 
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+# Kafka's names and Python's.
+LEVELS = {
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+}
 FORMATS = ("text", "json")
 
 # What every record carries anyway; anything beyond it was given as ``extra`` and is a field.
@@ -46,7 +53,7 @@ def set_up(log_format: str, log_level: str) -> None:
     """Send every log line of this process to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
-    logging.basicConfig(level=log_level, handlers=[handler])
+    logging.basicConfig(level=LEVELS[log_level], handlers=[handler])
 
 
 def _timestamp(created: float) -> str:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 DEFAULT_DATA = "headrace-data"
 LOG_NAME = "headrace.log"
+_EVERY_INTERFACE = ("", "0.0.0.0", "::")
 # A node in the background has started or failed within this, even on a folder that must recover.
 _DAEMON_START_S = 120.0
 
@@ -134,8 +135,8 @@ def run(arguments: Sequence[str]) -> int:
         except OSError as failure:
             raise _wrong(f"--ready-file {output.reason(failure)}") from None
     if options.daemon:
-        # The node says them too, but into its log, where nobody looks before it is too late.
-        for warning in config.warnings:
+        # The broker logs them too, but few users read that log in time.
+        for warning in (*config.warnings, *exposure_warnings(config)):
             output.note(f"warning: {warning}")
         return _detach(arguments, config, pid_path, options.ready_file)
     log_lines.set_up(options.log_format, options.log_level)
@@ -155,7 +156,7 @@ def parsed_options(arguments: Sequence[str]) -> ServeOptions | None:
         raise _wrong(f"--log-format {log_format}: expected text or json")
     log_level = (given.last("--log-level") or "INFO").upper()
     if log_level not in log_lines.LEVELS:
-        raise _wrong(f"--log-level {log_level}: expected {', '.join(log_lines.LEVELS)}")
+        raise _wrong(f"--log-level {log_level}: expected DEBUG, INFO, WARN or ERROR")
     settings = {}
     for text in given.values.get("-X", []):
         name, equals, value = text.partition("=")
@@ -217,6 +218,17 @@ def data_folder(config: BrokerConfig) -> Path:
     return Path(config.list("log.dirs")[0])
 
 
+def exposure_warnings(config: BrokerConfig) -> list[str]:
+    """A line for each listener that lets everyone in: no security, every network interface."""
+    return [
+        f"listener {listener} is open on every network interface without authentication or "
+        "encryption: anyone who can reach this machine can read and write. To accept only local "
+        "clients, listen on 127.0.0.1"
+        for listener in config.listeners
+        if listener.protocol == "PLAINTEXT" and listener.host in _EVERY_INTERFACE
+    ]
+
+
 def connectable(host: str, port: int) -> str:
     """An address that a client on this machine can use, also where we listen everywhere."""
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
@@ -245,7 +257,7 @@ async def _serve(
     from headrace.broker.broker import Broker
 
     log = logging.getLogger(__name__)
-    for warning in config.warnings:
+    for warning in (*config.warnings, *exposure_warnings(config)):
         log.warning(warning)
     for note in config.notes:
         log.info(note)
@@ -369,7 +381,7 @@ def _detach(
 
 def _told(address: str, config: BrokerConfig) -> str:
     # The address is for clients here; that others come in as well must be said.
-    everywhere = any(listener.host in ("", "0.0.0.0", "::") for listener in config.listeners)
+    everywhere = any(listener.host in _EVERY_INTERFACE for listener in config.listeners)
     reach = " and every other address of this machine" if everywhere else ""
     folders = ", ".join(str(Path(folder).absolute()) for folder in config.list("log.dirs"))
     return f"Headrace {__version__} serves {address}{reach}, data in {folders}"

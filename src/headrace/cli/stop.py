@@ -77,7 +77,8 @@ def run(arguments: Sequence[str]) -> int:
         holder = pid_file.holder_of(path)
     if holder is None:
         raise output.CommandFailed(
-            f"no broker runs with {path}; name its folder with --data or its file with --pid-file"
+            f"no running broker found (looked in {path}); name its data directory with --data "
+            "or its pid file with --pid-file"
         )
     with contextlib.closing(holder):
         # It may have ended between our look and this line.

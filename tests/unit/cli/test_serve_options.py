@@ -1,10 +1,11 @@
 """What serve makes of its arguments and its configuration file."""
 
+import logging
 from pathlib import Path
 
 import pytest
 
-from headrace.cli import serve
+from headrace.cli import log_lines, serve
 from headrace.cli.output import WRONG_USAGE, CommandFailed
 
 
@@ -101,6 +102,23 @@ def test_values_may_follow_an_equals_sign():
     options = serve.parsed_options(["--data=/d", "--log-level=debug", "-daemon"])
     assert options is not None
     assert (options.data, options.log_level, options.daemon) == (Path("/d"), "DEBUG", True)
+
+
+@pytest.mark.parametrize("level", ["warn", "WARN", "WARNING"])
+def test_a_log_level_has_kafkas_name_or_pythons(level):
+    options = serve.parsed_options(["--log-level", level])
+    assert options is not None
+    assert log_lines.LEVELS[options.log_level] == logging.WARNING
+
+
+@pytest.mark.parametrize(
+    ("listen", "is_exposed"),
+    [(":9092", True), ("0.0.0.0:9092", True), ("[::]:9092", True), ("9092", False)],
+)
+def test_an_open_listener_without_security_is_named(listen, is_exposed):
+    config = serve.built_config(serve.parsed_options(["--listen", listen]))
+    warnings = serve.exposure_warnings(config)
+    assert [serve.listener_of(listen) in line for line in warnings] == [True] * is_exposed
 
 
 def test_help_is_printed_and_ends_with_an_example(capsys):
