@@ -108,7 +108,7 @@ def test_offsets_begin_and_end_and_are_found_by_time(headrace, topic):
     assert "no partition 7" in headrace("topics", "offsets", f"{topic}:7", status=1).err
     assert "max-timestamp" in headrace("topics", "offsets", topic, "--time", "noon", status=2).err
     ran = headrace("topics", "delete-records", f"{topic}:1", "--before", "99", status=1)
-    assert "OFFSET_OUT_OF_RANGE  99 is beyond its end" in ran.out
+    assert "OFFSET_OUT_OF_RANGE  99 is beyond the end" in ran.out
 
 
 def test_offsets_of_the_topics_that_exist_are_shown_beside_the_error(headrace, topic):

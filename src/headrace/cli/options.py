@@ -56,6 +56,7 @@ IncludeInternal = Annotated[
     typer.Option("--internal", help="Include internal topics when no topic is given."),
 ]
 
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", hidden=True)]
 GroupTopics = Annotated[
     list[str] | None,

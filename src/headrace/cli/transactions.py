@@ -20,6 +20,7 @@ from headrace.cli.options import (
     Format,
     OptionalPlaces,
     OutputFormat,
+    Yes,
     examples,
     noun,
 )
@@ -207,7 +208,7 @@ def abort(
         int,
         typer.Option("--start-offset", metavar="N", help="First offset of the transaction.", min=0),
     ],
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
