@@ -19,6 +19,7 @@ from headrace.cli.options import (
     Bootstrap,
     ClientFile,
     ClientSettings,
+    Topic,
     examples,
 )
 from headrace.cli.partitions import Partition, check_numbers, check_topic_name, no_such_topic
@@ -28,7 +29,6 @@ _POLL_S = 0.1
 _BATCH_COUNT = 500
 
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
 FromBeginning = Annotated[
     bool,
     typer.Option(

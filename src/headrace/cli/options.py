@@ -15,6 +15,20 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class Acks(StrEnum):
+    NONE = "0"
+    LEADER = "1"
+    ALL = "all"
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
 Bootstrap = Annotated[
     str,
     typer.Option(
@@ -44,6 +58,7 @@ ClientFile = Annotated[
 OutputFormat = Annotated[
     Format, typer.Option("--format", metavar="table|json", help="Output format.")
 ]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
 OptionalPlaces = Annotated[
     list[str] | None,
     typer.Argument(
@@ -56,6 +71,22 @@ IncludeInternal = Annotated[
     typer.Option("--internal", help="Include internal topics when no topic is given."),
 ]
 
+AcksOption = Annotated[
+    Acks,
+    typer.Option("--acks", metavar="0|1|all", help="Acknowledgements to wait for."),
+]
+CompressionOption = Annotated[
+    Compression,
+    typer.Option(
+        "-z",
+        "--compression",
+        metavar="none|gzip|snappy|lz4|zstd",
+        help="Compression codec.",
+    ),
+]
+RecordSize = Annotated[
+    str, typer.Option("-s", "--size", metavar="BYTES", help="Size of each value: 100, 1k, 1M.")
+]
 Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", hidden=True)]
 GroupTopics = Annotated[

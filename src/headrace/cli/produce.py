@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -13,11 +12,16 @@ from headrace.cli import configs, output, values
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained, interruptible
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
+    Acks,
+    AcksOption,
     Bootstrap,
     ClientFile,
     ClientSettings,
+    Compression,
+    CompressionOption,
     Format,
     OutputFormat,
+    Topic,
     examples,
 )
 from headrace.cli.partitions import check_topic_name
@@ -27,21 +31,6 @@ _PROGRESS_INTERVAL_S = 0.5
 _DELIVERY_TIMEOUT_S = 30
 
 
-class Acks(StrEnum):
-    NONE = "0"
-    LEADER = "1"
-    ALL = "all"
-
-
-class Compression(StrEnum):
-    NONE = "none"
-    GZIP = "gzip"
-    SNAPPY = "snappy"
-    LZ4 = "lz4"
-    ZSTD = "zstd"
-
-
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
 KeySeparator = Annotated[
     str | None,
     typer.Option(
@@ -91,19 +80,6 @@ Partition = Annotated[
         metavar="N",
         min=0,
         help="Send all records to this partition. By default the key selects it, as in Java.",
-    ),
-]
-AcksOption = Annotated[
-    Acks,
-    typer.Option("--acks", metavar="0|1|all", help="Acknowledgements to wait for."),
-]
-CompressionOption = Annotated[
-    Compression,
-    typer.Option(
-        "-z",
-        "--compression",
-        metavar="none|gzip|snappy|lz4|zstd",
-        help="Compression codec.",
     ),
 ]
 
