@@ -1,4 +1,4 @@
-"""``headrace groups`` against a live broker, with groups of both protocols."""
+"""``headrace groups`` with a running broker, for groups of both protocols."""
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -54,7 +54,7 @@ def test_a_group_is_listed_and_described_with_its_lag_and_members(
         {"topic": filled, "partition": 0},
         {"topic": filled, "partition": 1},
     ]
-    # One thing has one name in every document.
+    # A field has the same name in every document.
     for name in ("group", "member_id", "client_id", "host"):
         assert {row[name] for row in rows} == {member[name]}
     [listed] = [
@@ -74,10 +74,10 @@ def test_a_group_is_listed_and_described_with_its_lag_and_members(
     assert "has no active members" in members.err and members.out == ""
     described = headrace("groups", "describe", group)
     assert "has no active members" in described.err
-    assert described.lines[0].split()[-1] == "LAG", "no column for readers where there are none"
+    assert described.lines[0].split()[-1] == "LAG", "no member columns without members"
 
 
-def test_all_groups_are_described_when_asked_and_none_by_mistake(broker, headrace, filled):
+def test_all_groups_are_described_only_with_all(broker, headrace, filled):
     groups = {f"one-of-{filled}", f"two-of-{filled}"}
     for group in groups:
         read_some(broker, filled, group, 20)
@@ -133,7 +133,7 @@ def test_a_reset_is_shown_first_and_done_with_execute(broker, headrace, filled, 
     assert offsets_of(headrace, group) == expected
 
 
-def test_a_reset_beyond_the_log_is_said_and_one_below_zero_refused(headrace, filled):
+def test_a_reset_beyond_the_log_gets_a_note_and_a_negative_one_is_refused(headrace, filled):
     how = ("groups", "reset", f"far-of-{filled}", "--topic", f"{filled}:0", "--to")
     assert f"{filled}:0 has offsets 0 to 10: using 10 instead of 99" in headrace(*how, "99").err
     headrace(*how, "-5", status=2)
@@ -164,10 +164,10 @@ def test_a_reset_without_committed_offsets_asks_for_topics(broker, headrace, fil
     assert f"group {empty} has no committed offsets" in ran.err and "--topic" in ran.err
 
 
-def test_a_reset_of_a_misspelt_group_says_that_it_creates_the_group(headrace, filled):
-    reset = ("groups", "reset", f"misspelt-of-{filled}", "--topic", filled, "--to", "earliest")
+def test_a_reset_of_a_missing_group_says_that_it_creates_the_group(headrace, filled):
+    reset = ("groups", "reset", f"misspelled-of-{filled}", "--topic", filled, "--to", "earliest")
     planned = headrace(*reset).err
-    assert f"Group misspelt-of-{filled} does not exist; --execute will create it" in planned
+    assert f"Group misspelled-of-{filled} does not exist; --execute will create it" in planned
     assert "did not exist; it has been created" in headrace(*reset, "--execute").err
     assert "exist" not in headrace(*reset, "--execute").err
 
@@ -216,4 +216,4 @@ def test_committed_offsets_are_deleted_by_partition(broker, headrace, filled):
     assert refused[1].split()[-2:] == ["failed", "GROUP_SUBSCRIBED_TO_TOPIC"]
     consumer.close()
     refused = headrace("groups", "delete-offsets", group, "--topic", f"{filled}:7", status=1)
-    assert "has 2 partitions, no partition 7" in refused.err
+    assert "has no partition 7; it has 2 partitions" in refused.err

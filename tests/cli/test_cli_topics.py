@@ -1,4 +1,4 @@
-"""``headrace topics`` against a live broker."""
+"""``headrace topics`` with a running broker."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_a_topic_is_created_listed_described_and_deleted(headrace, topic):
     assert topic not in headrace("topics", "list", "--names").lines
 
 
-def test_describe_speaks_kafkas_words(headrace, topic):
+def test_describe_prints_the_columns_of_kafka(headrace, topic):
     headrace("topics", "create", topic, "-p", "2", "-c", "retention.ms=1000")
     title, columns, *rows = headrace("topics", "describe", topic).lines
     assert title.startswith(f"Topic: {topic}  TopicId: ")
@@ -24,7 +24,7 @@ def test_describe_speaks_kafkas_words(headrace, topic):
     assert [row.split()[0] for row in rows] == ["0", "1"]
 
 
-def test_describe_gives_one_document(headrace, topic):
+def test_describe_prints_one_json_document(headrace, topic):
     headrace("topics", "create", topic, "-p", "2")
     [described] = headrace("topics", "describe", topic, "--format", "json").document
     assert described["name"] == topic
@@ -38,7 +38,7 @@ def test_describe_gives_one_document(headrace, topic):
     }
 
 
-def test_a_topics_id_is_spelled_as_on_disk(headrace, topic, broker):
+def test_a_topic_id_is_printed_as_on_disk(headrace, topic, broker):
     names = [f"{topic}-{number}" for number in range(12)]
     headrace("topics", "create", *names)
     for described in headrace("topics", "describe", *names, "--format", "json").document:
@@ -59,7 +59,7 @@ def test_one_row_that_fails_makes_the_command_fail(headrace, topic):
     headrace("topics", "create", topic, "--if-not-exists")
 
 
-def test_a_topic_that_is_not_there_is_named(headrace, topic):
+def test_a_topic_that_does_not_exist_is_named(headrace, topic):
     for command in ("topics describe", "topics offsets", "configs get topic", "consume"):
         ran = headrace(*command.split(), topic, status=1)
         assert ran.err.startswith(f"headrace: topic {topic} does not exist at "), command
@@ -78,10 +78,10 @@ def test_partitions_grow_with_a_warning_and_never_shrink(headrace, topic):
     assert "keys" in grown.err and "4 partitions" in grown.out
     refused = headrace("topics", "alter", topic, "-p", "3", status=1)
     assert "INVALID_PARTITIONS" in refused.out
-    assert refused.err == "", "nobody is warned of what does not happen"
+    assert refused.err == "", "no warning about a change that was refused"
 
 
-def test_offsets_begin_and_end_and_are_found_by_time(headrace, topic):
+def test_offsets_are_shown_by_start_end_and_time(headrace, topic):
     headrace("topics", "create", topic, "-p", "2")
     headrace("produce", topic, "-p", "1", stdin=b"a\nb\nc\n")
     rows = headrace("topics", "offsets", topic, "--format", "json").document
@@ -129,7 +129,7 @@ def test_a_topic_to_delete_that_does_not_exist_is_named_with_advice(headrace):
 
 
 @pytest.mark.parametrize("command", [("topics", "offsets"), ("topics", "describe"), ("log-dirs",)])
-def test_internal_topics_do_not_drown_the_others(headrace, topic, command):
+def test_internal_topics_are_shown_on_request_only(headrace, topic, command):
     headrace("topics", "create", topic)
     headrace("consume", topic, "--group", f"of-{topic}", "-e")
     assert topic in headrace(*command).out
@@ -146,7 +146,7 @@ def test_internal_topics_do_not_drown_the_others(headrace, topic, command):
         (("kafka-log-dirs.sh", "--describe"), None),
     ],
 )
-def test_kafkas_scripts_show_internal_topics_unless_told(headrace, topic, broker, script, option):
+def test_kafka_scripts_show_internal_topics_by_default(headrace, topic, broker, script, option):
     headrace("topics", "create", topic)
     headrace("consume", topic, "--group", f"of-{topic}", "-e")
     address = ("--bootstrap-server", broker.bootstrap_servers)

@@ -1,7 +1,7 @@
 """Requests that librdkafka has no call for: some settings, groups of both protocols, transactions.
 
-One request, one answer, on a connection of its own, in the clear: with TLS or
-SASL asked for, the command says that it cannot.
+Each request opens its own connection, without TLS or SASL. If the user asks for either, the
+command is refused.
 """
 
 import socket
@@ -20,7 +20,7 @@ from headrace.wire.schema import Message, decoder
 
 _SIZE = Struct(">i")
 _SET, _DELETE = 0, 1
-# The newest that is flexible and that Kafka 3.0 or later speaks.
+# The newest flexible version that Kafka 3.0 supports.
 _FIND_COORDINATOR_VERSION = 4
 
 GROUP, TRANSACTION = 0, 1  # the kinds of coordinators
@@ -30,7 +30,7 @@ Answer = TypeVar("Answer", bound=Message)
 
 
 class Described(NamedTuple):
-    """One setting as DescribeConfigs tells it."""
+    """One setting, as DescribeConfigs returns it."""
 
     name: str
     value: str | None
@@ -65,7 +65,7 @@ def change_settings(
     resource_name: str,
     changes: Sequence[tuple[str, str | None]],
 ) -> None:
-    """Set each name to its value; None brings the inherited value back."""
+    """Set each name to its value; None removes the setting, so that the inherited value applies."""
     kind = m.IncrementalAlterConfigsRequest
     request = kind(
         resources=[
@@ -99,13 +99,13 @@ def ask(
     request: Message,
     answer_class: type[Answer],
 ) -> Answer:
-    """One request to one broker."""
+    """Send one request to one broker and return its response."""
     with _opened(connection, address) as link:
         return _ask(link, api_key, api_version, request, answer_class)
 
 
 def coordinator_of(connection: Connection, kind: int, key: str) -> tuple[int, Address]:
-    """The number and the address of the broker that answers for a group or a transactional id."""
+    """The ID and address of the coordinator of a group or a transactional ID."""
     answer = ask(
         connection,
         next(iter(connection.brokers().values())),
@@ -116,30 +116,28 @@ def coordinator_of(connection: Connection, kind: int, key: str) -> tuple[int, Ad
     )
     (found,) = answer.coordinators
     if found.error_code:
-        raise CommandFailed(
-            f"the coordinator of {key} is not to be found: {code_name(found.error_code)}"
-        )
+        raise CommandFailed(f"cannot find the coordinator of {key}: {code_name(found.error_code)}")
     return found.node_id, (found.host, found.port)
 
 
 def _connected(connection: Connection, resource_name: str) -> socket.socket:
-    """A loggers' request must reach the broker that is named; any other goes to the first."""
+    """A connection to the named broker, which loggers require; otherwise to the first broker."""
     require_plaintext(connection)
     brokers = connection.brokers()
     address = brokers.get(resource_name) or parsed_address(connection.bootstrap.split(",")[0])
     if resource_name and resource_name not in brokers:
         raise CommandFailed(
-            f"there is no broker {resource_name}; the cluster has {', '.join(sorted(brokers))}"
+            f"broker {resource_name} does not exist; the cluster has {', '.join(sorted(brokers))}"
         )
     return _opened(connection, address)
 
 
 def require_plaintext(connection: Connection) -> None:
-    """Say early what would otherwise fail in a strange way."""
+    """Refuse TLS and SASL before a connection fails with an obscure error."""
     if (connection.setting("security.protocol") or "plaintext").lower() != "plaintext":
         raise values.wrong(
-            "this travels without TLS and SASL only; use Kafka's own kafka-configs or "
-            "kafka-transactions with this cluster"
+            "this command supports PLAINTEXT listeners only; with security.protocol set, use "
+            "Kafka's own kafka-configs or kafka-transactions"
         )
 
 
@@ -167,7 +165,7 @@ def _ask(
         _, position = parse_response_header(body, 0, len(body), api_key, api_version)
         answer, _ = decoder(answer_class, api_version)(body, position, len(body))
     except (OSError, PeerBroken) as failure:
-        raise CommandFailed(f"the broker gave no answer that makes sense: {failure}") from None
+        raise CommandFailed(f"invalid response from the broker: {failure}") from None
     return answer
 
 

@@ -1,4 +1,4 @@
-"""``headrace configs``: settings of topics, brokers and loggers, changed while they run."""
+"""``headrace configs``: get and change the settings of topics, brokers, loggers and groups."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -48,14 +48,14 @@ class Kind(StrEnum):
 
 class Setting(NamedTuple):
     name: str
-    value: str | None  # None where it is unset or secret
+    value: str | None  # None if unset or sensitive
     source: str
     is_default: bool
     is_sensitive: bool
     is_read_only: bool
 
 
-# What Kafka calls the place a value comes from, by its number in DescribeConfigs.
+# Kafka's names of config sources, by their numbers in DescribeConfigs.
 _SOURCES = {
     1: "DYNAMIC_TOPIC_CONFIG",
     2: "DYNAMIC_BROKER_CONFIG",
@@ -68,7 +68,7 @@ _SOURCES = {
 }
 _DEFAULT_SOURCE = 5
 
-# The kinds by their number on the wire, and by the client's name for those that it knows.
+# The numbers on the wire, and the client's types where it has one.
 _RESOURCE_TYPES = {Kind.BROKER: 4, Kind.BROKER_LOGGER: 8}
 _CLIENT_TYPES = {
     Kind.TOPIC: ResourceType.TOPIC,
@@ -79,7 +79,7 @@ _CLIENT_TYPES = {
 # Python's names of log levels, as Kafka spells them.
 _LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 
-# The name that stands for every broker without a value of its own.
+# The name of the cluster-wide default of broker settings.
 EVERY_BROKER = "default"
 
 Of = Annotated[
@@ -207,8 +207,8 @@ def unset_values(
 
 def read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
     """The settings of one resource, by name."""
-    if _is_beyond_the_client(kind, name):
-        told = broker_requests.read_settings(
+    if _needs_own_request(kind, name):
+        described_settings = broker_requests.read_settings(
             connection, _RESOURCE_TYPES[kind], _resource_name(kind, name)
         )
         return {
@@ -220,7 +220,7 @@ def read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
                 entry.is_sensitive,
                 entry.is_read_only,
             )
-            for entry in told
+            for entry in described_settings
         }
     resource = ConfigResource(_CLIENT_TYPES[kind], name)
     try:
@@ -236,7 +236,7 @@ def read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
         entry.name: Setting(
             entry.name,
             entry.value,
-            # The client hands out the bare number.
+            # The client returns the plain number.
             _SOURCES.get(entry.source, "UNKNOWN"),
             entry.is_default,
             entry.is_sensitive,
@@ -254,7 +254,7 @@ def _change(
     format: Format,
 ) -> None:
     _check_unset(connection, kind, name, [key for key, value in changes if value is None])
-    if _is_beyond_the_client(kind, name):
+    if _needs_own_request(kind, name):
         broker_requests.change_settings(
             connection, _RESOURCE_TYPES[kind], _resource_name(kind, name), changes
         )
@@ -297,30 +297,30 @@ def _change(
 
 
 def _check_unset(connection: Connection, kind: Kind, name: str, keys: Sequence[str]) -> None:
-    """A broker takes away what is not there without a word, so a misspelt name would look done."""
+    """Refuse unknown names: the broker would ignore them, and a typo would look like success."""
     if not keys or (kind is Kind.BROKER and name == EVERY_BROKER):
-        return  # of all brokers together only what is set is listed
+        return  # the cluster-wide default lists only settings that are set
     found = read(connection, kind, name)
     missing = [key for key in keys if key not in found]
     if missing:
         raise output.CommandFailed(f"{kind} {name} has no setting {', '.join(missing)}")
 
 
-def _is_beyond_the_client(kind: Kind, name: str) -> bool:
+def _needs_own_request(kind: Kind, name: str) -> bool:
     return kind is Kind.BROKER_LOGGER or (kind is Kind.BROKER and name == EVERY_BROKER)
 
 
 def _resource_name(kind: Kind, name: str) -> str:
-    # On the wire the settings of all brokers belong to the broker without a name.
+    # On the wire, the cluster-wide default is the broker with an empty name.
     return "" if kind is Kind.BROKER and name == EVERY_BROKER else name
 
 
 def _admin(connection: Connection, kind: Kind, name: str) -> AdminClient:
-    """The client waits long for a broker that does not exist, so that is asked first."""
+    """The client, after a check that the broker exists: it would wait long for a missing one."""
     if kind is Kind.BROKER:
         brokers = connection.brokers()
         if name not in brokers:
             raise output.CommandFailed(
-                f"there is no broker {name}; the cluster has {', '.join(sorted(brokers))}"
+                f"broker {name} does not exist; the cluster has {', '.join(sorted(brokers))}"
             )
     return connection.admin()

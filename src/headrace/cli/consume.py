@@ -1,4 +1,4 @@
-"""``headrace consume``: records of a topic, from where you like, as you like them printed."""
+"""``headrace consume``: print records from a topic."""
 
 import contextlib
 import signal
@@ -154,10 +154,10 @@ def consume(
     consumer = connection.consumer(
         {
             "enable.partition.eof": True,
-            # Where the end is looked for, a fetch that waits there is a person who waits.
+            # When looking for the end, every fetch that waits there delays the user.
             **({"fetch.wait.max.ms": 100} if exit_at_end or start.startswith("-") else {}),
-            # Where retention overtakes a slow reader, go on with what is left. In a group it is
-            # also where a partition without an offset begins.
+            # If retention has deleted the next record, continue with the first that is left. In a
+            # group, also the start of a partition without a committed offset.
             "auto.offset.reset": "latest" if group and not from_beginning else "earliest",
             **({"group.id": group, "enable.auto.commit": True} if group else {}),
         }
@@ -172,17 +172,19 @@ def consume(
             check_numbers(topic, wanted, existing)
             reading.assign(_starts(connection, reading, topic, wanted, start))
             if start == "latest" and offset is None and not exit_at_end and output.is_watched():
-                output.note("Records to come; --from-beginning shows those there are. Ctrl-C ends.")
+                output.note(
+                    "Waiting for new records; use --from-beginning to read all. Ctrl-C ends."
+                )
         reading.run()
     output.flush()
-    output.progress_over()  # and with it the ^C that the terminal wrote
+    output.progress_over()  # also clears the ^C that the terminal printed
     output.note(values.counted(reading.count, "record"))
     if reading.fell_short:
         output.leave(output.FAILED)
 
 
 class Reading:
-    """The loop: polls, prints, and knows when it is over."""
+    """Polls and prints records until a limit, the end or a signal."""
 
     def __init__(
         self,
@@ -203,12 +205,12 @@ class Reading:
         self._timeout_s = timeout_s
         self._exit_at_end = exit_at_end
         self._at_end: set[tuple[str, int]] = set()
-        # Where each partition ended when we began: with --exit-at-end a busy
-        # producer must not keep us for ever. Empty in a group.
+        # The end of each partition at the start: with --exit-at-end, a busy producer must not
+        # keep the command running forever. Empty in a group.
         self._ends: dict[tuple[str, int], int] = {}
 
     def assign(self, starts: "list[tuple[TopicPartition, int]]") -> None:
-        """Read from each partition's start; beside it the end known now."""
+        """Read each partition from its start offset; the second number is its current end."""
         for partition, end in starts:
             self._ends[partition.topic, partition.partition] = end
             if partition.offset >= end:
@@ -216,7 +218,7 @@ class Reading:
         self._consumer.assign([partition for partition, _ in starts])
 
     def start_of_last(self, partition: Partition, count: int, first: int, end: int) -> int:
-        """Where the last ``count`` records of a partition begin."""
+        """The offset of the first of the last ``count`` records of a partition."""
         return last_records.start_of(
             self._connection, self._consumer, partition, count, first, end, lambda: self.stop_asked
         )
@@ -228,14 +230,14 @@ class Reading:
             now = time.monotonic()
             if message is None:
                 if self._connection.has_lost_all_brokers() and output.is_watched():
-                    output.note("no broker answers; waiting for one, Ctrl-C leaves")
+                    output.note("No broker is reachable; retrying. Ctrl-C ends.")
                 if self._timeout_s is not None and now - last_record_at > self._timeout_s:
                     self.fell_short = self._max_count is not None
                     return
                 continue
             before = self.count
             self._take(message)
-            # No more than asked for: in a group, what was handed to us counts as read.
+            # No more than --max: in a group, every record that the client returns counts as read.
             room = _BATCH_COUNT if self._max_count is None else self._max_count - self.count
             if room > 0:
                 for further in self._consumer.consume(min(room, _BATCH_COUNT), timeout=0):
@@ -278,7 +280,7 @@ class Reading:
 
 @contextlib.contextmanager
 def _stop_on_signals(reading: Reading) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the loop between two polls, so that the group is left in order."""
+    """Ctrl-C and SIGTERM end the loop between two polls, so that the member leaves its group."""
 
     def ask(number: int, frame: FrameType | None) -> None:
         reading.stop_asked = True
@@ -298,13 +300,11 @@ def _one_start(
     group: str | None,
     partition: str | None,
 ) -> str:
-    """``--offset`` and its kin as one word: earliest, latest, N, -N, or @ and milliseconds."""
+    """The start as one text: earliest, latest, N, -N, or @ and milliseconds."""
     if sum((from_beginning, offset is not None, from_time is not None)) > 1:
         raise values.wrong("give one of --from-beginning, --offset and --from-time")
     if group and (offset or from_time or partition):
-        raise values.wrong(
-            "a group has its own partitions and offsets; leave out --group to choose them"
-        )
+        raise values.wrong("--group assigns partitions and offsets; leave it out to choose them")
     if from_beginning:
         return "earliest"
     if from_time is not None:
@@ -318,7 +318,7 @@ def _one_start(
 
 def _partitions_of(connection: Connection, consumer: Consumer, topic: str) -> list[int]:
     try:
-        # A consumer's question does not create the topic.
+        # A consumer's metadata request does not create the topic.
         found = consumer.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic]
     except KafkaException as failure:
         raise connection.failed(failure, f"topic {topic}") from None
@@ -332,7 +332,7 @@ def _partitions_of(connection: Connection, consumer: Consumer, topic: str) -> li
 def _starts(
     connection: Connection, reading: Reading, topic: str, wanted: list[int], start: str
 ) -> list[tuple[TopicPartition, int]]:
-    """Where to begin in each partition, and where it ends now."""
+    """The start of each partition, and its current end."""
     admin = connection.admin()
     partitions = [(topic, number) for number in wanted]
     first = _known(connection, admin, partitions, offsets_of.EARLIEST)
@@ -345,7 +345,7 @@ def _starts(
         case _ if start.startswith("@"):
             spec = offsets_of.at_time(int(start[1:]))
             found = offsets_of.listed(connection, admin, partitions, spec)
-            # Nothing that late yet: whatever comes will be.
+            # No record is that late yet: start at the end.
             begin = {
                 key: end[key] if found[key].offset is None else found[key].offset or 0
                 for key in partitions
@@ -360,8 +360,8 @@ def _starts(
             for key in partitions:
                 if not first[key] <= begin[key] <= end[key]:
                     raise output.CommandFailed(
-                        f"offset {start} is out of range: {key[0]}:{key[1]} holds offsets "
-                        f"from {first[key]} up to, not including, {end[key]}"
+                        f"offset {start} is out of range: {key[0]}:{key[1]} starts at {first[key]} "
+                        f"and ends before {end[key]}"
                     )
     return [(TopicPartition(*key, begin[key]), end[key]) for key in partitions]
 
@@ -391,6 +391,6 @@ def _record(message: Message) -> ConsumedRecord:
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
-    # The client's types allow what only producers are given.
+    # The client's type also includes forms that only producers take.
     given: Any = message.headers()
     return given or []

@@ -1,4 +1,4 @@
-"""``headrace dump-log``: what is inside the files of a log, and whether it is sound."""
+"""``headrace dump-log``: print the contents of log files, and verify them."""
 
 import json
 from pathlib import Path
@@ -83,13 +83,13 @@ def dump_log(
     if format is Format.JSON:
         output.document(documents)
     if verify_index and is_sound and not verified_count:
-        output.note("Nothing was verified: there is no .index or .timeindex among these files.")
+        output.note("Nothing was verified: none of these files is an .index or a .timeindex.")
     if not is_sound:
         output.leave(output.FAILED)
 
 
 def _expanded(paths: list[Path]) -> list[Path]:
-    """A folder stands for the files in it that we know."""
+    """The files, with each directory replaced by the log files in it."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -156,7 +156,7 @@ def _text(column: str, value: object) -> object:
 
 
 def _readable(data: bytes) -> str:
-    """Text where it is text; otherwise Python's spelling of the bytes."""
+    """Printable text as it is; other bytes with escapes, as Python prints them."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -165,7 +165,7 @@ def _readable(data: bytes) -> str:
 
 
 def _jsonable(row: log_files.Row) -> dict[str, object]:
-    """Bytes as text, or in base64 under a name of their own, as consume prints them."""
+    """The row with bytes as text, or in base64 under another name, as consume prints them."""
     plain: dict[str, object] = {}
     for name, value in row.items():
         if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""Which partitions a command is about: ``orders``, ``orders:0``, ``orders:0,2-4``, or all."""
+"""The partitions that arguments name: ``orders``, ``orders:0``, ``orders:0,2-4``, or all."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -48,14 +48,14 @@ def find(
 
 
 def shown(topics: Iterable[str], internal: bool) -> list[str]:
-    """Those that a command speaks of when it is told no names: internal ones drown the others."""
+    """The topics that a command shows when none is named; internal ones only on request."""
     return sorted(name for name in topics if internal or not is_internal(name))
 
 
 def check_topics(
     connection: Connection, names: Iterable[str], topics: Iterable[str] | None = None
 ) -> None:
-    """Refuse a topic that is not there; ``topics`` are those that are, if that is known."""
+    """Refuse topics that do not exist; ``topics`` are the existing ones, if known."""
     known: Any = connection.metadata().topics if topics is None else topics
     for name in names:
         if name not in known:
@@ -63,10 +63,10 @@ def check_topics(
 
 
 def no_such_topic(connection: Connection, name: str) -> str:
-    """What every command says of a topic that is not there."""
+    """What every command says about a topic that does not exist."""
     return (
         f"topic {name} does not exist at {connection.bootstrap}; "
-        "'headrace topics list' shows those that do"
+        "'headrace topics list' lists the topics"
     )
 
 
@@ -85,6 +85,6 @@ def check_numbers(topic: str, wanted: Iterable[int], existing: Iterable[int]) ->
     for number in wanted:
         if number not in known:
             raise CommandFailed(
-                f"topic {topic} has {values.counted(len(known), 'partition')}, "
-                f"no partition {number}"
+                f"topic {topic} has no partition {number}; "
+                f"it has {values.counted(len(known), 'partition')}"
             )

@@ -1,4 +1,4 @@
-"""``headrace produce``: each line of stdin becomes a record."""
+"""``headrace produce``: send each line of stdin as a record."""
 
 import sys
 import time
@@ -133,11 +133,11 @@ def produce(
     producer = connection.producer(
         {
             "acks": acks.value,
-            # A retried batch must not appear twice, nor overtake its successor.
+            # A retried batch must be neither duplicated nor reordered.
             "enable.idempotence": acks is Acks.ALL,
             "compression.type": compression.value,
             "message.timeout.ms": _DELIVERY_TIMEOUT_S * 1000,
-            # How large a record may be is the topic's decision, not the client's.
+            # The topic limits the size of a record, not the client.
             "message.max.bytes": 1_000_000_000,
             "queue.buffering.max.kbytes": 64 * 1024,
         }
@@ -168,7 +168,7 @@ def produce(
 
 
 class Sending:
-    """Lines on their way: what was read, what arrived, what did not."""
+    """Sends lines as records, and counts what was read, delivered and failed."""
 
     def __init__(
         self,
@@ -193,9 +193,9 @@ class Sending:
         self._shown_at = self._started_at
 
     def send_all(self) -> None:
-        """What stands on stdin, up to its end."""
+        """Send the lines of stdin up to its end."""
         if sys.stdin.isatty():
-            output.note(f"One record to {self._topic} per line; Ctrl-D ends.")
+            output.note(f"Each line is a record for topic {self._topic}. Ctrl-D ends.")
             self.send_typed(sys.stdin.buffer)
         else:
             self.send(sys.stdin.buffer)
@@ -208,13 +208,13 @@ class Sending:
                 self._show_progress()
 
     def send_typed(self, lines: Iterable[bytes]) -> None:
-        """One line at a time: who types wants to hear of a failure at once."""
+        """Send one line at a time, so that a user who types sees a failure immediately."""
         for line in lines:
             self._send_line(line)
             self._producer.flush(ANSWER_TIMEOUT_S)
 
     def finish(self) -> None:
-        """Wait for what is under way; everything read is then delivered or reported."""
+        """Wait until every record is delivered or reported as failed."""
         while self._producer.flush(0.5):
             self._show_progress()
         output.progress_over()
@@ -255,7 +255,7 @@ class Sending:
                     on_delivery=on_delivery,
                 )
             except BufferError:
-                # The client's memory is full: let it send before reading on.
+                # The client's queue is full: let it send before reading more.
                 self._producer.poll(0.1)
                 self._show_progress()
             except KafkaException as failure:
@@ -269,7 +269,7 @@ class Sending:
             return f"topic {self._topic} has no partition {self._partition}"
         if error.code() == KafkaError._MSG_TIMED_OUT:
             trouble = self._connection.last_trouble()
-            return f"no acknowledgement in time{f' ({trouble})' if trouble else ''}"
+            return f"not acknowledged in time{f' ({trouble})' if trouble else ''}"
         return explained(error)
 
     def _too_large(self, size: int) -> str:
@@ -310,10 +310,10 @@ def _separator(text: str | None) -> bytes | None:
 
 
 def _check_topic(connection: Connection, producer: Producer, topic: str) -> None:
-    """Find out before the first record what would otherwise fail with each of them.
+    """Fail before the first record if the topic is unusable.
 
-    Asking for a topic by its name also makes the broker create it, if it is allowed to: said
-    aloud, because the name may be a misspelt one.
+    A metadata request for the topic makes the broker create it, if auto-creation is enabled. The
+    user gets a note, because the name may be misspelled.
     """
     deadline = time.monotonic() + ANSWER_TIMEOUT_S / 4
     new = False
@@ -325,13 +325,13 @@ def _check_topic(connection: Connection, producer: Producer, topic: str) -> None
             raise connection.failed(failure, f"topic {topic}") from None
         if error is None or error.code() == KafkaError.LEADER_NOT_AVAILABLE:
             if new:
-                output.note(f"note: there was no topic {topic}; the broker has made it")
+                output.note(f"note: topic {topic} did not exist; the broker has created it")
             return
         if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise connection.failed(error, f"topic {topic}")
         if time.monotonic() > deadline:
             raise output.CommandFailed(
-                f"topic {topic} does not exist, and the broker creates none by itself; "
-                f"'headrace topics create {topic}' does"
+                f"topic {topic} does not exist, and the broker does not create topics "
+                f"automatically; create it with 'headrace topics create {topic}'"
             )
         time.sleep(0.1)

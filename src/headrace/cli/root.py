@@ -51,7 +51,7 @@ def built(commands: list[str]) -> typer.Typer:
 
 
 class _Root(TyperGroup):
-    """Lists the commands in sections, and words errors and interruptions."""
+    """Lists the commands in sections, and cleans up after errors and interruptions."""
 
     def list_commands(self, ctx: object) -> list[str]:
         return [name for name in COMMANDS if name in self.commands]

@@ -1,4 +1,4 @@
-"""``headrace stop``: end a node that runs in the background, and wait until it has ended."""
+"""``headrace stop``: stop a broker and wait until its process has ended."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ _FLAGS = {"-h": "--help", "--help": "--help"}
 
 
 def register(root: "typer.Typer") -> None:
-    """For the list of commands; ``main`` runs stop without coming by here."""
+    """Add the command to the list; ``main`` runs stop without typer."""
     import typer
 
     @root.command(
@@ -58,7 +58,7 @@ def register(root: "typer.Typer") -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from its arguments to its exit status."""
+    """Run the command and return its exit status."""
     given = parsed("stop", arguments, with_value=_WITH_VALUE, flags=_FLAGS)
     if "--help" in given.flags:
         output.line(HELP.rstrip())
@@ -81,7 +81,7 @@ def run(arguments: Sequence[str]) -> int:
             "or its pid file with --pid-file"
         )
     with contextlib.closing(holder):
-        # It may have ended between our look and this line.
+        # The process may have ended in the meantime.
         with contextlib.suppress(ProcessLookupError):
             os.kill(holder.process, signal.SIGTERM)
         deadline = time.monotonic() + timeout_s
@@ -100,20 +100,20 @@ def _the_only_daemon() -> Path | None:
 
     running = daemons.running()
     if len(running) > 1:
-        folders = ", ".join(str(path.parent) for path in running)
+        directories = ", ".join(str(path.parent) for path in running)
         raise output.CommandFailed(
-            f"{len(running)} brokers run in the background ({folders}); say which with --data",
+            f"{len(running)} brokers run in the background ({directories}); name one with --data",
             output.WRONG_USAGE,
         )
     return running[0] if running else None
 
 
 def _pid_path(pid_path: str | None, data: str | None, positional: list[str]) -> Path:
-    from headrace.cli.serve import built_config, data_folder, parsed_options
+    from headrace.cli.serve import built_config, data_directory, parsed_options
 
     if pid_path is not None:
         return Path(pid_path)
-    # The folder is worked out as serve does, so that both mean the same one.
+    # As serve does, so that both use the same directory.
     options = parsed_options([*positional, *(("--data", data) if data is not None else ())])
     assert options is not None
-    return data_folder(built_config(options)) / pid_file.NAME
+    return data_directory(built_config(options)) / pid_file.NAME

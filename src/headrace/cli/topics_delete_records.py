@@ -21,7 +21,7 @@ from headrace.cli.options import (
 )
 from headrace.model.errors import ErrorCode
 
-_ALL_RECORDS = -1  # the offset that stands for the end of the partition
+_ALL_RECORDS = -1  # the offset that means the end of the partition
 
 
 def delete_records(

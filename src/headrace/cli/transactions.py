@@ -1,4 +1,4 @@
-"""``headrace transactions``: list and describe them, find those that hang, and end one."""
+"""``headrace transactions``: list, describe and abort transactions."""
 
 import sys
 import time
@@ -33,7 +33,7 @@ app = noun(
     "headrace transactions find-hanging",
 )
 
-# A transaction cannot be open for longer unless somebody raised transaction.max.timeout.ms.
+# The default of transaction.max.timeout.ms: no transaction is open for longer.
 _DEFAULT_AGE = "15m"
 _STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 
@@ -167,7 +167,7 @@ def find_hanging(
     """
     connection = _connection(bootstrap, settings, client_file)
     silent_since = _now() - _duration_ms(older_than)
-    # Offsets are part of transactions too, so internal topics are looked through.
+    # Transactions also contain offset commits, so internal topics are included.
     leaders = partitions.named(connection, names or [], internal=True)
     hanging = [
         producer
@@ -194,7 +194,7 @@ def find_hanging(
     )
     if found:
         output.note(
-            "end one with: headrace transactions abort TOPIC:PARTITION --start-offset START-OFFSET"
+            "Abort one: headrace transactions abort TOPIC:PARTITION --start-offset START-OFFSET"
         )
 
 
@@ -231,14 +231,14 @@ def abort(
     ]
     if not found:
         raise output.CommandFailed(
-            f"no open transaction begins at offset {start_offset} of {place}; "
-            "'headrace transactions find-hanging' tells where they begin"
+            f"no open transaction starts at offset {start_offset} of {place}; "
+            "'headrace transactions find-hanging' shows the start offsets"
         )
     (hanging,) = found
     if not _without_known(connection, found):
         output.note(
             f"warning: the coordinator knows this transaction of producer {hanging.producer_id} "
-            "and will end it by itself"
+            "and will end it automatically"
         )
     if not yes and sys.stdin.isatty():
         question = (
@@ -261,7 +261,7 @@ def abort(
 
 
 def _state(text: str) -> str:
-    """A state as Kafka writes it; one that we do not know is the broker's to judge."""
+    """A state in Kafka's capitalization; the broker checks unknown ones."""
     return next((state for state in _STATES if state.lower() == text.lower()), text)
 
 
@@ -274,7 +274,7 @@ def _connection(bootstrap: str, settings: list[str] | None, client_file: Path | 
 def _without_known(
     connection: Connection, candidates: Iterable[ActiveProducer]
 ) -> list[ActiveProducer]:
-    """Those whose coordinator does not know that the partition is part of a transaction."""
+    """The candidates whose coordinator does not list the partition in a transaction."""
     open_ones = list(candidates)
     if not open_ones:
         return []
@@ -284,7 +284,7 @@ def _without_known(
         try:
             described = requests.describe(connection, one.transactional_id)
         except output.CommandFailed:
-            continue  # it expired a moment ago, so nobody will end what it left
+            continue  # it has just expired, so no coordinator will end it
         known.update((described.producer_id, partition) for partition in described.partitions)
     return [one for one in open_ones if (one.producer_id, (one.topic, one.partition)) not in known]
 
@@ -315,7 +315,7 @@ def _row(one: Described, now: int) -> tuple[object, ...]:
 def _duration_ms(text: str) -> int:
     duration_ms = values.duration_ms(text)
     if duration_ms is None:
-        raise values.wrong(f"duration {text!r}: expected something like 90s, 15m, 2h or 1d12h")
+        raise values.wrong(f"duration {text!r}: expected a duration such as 90s, 15m, 2h or 1d12h")
     return duration_ms
 
 

@@ -1,4 +1,4 @@
-"""The states of groups, by the names that Kafka's tools print."""
+"""The names of group states."""
 
 from confluent_kafka import ConsumerGroupState
 

@@ -67,5 +67,5 @@ def test_a_transactions_partitions_are_listed():
     ],
     ids=["other topic", "no key", "empty key", "unknown type", "cut key", "unknown version"],
 )
-def test_a_record_that_cannot_be_decoded_is_left_as_it_is(topic, key, value):
+def test_an_unknown_record_is_not_decoded(topic, key, value):
     assert internal_records.decode(topic, key, value) is None

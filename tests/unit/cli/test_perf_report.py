@@ -7,7 +7,7 @@ from headrace.cli.percentiles import Percentiles
 from headrace.cli.perf_report import payloads, show
 
 
-def test_payloads_are_distinct_letters_of_the_asked_size():
+def test_payloads_are_distinct_letters_of_the_requested_size():
     made = payloads(100)
     assert len(set(made)) == len(made) > 1
     assert {len(value) for value in made} == {100}

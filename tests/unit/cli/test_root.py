@@ -28,7 +28,7 @@ def script():
         yield page_script()
 
 
-def test_the_page_is_what_the_commands_say():
+def test_the_page_matches_the_help():
     checked = subprocess.run(
         [sys.executable, str(SCRIPT), "--check"], capture_output=True, text=True
     )
@@ -44,7 +44,7 @@ def test_every_help_ends_with_an_example(script):
         assert "headrace" in example and "Options:" not in example, words
 
 
-def test_no_line_of_a_list_of_commands_is_cut(script, monkeypatch):
+def test_no_line_in_a_list_of_commands_is_truncated(script, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     nouns = {words[:1] for words in script.commands() if len(words) == 2}
     for words in nouns:
@@ -68,11 +68,11 @@ def test_the_commands_are_grouped_by_what_they_are_for(script):
     ]
 
 
-# These print no data: a broker's own line, or records in the format that is asked for.
+# These print no data.
 WITHOUT_JSON = {("serve",), ("stop",), ("demo",)}
 
 
-def test_whatever_prints_data_prints_json_too(script):
+def test_every_command_that_prints_data_prints_json_too(script):
     nouns = {words[:1] for words in script.commands() if len(words) == 2}
     for words in set(script.commands()) - nouns - WITHOUT_JSON:
         assert re.search(r"--format \S*json", script.help_of(*words)), words
