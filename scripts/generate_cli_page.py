@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
-# The width of the help, whatever the terminal of whoever runs this.
+# A fixed width of the help, whatever terminal runs this script.
 os.environ["COLUMNS"] = "100"
 os.environ.pop("HEADRACE_BOOTSTRAP", None)
 
@@ -29,46 +29,47 @@ INTRODUCTION = """\
 
 <!-- Written by scripts/generate_cli_page.py; do not edit. -->
 
-`headrace NOUN VERB`, also as `python -m headrace`. The stock client (confluent-kafka) lies
-underneath, so every command works with Apache Kafka too.
+`headrace NOUN VERB`, or `python -m headrace NOUN VERB`. The commands use a standard Kafka client
+(confluent-kafka), so they work with Apache Kafka too.
 
-- **Where.** `-b HOST:PORT`, or the variable `HEADRACE_BOOTSTRAP`; otherwise `127.0.0.1:9092`.
-  Settings of the client go with `-X key=value` or `--client-config FILE`, by librdkafka's names.
-- **What comes out.** Results on stdout, as a table, or with `--format json` as one JSON document
-  and nothing else (`consume` prints an object to a line). Remarks, progress and errors go to
-  stderr. Tables that are piped have no colour and are never cut.
-- **How it ends.**
+- **Broker address.** `-b HOST:PORT`, or the environment variable `HEADRACE_BOOTSTRAP`. The default
+  is `127.0.0.1:9092`. Pass client settings with `-X key=value` or `--client-config FILE`, by their
+  librdkafka names.
+- **Output.** Results go to stdout, as a table or, with `--format json`, as one JSON document
+  (`consume` prints one object per line). Notes, progress and errors go to stderr. Tables that are
+  piped have no color and are never truncated.
+- **Exit status.**
 
   | status | meaning |
   |---|---|
-  | 0 | done; also `serve`, `consume` and `demo` after its show, ended by Ctrl-C or SIGTERM |
-  | 1 | the operation failed, or one of several did; no broker was reached |
-  | 2 | wrong usage: arguments, settings, a file that cannot be understood |
+  | 0 | success; also when Ctrl-C or SIGTERM ends `serve`, `consume`, or `demo` while it serves |
+  | 1 | the operation, or one of several, failed; no broker was reached |
+  | 2 | wrong usage: arguments, settings, or a file that cannot be parsed |
   | 130 | interrupted before the work was done |
 
-- **Keys** land in the partition where Kafka's Java producer puts them (murmur2).
-- **Kafka's own spellings** are understood: a script's name as the first word
-  (`headrace kafka-topics.sh --create --topic orders`), its options behind our nouns
-  (`headrace topics --list`), and the old ones (`--broker-list`, `--consumer-property`,
-  `--zookeeper` where it names this machine). What cannot be said in one command is refused with
-  the words that can, and status 2.
+- **Keys** select the same partition as in Kafka's Java producer (murmur2).
+- **Kafka scripts.** Headrace accepts the command lines of Kafka's scripts: the script's name as the
+  first word (`headrace kafka-topics.sh --create --topic orders`), a script's options behind a
+  Headrace noun (`headrace topics --list`), and options of older versions (`--broker-list`,
+  `--consumer-property`, and `--zookeeper` if it names this machine). A command line that no single
+  command can express is refused with status 2 and the commands to use instead.
 """
 
 
 def help_of(*words: str) -> str:
-    said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    with redirect_stdout(said):
+    printed = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    with redirect_stdout(printed):
         try:
             main([*words, "--help"])
         except SystemExit as ended:
             assert ended.code == 0, words
-    said.flush()
-    text = said.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    printed.flush()
+    text = printed.buffer.getvalue().decode()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
 def commands() -> Iterator[tuple[str, ...]]:
-    """Every command with its words, in the order of the help."""
+    """The words of every command, in the order of the help."""
     root = typer.main.get_command(built(list(COMMANDS)))
     for name in COMMANDS:
         yield (name,)

@@ -1,4 +1,4 @@
-"""The command line against a live broker: one for the session, a topic of its own for each test."""
+"""One broker for all tests of the command line, and a topic for each test."""
 
 import io
 import itertools
@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 
 class Ran(NamedTuple):
-    """What a command said and how it ended."""
+    """The output and the status of a command."""
 
     out: str
     err: str
@@ -36,7 +36,7 @@ class Ran(NamedTuple):
 
 
 class Keyboard(io.TextIOWrapper):
-    """Input that a person types."""
+    """Standard input that is a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -60,7 +60,7 @@ def topic() -> str:
 def headrace(
     broker: Broker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Run:
-    """Runs a command in this process; without ``status`` it must succeed."""
+    """Run a command in this process and check its status."""
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap_servers)
 
     def run(*arguments: str, stdin: bytes = b"", typed: bool = False, status: int = 0) -> Ran:
@@ -69,28 +69,28 @@ def headrace(
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             main(arguments)
-        said = capfd.readouterr()
-        assert ended.value.code == status, said.err or said.out
-        return Ran(said.out, said.err, status)
+        printed = capfd.readouterr()
+        assert ended.value.code == status, printed.err or printed.out
+        return Ran(printed.out, printed.err, status)
 
     return run
 
 
 @pytest.fixture
 def environment(broker: Broker, tmp_path: Path) -> dict[str, str]:
-    """For a command that runs in a process of its own."""
+    """The environment of a command in its own process."""
     return {
         **os.environ,
         "PYTHONPATH": str(SOURCE),
         "HEADRACE_BOOTSTRAP": broker.bootstrap_servers,
-        # Daemons of this test are known to this test alone.
+        # Only this test finds its daemons.
         "XDG_RUNTIME_DIR": str(tmp_path),
     }
 
 
 @pytest.fixture
 def start(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Any]]:
-    """Starts a command in a process of its own; whatever still runs at the end is killed."""
+    """Start commands in their own processes; those that still run at the end are killed."""
     started: list[subprocess.Popen[bytes]] = []
 
     def run(*arguments: str, **options: Any) -> "subprocess.Popen[bytes]":

@@ -1,7 +1,7 @@
-"""``headrace configs`` against a live broker."""
+"""``headrace configs`` with a running broker."""
 
 
-def test_a_topics_settings_are_read_changed_and_brought_back(headrace, topic):
+def test_a_topics_settings_are_read_set_and_unset(headrace, topic):
     headrace("topics", "create", topic)
     headrace("configs", "set", "topic", topic, "retention.ms=5000", "cleanup.policy=compact")
     changed = headrace("configs", "get", "topic", topic, "--changed", "--format", "json").document
@@ -46,7 +46,7 @@ def test_a_brokers_settings_can_be_set_for_one_and_for_all(headrace):
     headrace("configs", "unset", "broker", "1", "log.retention.ms")
     assert "77000" in headrace("configs", "get", "broker", "1", "log.retention.ms").out
     headrace("configs", "unset", "broker", "default", "log.retention.ms")
-    assert "no broker 77" in headrace("configs", "get", "broker", "77", status=1).err
+    assert "broker 77 does not exist" in headrace("configs", "get", "broker", "77", status=1).err
 
 
 def test_a_loggers_level_is_changed_while_it_runs(headrace):
@@ -55,7 +55,14 @@ def test_a_loggers_level_is_changed_while_it_runs(headrace):
     headrace("configs", "set", "broker-logger", "1", f"{name}=ERROR")
     assert "ERROR" in headrace("configs", "get", "broker-logger", "1", name).out
     headrace("configs", "set", "broker-logger", "1", f"{name}={levels[0]['value']}")
-    assert "no broker 77" in headrace("configs", "get", "broker-logger", "77", status=1).err
+    assert (
+        "broker 77 does not exist"
+        in headrace("configs", "get", "broker-logger", "77", status=1).err
+    )
+    for level in ("WARN", "WARNING"):
+        headrace("configs", "set", "broker-logger", "1", f"{name}={level}")
+        assert "WARN" in headrace("configs", "get", "broker-logger", "1", name).out.split()
+    headrace("configs", "set", "broker-logger", "1", f"{name}={levels[0]['value']}")
     for parent in ("headrace", "headrace.broker"):
         headrace("configs", "set", "broker-logger", "1", f"{parent}=ERROR")
         below = "headrace.broker.handlers.alter_configs"

@@ -1,4 +1,4 @@
-"""What a user sees when there is no broker, or something that is none."""
+"""The errors of a missing broker, and of a server that is not a broker."""
 
 import socket
 import threading
@@ -8,7 +8,7 @@ import pytest
 from headrace.testing import Broker
 
 
-def test_a_broker_that_is_not_there_is_one_line_with_advice(headrace):
+def test_an_unreachable_broker_is_a_one_line_error_with_advice(headrace):
     for arguments in (
         ("topics", "list"),
         ("configs", "get", "topic", "t"),
@@ -23,41 +23,41 @@ def test_a_broker_that_is_not_there_is_one_line_with_advice(headrace):
         assert "headrace serve" in line and "-b HOST:PORT" in line
 
 
-def test_a_name_that_does_not_resolve_is_said(headrace):
+def test_a_host_name_that_does_not_resolve_is_named(headrace):
     [line] = headrace(
         "topics", "list", "-b", "no-such-host.invalid:9092", status=1
     ).err.splitlines()
     assert "no-such-host.invalid:9092" in line
 
 
-def test_a_wrong_choice_is_named_with_those_there_are(headrace):
+def test_a_wrong_choice_is_named_with_the_valid_ones(headrace):
     err = headrace("configs", "get", "kind", "x", status=2).err
     assert "Invalid value for 'KIND': 'kind' is not one of 'topic', 'broker'" in err
 
 
-def test_a_value_that_is_no_number_is_said_in_plain_words(headrace, topic):
+def test_a_value_that_is_not_a_number_has_a_plain_error(headrace, topic):
     err = headrace("topics", "create", topic, "-p", "many", status=2).err
     assert err.splitlines()[-1].endswith("'--partitions': it should be a valid integer")
 
 
-def test_a_misspelt_command_is_answered_with_the_one_that_is_meant(headrace):
+def test_a_misspelled_command_gets_a_suggestion(headrace):
     assert "Did you mean 'list'?" in headrace("topics", "lst", status=2).err
 
 
-def test_the_word_help_is_understood(headrace):
+def test_help_is_a_command_too(headrace):
     assert headrace("help").out == headrace("--help").out
     assert headrace("help", "topics", "list").out == headrace("topics", "list", "--help").out
 
 
-def test_a_broker_is_reached_for_before_a_client_is_made(headrace):
-    # One that cannot connect would hold up whoever presses Ctrl-C.
+def test_the_broker_is_reached_before_a_client_is_created(headrace):
+    # A client that cannot connect would delay Ctrl-C.
     ran = headrace("topics", "list", "-b", "127.0.0.1:1", "-X", "no.such=1", status=1)
     assert "cannot reach a broker" in ran.err
 
 
 @pytest.fixture(scope="module")
 def elsewhere():
-    """A broker that sends its clients to an address where nobody can come."""
+    """A broker whose advertised address does not resolve."""
     nowhere = "PLAINTEXT://no-such-host.invalid:9092"
     with Broker(config={"advertised.listeners": nowhere}) as broker:
         yield broker.bootstrap_servers
@@ -70,19 +70,19 @@ def elsewhere():
         ("produce", "t", "-X", "message.timeout.ms=500"),
     ],
 )
-def test_an_advertised_address_that_does_not_resolve_is_said(headrace, elsewhere, arguments):
+def test_an_advertised_address_that_does_not_resolve_is_named(headrace, elsewhere, arguments):
     ran = headrace(*arguments, "-b", elsewhere, stdin=b"x\n", status=1)
     assert ran.out == ""
     assert "no-such-host.invalid:9092" in ran.err
 
 
 @pytest.mark.parametrize("address", ["9092:", "host:port", ":9092"])
-def test_an_address_that_is_none_is_wrong_usage(headrace, address):
+def test_an_invalid_address_is_wrong_usage(headrace, address):
     assert "HOST:PORT" in headrace("topics", "list", "-b", address, status=2).err
 
 
 @pytest.mark.slow
-def test_a_door_behind_which_nobody_answers_is_left_in_time(headrace):
+def test_a_server_that_never_answers_is_given_up_in_time(headrace):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         ran = headrace("topics", "list", "-b", address, status=1)
@@ -91,7 +91,7 @@ def test_a_door_behind_which_nobody_answers_is_left_in_time(headrace):
 
 
 @pytest.mark.slow
-def test_a_door_that_speaks_http_is_left_in_time(headrace):
+def test_a_server_that_speaks_http_is_given_up_in_time(headrace):
     with socket.create_server(("127.0.0.1", 0)) as server:
         over = threading.Event()
 
@@ -130,14 +130,14 @@ def test_a_door_that_speaks_http_is_left_in_time(headrace):
     ],
     ids=["tls", "sasl"],
 )
-def test_a_broker_without_the_security_that_was_asked_for_is_not_called_absent(headrace, settings):
+def test_a_broker_without_the_requested_security_is_not_called_unreachable(headrace, settings):
     options = [word for setting in settings for word in ("-X", setting)]
     error = headrace("topics", "list", *options, status=1).err
     assert "security.protocol" in error
     assert "headrace serve" not in error and "secret" not in error
 
 
-def test_without_arguments_there_is_help(headrace):
+def test_without_arguments_the_help_is_printed(headrace):
     for arguments in ((), ("--help",), ("-h",)):
         assert "headrace serve" in headrace(*arguments).out
     assert headrace("--version").out.startswith("headrace ")

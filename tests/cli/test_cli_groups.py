@@ -1,4 +1,4 @@
-"""``headrace groups`` against a live broker, with groups of both protocols."""
+"""``headrace groups`` with a running broker, for groups of both protocols."""
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -17,7 +17,7 @@ def filled(broker, headrace, topic):
     return topic
 
 
-def read_some(broker, topic, group, count, protocol="classic", close=True):
+def read_some(broker, topic, group, count, protocol="classic", close=True, commit=True):
     settings = {
         "bootstrap.servers": broker.bootstrap_servers,
         "group.id": group,
@@ -32,7 +32,8 @@ def read_some(broker, topic, group, count, protocol="classic", close=True):
         came = consumer.consume(count - read, timeout=20)
         assert came, f"{read} of {count} records came"
         read += len(came)
-    consumer.commit(asynchronous=False)
+    if commit:
+        consumer.commit(asynchronous=False)
     if close:
         consumer.close()
     return consumer
@@ -53,7 +54,7 @@ def test_a_group_is_listed_and_described_with_its_lag_and_members(
         {"topic": filled, "partition": 0},
         {"topic": filled, "partition": 1},
     ]
-    # One thing has one name in every document.
+    # A field has the same name in every document.
     for name in ("group", "member_id", "client_id", "host"):
         assert {row[name] for row in rows} == {member[name]}
     [listed] = [
@@ -73,10 +74,10 @@ def test_a_group_is_listed_and_described_with_its_lag_and_members(
     assert "has no active members" in members.err and members.out == ""
     described = headrace("groups", "describe", group)
     assert "has no active members" in described.err
-    assert described.lines[0].split()[-1] == "LAG", "no column for readers where there are none"
+    assert described.lines[0].split()[-1] == "LAG", "no member columns without members"
 
 
-def test_all_groups_are_described_when_asked_and_none_by_mistake(broker, headrace, filled):
+def test_all_groups_are_described_only_with_all(broker, headrace, filled):
     groups = {f"one-of-{filled}", f"two-of-{filled}"}
     for group in groups:
         read_some(broker, filled, group, 20)
@@ -84,6 +85,23 @@ def test_all_groups_are_described_when_asked_and_none_by_mistake(broker, headrac
     assert groups <= {row["group"] for row in rows}
     assert "--all" in headrace("groups", "describe", "--format", "json", status=2).err
     assert "--all" in headrace("groups", "describe", "--all", groups.pop(), status=2).err
+
+
+def test_describe_without_a_group_says_what_to_name(headrace):
+    ran = headrace("groups", "describe", status=2)
+    assert ran.out == ""
+    assert ran.err == "headrace: name a group, or use --all\n"
+
+
+def test_a_partition_without_a_committed_offset_has_a_dash(broker, headrace, filled):
+    group = f"new-of-{filled}"
+    consumer = read_some(broker, filled, group, 20, close=False, commit=False)
+    heading, *rows = (line.split() for line in headrace("groups", "describe", group).lines)
+    assert heading[3:6] == ["CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
+    assert [row[3:6] for row in rows] == [["-", "10", "-"], ["-", "10", "-"]]
+    rows = headrace("groups", "describe", group, "--format", "json").document
+    assert [(row["committed"], row["lag"]) for row in rows] == [(None, None)] * 2
+    consumer.close()
 
 
 def offsets_of(headrace, group):
@@ -115,9 +133,9 @@ def test_a_reset_is_shown_first_and_done_with_execute(broker, headrace, filled, 
     assert offsets_of(headrace, group) == expected
 
 
-def test_a_reset_beyond_the_log_is_said_and_one_below_zero_refused(headrace, filled):
+def test_a_reset_beyond_the_log_gets_a_note_and_a_negative_one_is_refused(headrace, filled):
     how = ("groups", "reset", f"far-of-{filled}", "--topic", f"{filled}:0", "--to")
-    assert f"{filled}:0 has offsets 0 to 10, so 99 becomes 10" in headrace(*how, "99").err
+    assert f"{filled}:0 has offsets 0 to 10: using 10 instead of 99" in headrace(*how, "99").err
     headrace(*how, "-5", status=2)
     assert "--to 'soon': expected earliest, latest" in headrace(*how, "soon", status=2).err
 
@@ -133,13 +151,35 @@ def test_a_reset_from_a_file_and_of_some_partitions(broker, headrace, filled, tm
     assert offsets_of(headrace, group) == {0: 1, 1: 5}
 
 
-def test_a_reset_of_a_group_that_committed_nothing_asks_for_topics(headrace, filled):
-    for more, status in (((), 0), (("--execute",), 1)):
-        ran = headrace(
-            "groups", "reset", f"new-of-{filled}", "--to", "latest", *more, status=status
-        )
-        assert "committed nothing" in ran.err and "--topic" in ran.err
-        assert "--execute" not in ran.err
+@pytest.mark.parametrize("more", [(), ("--execute",)])
+def test_a_reset_without_committed_offsets_asks_for_topics(broker, headrace, filled, more):
+    missing, empty = f"missing-of-{filled}", f"empty-of-{filled}"
+    ran = headrace("groups", "reset", missing, "--to", "latest", *more, status=1)
+    assert ran.out == ""
+    assert f"group {missing} does not exist" in ran.err
+    assert "groups list" in ran.err and "--topic" in ran.err
+    read_some(broker, filled, empty, 20, commit=False)
+    ran = headrace("groups", "reset", empty, "--to", "latest", *more, status=1)
+    assert ran.out == ""
+    assert f"group {empty} has no committed offsets" in ran.err and "--topic" in ran.err
+
+
+def test_a_reset_of_a_missing_group_says_that_it_creates_the_group(headrace, filled):
+    reset = ("groups", "reset", f"misspelled-of-{filled}", "--topic", filled, "--to", "earliest")
+    planned = headrace(*reset).err
+    assert f"Group misspelled-of-{filled} does not exist; --execute will create it" in planned
+    assert "did not exist; it has been created" in headrace(*reset, "--execute").err
+    assert "exist" not in headrace(*reset, "--execute").err
+
+
+def test_a_group_that_does_not_exist_is_named_with_advice(headrace, filled):
+    name = f"absent-of-{filled}"
+    for command in ("describe", "members"):
+        ran = headrace("groups", command, name, status=1)
+        assert f"group {name} does not exist" in ran.err and "headrace groups list" in ran.err
+    [row] = headrace("groups", "delete", name, "--format", "json", status=1).document
+    assert row["error"] == "GROUP_ID_NOT_FOUND"
+    assert "headrace groups list" in row["detail"]
 
 
 def test_a_group_with_members_is_neither_reset_nor_deleted(broker, headrace, filled):
@@ -152,7 +192,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(broker, headrace, fil
     consumer.close()
     heading, row = headrace("groups", "delete", group).lines
     assert (heading.split(), row.split()) == (["GROUP", "STATUS"], [group, "deleted"])
-    assert "no such group" in headrace("groups", "describe", group, status=1).err
+    assert "does not exist" in headrace("groups", "describe", group, status=1).err
 
 
 def test_committed_offsets_are_deleted_by_partition(broker, headrace, filled):
@@ -176,4 +216,4 @@ def test_committed_offsets_are_deleted_by_partition(broker, headrace, filled):
     assert refused[1].split()[-2:] == ["failed", "GROUP_SUBSCRIBED_TO_TOPIC"]
     consumer.close()
     refused = headrace("groups", "delete-offsets", group, "--topic", f"{filled}:7", status=1)
-    assert "has 2 partitions, no partition 7" in refused.err
+    assert "has no partition 7; it has 2 partitions" in refused.err

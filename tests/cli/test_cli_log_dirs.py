@@ -1,4 +1,4 @@
-"""Folders and what is deleted from them, through the command line and in Kafka's spellings."""
+"""Log directories, deleted records and offsets, with Headrace's commands and Kafka's scripts."""
 
 import json
 import time
@@ -21,7 +21,7 @@ def filled(headrace, topic):
     return topic
 
 
-def test_log_dirs_shows_where_partitions_lie_and_how_large_they_are(headrace, filled, broker):
+def test_log_dirs_shows_the_directory_and_size_of_partitions(headrace, filled, broker):
     ran = headrace("log-dirs", filled)
     head, first, second = (line.split() for line in ran.lines)
     assert head == ["BROKER", "DIRECTORY", "FREE", "TOPIC", "PARTITION", "SIZE"]
@@ -29,13 +29,13 @@ def test_log_dirs_shows_where_partitions_lie_and_how_large_they_are(headrace, fi
     assert int(first[5]) > 0 == int(second[5])
 
 
-def test_kafka_log_dirs_gets_kafkas_document_in_one_line(headrace, filled, broker):
+def test_kafka_log_dirs_prints_kafkas_document_in_one_line(headrace, filled, broker):
     ran = headrace("kafka-log-dirs.sh", "--describe", "--topic-list", filled, "--broker-list", "1")
     (line,) = ran.lines
     (described,) = json.loads(line)["brokers"]
-    (folder,) = described["logDirs"]
-    assert (described["broker"], folder["logDir"], folder["error"]) == (1, str(broker.data), None)
-    partition = folder["partitions"][0]
+    (log_dir,) = described["logDirs"]
+    assert (described["broker"], log_dir["logDir"], log_dir["error"]) == (1, str(broker.data), None)
+    partition = log_dir["partitions"][0]
     assert partition["partition"] == f"{filled}-0"
     assert (partition["size"] > 0, partition["offsetLag"], partition["isFuture"]) == (
         True,
@@ -44,17 +44,17 @@ def test_kafka_log_dirs_gets_kafkas_document_in_one_line(headrace, filled, broke
     )
 
 
-def test_log_dirs_of_a_broker_that_is_not_there(headrace):
+def test_log_dirs_of_a_missing_broker(headrace):
     ran = headrace("log-dirs", "--broker", "7", status=1)
-    assert "there is no broker 7; the cluster has 1" in ran.err
+    assert "broker 7 does not exist; the cluster has 1" in ran.err
 
 
-def test_log_dirs_of_a_topic_that_is_not_there(headrace):
+def test_log_dirs_of_a_missing_topic(headrace):
     ran = headrace("log-dirs", "nope", status=1)
     assert "topic nope does not exist" in ran.err and ran.out == ""
 
 
-def test_log_dirs_says_which_folder_is_offline(headrace, tmp_path, monkeypatch):
+def test_log_dirs_shows_an_offline_directory(headrace, tmp_path, monkeypatch):
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.mkdir()
     bad.write_bytes(b"")
@@ -64,30 +64,30 @@ def test_log_dirs_says_which_folder_is_offline(headrace, tmp_path, monkeypatch):
     assert any(str(bad) in line and "KAFKA_STORAGE_ERROR" in line for line in ran.lines)
 
 
-def test_log_dirs_shows_a_partition_on_its_way(headrace, tmp_path, monkeypatch):
-    folders = [str(tmp_path / name) for name in "ab"]
+def test_log_dirs_shows_a_partition_that_is_moving(headrace, tmp_path, monkeypatch):
+    log_dirs = [str(tmp_path / name) for name in "ab"]
     request = m.AlterReplicaLogDirsRequest
     with (
         held_moves(monkeypatch),
-        Broker(config={"log.dirs": ",".join(folders)}, data=tmp_path, topics=["t"]) as broker,
+        Broker(config={"log.dirs": ",".join(log_dirs)}, data=tmp_path, topics=["t"]) as broker,
         RawClient(broker.bootstrap_servers) as raw,
     ):
         monkeypatch.setenv("HEADRACE_BOOTSTRAP", broker.bootstrap_servers)
         headrace("produce", "t", stdin=b"a\nb\nc\n")
         (here,) = tmp_path.glob("?/t-0")
-        (there,) = (folder for folder in folders if folder != str(here.parent))
+        (there,) = (path for path in log_dirs if path != str(here.parent))
         topics = [request.AlterReplicaLogDirTopic(name="t", partitions=[0])]
         asked = request(dirs=[request.AlterReplicaLogDir(path=there, topics=topics)])
         raw.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, asked)
         ran = headrace("log-dirs", "t")
         rows = {line.split()[1]: line.split()[5:] for line in ran.lines}
-        assert rows[there] == ["0", "here,", "3", "to", "come"]
+        assert rows[there] == ["0", "to", "here,", "3", "left"]
         assert rows[str(here.parent)][1:] == ["-"]
         ran = headrace("kafka-log-dirs.sh", "--describe", "--topic-list", "t")
         copies = [
-            (folder["logDir"], copy["offsetLag"])
-            for folder in json.loads(ran.out)["brokers"][0]["logDirs"]
-            for copy in folder["partitions"]
+            (log_dir["logDir"], copy["offsetLag"])
+            for log_dir in json.loads(ran.out)["brokers"][0]["logDirs"]
+            for copy in log_dir["partitions"]
             if copy["isFuture"]
         ]
         assert copies == [(there, 3)]
@@ -124,27 +124,27 @@ def test_kafka_delete_records_reads_its_file(headrace, filled, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["t"], "--before"),
         (["t", "--before", "soon"], "expected an offset, or latest"),
         (["t", "--file", "f"], "give nothing else"),
     ],
 )
-def test_a_deletion_that_is_not_clear_is_refused(headrace, arguments, said):
+def test_an_ambiguous_deletion_is_refused(headrace, arguments, message):
     ran = headrace("topics", "delete-records", *arguments, status=2)
-    assert said in ran.err
+    assert message in ran.err
 
 
-def test_offsets_in_plain_lines_are_kafkas(headrace, filled, broker):
+def test_plain_offsets_have_kafkas_format(headrace, filled, broker):
     ran = headrace("kafka-get-offsets.sh", "--topic", filled)
     assert ran.lines == [f"{filled}:0:3", f"{filled}:1:0"]
-    # The others may share their time or not; this one is the latest in any case.
+    # The other records may share a timestamp; this one is the latest in any case.
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
     producer.produce(filled, b"d", partition=0, timestamp=int(time.time() * 1000) + 60_000)
     assert producer.flush(20) == 0
     ran = headrace("kafka-get-offsets.sh", "--topic", filled, "--time", "-3")
-    assert ran.lines == [f"{filled}:0:3"], "an empty partition has no latest time"
+    assert ran.lines == [f"{filled}:0:3"], "an empty partition has no maximum timestamp"
     headrace("topics", "offsets", filled, "--plain", status=2)
 
 

@@ -1,4 +1,4 @@
-"""``headrace produce`` and ``headrace consume`` against a live broker."""
+"""``headrace produce`` and ``headrace consume`` with a running broker."""
 
 import json
 import signal
@@ -6,7 +6,7 @@ import signal
 import pytest
 from confluent_kafka import Producer
 
-# Where Kafka's Java producer (BuiltInPartitioner of 4.3.1) puts keys among 3 and 12 partitions.
+# The partitions that Kafka's Java producer (BuiltInPartitioner of 4.3.1) selects among 3 and 12.
 JAVA = {
     "a": (1, 4),
     "b": (2, 8),
@@ -39,14 +39,18 @@ def test_lines_come_back_in_order(headrace, topic):
     assert consumed.err == "4 records\n"
 
 
-def test_a_topic_that_the_broker_makes_for_the_records_is_told_of(headrace, topic):
+def test_a_topic_that_the_broker_creates_gets_a_note(headrace, topic):
     first = headrace("produce", topic, stdin=b"one\n")
-    assert first.out == "" and f"no topic {topic};" in first.err
+    assert (
+        first.out == "" and f"topic {topic} did not exist; the broker has created it" in first.err
+    )
     assert headrace("produce", topic, stdin=b"two\n").err == ""
 
 
 @pytest.mark.parametrize(("slot", "partition_count"), [(0, 3), (1, 12)])
-def test_a_key_lands_where_kafkas_java_producer_puts_it(headrace, topic, slot, partition_count):
+def test_a_key_selects_the_partition_of_kafkas_java_producer(
+    headrace, topic, slot, partition_count
+):
     headrace("topics", "create", topic, "-p", str(partition_count))
     lines = "".join(f"{key}|x\n" for key in JAVA).encode()
     headrace("produce", topic, "-k", "|", stdin=lines)
@@ -54,7 +58,7 @@ def test_a_key_lands_where_kafkas_java_producer_puts_it(headrace, topic, slot, p
     assert found == {key: partitions[slot] for key, partitions in JAVA.items()}
 
 
-def test_keys_headers_and_nulls_travel(headrace, topic):
+def test_keys_headers_and_nulls_are_preserved(headrace, topic):
     headrace(
         "produce", topic, "--headers", "all=1", "--header-separator", r"\t", "-k", ":",
         "--null-marker", "NULL", stdin=b"a=1,b\tk1:v1\nNULL\tk2:NULL\n",
@@ -87,7 +91,10 @@ def test_a_record_that_fails_is_reported_with_its_line(headrace, topic):
     lines = b"k:good\nno separator\nk:" + b"x" * 2000 + b"\nk:good\n"
     ran = headrace("produce", topic, "-k", ":", "-X", "batch.num.messages=1", stdin=lines, status=1)
     assert "line 2: no key separator" in ran.err
-    assert "line 3: MESSAGE_TOO_LARGE" in ran.err
+    assert (
+        f"line 3: MESSAGE_TOO_LARGE: 2,003 bytes exceed max.message.bytes of topic {topic}, "
+        "which is 1,000" in ran.err
+    )
     assert f"2 records to {topic}, 2 failed" in ran.err
     assert [record["value"] for record in records(headrace, topic)] == ["good", "good"]
 
@@ -99,7 +106,13 @@ def test_a_partition_that_does_not_exist_is_reported(headrace, topic):
     assert "no partition 5" in headrace("consume", topic, "-p", "5", status=1).err
 
 
-def test_reading_starts_where_it_is_told(headrace, topic):
+@pytest.mark.parametrize("command", ["consume", "produce"])
+def test_a_partition_in_the_topic_name_gets_a_suggestion(headrace, topic, command):
+    ran = headrace(command, f"{topic}:0", status=2)
+    assert f"'headrace {command} {topic} --partition 0'" in ran.err
+
+
+def test_reading_starts_at_the_requested_place(headrace, topic):
     headrace("topics", "create", topic, "-p", "2")
     headrace("produce", topic, "-p", "0", stdin=b"a0\na1\na2\n")
     headrace("produce", topic, "-p", "1", stdin=b"b0\nb1\n")
@@ -117,12 +130,12 @@ def test_reading_starts_where_it_is_told(headrace, topic):
     assert values("--from-time", "2999-01-01") == []
     assert values("--partition", "0-1", "--offset", "2") == ["a2"]
     assert (
-        "holds offsets from 0 up to, not including, 2"
+        "starts at 0 and ends before 2"
         in headrace("consume", topic, "-p", "1", "--offset", "3", status=1).err
     )
 
 
-def test_the_last_records_are_found_behind_markers_of_transactions(headrace, topic, broker):
+def test_the_last_records_are_found_between_transaction_markers(headrace, topic, broker):
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": f"of-{topic}"}
     )
@@ -140,7 +153,7 @@ def test_the_last_records_are_found_behind_markers_of_transactions(headrace, top
     ]
 
 
-def test_a_record_without_a_key_is_told_that_the_topic_wants_one(headrace, topic):
+def test_a_record_without_a_key_for_a_compacted_topic_gets_advice(headrace, topic):
     headrace("topics", "create", topic, "-c", "cleanup.policy=compact")
     ran = headrace("produce", topic, stdin=b"no key\n", status=1)
     assert "line 1: INVALID_RECORD" in ran.err and "--key-separator" in ran.err
@@ -149,7 +162,7 @@ def test_a_record_without_a_key_is_told_that_the_topic_wants_one(headrace, topic
 def test_a_time_between_two_records_starts_with_the_second(headrace, topic):
     headrace("produce", topic, stdin=b"old\n")
     [old] = records(headrace, topic)
-    while True:  # until the clock has moved on by a millisecond
+    while True:  # until the clock has advanced by a millisecond
         headrace("produce", topic, stdin=b"new\n")
         new = records(headrace, topic)[-1]
         if new["timestamp"] > old["timestamp"]:
@@ -158,12 +171,12 @@ def test_a_time_between_two_records_starts_with_the_second(headrace, topic):
     assert set(ran.lines) == {"new"}
 
 
-def test_no_more_than_asked_for(headrace, topic):
+def test_max_limits_the_number_of_records(headrace, topic):
     headrace("produce", topic, stdin=b"x\n" * 1000)
     assert len(headrace("consume", topic, "--from-beginning", "--max", "7").lines) == 7
 
 
-def test_a_timeout_ends_it_and_fails_only_short_of_the_asked_count(headrace, topic):
+def test_a_timeout_fails_only_if_max_was_not_reached(headrace, topic):
     headrace("produce", topic, stdin=b"x\n")
     headrace("consume", topic, "--from-beginning", "--timeout", "0.5")
     ran = headrace("consume", topic, "--from-beginning", "--max", "2", "--timeout", "0.5", status=1)
@@ -211,7 +224,7 @@ def test_wrong_usage_has_status_2(headrace, arguments):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_leaves_with_a_count_and_status_0(headrace, topic, start, number):
+def test_ctrl_c_ends_consume_with_a_count_and_status_0(headrace, topic, start, number):
     headrace("produce", topic, stdin=b"one\ntwo\n")
     process = start("consume", topic, "--from-beginning")
     assert process.stdout.readline() == b"one\n"
@@ -221,7 +234,7 @@ def test_ctrl_c_leaves_with_a_count_and_status_0(headrace, topic, start, number)
     assert (process.returncode, out, err) == (0, b"", b"2 records\n")
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(headrace, topic, start):
+def test_a_closed_stdout_ends_consume_without_an_error(headrace, topic, start):
     headrace("produce", topic, stdin=b"x\n" * 100_000)
     process = start("consume", topic, "--from-beginning")
     assert process.stdout.readline() == b"x\n"
@@ -231,7 +244,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(headrace, topic, start):
     process.stdout = None
 
 
-def test_interrupted_before_the_input_ended_is_130(headrace, topic, start):
+def test_produce_interrupted_before_the_end_of_input_has_status_130(headrace, topic, start):
     import subprocess
 
     process = start("produce", topic, stdin=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""``headrace serve``, ``stop`` and ``demo`` as processes of their own."""
+"""``headrace serve``, ``stop`` and ``demo``, each in its own process."""
 
 import json
 import os
@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 LIMIT_S = 30
-# The demo's Spark job has a test of its own, tests/spark/test_demo.py.
+# tests/spark/test_demo.py tests the Spark job of the demo.
 NO_JAVA = {"PATH": "/nowhere", "JAVA_HOME": ""}
 
 
@@ -32,7 +32,7 @@ def is_served(address: str) -> bool:
     return bool(admin.describe_cluster().result(LIMIT_S).nodes)
 
 
-def test_serve_says_where_it_is_and_ends_cleanly(start, tmp_path):
+def test_serve_prints_its_address_and_shuts_down_cleanly(start, tmp_path):
     ready = tmp_path / "ready"
     process = start("serve", "--listen", "127.0.0.1:0", "--ready-file", str(ready))
     address = wait_for(ready, process)
@@ -47,8 +47,35 @@ def test_serve_says_where_it_is_and_ends_cleanly(start, tmp_path):
     assert (tmp_path / "headrace-data" / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.parametrize(
+    ("listen", "is_exposed"), [(":0", True), ("0.0.0.0:0", True), ("0", False), ("[::1]:0", False)]
+)
+def test_a_listener_on_every_interface_produces_a_warning(start, tmp_path, listen, is_exposed):
+    ready = tmp_path / "ready"
+    process = start("serve", "--listen", listen, "--ready-file", str(ready))
+    wait_for(ready, process)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert (b"open on every network interface without authentication" in err) == is_exposed
+
+
+def test_serve_warns_of_settings_without_effect_and_old_names(start, tmp_path):
+    ready = tmp_path / "ready"
+    process = start(
+        "serve", "--listen", "127.0.0.1:0", "--ready-file", str(ready), "-X", "num.io.threads=9",
+        "-X", "log.retention.bogus=1", "-X", "log.cleanup.interval.mins=5",
+    )  # fmt: skip
+    wait_for(ready, process)
+    process.terminate()
+    _, err = process.communicate(timeout=LIMIT_S)
+    log = err.decode()
+    assert "num.io.threads has no effect: one event loop serves all connections" in log
+    assert "log.retention.bogus is not a broker setting" in log
+    assert "log.cleanup.interval.mins is an old name: taken as" in log
+
+
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_log_lines_go_to_stderr_in_the_asked_format(start, tmp_path, log_format):
+def test_log_lines_go_to_stderr_in_the_requested_format(start, tmp_path, log_format):
     ready = tmp_path / "ready"
     process = start(
         "serve", "--listen", "127.0.0.1:0", "--ready-file", str(ready), "--log-format", log_format,
@@ -102,14 +129,14 @@ def test_a_daemon_is_started_found_and_stopped(start, tmp_path):
         f"log.dirs={tmp_path / 'logs'}\nlisteners=PLAINTEXT://127.0.0.1:0\n"
     )
     status, out, err = ended(start("kafka-server-start.sh", "-daemon", "server.properties"))
-    match = re.search(r"serves (\S+), data in (\S+), process (\d+), log in (\S+)", out)
+    match = re.search(r"listening on (\S+), data in (\S+), process (\d+), log in (\S+)", out)
     assert status == 0 and match is not None, err
-    address, folder, process, log = match.groups()
+    address, directory, process, log = match.groups()
     try:
-        assert Path(folder) == tmp_path / "logs"
+        assert Path(directory) == tmp_path / "logs"
         assert Path(log).exists() and is_served(address)
         status, _, err = ended(start("serve", "server.properties", "-daemon"))
-        assert status == 1 and f"process {process} serves" in err
+        assert status == 1 and f"process {process} already runs with" in err
     finally:
         status, out, err = ended(start("stop", "server.properties"))
     assert (status, out) == (0, f"Stopped process {process}\n"), err
@@ -117,12 +144,10 @@ def test_a_daemon_is_started_found_and_stopped(start, tmp_path):
     with pytest.raises(OSError):
         socket.create_connection((host, int(port)), 1)
     status, _, err = ended(start("stop", "--data", str(tmp_path / "logs")))
-    assert status == 1 and "no broker runs" in err
+    assert status == 1 and "no running broker found (looked in" in err
 
 
-def test_without_a_word_the_only_daemon_is_stopped_and_one_of_several_never_guessed(
-    start, tmp_path
-):
+def test_stop_without_arguments_stops_the_only_daemon_but_not_one_of_several(start, tmp_path):
     def serve(name: str) -> None:
         arguments = ("serve", "-daemon", "--data", name, "--listen", "127.0.0.1:0")
         status, _, err = ended(start(*arguments))
@@ -137,7 +162,7 @@ def test_without_a_word_the_only_daemon_is_stopped_and_one_of_several_never_gues
         assert ended(start("stop", "--data", "two"))[0] == 0
         assert ended(start("kafka-server-stop.sh"))[0] == 0
     status, _, err = ended(start("stop"))
-    assert status == 1 and "no broker runs" in err
+    assert status == 1 and "no running broker found (looked in" in err
     assert list((tmp_path / f"headrace-{os.getuid()}").iterdir()) == []
 
 
@@ -151,12 +176,15 @@ def test_a_daemon_that_cannot_start_says_why_on_the_terminal(start, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [(), ("-daemon",)])
-def test_a_folder_that_cannot_be_is_said_without_a_trace(start, tmp_path, arguments):
+def test_an_impossible_data_directory_is_named_without_a_traceback(start, tmp_path, arguments):
     (tmp_path / "file").touch()
     status, out, err = ended(start("serve", *arguments, "--listen", "0", "--data", "file/below"))
     assert (status, out) == (1, "")
     last = err.splitlines()[-1]
-    assert last.startswith("headrace: cannot serve") and str(tmp_path / "file" / "below") in last
+    assert (
+        last.startswith("headrace: cannot start the broker")
+        and str(tmp_path / "file" / "below") in last
+    )
     assert "Traceback" not in err
 
 
@@ -168,16 +196,18 @@ def test_a_ready_file_that_cannot_be_written_ends_the_broker_cleanly(start, tmp_
 
 
 def test_a_daemon_warns_on_the_terminal(start, tmp_path):
-    arguments = ("serve", "-daemon", "--listen", "127.0.0.1:0", "-X", "no.such.setting=1")
+    arguments = ("serve", "-daemon", "--listen", ":0", "-X", "no.such.setting=1")
     status, _, err = ended(start(*arguments))
     try:
         assert status == 0
-        assert err.startswith("warning: no.such.setting")
+        unknown, exposed = err.splitlines()
+        assert unknown.startswith("warning: no.such.setting")
+        assert exposed.startswith("warning: listener PLAINTEXT://:0 is open on every network")
     finally:
         assert ended(start("stop"))[0] == 0
 
 
-def test_two_on_one_folder_and_a_taken_port_are_refused_in_one_line(start, tmp_path):
+def test_a_directory_or_port_in_use_is_refused_in_one_line(start, tmp_path):
     ready = tmp_path / "ready"
     first = start("serve", "--listen", "127.0.0.1:0", "--ready-file", str(ready))
     address = wait_for(ready, first)
@@ -193,12 +223,12 @@ def test_two_on_one_folder_and_a_taken_port_are_refused_in_one_line(start, tmp_p
     assert (tmp_path / "headrace-data" / "headrace.pid").read_text() == f"{first.pid}\n"
 
 
-def test_a_listener_whose_name_is_not_known_is_named(start):
+def test_a_listener_whose_host_does_not_resolve_is_named(start):
     status, _, err = ended(start("serve", "--listen", "no-such-host.invalid:9092"))
     assert status == 1 and "no-such-host.invalid:9092" in err
 
 
-def test_the_demo_on_a_taken_port_says_so_in_one_line(start):
+def test_the_demo_on_a_port_in_use_fails_in_one_line(start):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         status, _, err = ended(start("demo", "--listen", address))
@@ -206,7 +236,7 @@ def test_the_demo_on_a_taken_port_says_so_in_one_line(start):
     assert len(err.splitlines()) == 1 and "Errno" not in err
 
 
-def test_a_closed_terminal_ends_it_cleanly_unless_nohup_says_otherwise(start, tmp_path):
+def test_sighup_stops_serve_cleanly_unless_under_nohup(start, tmp_path):
     ready = tmp_path / "ready"
     process = start("serve", "--listen", "0", "--ready-file", str(ready))
     wait_for(ready, process)
@@ -225,7 +255,7 @@ def test_a_closed_terminal_ends_it_cleanly_unless_nohup_says_otherwise(start, tm
     assert is_served(address)
 
 
-def test_it_serves_though_nobody_reads_what_it_prints(start, tmp_path):
+def test_serve_runs_with_a_closed_stdout(start, tmp_path):
     process = start("serve", "--listen", "0", "--ready-file", "ready")
     process.stdout.close()
     process.stdout = None
@@ -235,7 +265,7 @@ def test_it_serves_though_nobody_reads_what_it_prints(start, tmp_path):
     assert (tmp_path / "headrace-data" / ".kafka_cleanshutdown").exists()
 
 
-def test_a_second_signal_ends_it_at_once(environment, tmp_path):
+def test_a_second_signal_stops_serve_immediately(environment, tmp_path):
     program = (
         "import asyncio, os, signal, headrace.broker.broker as app\n"
         "async def never(self): await asyncio.Event().wait()\n"
@@ -273,7 +303,7 @@ def test_the_demo_shows_a_client_write_and_read_and_ends(start, tmp_path):
     out, err = process.communicate(timeout=LIMIT_S)
     text = out.decode()
     assert (process.returncode, err.decode()) == (0, "")
-    assert re.search(r"serves 127\.0\.0\.1:\d+", text)
+    assert re.search(r"listens on 127\.0\.0\.1:\d+", text)
     assert str(tmp_path / "kept") in text
     assert text.count("good morning") == 2
     assert (tmp_path / "kept" / "greetings-0").is_dir()
@@ -283,7 +313,7 @@ def test_the_demo_shows_a_client_write_and_read_and_ends(start, tmp_path):
     ("environment_of_java", "what"),
     [(NO_JAVA, "Java is not installed"), ({"JAVA_HOME": "/nowhere"}, "Java cannot be started")],
 )
-def test_the_demo_says_what_its_spark_job_misses_and_shows_the_node_alone(
+def test_the_demo_without_java_skips_the_spark_job_and_says_why(
     start, tmp_path, environment_of_java, what
 ):
     process = start("demo", "--data", str(tmp_path / "kept"), env=environment_of_java)
@@ -296,7 +326,7 @@ def test_the_demo_says_what_its_spark_job_misses_and_shows_the_node_alone(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_demo_keeps_serving_when_asked_and_leaves_nothing_behind(start, tmp_path, number):
+def test_the_demo_keeps_serving_on_request_and_leaves_no_files(start, tmp_path, number):
     process = start(
         "demo", "--keep-serving", "--listen", "127.0.0.1:0",
         env={"TMPDIR": str(tmp_path), **NO_JAVA},
@@ -306,7 +336,7 @@ def test_the_demo_keeps_serving_when_asked_and_leaves_nothing_behind(start, tmp_
         line = process.stdout.readline().decode()
         assert line, process.stderr.read().decode()
         text += line
-    address = re.search(r"serves (\S+),", text)
+    address = re.search(r"listens on (\S+),", text)
     assert address is not None and is_served(address[1])
     process.send_signal(number)
     process.communicate(timeout=LIMIT_S)

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees: colour, questions, progress; nothing cut short."""
+"""The output on a terminal: color, questions, progress; no truncation."""
 
 import os
 import pty
@@ -13,7 +13,7 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 @contextmanager
 def terminal():
-    """A pseudo-terminal: the end that we read, and the end that a program takes for a screen."""
+    """A pseudo-terminal: the end that the test reads, and the end of the program."""
     ours, theirs = pty.openpty()
     try:
         yield ours, theirs
@@ -22,12 +22,12 @@ def terminal():
 
 
 def rest_of(screen: int) -> bytes:
-    """What comes until the program is gone."""
+    """The output until the program ends."""
     text = b""
     while True:
         try:
             piece = os.read(screen, 65536)
-        except OSError:  # Linux says EIO where others say end of file
+        except OSError:  # Linux reports EIO instead of the end of the file
             return text
         if not piece:
             return text
@@ -35,7 +35,7 @@ def rest_of(screen: int) -> bytes:
 
 
 def started_on(screen: int, environment, arguments, stdin) -> subprocess.Popen:
-    """The program alone holds the screen from here on, so that its end can be seen."""
+    """Start a program that alone holds the terminal, so that its end is noticed."""
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace", *arguments],
         stdin=stdin,
@@ -55,7 +55,7 @@ def seen(environment, *arguments, stdin=subprocess.DEVNULL) -> str:
     return text.decode()
 
 
-def test_a_table_is_coloured_on_a_terminal_and_plain_in_a_pipe(headrace, topic, environment):
+def test_a_table_is_colored_on_a_terminal_and_plain_in_a_pipe(headrace, topic, environment):
     headrace("topics", "create", topic)
     drawn = seen(environment, "topics", "list")
     assert ESCAPES.search(drawn)
@@ -63,7 +63,7 @@ def test_a_table_is_coloured_on_a_terminal_and_plain_in_a_pipe(headrace, topic, 
     assert not ESCAPES.search(headrace("topics", "list").out)
 
 
-def test_a_long_value_is_folded_never_cut(headrace, topic, environment):
+def test_a_long_value_is_wrapped_not_truncated(headrace, topic, environment):
     name = f"{topic}-" + "long" * 40
     headrace("topics", "create", name)
     heading, *lines = ESCAPES.sub("", seen(environment, "topics", "list")).splitlines()
@@ -77,7 +77,7 @@ def test_describe_keeps_its_title_in_one_piece(headrace, topic, environment):
     assert "Configs: flush.ms=5,retention.ms=123456789" in drawn.splitlines()[0]
 
 
-def test_produce_tells_a_person_how_much_arrived(headrace, topic, environment, tmp_path):
+def test_produce_prints_the_number_of_records_on_a_terminal(headrace, topic, environment, tmp_path):
     lines = tmp_path / "lines"
     lines.write_bytes(b"x\n" * 1000)
     with lines.open("rb") as stdin:
@@ -91,13 +91,13 @@ def test_typed_lines_are_sent_one_by_one(headrace, topic):
     assert headrace("consume", topic, "--from-beginning", "-e").lines == ["one", "two"]
 
 
-def test_perf_draws_in_colour(headrace, topic, environment):
+def test_perf_draws_in_color(headrace, topic, environment):
     headrace("topics", "create", topic)
     assert ESCAPES.search(seen(environment, "perf", "latency", topic, "-n", "10"))
 
 
 def interrupted_after(environment, awaited: bytes, *arguments) -> tuple[int, bytes]:
-    """The status, and what came on the screen after a Ctrl-C at the text that was awaited."""
+    """The status, and the output after a Ctrl-C that follows the awaited text."""
     with terminal() as (ours, theirs):
         process = started_on(theirs, environment, arguments, theirs)
         text = b""
@@ -108,7 +108,7 @@ def interrupted_after(environment, awaited: bytes, *arguments) -> tuple[int, byt
         return process.wait(30), rest
 
 
-def test_after_a_ctrl_c_the_next_line_begins_at_the_margin(headrace, topic, environment):
+def test_after_ctrl_c_the_next_line_starts_at_the_margin(headrace, topic, environment):
     headrace("topics", "create", topic)
     asked = interrupted_after(environment, b"[y/N] ", "topics", "delete", topic)
     assert asked == (130, b"\r\n")
@@ -117,7 +117,7 @@ def test_after_a_ctrl_c_the_next_line_begins_at_the_margin(headrace, topic, envi
     assert read == (0, b"\r\x1b[2K1 record\r\n")
 
 
-def test_who_waits_for_records_to_come_is_told_where_the_others_are(headrace, topic, environment):
+def test_waiting_for_new_records_prints_how_to_read_the_others(headrace, topic, environment):
     headrace("produce", topic, stdin=b"one\n")
     waited = interrupted_after(environment, b"Ctrl-C ends.\r\n", "consume", topic)
     assert waited == (0, b"\r\x1b[2K0 records\r\n")

@@ -1,4 +1,4 @@
-"""``headrace topics`` against a live broker."""
+"""``headrace topics`` with a running broker."""
 
 import pytest
 
@@ -15,16 +15,16 @@ def test_a_topic_is_created_listed_described_and_deleted(headrace, topic):
     assert topic not in headrace("topics", "list", "--names").lines
 
 
-def test_describe_speaks_kafkas_words(headrace, topic):
+def test_describe_prints_the_columns_of_kafka(headrace, topic):
     headrace("topics", "create", topic, "-p", "2", "-c", "retention.ms=1000")
     title, columns, *rows = headrace("topics", "describe", topic).lines
     assert title.startswith(f"Topic: {topic}  TopicId: ")
     assert title.endswith("PartitionCount: 2  ReplicationFactor: 1  Configs: retention.ms=1000")
-    assert columns.split() == ["Partition", "Leader", "ReplicaManager", "Isr"]
+    assert columns.split() == ["Partition", "Leader", "Replicas", "Isr"]
     assert [row.split()[0] for row in rows] == ["0", "1"]
 
 
-def test_describe_gives_one_document(headrace, topic):
+def test_describe_prints_one_json_document(headrace, topic):
     headrace("topics", "create", topic, "-p", "2")
     [described] = headrace("topics", "describe", topic, "--format", "json").document
     assert described["name"] == topic
@@ -38,7 +38,7 @@ def test_describe_gives_one_document(headrace, topic):
     }
 
 
-def test_a_topics_id_is_spelled_as_on_disk(headrace, topic, broker):
+def test_a_topic_id_is_printed_as_on_disk(headrace, topic, broker):
     names = [f"{topic}-{number}" for number in range(12)]
     headrace("topics", "create", *names)
     for described in headrace("topics", "describe", *names, "--format", "json").document:
@@ -59,7 +59,7 @@ def test_one_row_that_fails_makes_the_command_fail(headrace, topic):
     headrace("topics", "create", topic, "--if-not-exists")
 
 
-def test_a_topic_that_is_not_there_is_named(headrace, topic):
+def test_a_topic_that_does_not_exist_is_named(headrace, topic):
     for command in ("topics describe", "topics offsets", "configs get topic", "consume"):
         ran = headrace(*command.split(), topic, status=1)
         assert ran.err.startswith(f"headrace: topic {topic} does not exist at "), command
@@ -78,10 +78,10 @@ def test_partitions_grow_with_a_warning_and_never_shrink(headrace, topic):
     assert "keys" in grown.err and "4 partitions" in grown.out
     refused = headrace("topics", "alter", topic, "-p", "3", status=1)
     assert "INVALID_PARTITIONS" in refused.out
-    assert refused.err == "", "nobody is warned of what does not happen"
+    assert refused.err == "", "no warning about a change that was refused"
 
 
-def test_offsets_begin_and_end_and_are_found_by_time(headrace, topic):
+def test_offsets_are_shown_by_start_end_and_time(headrace, topic):
     headrace("topics", "create", topic, "-p", "2")
     headrace("produce", topic, "-p", "1", stdin=b"a\nb\nc\n")
     rows = headrace("topics", "offsets", topic, "--format", "json").document
@@ -108,11 +108,28 @@ def test_offsets_begin_and_end_and_are_found_by_time(headrace, topic):
     assert "no partition 7" in headrace("topics", "offsets", f"{topic}:7", status=1).err
     assert "max-timestamp" in headrace("topics", "offsets", topic, "--time", "noon", status=2).err
     ran = headrace("topics", "delete-records", f"{topic}:1", "--before", "99", status=1)
-    assert "OFFSET_OUT_OF_RANGE  99 is beyond its end" in ran.out
+    assert "OFFSET_OUT_OF_RANGE  99 is beyond the end" in ran.out
+
+
+def test_offsets_of_the_topics_that_exist_are_shown_beside_the_error(headrace, topic):
+    headrace("topics", "create", topic)
+    for arguments in ((topic, "missing"), ("missing", topic), (f"{topic}:0", f"{topic}:7")):
+        ran = headrace("topics", "offsets", *arguments, status=1)
+        assert [line.split() for line in ran.lines[1:]] == [[topic, "0", "0", "0"]]
+        assert "does not exist" in ran.err or "no partition 7" in ran.err
+        ran = headrace("topics", "offsets", *arguments, "--format", "json", status=1)
+        assert [row["topic"] for row in ran.document] == [topic]
+    assert headrace("topics", "offsets", "missing", status=1).out == ""
+
+
+def test_a_topic_to_delete_that_does_not_exist_is_named_with_advice(headrace):
+    [row] = headrace("topics", "delete", "nope", "--format", "json", status=1).document
+    assert row["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert "topic nope does not exist" in row["detail"] and "headrace topics list" in row["detail"]
 
 
 @pytest.mark.parametrize("command", [("topics", "offsets"), ("topics", "describe"), ("log-dirs",)])
-def test_internal_topics_do_not_drown_the_others(headrace, topic, command):
+def test_internal_topics_are_shown_on_request_only(headrace, topic, command):
     headrace("topics", "create", topic)
     headrace("consume", topic, "--group", f"of-{topic}", "-e")
     assert topic in headrace(*command).out
@@ -129,7 +146,7 @@ def test_internal_topics_do_not_drown_the_others(headrace, topic, command):
         (("kafka-log-dirs.sh", "--describe"), None),
     ],
 )
-def test_kafkas_scripts_show_internal_topics_unless_told(headrace, topic, broker, script, option):
+def test_kafka_scripts_show_internal_topics_by_default(headrace, topic, broker, script, option):
     headrace("topics", "create", topic)
     headrace("consume", topic, "--group", f"of-{topic}", "-e")
     address = ("--bootstrap-server", broker.bootstrap_servers)
@@ -146,7 +163,7 @@ def test_on_a_terminal_deletion_asks_first(headrace, topic, answer):
     headrace("topics", "delete", topic, "--yes", typed=True)
 
 
-def test_old_spellings_work_from_end_to_end(headrace, topic, broker):
+def test_kafka_scripts_work_end_to_end(headrace, topic, broker):
     server = ("--bootstrap-server", broker.bootstrap_servers)
     zookeeper = ("--zookeeper", "localhost:2181")
     headrace("kafka-topics.sh", "--create", "--topic", topic, "--partitions", "2", *zookeeper)

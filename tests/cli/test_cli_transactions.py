@@ -1,4 +1,4 @@
-"""``headrace transactions`` against a live broker."""
+"""``headrace transactions`` with a running broker."""
 
 import itertools
 
@@ -64,24 +64,37 @@ def test_a_transaction_is_described_with_its_partitions(headrace, client, topic,
     assert f"{topic}:0,{topic}:1" in headrace("transactions", "describe", name).out
     client.end(name, producer, False)
     missing = headrace("transactions", "describe", name, name + "-not", status=1)
-    assert f"{name}-not: there is no such transactional id" in missing.err
+    assert f"knows transactional ID {name}-not;" in missing.err
     assert name in missing.out
 
 
-def test_what_is_mistyped_is_named(headrace, topic):
-    assert "no state Bogus" in headrace("transactions", "list", "--state", "Bogus", status=1).err
+def test_reading_transactions_does_not_create_their_topic(headrace, monkeypatch):
+    with Broker() as fresh:
+        monkeypatch.setenv("HEADRACE_BOOTSTRAP", fresh.bootstrap_servers)
+        assert headrace("transactions", "list", "--format", "json").document == []
+        missing = headrace("transactions", "describe", "nope", status=1)
+        assert "knows transactional ID nope;" in missing.err
+        assert headrace("transactions", "find-hanging", "--format", "json").document == []
+        assert headrace("topics", "list", "--format", "json").document == []
+
+
+def test_wrong_values_are_named(headrace, topic):
+    assert (
+        "does not know the state Bogus"
+        in headrace("transactions", "list", "--state", "Bogus", status=1).err
+    )
     bad = headrace("transactions", "list", "--pattern", "(", status=1)
     assert "INVALID_REGULAR_EXPRESSION" in bad.err
     assert "soon" in headrace("transactions", "list", "--longer-than", "soon", status=2).err
     assert topic in headrace("transactions", "find-hanging", topic, status=1).err
     headrace("topics", "create", topic)
     nothing = headrace("transactions", "abort", f"{topic}:0", "--start-offset", "7", status=1)
-    assert "no open transaction begins at offset 7" in nothing.err
+    assert "no open transaction starts at offset 7" in nothing.err
     vague = headrace("transactions", "abort", topic, "--start-offset", "7", status=2)
     assert "TOPIC:PARTITION" in vague.err
 
 
-def test_a_hanging_transaction_is_found_and_ended(headrace, monkeypatch):
+def test_a_hanging_transaction_is_found_and_aborted(headrace, monkeypatch):
     config = {"transaction.partition.verification.enable": False}
     with (
         Broker(config=config, topics={"hung": 2}) as broker,
@@ -97,7 +110,7 @@ def test_a_hanging_transaction_is_found_and_ended(headrace, monkeypatch):
         def found(*options):
             return headrace("transactions", "find-hanging", "--format", "json", *options).document
 
-        assert found() == []  # it may only be slow
+        assert found() == []  # the producer may just be slow
         [hanging] = found("--older-than", "0s")
         assert (hanging["topic"], hanging["partition"]) == ("hung", 0)
         assert (hanging["producer_id"], hanging["start_offset"]) == (forgetful[0], 0)

@@ -122,9 +122,7 @@ def coordinator_of(connection: Connection, kind: int, key: str) -> tuple[int, Ad
     )
     (found,) = answer.coordinators
     if found.error_code:
-        raise CommandFailed(
-            f"the coordinator of {key} is not to be found: {code_name(found.error_code)}"
-        )
+        raise CommandFailed(f"cannot find the coordinator of {key}: {code_name(found.error_code)}")
     return found.node_id, (found.host, found.port)
 
 

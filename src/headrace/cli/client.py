@@ -1,7 +1,7 @@
-"""The stock client under the commands: where it connects, how it is set, what its errors say.
+"""The Kafka client of the commands: its connection, its settings and its errors.
 
-librdkafka's own log lines are kept quiet; what they would say comes out once,
-as the reason in our one-line error.
+librdkafka's log lines are suppressed; the last error it reports becomes the reason in the
+command's one-line error.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are undeclared
@@ -21,7 +21,7 @@ from headrace.cli import values
 from headrace.cli.output import WRONG_USAGE, CommandFailed
 from headrace.model.errors import ErrorCode
 
-# Within this a broker has answered, or the user is told that it has not.
+# After this time without a response, the command fails.
 ANSWER_TIMEOUT_S = 8.0
 _CONNECT_TIMEOUT_S = 5.0
 
@@ -37,7 +37,7 @@ _UNREACHED = (
 
 
 class Connection:
-    """One cluster as the user named it, and the clients made for it."""
+    """The cluster that the user named, and the clients for it."""
 
     def __init__(
         self, bootstrap: str, settings: Sequence[str] | None = None, file: Path | None = None
@@ -45,71 +45,71 @@ class Connection:
         self.bootstrap = bootstrap
         self._settings = dict(_from_file(file)) if file is not None else {}
         self._settings.update(values.pairs(settings or (), "-X"))
-        # Only the latest matters: librdkafka repeats the same one with every attempt.
+        # Only the last error: librdkafka repeats it with every attempt.
         self._last_error: KafkaError | None = None
         self._admin: AdminClient | None = None
         self._lost_all = False
 
     def admin(self) -> AdminClient:
-        """One for all questions: an answer is lost if its client is collected before it."""
+        """One client for all requests: a response is lost if its client is collected first."""
         if self._admin is None:
             self._admin = self._made(AdminClient, {})
         return self._admin
 
     def producer(self, settings: Mapping[str, object]) -> Producer:
-        """A producer whose keys land where Kafka's Java producer puts them."""
+        """A producer that maps keys to the same partitions as Kafka's Java producer."""
         return self._made(Producer, {"partitioner": "murmur2_random", **settings})
 
     def consumer(self, settings: Mapping[str, object]) -> Consumer:
-        # librdkafka insists on a group id, even where nothing is ever committed.
+        # librdkafka requires a group ID, even if nothing is committed.
         return self._made(
             Consumer,
             {"group.id": "headrace-cli", "enable.auto.commit": False, **settings},
         )
 
     def setting(self, name: str) -> str | None:
-        """What the user gave with -X or in a file."""
+        """A setting that the user gave with -X or in a file."""
         return self._settings.get(name)
 
     def metadata(self) -> ClusterMetadata:
-        """The brokers and topics of the cluster as it is now."""
+        """The current brokers and topics of the cluster."""
         try:
             return self.admin().list_topics(timeout=ANSWER_TIMEOUT_S)
         except KafkaException as failure:
-            raise self.failed(failure, "asking for brokers and topics") from None
+            raise self.failed(failure, "listing brokers and topics") from None
 
     def brokers(self) -> dict[str, tuple[str, int]]:
-        """The address of each broker, by its number written as text."""
+        """The address of each broker, by its ID as text."""
         nodes = self.metadata().brokers.values()
         return {str(node.id): (str(node.host), node.port) for node in nodes}
 
     def failed(self, failure: KafkaException | KafkaError, doing: str) -> CommandFailed:
-        """The one line for what the client reported while ``doing`` something."""
+        """The one-line error for what the client reported while ``doing`` something."""
         error = failure.args[0] if isinstance(failure, KafkaException) else failure
         if error.code() in _UNREACHED:
             why = self.last_trouble() or error.str()
             protocol = str(self._settings.get("security.protocol", "plaintext"))
             if protocol.lower() != "plaintext":
-                # Somebody is there, or no client would have been made.
+                # Something listens there, or the client would not have been created.
                 return CommandFailed(
                     f"{doing}: no answer from {self.bootstrap} within {ANSWER_TIMEOUT_S:.0f} s, "
-                    f"which may not speak security.protocol={protocol} ({why})"
+                    f"which may not support security.protocol={protocol} ({why})"
                 )
             return self._unreached(
                 f"{doing}: no answer from {self.bootstrap} within {ANSWER_TIMEOUT_S:.0f} s ({why})"
             )
-        # Where the client gave up by itself, its own words rarely tell what stood in the way.
+        # The client's own errors rarely contain the cause.
         trouble = self.last_trouble() if error.code() < 0 else None
         return CommandFailed(f"{doing}: {explained(error)}{f' ({trouble})' if trouble else ''}")
 
     def last_trouble(self) -> str | None:
-        """What last went wrong between a client and a broker, such as a name that is not known."""
+        """The last connection error, such as a host name that does not resolve."""
         if self._admin is not None:
-            self._admin.poll(0)  # hands us what it has seen
+            self._admin.poll(0)  # runs the error callback
         return None if self._last_error is None else str(self._last_error.str())
 
     def answer(self, future: "Future[Answer]", doing: str) -> Answer:
-        """What the broker answered; an error of ours is raised, the broker's is the caller's."""
+        """The broker's response. An error of the client is raised as CommandFailed."""
         try:
             return future.result(ANSWER_TIMEOUT_S + 2)
         except TimeoutError:
@@ -129,7 +129,7 @@ class Connection:
             **self._settings,
             "bootstrap.servers": self.bootstrap,
         }
-        # Before there is a client: one that cannot connect takes seconds to give up at Ctrl-C.
+        # Before creating a client: one that cannot connect takes seconds to stop at Ctrl-C.
         self._reach()
         try:
             return kind(settings)
@@ -139,7 +139,7 @@ class Connection:
             raise CommandFailed(f"client settings: {text}", WRONG_USAGE) from None
 
     def has_lost_all_brokers(self) -> bool:
-        """Whether every broker went away since this was last asked."""
+        """Whether all brokers became unreachable since the last call."""
         lost, self._lost_all = self._lost_all, False
         return lost
 
@@ -150,10 +150,9 @@ class Connection:
             self._last_error = error
 
     def _reach(self) -> None:
-        """Ask the door before the client does: a refused connection is known at once.
+        """Connect once before the client does, so that a refused connection fails immediately.
 
-        The client would try again and again until its own timeout, which helps
-        a service and annoys a person.
+        The client would retry until its timeout, which helps a service but not a person.
         """
         reasons = []
         for address in self.bootstrap.split(","):
@@ -164,23 +163,20 @@ class Connection:
                 reasons.append(f"{address.strip()}: {failure.strerror or failure}")
             else:
                 return
-        self._unreached_now("; ".join(reasons))
-
-    def _unreached_now(self, why: str) -> NoReturn:
-        raise self._unreached(f"cannot reach a broker ({why})")
+        raise self._unreached(f"cannot reach a broker ({'; '.join(reasons)})")
 
     def _unreached(self, what: str) -> CommandFailed:
         return CommandFailed(
-            f"{what}. Start one with 'headrace serve', or name another with -b HOST:PORT "
+            f"{what}. Start a broker with 'headrace serve', or name another one with -b HOST:PORT "
             "or HEADRACE_BOOTSTRAP"
         )
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C while a producer waits: the client loses it, and a SystemError without a word comes.
+    """Raise KeyboardInterrupt for Ctrl-C in a waiting producer.
 
-    Seen with confluent-kafka 2.16; a KeyboardInterrupt passes as it is.
+    confluent-kafka 2.16 raises a SystemError without an explanation instead.
     """
     try:
         yield
@@ -191,7 +187,7 @@ def interruptible() -> Iterator[None]:
 
 
 def parsed_address(text: str) -> tuple[str, int]:
-    """``host:port``, ``[::1]:port``, with an optional ``PROTOCOL://`` in front."""
+    """Host and port of ``host:port`` or ``[::1]:port``, optionally after ``PROTOCOL://``."""
     bare = text.strip().rpartition("//")[2]
     host, colon, port = bare.rpartition(":")
     if not colon:
@@ -202,18 +198,18 @@ def parsed_address(text: str) -> tuple[str, int]:
 
 
 def explained(error: KafkaError) -> str:
-    """Kafka's name of the error, then what the broker or the client says about it."""
+    """Kafka's name of the error, and the message of the broker or the client."""
     text: str = error.str().removeprefix("Broker: ").removeprefix("Local: ")
     return f"{code_name(error.code())}: {text}" if error.code() > 0 else text
 
 
 def error_name(error: KafkaError) -> str:
-    """Kafka's name of the error, or librdkafka's where it is the client's own."""
+    """Kafka's name of the error, or librdkafka's for an error of the client."""
     return code_name(error.code()) if error.code() > 0 else str(error.name())
 
 
 def code_name(error_code: int) -> str:
-    """Kafka's name of an error that came with this number."""
+    """Kafka's name of an error code."""
     try:
         return ErrorCode(error_code).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""``headrace configs``: settings of topics, brokers and loggers, changed while they run."""
+"""``headrace configs``: get and change the settings of topics, brokers, loggers and groups."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -30,7 +30,7 @@ from headrace.cli.partitions import no_such_topic
 from headrace.model.settings import resources
 
 app = noun(
-    "Read and change settings of topics, brokers and loggers.",
+    "Get and set the settings of topics, brokers and loggers.",
     "headrace configs get topic orders --changed",
     "headrace configs set topic orders retention.ms=86400000",
 )
@@ -51,26 +51,28 @@ class Kind(StrEnum):
 
 class Setting(NamedTuple):
     name: str
-    value: str | None  # None where it is unset or secret
+    value: str | None  # None if unset or sensitive
     source: str
     is_default: bool
     is_sensitive: bool
     is_read_only: bool
 
 
-# The name that stands for every broker without a value of its own.
+# Python's names of log levels, as Kafka spells them.
+_LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
+
+# The name of the cluster-wide default of broker settings.
 EVERY_BROKER = "default"
 
 Of = Annotated[
     Kind,
-    typer.Argument(metavar="KIND", help="topic, broker, broker-logger or group."),
+    typer.Argument(metavar="KIND", help="One of topic, broker, broker-logger and group."),
 ]
 Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="Its name; a broker's and a broker logger's is the broker's number, and 'default' "
-        "means all brokers.",
+        help="Name of the topic or group, or ID of the broker; broker 'default' means all brokers.",
     ),
 ]
 
@@ -89,19 +91,19 @@ def get(
     name: Name,
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY", help="Only these settings; all if none is named."),
+        typer.Argument(metavar="KEY", help="Settings to show; all if none is given."),
     ] = None,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Only what is not the default.")
+        bool, typer.Option("--changed", help="Show only settings that differ from the default.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show settings, their values and where each value comes from."""
+    """Show settings with their values and sources."""
     connection = Connection(bootstrap, settings, client_file)
-    found = _read(connection, kind, name)
+    found = read(connection, kind, name)
     missing = [key for key in keys or () if key not in found]
     rows = [
         found[key]
@@ -147,18 +149,18 @@ def set_values(
     assignments: Annotated[list[str], typer.Argument(metavar="KEY=VALUE", hidden=True)],
     unset: Annotated[
         list[str] | None,
-        typer.Option(
-            "--unset", metavar="KEY", help="In the same step bring this one back to its default."
-        ),
+        typer.Option("--unset", metavar="KEY", help="Remove this setting in the same request."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Change some settings; those not named stay as they are."""
+    """Change settings. Settings that are not named keep their values."""
     changes: list[tuple[str, str | None]] = []
-    changes.extend(values.pairs(assignments, "setting").items())
+    for key, value in values.pairs(assignments, "setting").items():
+        is_level = kind is Kind.BROKER_LOGGER
+        changes.append((key, _LEVEL_NAMES.get(value, value) if is_level else value))
     changes.extend((key, None) for key in unset or ())
     _change(Connection(bootstrap, settings, client_file), kind, name, changes, format)
 
@@ -177,17 +179,18 @@ def unset_values(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Bring settings back to what they inherit.
+    """Remove settings, so that inherited values apply again.
 
-    A topic's to the broker's, a broker's to its file or the default.
+    A topic inherits from the broker, a broker from its configuration file and the defaults.
     """
     changes: list[tuple[str, str | None]] = [(key, None) for key in keys]
     _change(Connection(bootstrap, settings, client_file), kind, name, changes, format)
 
 
-def _read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
-    if _is_beyond_the_client(kind, name):
-        told = broker_requests.read_settings(
+def read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
+    """The settings of one resource, by name."""
+    if _needs_own_request(kind, name):
+        described_settings = broker_requests.read_settings(
             connection, resources.ResourceType[kind.name], _resource_name(kind, name)
         )
         return {
@@ -199,7 +202,7 @@ def _read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
                 entry.is_sensitive,
                 entry.is_read_only,
             )
-            for entry in told
+            for entry in described_settings
         }
     resource = ConfigResource(ResourceType[kind.name], name)
     try:
@@ -215,7 +218,7 @@ def _read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
         entry.name: Setting(
             entry.name,
             entry.value,
-            # The client hands out the bare number.
+            # The client returns the plain number.
             _source_name(entry.source),
             entry.is_default,
             entry.is_sensitive,
@@ -240,7 +243,7 @@ def _change(
     format: Format,
 ) -> None:
     _check_unset(connection, kind, name, [key for key, value in changes if value is None])
-    if _is_beyond_the_client(kind, name):
+    if _needs_own_request(kind, name):
         broker_requests.change_settings(
             connection, resources.ResourceType[kind.name], _resource_name(kind, name), changes
         )
@@ -283,30 +286,30 @@ def _change(
 
 
 def _check_unset(connection: Connection, kind: Kind, name: str, keys: Sequence[str]) -> None:
-    """A broker takes away what is not there without a word, so a misspelt name would look done."""
+    """Refuse unknown names: the broker would ignore them, and a typo would look like success."""
     if not keys or (kind is Kind.BROKER and name == EVERY_BROKER):
-        return  # of all brokers together only what is set is listed
-    found = _read(connection, kind, name)
+        return  # the cluster-wide default lists only settings that are set
+    found = read(connection, kind, name)
     missing = [key for key in keys if key not in found]
     if missing:
         raise output.CommandFailed(f"{kind} {name} has no setting {', '.join(missing)}")
 
 
-def _is_beyond_the_client(kind: Kind, name: str) -> bool:
+def _needs_own_request(kind: Kind, name: str) -> bool:
     return kind is Kind.BROKER_LOGGER or (kind is Kind.BROKER and name == EVERY_BROKER)
 
 
 def _resource_name(kind: Kind, name: str) -> str:
-    # On the wire the settings of all brokers belong to the broker without a name.
+    # On the wire, the cluster-wide default is the broker with an empty name.
     return "" if kind is Kind.BROKER and name == EVERY_BROKER else name
 
 
 def _admin(connection: Connection, kind: Kind, name: str) -> AdminClient:
-    """The client waits long for a broker that does not exist, so that is asked first."""
+    """The client, after a check that the broker exists: it would wait long for a missing one."""
     if kind is Kind.BROKER:
         brokers = connection.brokers()
         if name not in brokers:
             raise output.CommandFailed(
-                f"there is no broker {name}; the cluster has {', '.join(sorted(brokers))}"
+                f"broker {name} does not exist; the cluster has {', '.join(sorted(brokers))}"
             )
     return connection.admin()

@@ -1,4 +1,4 @@
-"""``headrace consume``: records of a topic, from where you like, as you like them printed."""
+"""``headrace consume``: print records from a topic."""
 
 import contextlib
 import signal
@@ -19,21 +19,21 @@ from headrace.cli.options import (
     Bootstrap,
     ClientFile,
     ClientSettings,
+    Topic,
     examples,
 )
-from headrace.cli.partitions import Partition, check_numbers, no_such_topic
+from headrace.cli.partitions import Partition, check_numbers, check_topic_name, no_such_topic
 from headrace.cli.record_format import ConsumedRecord, Printer, Shown, printer
 
 _POLL_S = 0.1
 _BATCH_COUNT = 500
 
 
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
 FromBeginning = Annotated[
     bool,
     typer.Option(
         "--from-beginning",
-        help="Start with the first record; with --group, where the group has no offset yet.",
+        help="Start at the first record; with --group, only where no offset is committed.",
     ),
 ]
 StartOffset = Annotated[
@@ -42,7 +42,7 @@ StartOffset = Annotated[
         "-o",
         "--offset",
         metavar="N|earliest|latest|-N",
-        help="Start there in each partition; -N means the last N records.",
+        help="Start at this offset in each partition; -N starts at the last N records.",
     ),
 ]
 StartTime = Annotated[
@@ -50,17 +50,19 @@ StartTime = Annotated[
     typer.Option(
         "--from-time",
         metavar="TIME",
-        help="Start with the first record at or after: ISO 8601, milliseconds since 1970, or "
-        "a duration back from now (90s, 2h, 1d).",
+        help="Start at the first record at or after this time: ISO 8601, milliseconds since 1970, "
+        "or a duration before now (90s, 2h, 1d).",
     ),
 ]
 Partitions = Annotated[
     str | None,
-    typer.Option("-p", "--partition", metavar="N", help="Only these partitions: 0 or 0,3,5-7."),
+    typer.Option(
+        "-p", "--partition", metavar="N", help="Read only these partitions: 0 or 0,3,5-7."
+    ),
 ]
 MaxCount = Annotated[
     int | None,
-    typer.Option("-n", "--max", metavar="N", min=1, help="Leave after this many records."),
+    typer.Option("-n", "--max", metavar="N", min=1, help="Exit after this many records."),
 ]
 Group = Annotated[
     str | None,
@@ -68,7 +70,7 @@ Group = Annotated[
         "-g",
         "--group",
         metavar="NAME",
-        help="Share the partitions with this group and commit what was read.",
+        help="Join this consumer group and commit offsets.",
     ),
 ]
 Timeout = Annotated[
@@ -77,24 +79,24 @@ Timeout = Annotated[
         "--timeout",
         metavar="SECONDS",
         min=0,
-        help="Leave when no record came for so long.",
+        help="Exit when no record arrives for this long.",
     ),
 ]
 ExitAtEnd = Annotated[
-    bool, typer.Option("-e", "--exit-at-end", help="Leave at the end of the partitions.")
+    bool, typer.Option("-e", "--exit-at-end", help="Exit at the end of the partitions.")
 ]
-ShowKeys = Annotated[bool, typer.Option("--keys", help="Print keys too.")]
-ShowHeaders = Annotated[bool, typer.Option("--headers", help="Print headers too.")]
-ShowTimestamps = Annotated[bool, typer.Option("--timestamps", help="Print timestamps too.")]
-ShowOffsets = Annotated[bool, typer.Option("--offsets", help="Print partition:offset too.")]
+ShowKeys = Annotated[bool, typer.Option("--keys", help="Print keys.")]
+ShowHeaders = Annotated[bool, typer.Option("--headers", help="Print headers.")]
+ShowTimestamps = Annotated[bool, typer.Option("--timestamps", help="Print timestamps.")]
+ShowOffsets = Annotated[bool, typer.Option("--offsets", help="Print partition:offset.")]
 RecordFormat = Annotated[
     str,
     typer.Option(
         "--format",
         metavar="text|json|raw|PATTERN",
-        help="text: a line each, fields between tabs. json: an object to a line. raw: the "
-        "bytes of the values and nothing else. Or a pattern with %t topic, %p partition, "
-        "%o offset, %T timestamp, %k key, %s value, %K %S their lengths, %h headers, "
+        help="text: one line per record, fields separated by tabs. json: one object per line. raw: "
+        "the bytes of the values only. PATTERN may contain %t topic, %p partition, %o offset, "
+        "%T timestamp, %k key, %s value, %K and %S their lengths, %h headers, "
         "and \\n, \\t, \\x01.",
     ),
 ]
@@ -105,7 +107,7 @@ def register(root: typer.Typer) -> None:
         "consume",
         no_args_is_help=True,
         epilog=examples(
-            "headrace consume orders                          what comes from now on",
+            "headrace consume orders                          # new records only",
             "headrace consume orders --from-beginning --max 10 --keys",
             "headrace consume orders --offset -5 --exit-at-end --format json | jq .value",
             "headrace consume orders --from-time 2h --partition 0",
@@ -133,25 +135,29 @@ def consume(
     settings: ClientSettings = None,
     client_file: ClientFile = None,
 ) -> None:
-    """Print records of a topic, those to come unless told where.
+    """Print records from a topic.
 
-    Of transactions those that were committed; -X isolation.level=read_uncommitted shows all.
-    Without --group it reads the partitions directly and commits nothing (the client library asks
-    for a coordinator all the same, so the broker makes __consumer_offsets). Ctrl-C leaves cleanly,
-    with a count on stderr and status 0. If --timeout ends it before --max records came, the
-    status is 1.
+    Starts at the end; use --from-beginning, --offset or --from-time to start earlier. Prints
+    committed records only; use -X isolation.level=read_uncommitted to print all.
+
+    Without --group, the command reads the partitions directly and commits nothing. (The client
+    library looks for a group coordinator anyway, so the broker creates __consumer_offsets.)
+
+    Ctrl-C ends the command with the number of records on stderr and status 0. The status is 1 if
+    --timeout ends it before --max records have arrived.
     """
     shown = Shown(timestamps, offsets, headers, keys)
     printed = printer(format_text, shown, to_terminal=output.is_terminal())
+    check_topic_name(topic, "consume")
     start = _one_start(from_beginning, offset, from_time, group, partition)
     connection = Connection(bootstrap, settings, client_file)
     consumer = connection.consumer(
         {
             "enable.partition.eof": True,
-            # Where the end is looked for, a fetch that waits there is a person who waits.
+            # When looking for the end, every fetch that waits there delays the user.
             **({"fetch.wait.max.ms": 100} if exit_at_end or start.startswith("-") else {}),
-            # Where retention overtakes a slow reader, go on with what is left. In a group it is
-            # also where a partition without an offset begins.
+            # If retention has deleted the next record, continue with the first that is left. In a
+            # group, also the start of a partition without a committed offset.
             "auto.offset.reset": "latest" if group and not from_beginning else "earliest",
             **({"group.id": group, "enable.auto.commit": True} if group else {}),
         }
@@ -166,17 +172,19 @@ def consume(
             check_numbers(topic, wanted, existing)
             reading.assign(_starts(connection, reading, topic, wanted, start))
             if start == "latest" and offset is None and not exit_at_end and output.is_watched():
-                output.note("Records to come; --from-beginning shows those there are. Ctrl-C ends.")
+                output.note(
+                    "Waiting for new records; use --from-beginning to read all. Ctrl-C ends."
+                )
         reading.run()
     output.flush()
-    output.progress_over()  # and with it the ^C that the terminal wrote
+    output.progress_over()  # also clears the ^C that the terminal printed
     output.note(values.counted(reading.count, "record"))
     if reading.fell_short:
         output.leave(output.FAILED)
 
 
 class Reading:
-    """The loop: polls, prints, and knows when it is over."""
+    """Polls and prints records until a limit, the end or a signal."""
 
     def __init__(
         self,
@@ -197,12 +205,12 @@ class Reading:
         self._timeout_s = timeout_s
         self._exit_at_end = exit_at_end
         self._at_end: set[tuple[str, int]] = set()
-        # Where each partition ended when we began: with --exit-at-end a busy
-        # producer must not keep us for ever. Empty in a group.
+        # The end of each partition at the start: with --exit-at-end, a busy producer must not
+        # keep the command running forever. Empty in a group.
         self._ends: dict[tuple[str, int], int] = {}
 
     def assign(self, starts: "list[tuple[TopicPartition, int]]") -> None:
-        """Read from each partition's start; beside it the end known now."""
+        """Read each partition from its start offset; the second number is its current end."""
         for partition, end in starts:
             self._ends[partition.topic, partition.partition] = end
             if partition.offset >= end:
@@ -210,7 +218,7 @@ class Reading:
         self._consumer.assign([partition for partition, _ in starts])
 
     def start_of_last(self, partition: Partition, count: int, first: int, end: int) -> int:
-        """Where the last ``count`` records of a partition begin."""
+        """The offset of the first of the last ``count`` records of a partition."""
         return last_records.start_of(
             self._connection, self._consumer, partition, count, first, end, lambda: self.stop_asked
         )
@@ -222,14 +230,14 @@ class Reading:
             now = time.monotonic()
             if message is None:
                 if self._connection.has_lost_all_brokers() and output.is_watched():
-                    output.note("no broker answers; waiting for one, Ctrl-C leaves")
+                    output.note("No broker is reachable; retrying. Ctrl-C ends.")
                 if self._timeout_s is not None and now - last_record_at > self._timeout_s:
                     self.fell_short = self._max_count is not None
                     return
                 continue
             before = self.count
             self._take(message)
-            # No more than asked for: in a group, what was handed to us counts as read.
+            # No more than --max: in a group, every record that the client returns counts as read.
             room = _BATCH_COUNT if self._max_count is None else self._max_count - self.count
             if room > 0:
                 for further in self._consumer.consume(min(room, _BATCH_COUNT), timeout=0):
@@ -272,7 +280,7 @@ class Reading:
 
 @contextlib.contextmanager
 def _stop_on_signals(reading: Reading) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the loop between two polls, so that the group is left in order."""
+    """Ctrl-C and SIGTERM end the loop between two polls, so that the member leaves its group."""
 
     def ask(number: int, frame: FrameType | None) -> None:
         reading.stop_asked = True
@@ -292,13 +300,11 @@ def _one_start(
     group: str | None,
     partition: str | None,
 ) -> str:
-    """``--offset`` and its kin as one word: earliest, latest, N, -N, or @ and milliseconds."""
+    """The start as one text: earliest, latest, N, -N, or @ and milliseconds."""
     if sum((from_beginning, offset is not None, from_time is not None)) > 1:
         raise values.wrong("give one of --from-beginning, --offset and --from-time")
     if group and (offset or from_time or partition):
-        raise values.wrong(
-            "a group has its own partitions and offsets; leave out --group to choose them"
-        )
+        raise values.wrong("--group assigns partitions and offsets; leave it out to choose them")
     if from_beginning:
         return "earliest"
     if from_time is not None:
@@ -312,7 +318,7 @@ def _one_start(
 
 def _partitions_of(connection: Connection, consumer: Consumer, topic: str) -> list[int]:
     try:
-        # A consumer's question does not create the topic.
+        # A consumer's metadata request does not create the topic.
         found = consumer.list_topics(topic, timeout=ANSWER_TIMEOUT_S).topics[topic]
     except KafkaException as failure:
         raise connection.failed(failure, f"topic {topic}") from None
@@ -326,7 +332,7 @@ def _partitions_of(connection: Connection, consumer: Consumer, topic: str) -> li
 def _starts(
     connection: Connection, reading: Reading, topic: str, wanted: list[int], start: str
 ) -> list[tuple[TopicPartition, int]]:
-    """Where to begin in each partition, and where it ends now."""
+    """The start of each partition, and its current end."""
     admin = connection.admin()
     partitions = [(topic, number) for number in wanted]
     first = _known(connection, admin, partitions, offsets_of.EARLIEST)
@@ -339,7 +345,7 @@ def _starts(
         case _ if start.startswith("@"):
             spec = offsets_of.at_time(int(start[1:]))
             found = offsets_of.listed(connection, admin, partitions, spec)
-            # Nothing that late yet: whatever comes will be.
+            # No record is that late yet: start at the end.
             begin = {
                 key: end[key] if found[key].offset is None else found[key].offset or 0
                 for key in partitions
@@ -354,8 +360,8 @@ def _starts(
             for key in partitions:
                 if not first[key] <= begin[key] <= end[key]:
                     raise output.CommandFailed(
-                        f"offset {start} is out of range: {key[0]}:{key[1]} holds offsets "
-                        f"from {first[key]} up to, not including, {end[key]}"
+                        f"offset {start} is out of range: {key[0]}:{key[1]} starts at {first[key]} "
+                        f"and ends before {end[key]}"
                     )
     return [(TopicPartition(*key, begin[key]), end[key]) for key in partitions]
 
@@ -385,6 +391,6 @@ def _record(message: Message) -> ConsumedRecord:
 
 
 def _headers(message: Message) -> list[tuple[str, bytes | None]]:
-    # The client's types allow what only producers are given.
+    # The client's type also includes forms that only producers take.
     given: Any = message.headers()
     return given or []

@@ -1,10 +1,10 @@
-"""Which nodes this user runs in the background on this machine, so that ``stop`` finds them.
+"""The background brokers of this user on this machine, so that ``stop`` finds them.
 
     headrace-UID/PID    the path of that process's pid file
 
-The folder lies below the system's runtime or temporary folder and belongs to
-the user alone: whoever could write there could make us signal any process. An
-entry is a hint only; the lock on the pid file says whether it is still true.
+The directory is in the system's runtime or temporary directory, and only this user may write to
+it: anyone else could make ``stop`` signal any process. An entry is only a hint; the lock on the pid
+file tells whether the broker still runs.
 """
 
 import contextlib
@@ -16,20 +16,20 @@ from headrace.cli import pid_file
 
 
 def remember(process: int, pid_path: Path) -> None:
-    """Without the folder ``stop`` has to be told where the node is; nothing else is lost."""
+    """Register a broker. If this fails, the user must name the broker to ``stop``."""
     with contextlib.suppress(OSError):
-        folder = _folder()
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if _is_ours(folder):
-            (folder / str(process)).write_text(str(pid_path.absolute()))
+        directory = _directory()
+        directory.mkdir(mode=0o700, exist_ok=True)
+        if _is_ours(directory):
+            (directory / str(process)).write_text(str(pid_path.absolute()))
 
 
 def running() -> list[Path]:
-    """The pid files of those that still run; entries of the others are removed."""
+    """The pid files of running brokers; entries of others are removed."""
     found = []
     with contextlib.suppress(OSError):
-        folder = _folder()
-        for entry in sorted(folder.iterdir()) if _is_ours(folder) else ():
+        directory = _directory()
+        for entry in sorted(directory.iterdir()) if _is_ours(directory) else ():
             path = Path(entry.read_text())
             holder = pid_file.holder_of(path)
             if holder is None:
@@ -43,11 +43,11 @@ def running() -> list[Path]:
     return found
 
 
-def _folder() -> Path:
+def _directory() -> Path:
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     return Path(base) / f"headrace-{os.getuid()}"
 
 
-def _is_ours(folder: Path) -> bool:
-    status = folder.lstat()
-    return status.st_uid == os.getuid() and not status.st_mode & 0o022 and folder.is_dir()
+def _is_ours(directory: Path) -> bool:
+    status = directory.lstat()
+    return status.st_uid == os.getuid() and not status.st_mode & 0o022 and directory.is_dir()

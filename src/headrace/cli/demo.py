@@ -1,4 +1,4 @@
-"""``headrace demo``: a broker, a stock client, a Spark job, and where to go from there."""
+"""``headrace demo``: a broker, a Kafka client, a Spark job, and commands to try next."""
 
 import asyncio
 import shutil
@@ -39,8 +39,8 @@ def demo(
         typer.Option(
             "--data",
             metavar="DIR",
-            help="Where the log lies; the Spark job's table goes beside it, to DIR-tables.",
-            show_default="a temporary folder, removed at the end",
+            help="Data directory. The Spark job writes its table to DIR-tables.",
+            show_default="a temporary directory, removed at the end",
         ),
     ] = None,
     listen: Annotated[
@@ -48,44 +48,44 @@ def demo(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="Where to accept clients.",
-            show_default="127.0.0.1:9092 if it is free, else any port",
+            help="Address to listen on.",
+            show_default="127.0.0.1:9092 if it is free, otherwise any port",
         ),
     ] = None,
     keep_serving: Annotated[
         bool | None,
         typer.Option(
             "--keep-serving/--exit",
-            help="Whether to go on until Ctrl-C.",
-            show_default="on a terminal yes, otherwise no",
+            help="Keep serving until Ctrl-C, or exit at the end.",
+            show_default="keep serving on a terminal",
         ),
     ] = None,
 ) -> None:
-    """Show a broker, a stock client and a Spark job at work.
+    """Run a demo: a broker, a Kafka client and a Spark job.
 
-    The Spark job needs the extra 'pipeline' and Java 17 or newer; without them it is left out.
+    The Spark job requires the extra 'pipeline' and Java 17 or newer; otherwise it is skipped.
     """
     if keep_serving is None:
         keep_serving = output.is_terminal()
-    # Told to end, or left alone by its terminal, it ends as with Ctrl-C: the folder goes too.
+    # SIGTERM and a closed terminal end the demo like Ctrl-C, so that its directory is removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it is
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as temporary:
-        folder = Path(temporary) / "log" if data is None else data.absolute()
-        # Not inside the log's folder: Kafka would refuse to start on it.
-        tables = folder.with_name(f"{folder.name}-tables")
+        directory = Path(temporary) / "log" if data is None else data.absolute()
+        # Not inside the data directory: Kafka would refuse to start with it.
+        tables = directory.with_name(f"{directory.name}-tables")
         started_at = time.perf_counter()
-        node = Node(folder, listen or _free_address(keep_serving))
+        node = Node(directory, listen or _free_address(keep_serving))
         try:
             ready_ms = (time.perf_counter() - started_at) * 1000
-            output.heading(f"1. A broker serves {node.address}, ready after {ready_ms:.0f} ms")
-            output.line(f"   data in {folder}")
+            output.heading(f"1. A broker listens on {node.address}, ready after {ready_ms:.0f} ms")
+            output.line(f"   Data directory: {directory}")
             _write(node.address)
             _read(node.address)
-            _show_files(folder)
-            how_long = "" if data is not None else _until(keep_serving)
-            _count_page_views(node.address, tables, how_long)
+            _show_files(directory)
+            removal = "" if data is not None else _removal(keep_serving)
+            _count_page_views(node.address, tables, removal)
             if keep_serving:
                 _serve_until_interrupted(node.address)
         finally:
@@ -93,22 +93,22 @@ def demo(
 
 
 class Node:
-    """A broker on a thread of its own, in this process."""
+    """A broker in a thread of this process."""
 
-    def __init__(self, folder: Path, listen: str) -> None:
+    def __init__(self, directory: Path, listen: str) -> None:
         self._ready: Future[str] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._broker: Broker | None = None
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._run(folder, listen)), name="broker"
+            target=lambda: asyncio.run(self._run(directory, listen)), name="broker"
         )
         self._thread.start()
         try:
             self.address = self._ready.result(_LIMIT_S)
         except (OSError, ConfigError) as failure:
-            self._thread.join(_LIMIT_S)  # its loop closes with a thread, which an exit refuses
+            self._thread.join(_LIMIT_S)  # its loop needs a thread to close, which an exit refuses
             raise output.CommandFailed(
-                f"cannot serve: {output.reason(failure)}{advice(failure)}"
+                f"cannot start the broker: {output.reason(failure)}{advice(failure)}"
             ) from None
 
     def stop(self) -> None:
@@ -116,15 +116,17 @@ class Node:
             asyncio.run_coroutine_threadsafe(self._broker.stop(), self._loop).result(_LIMIT_S)
         self._thread.join(_LIMIT_S)
 
-    async def _run(self, folder: Path, listen: str) -> None:
+    async def _run(self, directory: Path, listen: str) -> None:
         from headrace.broker.broker import Broker
         from headrace.model.config import BrokerConfig
 
         try:
-            config = BrokerConfig.parse({"listeners": listener_of(listen), "log.dirs": str(folder)})
+            config = BrokerConfig.parse(
+                {"listeners": listener_of(listen), "log.dirs": str(directory)}
+            )
             broker = Broker(config)
             await broker.start()
-        except Exception as failure:  # noqa: BLE001  # handed to the thread that waits for us
+        except Exception as failure:  # noqa: BLE001  # passed to the waiting thread
             self._ready.set_exception(failure)
             return
         self._loop = asyncio.get_running_loop()
@@ -133,9 +135,9 @@ class Node:
         await broker.wait_stopped()
 
 
-def _free_address(wanted_by_people: bool) -> str:
-    """The usual port for people who go on playing, any port otherwise."""
-    if wanted_by_people:
+def _free_address(prefers_default: bool) -> str:
+    """The default port, if preferred and free; otherwise any free port."""
+    if prefers_default:
         host, _, port = DEFAULT_BOOTSTRAP.rpartition(":")
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -151,7 +153,7 @@ def _free_address(wanted_by_people: bool) -> str:
 def _write(address: str) -> None:
     from confluent_kafka import KafkaError, Message, Producer
 
-    output.heading("\n2. confluent-kafka writes to it")
+    output.heading("\n2. confluent-kafka produces records")
     producer = Producer({"bootstrap.servers": address, "partitioner": "murmur2_random"})
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:
@@ -172,7 +174,7 @@ def _write(address: str) -> None:
 def _read(address: str) -> None:
     from confluent_kafka import Consumer, TopicPartition
 
-    output.heading("\n3. … and reads from it")
+    output.heading("\n3. … and consumes them")
     consumer = Consumer(
         {"bootstrap.servers": address, "group.id": "demo", "enable.auto.commit": False}
     )
@@ -181,46 +183,46 @@ def _read(address: str) -> None:
         for _ in _RECORDS:
             message = consumer.poll(_LIMIT_S)
             if message is None or message.error() is not None:
-                raise output.CommandFailed("a record did not come back")
+                raise output.CommandFailed("a record did not arrive")
             key = (message.key() or b"").decode()
             output.line(f"   {message.offset()}  {key}: {(message.value() or b'').decode()}")
     finally:
         consumer.close()
 
 
-def _show_files(folder: Path) -> None:
-    output.heading("\n4. The log is plain files, in Kafka's own format")
-    for path in sorted(folder.glob(f"{_TOPIC}-0/*")):
-        output.line(f"   {path.relative_to(folder)}  {path.stat().st_size} bytes")
+def _show_files(directory: Path) -> None:
+    output.heading("\n4. The log is plain files in Kafka's format")
+    for path in sorted(directory.glob(f"{_TOPIC}-0/*")):
+        output.line(f"   {path.relative_to(directory)}  {path.stat().st_size} bytes")
 
 
-def _until(keep_serving: bool) -> str:
-    """How long a temporary folder stays, for whoever wants to look into it."""
+def _removal(keep_serving: bool) -> str:
+    """When a temporary directory is removed, for users who want to look into it."""
     return f"  (removed {'at Ctrl-C' if keep_serving else 'now'}; --data DIR keeps it)"
 
 
-def _count_page_views(address: str, tables: Path, how_long: str) -> None:
-    """A Spark stream from one topic into a table and another topic, where Spark can run."""
+def _count_page_views(address: str, tables: Path, removal: str) -> None:
+    """Run a Spark stream from a topic to a table and another topic, if Spark can run."""
     from headrace.cli import demo_job
     from headrace.client.errors import ClientError
     from headrace.spark import demo as pipeline
 
     missing = pipeline.why_not()
     if missing is not None:
-        output.heading("\n5. The Spark job is left out")
+        output.heading("\n5. The Spark job is skipped")
         output.line(f"   {missing}")
         return
-    output.heading("\n5. Spark counts page views, with no jar")
+    output.heading("\n5. Spark counts page views, without a jar")
     try:
         done = demo_job.run(address, tables, lambda text: output.line(f"   {text}"))
     except ClientError as failure:
         raise output.CommandFailed(f"the Spark job failed: {failure}") from None
-    output.heading(f"\n6. {done.views_counted:,} views are counted, after {done.seconds:.0f} s")
+    output.heading(f"\n6. {done.views_counted:,} views counted in {done.seconds:.0f} s")
     for page, count in done.top_pages:
         output.line(f"   {count:>8,}  {page}")
-    output.line(f"   Delta table: {done.table}{how_long}")
+    output.line(f"   Delta table: {done.table}{removal}")
     output.line(
-        f"   topic {pipeline.BUSIEST!r}: {done.busiest_sent} lines, the busiest pages of each "
+        f"   topic {pipeline.BUSIEST!r}: {done.busiest_sent} records, the busiest pages of each "
         "batch, exactly once"
     )
     output.line(f"   consumer group {pipeline.GROUP!r}: lag {done.lag}")
@@ -228,7 +230,7 @@ def _count_page_views(address: str, tables: Path, how_long: str) -> None:
 
 def _invite(address: str) -> None:
     option = "" if address == DEFAULT_BOOTSTRAP else f" -b {address}"
-    output.heading("\nIt serves until Ctrl-C. In another terminal:")
+    output.heading("\nThe broker runs until Ctrl-C. Try in another terminal:")
     headrace = _program()
     output.line(f"   {headrace} consume {_TOPIC} --from-beginning --keys{option}")
     output.line(f"   echo 'ann:see you' | {headrace} produce {_TOPIC} -k :{option}")
@@ -237,7 +239,7 @@ def _invite(address: str) -> None:
 
 
 def _program() -> str:
-    """How to type it from here: after ``make run`` it lies in .venv, which is not on the path."""
+    """The command to type: after ``make run`` it is in .venv, which is not in PATH."""
     beside = Path(sys.executable).with_name("headrace")
     if shutil.which("headrace") is not None or not beside.exists():
         return "headrace"
@@ -246,7 +248,7 @@ def _program() -> str:
 
 
 def _serve_until_interrupted(address: str) -> None:
-    # Whoever reads of Ctrl-C may press it before the last line is out.
+    # The user may press Ctrl-C before the last line is printed.
     try:
         _invite(address)
         threading.Event().wait()

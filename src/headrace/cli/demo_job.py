@@ -1,8 +1,8 @@
-"""The demo's Spark job, in a process of its own whose remarks nobody has to read.
+"""The demo's Spark job, in a separate process.
 
-Ctrl-C goes to every process of a terminal, and a JVM, Spark's Python and ours would each print a
-trace of where it met them. So the job has a session of its own and is killed instead, which it
-is made for: each batch counts once, however often it is begun.
+Ctrl-C reaches every process of a terminal, and the JVM, Spark's Python and this process would each
+print a traceback. So the job runs in its own session and is killed instead. It tolerates that: each
+batch counts once, however often it is started.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ from headrace.spark.failures import PipelineError
 
 
 def run(address: str, tables: Path, say: demo.Say) -> demo.Outcome:
-    """As ``demo.run``; what Spark wrote to stderr is shown only if the job fails."""
-    # What Spark leaves behind when it is killed goes with the folder.
+    """As ``demo.run``; prints Spark's stderr only if the job fails."""
+    # Also removes the files that a killed Spark leaves behind.
     with tempfile.TemporaryDirectory(
         prefix="headrace-spark-", ignore_cleanup_errors=True
     ) as scratch:
-        remarks = Path(scratch) / "stderr"
-        with remarks.open("wb") as errors:
+        stderr_path = Path(scratch) / "stderr"
+        with stderr_path.open("wb") as errors:
             job = subprocess.Popen(
                 [sys.executable, "-m", __name__, address, str(tables)],
                 stdin=subprocess.PIPE,
@@ -41,10 +41,10 @@ def run(address: str, tables: Path, say: demo.Say) -> demo.Outcome:
         try:
             return _outcome(job, say)
         except ClientError:
-            output.note(remarks.read_text("utf-8", "replace").rstrip())
+            output.note(stderr_path.read_text("utf-8", "replace").rstrip())
             raise
         finally:
-            # Before it is waited for: as long as it is not, nobody else can have its number.
+            # Before waiting for it: until then, the system cannot reuse its process ID.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(job.pid, signal.SIGKILL)
             with job:
@@ -54,26 +54,26 @@ def run(address: str, tables: Path, say: demo.Say) -> demo.Outcome:
 def _outcome(job: "subprocess.Popen[bytes]", say: demo.Say) -> demo.Outcome:
     assert job.stdout is not None
     for line in job.stdout:
-        kind, told = json.loads(line)
+        kind, content = json.loads(line)
         if kind == "line":
-            say(told)
+            say(content)
         elif kind == "failed":
-            raise PipelineError(told)
+            raise PipelineError(content)
         else:
-            pages = [(page, count) for page, count in told["top_pages"]]
-            return demo.Outcome(**{**told, "top_pages": pages, "table": Path(told["table"])})
-    raise PipelineError("its process ended before its work was done")
+            pages = [(page, count) for page, count in content["top_pages"]]
+            return demo.Outcome(**{**content, "top_pages": pages, "table": Path(content["table"])})
+    raise PipelineError("the process of the job ended early")
 
 
 def _work(address: str, tables: str) -> None:
-    """The process: a line of JSON for each line of progress, and one for the end."""
-    told = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # Spark's JVM may print too
+    """The job's process: prints each line of progress and the outcome as JSON."""
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # Spark's JVM may print to stdout
     threading.Thread(target=_end_with_the_demo, daemon=True).start()
 
     def tell(kind: str, what: object) -> None:
-        told.write(json.dumps([kind, what]) + "\n")
-        told.flush()
+        channel.write(json.dumps([kind, what]) + "\n")
+        channel.flush()
 
     try:
         done = demo.run(address, Path(tables), partial(tell, "line"))
@@ -84,7 +84,7 @@ def _work(address: str, tables: str) -> None:
 
 
 def _end_with_the_demo() -> None:
-    """A demo that was killed itself could not end us: but then our stdin ends."""
+    """End when stdin does: a demo that was killed cannot kill this process."""
     os.read(0, 1)
     os.killpg(0, signal.SIGKILL)
 

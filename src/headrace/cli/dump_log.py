@@ -1,5 +1,6 @@
-"""``headrace dump-log``: what is inside the files of a log, and whether it is sound."""
+"""``headrace dump-log``: print the contents of log files, and verify them."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -27,15 +28,14 @@ def dump_log(
         list[Path],
         typer.Argument(
             metavar="FILE",
-            help=".log, .index, .timeindex, .txnindex, .snapshot, checkpoints, or folders of them.",
+            help="A .log, .index, .timeindex, .txnindex, .snapshot or checkpoint file, or a "
+            "directory of such files.",
         ),
     ],
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Open the batches and show each record.")
-    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Print each record of the batches.")] = False,
     verify_index: Annotated[
         bool,
-        typer.Option("--verify-index", help="Check each index against the log beside it."),
+        typer.Option("--verify-index", help="Check each index against its .log file."),
     ] = False,
     row_count_max: Annotated[
         int | None,
@@ -44,14 +44,14 @@ def dump_log(
             "--max",
             metavar="N",
             min=1,
-            help="So many entries of each file, batches of a log.",
+            help="Print at most N entries per file (batches for .log files).",
         ),
     ] = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show what is in the files of a log, without a broker.
+    """Print the contents of log files, without a broker.
 
-    It only reads. The status is 1 if something is wrong with a file.
+    Reads only. The exit status is 1 if a file is damaged or cannot be read.
     """
     documents = []
     is_sound = True
@@ -83,13 +83,13 @@ def dump_log(
     if format is Format.JSON:
         output.document(documents)
     if verify_index and is_sound and not verified_count:
-        output.note("Nothing was verified: there is no .index or .timeindex among these files.")
+        output.note("Nothing was verified: none of these files is an .index or a .timeindex.")
     if not is_sound:
         output.leave(output.FAILED)
 
 
 def _expanded(paths: list[Path]) -> list[Path]:
-    """A folder stands for the files in it that we know."""
+    """The files, with each directory replaced by the log files in it."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -146,6 +146,8 @@ def _text(column: str, value: object) -> object:
         return values.iso(value) if value >= 0 else None
     if isinstance(value, bytes):
         return _readable(value)
+    if isinstance(value, dict):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     if isinstance(value, tuple):
         return ",".join(
             f"{name}={'null' if data is None else _readable(data)}" for name, data in value
@@ -154,7 +156,7 @@ def _text(column: str, value: object) -> object:
 
 
 def _readable(data: bytes) -> str:
-    """Text where it is text; otherwise Python's spelling of the bytes."""
+    """Printable text as it is; other bytes with escapes, as Python prints them."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -163,7 +165,7 @@ def _readable(data: bytes) -> str:
 
 
 def _jsonable(row: log_files.Row) -> dict[str, object]:
-    """Bytes as text, or in base64 under a name of their own, as consume prints them."""
+    """The row with bytes as text, or in base64 under another name, as consume prints them."""
     plain: dict[str, object] = {}
     for name, value in row.items():
         if isinstance(value, bytes):

@@ -1,10 +1,12 @@
-"""Asking a coordinator about a group of either protocol, which the stock client cannot."""
+"""Requests to a group's coordinator, for classic and for consumer groups."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+
 from headrace.cli.broker_requests import GROUP, ask, coordinator_of
-from headrace.cli.client import Connection, code_name
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, code_name
 from headrace.cli.output import CommandFailed
 from headrace.cli.partitions import Partition
 from headrace.model.errors import ErrorCode, PeerBroken
@@ -28,8 +30,24 @@ class Described(NamedTuple):
     members: tuple[Member, ...]
 
 
-def describe(connection: Connection, group: str, *, missing_is_empty: bool = False) -> Described:
-    """The group by whichever protocol it runs; CommandFailed if there is none of that name."""
+def describe(connection: Connection, group: str) -> Described:
+    """As ``find``; CommandFailed if the group does not exist."""
+    found = find(connection, group)
+    if found is None:
+        raise CommandFailed(no_such_group(connection, group))
+    return found
+
+
+def no_such_group(connection: Connection, group: str) -> str:
+    """What every command says about a group that does not exist."""
+    return (
+        f"group {group} does not exist at {connection.bootstrap}; "
+        "'headrace groups list' lists the groups"
+    )
+
+
+def find(connection: Connection, group: str) -> Described | None:
+    """The group, of the consumer or the classic protocol; None if it does not exist."""
     _, address = coordinator_of(connection, GROUP, group)
     answer = ask(
         connection,
@@ -53,8 +71,8 @@ def describe(connection: Connection, group: str, *, missing_is_empty: bool = Fal
     (classic,) = classic_answer.groups
     if classic.error_code:
         raise CommandFailed(f"{group}: {code_name(classic.error_code)}")
-    if classic.group_state == "Dead" and not missing_is_empty:
-        raise CommandFailed(f"{group}: there is no such group")
+    if classic.group_state == "Dead":
+        return None
     return Described(classic.group_state, tuple(map(_classic_member, classic.members)))
 
 
@@ -83,7 +101,7 @@ def _classic_member(member: Any) -> Member:
 
 
 def _assignment(data: bytes) -> Iterator[Partition]:
-    """What a classic leader gave a member; members may also speak a protocol of their own."""
+    """The partitions that a classic leader assigned; empty for protocols other than consumers'."""
     if len(data) < 2:
         return
     version = min(int.from_bytes(data[:2], "big", signed=True), _ASSIGNMENT_VERSION_MAX)
@@ -97,10 +115,29 @@ def _assignment(data: bytes) -> Iterator[Partition]:
             yield topic.topic, partition
 
 
+def committed(connection: Connection, group: str) -> dict[Partition, int]:
+    """The committed offset of each partition that has one."""
+    doing = f"offsets of group {group}"
+    (future,) = (
+        connection.admin()
+        .list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=ANSWER_TIMEOUT_S
+        )
+        .values()
+    )
+    try:
+        answer = connection.answer(future, doing)
+    except KafkaException as failure:
+        raise connection.failed(failure, doing) from None
+    return {
+        (one.topic, one.partition): one.offset for one in answer.topic_partitions if one.offset >= 0
+    }
+
+
 def delete_offsets(
     connection: Connection, group: str, partitions: Sequence[Partition]
 ) -> list[tuple[Partition, str | None]]:
-    """Each partition with the reason why not, or None."""
+    """Each partition with the error that kept its offset, or None."""
     request = m.OffsetDeleteRequest
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:

@@ -1,7 +1,7 @@
-"""Where the last records of a partition begin.
+"""The offset at which the last N records of a partition start.
 
-Not every offset has a record: a transaction ends with a marker, and compaction leaves gaps. So
-whoever wants the last ten has to look how many there are, from further and further back.
+Not every offset has a record: a transaction ends with a marker, and compaction leaves gaps. So the
+search reads to the end from earlier and earlier offsets, until it has found N records.
 """
 
 from collections import deque
@@ -13,7 +13,7 @@ from headrace.cli.client import Connection
 from headrace.cli.partitions import Partition
 
 _POLL_S = 0.1
-_STEP = 4  # how many times further back each look begins
+_STEP = 4  # how much further back each attempt starts
 
 
 def start_of(
@@ -25,7 +25,7 @@ def start_of(
     end: int,
     is_over: Callable[[], bool],
 ) -> int:
-    """The offset from which the last ``count`` records before ``end`` follow."""
+    """The offset of the first of the last ``count`` records before ``end``."""
     if end - first <= count:
         return first
     start = end - count
@@ -47,7 +47,7 @@ def _last_offsets(
     count: int,
     is_over: Callable[[], bool],
 ) -> "deque[int]":
-    """Of the records up to ``end``, the last ``count``."""
+    """The offsets of the last ``count`` records before ``end``."""
     found: deque[int] = deque(maxlen=count)
     while not is_over():
         message = consumer.poll(_POLL_S)

@@ -1,4 +1,4 @@
-"""``headrace log-dirs``: which partition lies in which folder of which broker, and how large."""
+"""``headrace log-dirs``: the partitions in each log directory of each broker, and their sizes."""
 
 from typing import Annotated, Any, NamedTuple
 
@@ -32,11 +32,12 @@ def register(root: typer.Typer) -> None:
 
 def log_dirs(
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="All topics if none is named.")
+        list[str] | None,
+        typer.Argument(metavar="TOPIC", help="Topics to show; all if none is given."),
     ] = None,
     brokers: Annotated[
         list[str] | None,
-        typer.Option("--broker", metavar="ID", help="This broker only; may be repeated."),
+        typer.Option("--broker", metavar="ID", help="Show only this broker; may be repeated."),
     ] = None,
     internal: IncludeInternal = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -44,11 +45,11 @@ def log_dirs(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show what lies in the folders of each broker (log.dirs).
+    """Show the disk usage of each broker's log directories.
 
-    A partition on its way to another folder is shown in both, with the number of records that
-    have not come yet. The JSON form is that of kafka-log-dirs. The status is 1 if a folder is
-    offline.
+    A partition that is moving between directories is listed in both, with the number of records
+    still to copy. The JSON document has the format of kafka-log-dirs. The exit status is 1 if a
+    directory is offline.
     """
     connection = Connection(bootstrap, settings, client_file)
     addresses = connection.brokers()
@@ -56,7 +57,7 @@ def log_dirs(
     unknown = [number for number in brokers or () if number not in addresses]
     if unknown:
         raise output.CommandFailed(
-            f"there is no broker {', '.join(unknown)}; the cluster has "
+            f"broker {', '.join(unknown)} does not exist; the cluster has "
             f"{', '.join(sorted(addresses))}"
         )
     found = {
@@ -69,32 +70,37 @@ def log_dirs(
             {
                 "version": 1,
                 "brokers": [
-                    {"broker": int(number), "logDirs": list(map(_as_kafka, folders))}
-                    for number, folders in found.items()
+                    {"broker": int(number), "logDirs": list(map(_as_kafka, log_dirs))}
+                    for number, log_dirs in found.items()
                 ],
             }
         )
     else:
         output.table(
             ["BROKER", "DIRECTORY", "ERROR", "FREE", "TOPIC", "PARTITION", "SIZE", "MOVING"],
-            [row for number, folders in found.items() for d in folders for row in _rows(d, number)],
+            [
+                row
+                for number, log_dirs in found.items()
+                for log_dir in log_dirs
+                for row in _rows(log_dir, number)
+            ],
         )
-    if any(folder.error for folders in found.values() for folder in folders):
+    if any(log_dir.error for log_dirs in found.values() for log_dir in log_dirs):
         output.leave(output.FAILED)
 
 
-class Folder(NamedTuple):
-    """One of a broker's log.dirs; its partitions are those that were asked for."""
+class LogDir(NamedTuple):
+    """One of a broker's log directories, with the requested partitions."""
 
     path: str
     error: str | None
     free: int | None
-    partitions: list[tuple[str, Any]]  # topic, and what the broker says of its partition
+    partitions: list[tuple[str, Any]]  # topic, and its partition in the broker's response
 
 
 def _described(
     connection: Connection, address: tuple[str, int], topics: list[str] | None, internal: bool
-) -> list[Folder]:
+) -> list[LogDir]:
     answer = ask(
         connection,
         address,
@@ -105,18 +111,18 @@ def _described(
     if answer.error_code:
         raise output.CommandFailed(f"reading log directories: {code_name(answer.error_code)}")
     return [
-        Folder(
-            folder.log_dir,
-            code_name(folder.error_code) if folder.error_code else None,
-            folder.usable_bytes if folder.usable_bytes >= 0 else None,
-            _partitions(folder, topics, internal),
+        LogDir(
+            result.log_dir,
+            code_name(result.error_code) if result.error_code else None,
+            result.usable_bytes if result.usable_bytes >= 0 else None,
+            _partitions(result, topics, internal),
         )
-        for folder in answer.results
+        for result in answer.results
     ]
 
 
-def _partitions(folder: Any, topics: list[str] | None, internal: bool) -> list[tuple[str, Any]]:
-    by_name = {topic.name: topic.partitions for topic in folder.topics}
+def _partitions(result: Any, topics: list[str] | None, internal: bool) -> list[tuple[str, Any]]:
+    by_name = {topic.name: topic.partitions for topic in result.topics}
     return [
         (name, partition)
         for name in shown(by_name, internal or bool(topics))
@@ -125,7 +131,7 @@ def _partitions(folder: Any, topics: list[str] | None, internal: bool) -> list[t
     ]
 
 
-def _as_kafka(folder: Folder) -> dict[str, object]:
+def _as_kafka(log_dir: LogDir) -> dict[str, object]:
     return {
         "partitions": [
             {
@@ -134,22 +140,22 @@ def _as_kafka(folder: Folder) -> dict[str, object]:
                 "offsetLag": partition.offset_lag,
                 "isFuture": partition.is_future_key,
             }
-            for name, partition in folder.partitions
+            for name, partition in log_dir.partitions
         ],
-        "error": folder.error,
-        "logDir": folder.path,
+        "error": log_dir.error,
+        "logDir": log_dir.path,
     }
 
 
-def _rows(folder: Folder, broker: str) -> list[tuple[object, ...]]:
-    head = (broker, folder.path, folder.error, folder.free)
+def _rows(log_dir: LogDir, broker: str) -> list[tuple[object, ...]]:
+    head = (broker, log_dir.path, log_dir.error, log_dir.free)
     return [
         (
             *head,
             name,
             partition.partition_index,
             partition.partition_size,
-            f"here, {partition.offset_lag} to come" if partition.is_future_key else None,
+            f"to here, {partition.offset_lag} left" if partition.is_future_key else None,
         )
-        for name, partition in folder.partitions
+        for name, partition in log_dir.partitions
     ] or [(*head, None, None, None, None)]

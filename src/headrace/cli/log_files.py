@@ -1,7 +1,6 @@
-"""The files of a log folder as rows that can be printed, with what is wrong about them.
+"""The files of a partition directory as printable rows, with the problems found in them.
 
-Reads only, through the readers that the broker itself uses, so what it shows is
-what a broker would see.
+Reads only, with the broker's own readers, so it shows what a broker would see.
 """
 
 import os
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from headrace.cli import internal_records
 from headrace.model.errors import Corrupt
 from headrace.model.ids import Offset, Position, id_to_text
 from headrace.records.batch import BadBatch, BatchHeader, crc_holds
@@ -21,14 +21,14 @@ from headrace.storage.segment import Scan
 
 Row = dict[str, object]
 
-# A file on its way out or in keeps its kind under one more suffix.
-_PASSING = (".deleted", ".swap", ".cleaned")
+# Suffixes of files that are being deleted or replaced; their kind is before the suffix.
+_TEMPORARY_SUFFIXES = (".deleted", ".swap", ".cleaned")
 _CODECS = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 _MARKERS = {ABORT: "ABORT", COMMIT: "COMMIT"}
 
 
 class Verified(NamedTuple):
-    """An index that was compared with the log beside it."""
+    """The result of comparing an index with its log."""
 
     against: str  # the log's name
     entry_count: int
@@ -39,11 +39,11 @@ class Dump(NamedTuple):
     kind: str
     rows: list[Row]
     problems: list[str]
-    verified: Verified | None = None  # None where nobody asked, or there is nothing to compare
+    verified: Verified | None = None  # None if not requested or not an index
 
 
 class BatchPlace(NamedTuple):
-    """A batch as the indexes speak of it."""
+    """The fields of a batch that indexes refer to."""
 
     position: int
     base_offset: int
@@ -52,13 +52,13 @@ class BatchPlace(NamedTuple):
 
 
 class NotALogFile(ValueError):
-    """No kind of file that a log folder holds."""
+    """Not a file of a log directory."""
 
 
 def kind_of(path: Path) -> str | None:
     """``log``, ``index``, … or the whole name of a checkpoint; None for anything else."""
     name = path.name
-    for suffix in _PASSING:
+    for suffix in _TEMPORARY_SUFFIXES:
         name = name.removesuffix(suffix)
     suffix = name.rpartition(".")[2]
     if suffix in ("log", "index", "timeindex", "txnindex", "snapshot"):
@@ -74,12 +74,12 @@ def kind_of(path: Path) -> str | None:
 
 
 def dumped(path: Path, *, deep: bool, verify_index: bool, row_count_max: int | None) -> Dump:
-    """What ``path`` holds. Raises NotALogFile or OSError."""
+    """The contents of ``path``. Raises NotALogFile or OSError."""
     kind = kind_of(path)
-    path.stat()  # the readers below take an absent file for an empty one
+    path.stat()  # the readers below treat a missing file as empty
     match kind:
         case None:
-            raise NotALogFile(f"{path} is no file of a log folder")
+            raise NotALogFile(f"{path} is not a log file, index, snapshot or checkpoint")
         case "log":
             return _log(path, deep, row_count_max)
         case "index":
@@ -106,8 +106,8 @@ def _rows(path: Path, kind: str) -> Iterator[Row]:
             for aborted in aborted_transactions.decode(path.read_bytes()):
                 yield aborted._asdict()
         case "leader-epoch-checkpoint":
-            for reign in checkpoint.read_leader_epochs(str(path)).entries:
-                yield reign._asdict()
+            for entry in checkpoint.read_leader_epochs(str(path)).entries:
+                yield entry._asdict()
         case "partition.metadata":
             topic_id = checkpoint.read_topic_id(str(path))
             yield {"topic_id": None if topic_id is None else id_to_text(topic_id)}
@@ -128,6 +128,7 @@ def _rows(path: Path, kind: str) -> Iterator[Row]:
 def _log(path: Path, deep: bool, row_count_max: int | None) -> Dump:
     rows: list[Row] = []
     problems: list[str] = []
+    topic = path.absolute().parent.name.rpartition("-")[0]
     scan = _scan(path)
     for position, header in scan:
         if row_count_max is not None and len(rows) >= row_count_max:
@@ -136,17 +137,21 @@ def _log(path: Path, deep: bool, row_count_max: int | None) -> Dump:
         is_whole = crc_holds(batch, header)
         row = _batch_row(position, header, is_whole)
         if not is_whole:
-            problems.append(f"the batch at byte {position} does not have the CRC that it carries")
+            problems.append(f"the batch at byte {position} has a wrong CRC")
         if deep:
             try:
-                row["records"] = [_record_row(record, header) for record in iter_records(batch)]
+                row["records"] = [
+                    _record_row(record, header, topic) for record in iter_records(batch)
+                ]
             except BadBatch as bad:
                 row["records"] = []
-                problems.append(f"the batch at byte {position} cannot be opened: {bad.reason}")
+                problems.append(f"the batch at byte {position} cannot be decoded: {bad.reason}")
         rows.append(row)
     if scan.problem is not None and not _is_unwritten(path, scan.valid_end):
         left = path.stat().st_size - scan.valid_end
-        problems.append(f"at byte {scan.valid_end}, {left} before the end: {scan.problem}")
+        problems.append(
+            f"invalid data at byte {scan.valid_end}, {left} bytes before the end: {scan.problem}"
+        )
     return Dump("log", rows, problems)
 
 
@@ -170,7 +175,7 @@ def _batch_row(position: int, header: BatchHeader, is_whole: bool) -> Row:
         "codec": _CODECS.get(header.codec, str(header.codec)),
         "leader_epoch": header.leader_epoch,
         "max_timestamp": header.max_timestamp,
-        # Absent where the producer was not idempotent.
+        # None if the producer is not idempotent.
         "producer_id": None if header.producer_id < 0 else header.producer_id,
         "producer_epoch": None if header.producer_id < 0 else header.producer_epoch,
         "base_sequence": None if header.base_sequence < 0 else header.base_sequence,
@@ -179,7 +184,7 @@ def _batch_row(position: int, header: BatchHeader, is_whole: bool) -> Row:
     }
 
 
-def _record_row(record: Record, header: BatchHeader) -> Row:
+def _record_row(record: Record, header: BatchHeader, topic: str) -> Row:
     row: Row = {
         "offset": record.offset,
         "timestamp": record.timestamp,
@@ -187,6 +192,8 @@ def _record_row(record: Record, header: BatchHeader) -> Row:
         "value": record.value,
         "headers": record.headers,
     }
+    if (decoded := internal_records.decode(topic, record.key, record.value)) is not None:
+        row["key"], row["value"] = decoded
     if header.is_control:
         kind = marker_type(record.key)
         row["marker"] = _MARKERS.get(kind, f"control {kind}")
@@ -214,11 +221,11 @@ def _index(path: Path, verify: bool) -> Dump:
     for relative, position in entries:
         place = by_position.get(position)
         if place is None:
-            problems.append(f"offset {base_offset + relative}: no batch begins at byte {position}")
+            problems.append(f"offset {base_offset + relative}: no batch starts at byte {position}")
         elif place.last_offset != base_offset + relative:
             problems.append(
-                f"byte {position}: the index says offset {base_offset + relative}, "
-                f"the batch there ends with {place.last_offset}"
+                f"byte {position}: the index has offset {base_offset + relative}, "
+                f"but the batch ends with offset {place.last_offset}"
             )
     return Dump("index", rows, problems, Verified(log_path.name, len(rows), len(problems)))
 
@@ -247,14 +254,14 @@ def _time_index(path: Path, verify: bool) -> Dump:
         found = places[slot].max_timestamp if slot < len(places) else None
         if found != timestamp:
             problems.append(
-                f"offset {base_offset + relative}: the index says time {timestamp}, "
-                f"the log {'has no such offset' if found is None else f'says {found}'}"
+                f"offset {base_offset + relative}: the index has timestamp {timestamp}, "
+                f"but the log {'has no such offset' if found is None else f'has {found}'}"
             )
     return Dump("timeindex", rows, problems, Verified(log_path.name, len(rows), len(problems)))
 
 
 def _beside(index_path: Path) -> tuple[int, Path]:
-    """The base offset in the file's name, and the log with the same one."""
+    """The base offset in the file's name, and the .log file of the same segment."""
     stem = index_path.name.partition(".")[0]
     return int(stem), index_path.with_name(f"{stem}.log")
 
@@ -267,12 +274,12 @@ def _places(log_path: Path) -> Iterator[BatchPlace]:
 def _scan(path: Path) -> Scan:
     file = OpenFile(str(path), os.O_RDONLY | os.O_CLOEXEC)
     size = path.stat().st_size
-    # The CRC is ours to check: a batch with a wrong one is shown, not the end of everything.
+    # The caller checks the CRC: a batch with a wrong one is shown and does not end the scan.
     return Scan(file, Position(0), Position(size), Offset(0), check_crc=False)
 
 
 def _is_unwritten(path: Path, start: int) -> bool:
-    """Whether only zeros follow: space that was reserved and not used yet."""
+    """Whether only zeros follow: preallocated space that is not used yet."""
     with path.open("rb") as file:
         file.seek(start)
         while piece := file.read(1 << 20):

@@ -1,19 +1,26 @@
-"""How the broker's log lines look: text for people, one JSON object per line for machines."""
+"""The format of the broker's log lines: text, or one JSON object per line."""
 
 import json
 import logging
 import sys
 import time
 
-LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+# Kafka's names and Python's.
+LEVELS = {
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "WARNING": logging.WARNING,
+    "ERROR": logging.ERROR,
+}
 FORMATS = ("text", "json")
 
-# What every record carries anyway; anything beyond it was given as ``extra`` and is a field.
+# The attributes of every record; any other one was passed as ``extra`` and becomes a field.
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JsonLines(logging.Formatter):
-    """``ts``, ``level``, ``logger``, ``message``, then the fields that the line was given."""
+    """``ts``, ``level``, ``logger``, ``message``, and the fields passed as ``extra``."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -31,7 +38,7 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Time, level, logger, message; a traceback follows on lines of its own."""
+    """Time, level, logger and message; a traceback follows on its own lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = (
@@ -43,10 +50,10 @@ class TextLines(logging.Formatter):
 
 
 def set_up(log_format: str, log_level: str) -> None:
-    """Send every log line of this process to stderr."""
+    """Send all log lines of this process to stderr."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
-    logging.basicConfig(level=log_level, handlers=[handler])
+    logging.basicConfig(level=LEVELS[log_level], handlers=[handler])
 
 
 def _timestamp(created: float) -> str:

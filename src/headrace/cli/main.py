@@ -1,8 +1,8 @@
-"""The command ``headrace``: which part of it runs.
+"""The command ``headrace``: its commands, and how one of them is run.
 
-``serve`` and ``stop`` are answered here without typer, rich or a client, because
-a broker must be up in a fraction of a second. Everything else is typer's; only
-the noun that was asked for is imported, all of them for the list of commands.
+``serve`` and ``stop`` run without typer, rich or a Kafka client, because a broker must start in a
+fraction of a second. typer runs all other commands. Only the module of the requested command is
+imported; the list of commands needs all of them.
 """
 
 import sys
@@ -11,28 +11,31 @@ from importlib import import_module
 
 from headrace.cli import output
 
-# By module of this package; each has ``register``, which adds it to typer's root.
-# The order is that of the help.
-COMMANDS = {
-    "serve": "serve",
-    "stop": "stop",
-    "demo": "demo",
-    "topics": "topics",
-    "configs": "configs",
-    "groups": "groups",
-    "transactions": "transactions",
-    "produce": "produce",
-    "consume": "consume",
-    "log-dirs": "log_dirs",
-    "dump-log": "dump_log",
-    "perf": "perf",
-    "version": "version",
+# Each command with its module in this package, in the sections and the order of the help. The
+# module's ``register`` adds the command to typer's root.
+SECTIONS = {
+    "Run": {"serve": "serve", "stop": "stop", "demo": "demo"},
+    "Data": {
+        "topics": "topics",
+        "configs": "configs",
+        "produce": "produce",
+        "consume": "consume",
+    },
+    "Inspect": {
+        "groups": "groups",
+        "transactions": "transactions",
+        "log-dirs": "log_dirs",
+        "dump-log": "dump_log",
+        "version": "version",
+    },
+    "Measure": {"perf": "perf"},
 }
+COMMANDS = {name: module for section in SECTIONS.values() for name, module in section.items()}
 _WITHOUT_TYPER = ("serve", "stop")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command and leave with its status."""
+    """Run one command and exit with its status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         status = run(arguments)
@@ -48,25 +51,23 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """What ``main`` does, with failures raised."""
+    """Run one command and return its status. Raises CommandFailed."""
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
     if arguments[:1] and arguments[0] in _WITHOUT_TYPER:
         return _run_without_typer(arguments)
 
-    from headrace.cli import old_spellings
+    from headrace.cli.kafka_scripts.translation import translate
 
-    spoken = old_spellings.translated(arguments)
-    if isinstance(spoken, old_spellings.Refusal):
-        raise output.CommandFailed(spoken.message, output.WRONG_USAGE)
-    for remark in spoken.remarks:
-        output.note(f"note: {remark}")
-    if spoken.arguments[:1] and spoken.arguments[0] in _WITHOUT_TYPER:
-        return _run_without_typer(spoken.arguments)
+    translated = translate(arguments)
+    for note in translated.notes:
+        output.note(f"note: {note}")
+    if translated.arguments[:1] and translated.arguments[0] in _WITHOUT_TYPER:
+        return _run_without_typer(translated.arguments)
 
     from headrace.cli.root import run_typer
 
-    return run_typer(spoken.arguments)
+    return run_typer(translated.arguments)
 
 
 def _run_without_typer(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Offsets of many partitions in one question to the cluster."""
+"""Offsets of many partitions, in one request per broker."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection
 from headrace.cli.partitions import Partition
 
-# The client leaves the methods of its class without types.
+# The client's methods have no types.
 Spec = Any
 EARLIEST: Spec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: Spec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -20,12 +20,12 @@ MAX_TIMESTAMP: Spec = OffsetSpec.max_timestamp()  # type: ignore[no-untyped-call
 
 
 def at_time(timestamp: int) -> Spec:
-    """The first record at or after ``timestamp``."""
+    """The offset of the first record at or after ``timestamp``."""
     return OffsetSpec.for_timestamp(timestamp)
 
 
 class Found(NamedTuple):
-    """None where no record is meant: an empty log, a time after the last record."""
+    """None if there is no such record: an empty log, or a time after the last record."""
 
     offset: int | None
     timestamp: int | None

@@ -1,4 +1,4 @@
-"""The options that several commands share, so that each is spelled and explained once."""
+"""The options that several commands share, so that each is defined and explained once."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +15,20 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class Acks(StrEnum):
+    NONE = "0"
+    LEADER = "1"
+    ALL = "all"
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZIP = "gzip"
+    SNAPPY = "snappy"
+    LZ4 = "lz4"
+    ZSTD = "zstd"
+
+
 Bootstrap = Annotated[
     str,
     typer.Option(
@@ -22,7 +36,7 @@ Bootstrap = Annotated[
         "--bootstrap-server",
         envvar=BOOTSTRAP_VARIABLE,
         metavar="HOST:PORT",
-        help="The broker to ask; several may be given, separated by commas.",
+        help="Broker to connect to; separate several with commas.",
     ),
 ]
 ClientSettings = Annotated[
@@ -30,7 +44,7 @@ ClientSettings = Annotated[
     typer.Option(
         "-X",
         metavar="KEY=VALUE",
-        help="A setting of the client, by librdkafka's name; may be repeated.",
+        help="Client setting, by its librdkafka name; may be repeated.",
     ),
 ]
 ClientFile = Annotated[
@@ -38,26 +52,51 @@ ClientFile = Annotated[
     typer.Option(
         "--client-config",
         metavar="FILE",
-        help="A properties file with settings of the client.",
+        help="Properties file with client settings.",
     ),
 ]
 OutputFormat = Annotated[
-    Format, typer.Option("--format", metavar="table|json", help="How to print the result.")
+    Format, typer.Option("--format", metavar="table|json", help="Output format.")
 ]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
 OptionalPlaces = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="TOPIC[:PARTITION]", help="All topics if none is named; orders:0,2-4 works too."
+        metavar="TOPIC[:PARTITION]",
+        help="Topics or partitions: orders, orders:0, orders:0,2-4. All topics if none is given.",
     ),
 ]
 IncludeInternal = Annotated[
     bool,
-    typer.Option("--internal", help="Also internal topics, where no topic is named."),
+    typer.Option("--internal", help="Include internal topics when no topic is given."),
+]
+
+AcksOption = Annotated[
+    Acks,
+    typer.Option("--acks", metavar="0|1|all", help="Acknowledgements to wait for."),
+]
+CompressionOption = Annotated[
+    Compression,
+    typer.Option(
+        "-z",
+        "--compression",
+        metavar="none|gzip|snappy|lz4|zstd",
+        help="Compression codec.",
+    ),
+]
+RecordSize = Annotated[
+    str, typer.Option("-s", "--size", metavar="BYTES", help="Size of each value: 100, 1k, 1M.")
+]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
+GroupName = Annotated[str, typer.Argument(metavar="GROUP", hidden=True)]
+GroupTopics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", metavar="TOPIC[:N,N]", help="Topic or partitions; may be repeated."),
 ]
 
 
 def examples(*lines: str) -> str:
-    """The end of a help text: what to type, as it is typed."""
+    """The end of a help text: command lines to copy."""
     return "\b\nExample:\n" + "\n".join(f"  {line}" for line in lines)
 
 

@@ -1,4 +1,4 @@
-"""What became of each thing that a command was to change: a row each, failure if one failed."""
+"""The results of a command that changes several things: one row each; one failure fails all."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
@@ -11,8 +11,8 @@ from headrace.cli.options import Format
 
 
 class Outcome(NamedTuple):
-    result: Any  # a word such as "deleted", or what the broker answered
-    error: str | None = None  # Kafka's name of it
+    result: Any  # a text such as "deleted", or the broker's response
+    error: str | None = None  # Kafka's name of the error
     detail: str | None = None
 
 
@@ -23,7 +23,7 @@ def of(
     done: str | None = None,
     tolerated: Collection[int] = (),
 ) -> Outcome:
-    """What came of one request; ``done`` in place of the answer where there is none to show."""
+    """The outcome of one request; its result is ``done``, or else the broker's response."""
     try:
         answer = connection.answer(future, doing)
     except KafkaException as failure:
@@ -36,7 +36,7 @@ def of(
 
 
 def show(columns: Sequence[str], rows: Sequence[tuple[object, ...]], format: Format) -> None:
-    """Rows whose last cells are an Outcome's; the columns before ``error`` are the caller's."""
+    """Print rows that end with an Outcome; ``columns`` name the cells before its error."""
     names = [*columns, "error", "detail"]
     if format is Format.JSON:
         output.document([dict(zip(names, row, strict=True)) for row in rows])

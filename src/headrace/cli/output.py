@@ -1,14 +1,13 @@
-"""Everything the command line says, and the statuses it ends with.
+"""The output of the commands, and their exit statuses.
 
-Results go to stdout: a table that people read, or one JSON document. Remarks,
-progress and failures go to stderr, so that a pipe carries results alone. On a
-terminal tables are drawn by rich; elsewhere they are plain aligned text without
-colour and without truncation. rich is imported only when a terminal asks for it,
-because ``serve`` prints too and must start fast.
+Results go to stdout: a table, or one JSON document. Notes, progress and errors go to stderr, so
+that a pipe carries only results. On a terminal, rich draws the tables; elsewhere they are plain
+aligned text without color or truncation. rich is imported only for a terminal, because ``serve``
+prints too and must start fast.
 
     0    done
     1    the operation failed, or one of several did
-    2    wrong usage: arguments, settings, a file that cannot be understood
+    2    wrong usage: arguments, settings, a file that cannot be parsed
     130  interrupted before the work was done
 """
 
@@ -24,7 +23,7 @@ FAILED = 1
 WRONG_USAGE = 2
 INTERRUPTED = 130
 
-# What stands in a cell that has no value.
+# The text of a cell without a value.
 ABSENT = "-"
 
 
@@ -37,30 +36,30 @@ class CommandFailed(Exception):
 
 
 class ReaderGone(Exception):
-    """Whoever read our stdout went away (``| head``); there is nothing left to do, and no harm.
+    """The reader of stdout has closed it (``| head``): the command ends without an error.
 
-    Not an OSError on purpose: typer would turn that into a failure.
+    Not an OSError on purpose: typer would report that as a failure.
     """
 
 
 def line(text: str) -> None:
-    """One line of the result."""
+    """Print one line of the result."""
     write(text.encode("utf-8", "replace") + b"\n")
     flush()
 
 
 def note(text: str) -> None:
-    """A remark for people; a script that reads stdout never sees it."""
+    """Print a note for people; a script that reads stdout does not see it."""
     print(text, file=sys.stderr, flush=True)
 
 
 def error(text: str) -> None:
-    """One line that says what went wrong, with the program's name as Unix tools do."""
+    """Print a one-line error after the program's name, as Unix tools do."""
     print(f"headrace: {text}", file=sys.stderr, flush=True)
 
 
 def reason(failure: Exception) -> str:
-    """What went wrong, without the system's number for it."""
+    """The text of a failure, without the system's error number."""
     if not isinstance(failure, OSError) or failure.strerror is None:
         return str(failure)
     if failure.filename is None:
@@ -69,17 +68,17 @@ def reason(failure: Exception) -> str:
 
 
 def document(value: object) -> None:
-    """The whole result as one JSON document."""
+    """Print the whole result as one JSON document."""
     line(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def line_of_json(value: object) -> None:
-    """The whole result as JSON in one line, for what others look for by its first character."""
+    """Print the whole result as one line of JSON, for scripts that search for that line."""
     line(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
 
 
 def write(data: bytes) -> None:
-    """Bytes as they are; :func:`flush` sends them on."""
+    """Write raw bytes; ``flush`` sends them."""
     try:
         sys.stdout.buffer.write(data)
     except BrokenPipeError:
@@ -94,19 +93,19 @@ def flush() -> None:
 
 
 def is_terminal() -> bool:
-    """Whether a person looks at the result."""
+    """Whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def is_watched() -> bool:
-    """Whether a person looks at remarks and progress."""
+    """Whether stderr is a terminal."""
     return sys.stderr.isatty()
 
 
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], kept: Container[str] = ()
 ) -> None:
-    """Rows under their headings; a column without any value is left out unless it is ``kept``."""
+    """Print rows under headings; a column without any value is omitted unless it is ``kept``."""
     cells = [[_cell(value) for value in row] for row in rows]
     needed = [
         slot
@@ -122,7 +121,7 @@ def table(
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines whose cells stand under each other, two spaces apart, none cut short."""
+    """The rows as lines with aligned columns, two spaces apart, without truncation."""
     widths = [max(len(row[slot]) for row in rows) for slot in range(len(rows[0]))]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -131,8 +130,8 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def bars(rows: Sequence[tuple[str, float, str]]) -> None:
-    """A small plot: label, a bar as long as the value is large, the value as text."""
-    import shutil  # not at the top: serve would wait for it
+    """Print a bar chart: label, bar and value of each row."""
+    import shutil  # not at the top: it would slow down serve
 
     label_width = max(len(label) for label, _, _ in rows)
     text_width = max(len(text) for _, _, text in rows)
@@ -152,7 +151,7 @@ def bars(rows: Sequence[tuple[str, float, str]]) -> None:
 
 
 def heading(text: str) -> None:
-    """A line that opens a part of the result."""
+    """Print the heading of a part of the result."""
     if is_terminal():
         from rich.console import Console
         from rich.text import Text
@@ -163,26 +162,26 @@ def heading(text: str) -> None:
 
 
 def progress(text: str) -> None:
-    """Replaces the last progress line; silent unless a person watches."""
+    """Replace the progress line; does nothing unless stderr is a terminal."""
     if is_watched():
         sys.stderr.write(f"\r\x1b[2K{text}")
         sys.stderr.flush()
 
 
 def progress_over() -> None:
-    """Clears the progress line, so that the next line starts at the margin."""
+    """Clear the progress line."""
     progress("")
 
 
 def confirmed(question: str) -> bool:
-    """Ask on the terminal; anything but a yes is a no."""
+    """Ask on the terminal; any answer but yes means no."""
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def abandon_stdout() -> None:
-    """Python flushes stdout once more at exit and would complain: point it at nothing."""
+    """Redirect stdout to nothing: Python's flush at exit would fail on a closed pipe."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -212,7 +211,7 @@ def _rich_table(headings: Sequence[str], body: Sequence[Sequence[str]]) -> None:
 
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     for name in headings:
-        # A long value goes on in the next line: a cut one would be a wrong one.
+        # A long value continues on the next line: a truncated value would be wrong.
         drawn.add_column(name, overflow="fold")
     for row in body:
         drawn.add_row(*(Text(cell) for cell in row))

@@ -1,8 +1,8 @@
-"""Percentiles of many durations in little memory. Pure."""
+"""Percentiles of many durations in constant memory. Pure."""
 
 import math
 
-# Neighbouring buckets differ by this factor, so that a percentile is within half a percent.
+# The ratio of neighboring buckets: percentiles are within half a percent.
 _GROWTH = 1.01
 _LOG_GROWTH = math.log(_GROWTH)
 _SMALLEST_S = 1e-7
@@ -11,7 +11,7 @@ SHOWN = (50.0, 75.0, 90.0, 95.0, 99.0, 99.9)
 
 
 class Percentiles:
-    """A histogram over logarithmic buckets; one second or one hour, about 2,500 of them at most."""
+    """A histogram with logarithmic buckets, about 2,500 for durations up to an hour."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -26,7 +26,7 @@ class Percentiles:
             self.largest_s = seconds
 
     def at(self, percent: float) -> float:
-        """The duration that ``percent`` of all stay at or below."""
+        """The duration that ``percent`` of all durations do not exceed."""
         wanted = math.ceil(self.count * percent / 100)
         seen = 0
         for bucket in sorted(self._buckets):
@@ -35,7 +35,9 @@ class Percentiles:
                 return min(_SMALLEST_S * _GROWTH**bucket, self.largest_s)
         return self.largest_s
 
-    def named_ms(self) -> dict[str, float]:
-        """``p50`` … ``p99.9`` and ``max``, in milliseconds."""
+    def named_ms(self) -> dict[str, float] | None:
+        """``p50`` … ``p99.9`` and ``max``, in milliseconds; None without durations."""
+        if not self.count:
+            return None
         found = {f"p{percent:g}": round(self.at(percent) * 1000, 3) for percent in SHOWN}
         return {**found, "max": round(self.largest_s * 1000, 3)}

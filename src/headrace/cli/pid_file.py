@@ -1,11 +1,10 @@
-"""The file that says which process runs a node, and whether it still does.
+"""The pid file of a broker: its process ID, and a lock that tells whether the process runs.
 
-    headrace.pid    the process id in decimal and a line feed
+    headrace.pid    the process ID in decimal and a line feed
 
-The process keeps an fcntl lock on the file until the system takes it away at
-its very end. A file without a lock is a leftover of a crash, so a number that
-the system has given to someone else in the meantime is never signalled; and
-who waits for the lock waits for the end of the process, not for its promise.
+The process holds an fcntl lock on the file until it ends. A file without a lock is left over from a
+crash; its process ID may belong to another process by now, so it is never signaled. Waiting for the
+lock means waiting for the end of the process.
 """
 
 import fcntl
@@ -17,7 +16,7 @@ NAME = "headrace.pid"
 
 
 class PidFile:
-    """Held by the node; the name goes when the node is done, the lock when the process is."""
+    """Held by the broker; removed when the broker stops, unlocked when its process ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,8 +38,8 @@ class PidFile:
         failure: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Unlinked while locked: nobody can have put a new one in its place.
-        # The descriptor stays open, see above.
+        # Unlinked while locked, so no other process can have replaced the file.
+        # The descriptor stays open to hold the lock until the process ends.
         self.path.unlink(missing_ok=True)
 
 
@@ -59,7 +58,7 @@ class Holder:
 
 
 def holder_of(path: Path) -> Holder | None:
-    """Who holds ``path`` now; None if nobody does. To be closed."""
+    """The process that holds ``path``; None if there is none. The caller closes it."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""A small reader of options, for the commands that must start before a large one is imported.
+"""A small argument parser for commands that must start without importing a large one.
 
-``--name value``, ``--name=value`` and flags; what is no option is returned in order.
+Parses ``--name value``, ``--name=value``, flags and positional arguments.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ from headrace.cli.output import WRONG_USAGE, CommandFailed
 
 
 class Arguments(NamedTuple):
-    values: dict[str, list[str]]  # by the option's first spelling, in the order given
+    values: dict[str, list[str]]  # by the option's main name, in the order given
     flags: frozenset[str]
     positional: list[str]
 
     def last(self, name: str) -> str | None:
-        """The value that counts when an option was given more than once."""
+        """The last value of an option, which wins if there are several."""
         given = self.values.get(name)
         return given[-1] if given else None
 
@@ -27,7 +27,7 @@ def parsed(
     with_value: Mapping[str, str],
     flags: Mapping[str, str],
 ) -> Arguments:
-    """Both mappings go from every spelling to the first spelling of the option."""
+    """Both mappings go from every name of an option to its main name."""
     found = Arguments({}, frozenset(), [])
     given_flags = set()
     rest = list(arguments)
@@ -43,7 +43,7 @@ def parsed(
         elif equals and name in with_value:
             found.values.setdefault(with_value[name], []).append(value)
         elif argument.startswith("-") and argument != "-":
-            raise _wrong(command, f"no such option {argument}")
+            raise _wrong(command, f"unknown option {argument}")
         else:
             found.positional.append(argument)
     return found._replace(flags=frozenset(given_flags))

@@ -1,53 +1,43 @@
-"""``headrace produce``: each line of stdin becomes a record."""
+"""``headrace produce``: send each line of stdin as a record."""
 
 import sys
 import time
 from collections.abc import Iterable
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from headrace.cli import output, values
+from headrace.cli import configs, output, values
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained, interruptible
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
+    Acks,
+    AcksOption,
     Bootstrap,
     ClientFile,
     ClientSettings,
+    Compression,
+    CompressionOption,
     Format,
     OutputFormat,
+    Topic,
     examples,
 )
+from headrace.cli.partitions import check_topic_name
 from headrace.cli.record_lines import LineFormat, NotARecord
 
 _PROGRESS_INTERVAL_S = 0.5
 _DELIVERY_TIMEOUT_S = 30
 
 
-class Acks(StrEnum):
-    NONE = "0"
-    LEADER = "1"
-    ALL = "all"
-
-
-class Compression(StrEnum):
-    NONE = "none"
-    GZIP = "gzip"
-    SNAPPY = "snappy"
-    LZ4 = "lz4"
-    ZSTD = "zstd"
-
-
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", hidden=True)]
 KeySeparator = Annotated[
     str | None,
     typer.Option(
         "-k",
         "--key-separator",
         metavar="TEXT",
-        help="Each line is a key, this text and a value; \\t and \\x01 are understood.",
+        help="Text between key and value of a line; may contain \\t or \\x01.",
     ),
 ]
 ConstantHeaders = Annotated[
@@ -55,7 +45,7 @@ ConstantHeaders = Annotated[
     typer.Option(
         "--headers",
         metavar="NAME=VALUE,...",
-        help="Headers that every record gets.",
+        help="Headers to add to every record.",
     ),
 ]
 HeaderSeparator = Annotated[
@@ -63,7 +53,7 @@ HeaderSeparator = Annotated[
     typer.Option(
         "--header-separator",
         metavar="TEXT",
-        help="Each line starts with its own headers (name=value,name2=value2) and this text.",
+        help="Text behind the headers (name=value,name2=value2) that start each line.",
     ),
 ]
 HeaderPairSeparator = Annotated[
@@ -71,7 +61,7 @@ HeaderPairSeparator = Annotated[
     typer.Option(
         "--header-pair-separator",
         metavar="TEXT",
-        help="What stands between name and value of a header in a line.",
+        help="Text between the name and the value of a header in a line.",
     ),
 ]
 NullMarker = Annotated[
@@ -79,7 +69,7 @@ NullMarker = Annotated[
     typer.Option(
         "--null-marker",
         metavar="TEXT",
-        help="A key or value that is this text is null (a tombstone).",
+        help="Text that means null: a null value is a tombstone.",
     ),
 ]
 Partition = Annotated[
@@ -89,20 +79,7 @@ Partition = Annotated[
         "--partition",
         metavar="N",
         min=0,
-        help="Send everything there; otherwise the key decides, as with Java's producer.",
-    ),
-]
-AcksOption = Annotated[
-    Acks,
-    typer.Option("--acks", metavar="0|1|all", help="Whose acknowledgement is awaited."),
-]
-CompressionOption = Annotated[
-    Compression,
-    typer.Option(
-        "-z",
-        "--compression",
-        metavar="none|gzip|snappy|lz4|zstd",
-        help="How batches are compressed.",
+        help="Send all records to this partition. By default the key selects it, as in Java.",
     ),
 ]
 
@@ -113,10 +90,9 @@ def register(root: typer.Typer) -> None:
         no_args_is_help=True,
         epilog=examples(
             "echo hello | headrace produce greetings",
-            "headrace produce orders -k : < orders.txt               lines such as 17:ten pears",
+            "headrace produce orders -k : < orders.txt                 # lines such as 17:pears",
             "headrace produce orders --headers source=web,run=7 --compression zstd < orders.txt",
-            "headrace produce orders --header-separator '\\t' -k '\\t'     "
-            "lines such as a=1,b=2<TAB>key<TAB>value",
+            r"headrace produce orders --header-separator '\t' -k '\t'  # a=1,b=2<TAB>key<TAB>value",
         ),
     )(produce)
 
@@ -138,8 +114,8 @@ def produce(
 ) -> None:
     """Send each line of stdin to a topic.
 
-    A record that could not be delivered is reported with the number of its line, and the exit
-    status is then 1. What a killed command had not sent yet is lost.
+    If a record cannot be delivered, its line number is reported and the exit status is 1. If the
+    command is killed, records that it has not sent yet are lost.
     """
     try:
         constant_headers = tuple(values.headers(headers or ""))
@@ -152,15 +128,16 @@ def produce(
         None if null_marker is None else null_marker.encode(),
         constant_headers,
     )
+    check_topic_name(topic, "produce")
     connection = Connection(bootstrap, settings, client_file)
     producer = connection.producer(
         {
             "acks": acks.value,
-            # A retried batch must not appear twice, nor overtake its successor.
+            # A retried batch must be neither duplicated nor reordered.
             "enable.idempotence": acks is Acks.ALL,
             "compression.type": compression.value,
             "message.timeout.ms": _DELIVERY_TIMEOUT_S * 1000,
-            # How large a record may be is the topic's decision, not the client's.
+            # The topic limits the size of a record, not the client.
             "message.max.bytes": 1_000_000_000,
             "queue.buffering.max.kbytes": 64 * 1024,
         }
@@ -191,7 +168,7 @@ def produce(
 
 
 class Sending:
-    """Lines on their way: what was read, what arrived, what did not."""
+    """Sends lines as records, and counts what was read, delivered and failed."""
 
     def __init__(
         self,
@@ -211,13 +188,14 @@ class Sending:
         # librdkafka's "let the partitioner choose" is -1.
         self._partition = -1 if partition is None else partition
         self._line_format = line_format
+        self._size_max: int | None = None  # max.message.bytes, once it is needed
         self._started_at = time.monotonic()
         self._shown_at = self._started_at
 
     def send_all(self) -> None:
-        """What stands on stdin, up to its end."""
+        """Send the lines of stdin up to its end."""
         if sys.stdin.isatty():
-            output.note(f"One record to {self._topic} per line; Ctrl-D ends.")
+            output.note(f"Each line is a record for topic {self._topic}. Ctrl-D ends.")
             self.send_typed(sys.stdin.buffer)
         else:
             self.send(sys.stdin.buffer)
@@ -230,13 +208,13 @@ class Sending:
                 self._show_progress()
 
     def send_typed(self, lines: Iterable[bytes]) -> None:
-        """One line at a time: who types wants to hear of a failure at once."""
+        """Send one line at a time, so that a user who types sees a failure immediately."""
         for line in lines:
             self._send_line(line)
             self._producer.flush(ANSWER_TIMEOUT_S)
 
     def finish(self) -> None:
-        """Wait for what is under way; everything read is then delivered or reported."""
+        """Wait until every record is delivered or reported as failed."""
         while self._producer.flush(0.5):
             self._show_progress()
         output.progress_over()
@@ -258,9 +236,11 @@ class Sending:
             if error is None:
                 self.delivered += 1
             elif error.code() == KafkaError.INVALID_RECORD and record.key is None:
-                # The broker's own words do not come through the client.
-                hint = "a compacted topic takes records with keys alone (--key-separator)"
+                # The client does not pass on the broker's message.
+                hint = "a compacted topic accepts only records with keys (--key-separator)"
                 self._report(number, f"{explained(error)}; {hint}")
+            elif error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                self._report(number, self._too_large(len(line)))
             else:
                 self._report(number, self._reason(error))
 
@@ -275,7 +255,7 @@ class Sending:
                     on_delivery=on_delivery,
                 )
             except BufferError:
-                # The client's memory is full: let it send before reading on.
+                # The client's queue is full: let it send before reading more.
                 self._producer.poll(0.1)
                 self._show_progress()
             except KafkaException as failure:
@@ -289,8 +269,19 @@ class Sending:
             return f"topic {self._topic} has no partition {self._partition}"
         if error.code() == KafkaError._MSG_TIMED_OUT:
             trouble = self._connection.last_trouble()
-            return f"no acknowledgement in time{f' ({trouble})' if trouble else ''}"
+            return f"not acknowledged in time{f' ({trouble})' if trouble else ''}"
         return explained(error)
+
+    def _too_large(self, size: int) -> str:
+        """The topic's limit, which the broker's response does not contain."""
+        if self._size_max is None:
+            settings = configs.read(self._connection, configs.Kind.TOPIC, self._topic)
+            self._size_max = int(settings["max.message.bytes"].value or 0)
+        what = f"{size:,} bytes exceed" if size > self._size_max else "its batch exceeds"
+        return (
+            f"MESSAGE_TOO_LARGE: {what} max.message.bytes of topic {self._topic}, "
+            f"which is {self._size_max:,}"
+        )
 
     def _report(self, number: int, reason: str) -> None:
         self.failed += 1
@@ -319,10 +310,10 @@ def _separator(text: str | None) -> bytes | None:
 
 
 def _check_topic(connection: Connection, producer: Producer, topic: str) -> None:
-    """Find out before the first record what would otherwise fail with each of them.
+    """Fail before the first record if the topic is unusable.
 
-    Asking for a topic by its name also makes the broker create it, if it is allowed to: said
-    aloud, because the name may be a misspelt one.
+    A metadata request for the topic makes the broker create it, if auto-creation is enabled. The
+    user gets a note, because the name may be misspelled.
     """
     deadline = time.monotonic() + ANSWER_TIMEOUT_S / 4
     new = False
@@ -334,13 +325,13 @@ def _check_topic(connection: Connection, producer: Producer, topic: str) -> None
             raise connection.failed(failure, f"topic {topic}") from None
         if error is None or error.code() == KafkaError.LEADER_NOT_AVAILABLE:
             if new:
-                output.note(f"note: there was no topic {topic}; the broker has made it")
+                output.note(f"note: topic {topic} did not exist; the broker has created it")
             return
         if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise connection.failed(error, f"topic {topic}")
         if time.monotonic() > deadline:
             raise output.CommandFailed(
-                f"topic {topic} does not exist, and the broker creates none by itself; "
-                f"'headrace topics create {topic}' does"
+                f"topic {topic} does not exist, and the broker does not create topics "
+                f"automatically; create it with 'headrace topics create {topic}'"
             )
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-r"""How a consumed record is printed: as text, as JSON, as bare bytes, or by a pattern. Pure.
+r"""The formats of a printed record: text, JSON, raw bytes, or a pattern. Pure.
 
 A pattern is kcat's: ``%t`` topic, ``%p`` partition, ``%o`` offset, ``%T``
 timestamp in milliseconds, ``%k`` key, ``%s`` value, ``%K`` and ``%S`` their
@@ -35,7 +35,7 @@ Printer = Callable[[ConsumedRecord], bytes]
 
 
 class Shown(NamedTuple):
-    """What stands before the value in a line of text."""
+    """The fields before the value in a line of text."""
 
     timestamps: bool = False
     offsets: bool = False
@@ -44,7 +44,7 @@ class Shown(NamedTuple):
 
 
 def printer(format_text: str, shown: Shown, *, to_terminal: bool) -> Printer:
-    """The function that turns a record into the bytes to print."""
+    """The function that formats a record as bytes."""
     if format_text == "text":
         return lambda record: _text_line(record, shown, to_terminal)
     if format_text == "json":
@@ -69,7 +69,9 @@ def pattern(text: str) -> Printer:
             parts.append(_FIELDS[code])
         else:
             known = " ".join(f"%{field}" for field in _FIELDS)
-            raise values.wrong(f"--format: no field %{code or dangling}; there are {known}")
+            raise values.wrong(
+                f"--format: unknown field %{code or dangling}; expected one of {known}"
+            )
 
     def printed(record: ConsumedRecord) -> bytes:
         return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
@@ -78,7 +80,7 @@ def pattern(text: str) -> Printer:
 
 
 def json_line(record: ConsumedRecord) -> bytes:
-    """One object to a line; bytes that are not UTF-8 appear in base64 under their own name."""
+    """One object per line; bytes that are not UTF-8 are in base64 under another name."""
     line: dict[str, object] = {
         "topic": record.topic,
         "partition": record.partition,
@@ -87,14 +89,14 @@ def json_line(record: ConsumedRecord) -> bytes:
         "timestamp_type": _TIMESTAMP_TYPES.get(record.timestamp_type),
         **json_bytes("key", record.key),
         **json_bytes("value", record.value),
-        # A list, because a name may come twice and the order counts.
+        # A list, because names may repeat and the order matters.
         "headers": [{"name": name, **json_bytes("value", value)} for name, value in record.headers],
     }
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
 def json_bytes(name: str, data: bytes | None) -> dict[str, object]:
-    """Text under ``name``, or base64 under a name that says so."""
+    """Text under ``name``, or base64 under ``name_base64``."""
     if data is None:
         return {name: None}
     try:
@@ -120,7 +122,7 @@ def _text_line(record: ConsumedRecord, shown: Shown, to_terminal: bool) -> bytes
 
 
 def _harmless(data: bytes) -> bytes:
-    """Printable text alone: bytes from elsewhere must not steer the terminal."""
+    """Printable text only: bytes of a record must not control the terminal."""
     text = data.decode("utf-8", "backslashreplace")
     return "".join(
         character

@@ -2,8 +2,8 @@
 
     [headers SEPARATOR] [key SEPARATOR] value
 
-Headers and key are there only if their separator was given; the first
-occurrence of each counts, so a value may contain both.
+Headers and key are present only if their separator is given. The first occurrence of a separator
+counts, so a value may contain both.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from headrace.cli import values
 
 
 class NotARecord(ValueError):
-    """The line lacks what the options promise."""
+    """The line lacks a separator that the options require."""
 
 
 class LineRecord(NamedTuple):
@@ -26,7 +26,7 @@ class LineFormat(NamedTuple):
     header_separator: bytes | None = None
     header_pair_separator: str = "="
     null_marker: bytes | None = None
-    # Headers that every record gets, before its own.
+    # Headers of every record, before those of the line.
     constant_headers: tuple[tuple[str, bytes | None], ...] = ()
 
     def parse(self, line: bytes) -> LineRecord:

@@ -1,4 +1,4 @@
-"""typer's root: the list of commands, and how a run of one ends."""
+"""typer's root command: the list of commands, and the exit status of each run."""
 
 import os
 from importlib import import_module
@@ -9,16 +9,16 @@ from typer.core import TyperGroup
 
 from headrace import __version__
 from headrace.cli import output
-from headrace.cli.main import COMMANDS
+from headrace.cli.main import COMMANDS, SECTIONS
 from headrace.cli.options import CONTEXT_SETTINGS, examples
 
 _PROGRAM = "headrace"
-# Set by the shell when it asks what may come next.
+# The shell sets it to ask for completions.
 _COMPLETION_VARIABLE = "_HEADRACE_COMPLETE"
 
 
 def run_typer(arguments: list[str]) -> int:
-    """Run the command that ``arguments`` name; its status."""
+    """Run the command that ``arguments`` name and return its exit status."""
     first = arguments[0] if arguments else ""
     everything = first not in COMMANDS or _COMPLETION_VARIABLE in os.environ
     command = typer.main.get_command(built(list(COMMANDS) if everything else [first]))
@@ -31,15 +31,15 @@ def run_typer(arguments: list[str]) -> int:
 
 
 def built(commands: list[str]) -> typer.Typer:
-    """The root with these commands; importing fewer of them starts faster."""
+    """The root with these commands; fewer imports start faster."""
     root = typer.Typer(
-        cls=_InOurOrder,
+        cls=_Root,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         no_args_is_help=True,
         context_settings=CONTEXT_SETTINGS,
         epilog=examples(
-            "headrace serve                               a broker on 127.0.0.1:9092",
+            "headrace serve                               # listens on 127.0.0.1:9092",
             "echo hello | headrace produce greetings",
             "headrace consume greetings --from-beginning",
         ),
@@ -50,28 +50,41 @@ def built(commands: list[str]) -> typer.Typer:
     return root
 
 
-class _InOurOrder(TyperGroup):
-    """typer would list single commands first and nouns last."""
+class _Root(TyperGroup):
+    """Lists the commands in sections, and cleans up after errors and interruptions."""
 
     def list_commands(self, ctx: object) -> list[str]:
         return [name for name in COMMANDS if name in self.commands]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = max(map(len, self.commands))
+        limit = formatter.width - 6 - width  # click's margins
+        for title, names in SECTIONS.items():
+            rows = [
+                (name.ljust(width), self.commands[name].get_short_help_str(limit))
+                for name in names
+                if name in self.commands
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            if output.is_watched():  # the terminal wrote ^C; the shell's prompt is to stand apart
+            if output.is_watched():  # the terminal printed ^C; the prompt starts on a new line
                 output.note("")
             raise
         except typer.BadParameter as wrong:
-            # pydantic's words, which newer typers pass on.
+            # Newer versions of typer pass on the text of pydantic.
             plain, _, _ = wrong.message.removeprefix("Value error, ").partition(", unable to parse")
             wrong.message = plain.replace("Input should be", "it should be")
             raise
 
 
 def _hide_types(command: Any) -> None:
-    """Newer typers write ``<list[str]>`` behind an argument's name, which says nothing here."""
+    """Newer versions of typer print ``<list[str]>`` behind an argument, which does not help."""
     for parameter in command.params:
         if parameter.param_type_name == "argument":
             parameter.display_type_rich = lambda ctx: None
@@ -91,4 +104,4 @@ def _root(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Headrace: a durable commit log that speaks the Kafka wire protocol."""
+    """Headrace: a durable commit log that speaks the Kafka protocol."""

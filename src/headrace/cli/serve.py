@@ -1,7 +1,6 @@
-"""``headrace serve``: one broker in this process, or in one that outlives the terminal.
+"""``headrace serve``: run a broker in this process, or in a background process.
 
-Imports neither typer, rich nor a client: from the shell to the first
-acknowledged record a user waits for Python and for us alone.
+Imports neither typer, rich nor a Kafka client, so that the broker starts fast.
 """
 
 import asyncio
@@ -31,36 +30,41 @@ if TYPE_CHECKING:
 
 DEFAULT_DATA = "headrace-data"
 LOG_NAME = "headrace.log"
-# A node in the background has started or failed within this, even on a folder that must recover.
+_EVERY_INTERFACE = ("", "0.0.0.0", "::")
+# A background broker starts or fails within this time, even if it must recover its logs.
 _DAEMON_START_S = 120.0
 
 HELP = """\
 Usage: headrace serve [OPTIONS] [SERVER.PROPERTIES]
 
-  Run a broker: one process, nothing else needed.
+  Start a broker. It is one process and needs no other program.
 
-  Settings are Kafka's. They come from the file, then from the options below, then
-  from -X; the later wins.
+  Settings have Kafka's names. They are read from the file, then from the options below, then
+  from -X; later values win. Unknown settings produce a warning.
 
 Arguments:
-  SERVER.PROPERTIES      A configuration file as Kafka's; without one, defaults.
+  SERVER.PROPERTIES      Kafka configuration file. [default: none, built-in defaults apply]
 
 Options:
-  --listen HOST:PORT     Where to accept clients; port 0 picks a free one.
-                         [default: 127.0.0.1:9092, or the file's listeners]
-  --data DIR             Where the log lies. [default: ./headrace-data, or the file's log.dirs]
-  -X KEY=VALUE           Any setting of Kafka's broker; may be repeated.
-  --strict               Refuse unknown settings instead of warning.
-  --ready-file FILE      Written with the address as soon as clients are accepted.
-  --pid-file FILE        Where the process id stands. [default: headrace.pid in the data folder]
+  --listen HOST:PORT     Address to listen on; port 0 picks a free port. PORT alone listens on
+                         127.0.0.1. :PORT listens on every network interface: without security
+                         settings, anyone who can reach this machine can read and write.
+                         [default: 127.0.0.1:9092, or listeners of the file]
+  --data DIR             Data directory. [default: ./headrace-data, or log.dirs of the file]
+  -X KEY=VALUE           Broker setting, by its Kafka name; may be repeated.
+  --strict               Refuse unknown settings.
+  --ready-file FILE      Write the address to this file when the broker accepts clients.
+  --pid-file FILE        File that holds the process ID. [default: headrace.pid in the data
+                         directory]
   --log-format FORMAT    text, or json for one object per line. [default: text]
-  --log-level LEVEL      DEBUG, INFO, WARNING or ERROR. [default: INFO]
-  -daemon, --daemon      Run in the background; the log goes to headrace.log in the data folder,
-                         and 'headrace stop' ends it.
+  --log-level LEVEL      DEBUG, INFO, WARN or ERROR. [default: INFO]
+  -daemon, --daemon      Run in the background. The log is headrace.log in the data directory;
+                         'headrace stop' stops the broker.
   -h, --help             Show this message and exit.
 
-  Ctrl-C, SIGTERM and SIGHUP end it cleanly; a second one at once. The exit status is 0 after a
-  clean end, 1 when it could not start or failed, 2 for wrong options or settings.
+  Ctrl-C, SIGTERM or SIGHUP shuts the broker down cleanly. A second signal stops it immediately.
+  The exit status is 0 after a clean shutdown, 1 if the broker cannot start or fails, and 2 for
+  wrong options or settings.
 
 Example:
   headrace serve
@@ -72,7 +76,7 @@ _WITH_VALUE = {
     "--listen": "--listen",
     "--data": "--data",
     "-X": "-X",
-    "--override": "-X",  # how Kafka's kafka-server-start spells it
+    "--override": "-X",  # the name in kafka-server-start
     "--ready-file": "--ready-file",
     "--pid-file": "--pid-file",
     "--log-format": "--log-format",
@@ -101,7 +105,7 @@ class ServeOptions(NamedTuple):
 
 
 def register(root: "typer.Typer") -> None:
-    """For the list of commands; ``main`` runs serve without coming by here."""
+    """Add the command to the list; ``main`` runs serve without typer."""
     import typer
 
     @root.command(
@@ -110,48 +114,48 @@ def register(root: "typer.Typer") -> None:
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     def serve(context: typer.Context) -> None:
-        """Run a broker."""
+        """Start a broker."""
         raise typer.Exit(run(context.args))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from its arguments to its exit status."""
+    """Run the command and return its exit status."""
     options = parsed_options(arguments)
     if options is None:
         output.line(HELP.rstrip())
         return output.DONE
     config = built_config(options)
-    folder = data_folder(config)
-    pid_path = options.pid_file or folder / pid_file.NAME
+    directory = data_directory(config)
+    pid_path = options.pid_file or directory / pid_file.NAME
     if options.ready_file is not None:
-        # A leftover of an earlier run would say "ready" too early.
+        # A file left by an earlier run would report "ready" too early.
         try:
             options.ready_file.unlink(missing_ok=True)
         except OSError as failure:
             raise _wrong(f"--ready-file {output.reason(failure)}") from None
     if options.daemon:
-        # The node says them too, but into its log, where nobody looks before it is too late.
-        for warning in config.warnings:
+        # The broker logs them too, but few users read that log in time.
+        for warning in (*config.warnings, *exposure_warnings(config)):
             output.note(f"warning: {warning}")
         return _detach(arguments, config, pid_path, options.ready_file)
     log_lines.set_up(options.log_format, options.log_level)
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(_serve(config, folder, pid_path, options.ready_file))
+        return runner.run(_serve(config, pid_path, options.ready_file))
 
 
 def parsed_options(arguments: Sequence[str]) -> ServeOptions | None:
-    """None if help was asked for."""
+    """The parsed arguments; None if they ask for help."""
     given = parsed("serve", arguments, with_value=_WITH_VALUE, flags=_FLAGS)
     if "--help" in given.flags:
         return None
     if len(given.positional) > 1:
-        raise _wrong(f"one configuration file at most, got {' '.join(given.positional)}")
+        raise _wrong(f"expected at most one configuration file, got {' '.join(given.positional)}")
     log_format = given.last("--log-format") or "text"
     if log_format not in log_lines.FORMATS:
         raise _wrong(f"--log-format {log_format}: expected text or json")
     log_level = (given.last("--log-level") or "INFO").upper()
     if log_level not in log_lines.LEVELS:
-        raise _wrong(f"--log-level {log_level}: expected {', '.join(log_lines.LEVELS)}")
+        raise _wrong(f"--log-level {log_level}: expected DEBUG, INFO, WARN or ERROR")
     settings = {}
     for text in given.values.get("-X", []):
         name, equals, value = text.partition("=")
@@ -173,24 +177,24 @@ def parsed_options(arguments: Sequence[str]) -> ServeOptions | None:
 
 
 def settings_of(options: ServeOptions) -> dict[str, str]:
-    """File, then options, then -X; what an option replaces is dropped whole."""
+    """Settings of the file, then of the options, then of -X; later ones replace earlier ones."""
     settings = {} if options.file is None else _read_file(options.file)
     if options.listen is not None:
         settings["listeners"] = listener_of(options.listen)
-        # The file's advertised addresses belong to the file's listeners.
+        # The file's advertised.listeners belong to the file's listeners.
         settings.pop("advertised.listeners", None)
-    given_folders = {"log.dirs", "log.dir"} & (settings.keys() | options.settings.keys())
+    given_log_dirs = {"log.dirs", "log.dir"} & (settings.keys() | options.settings.keys())
     if options.data is not None:
         settings.pop("log.dir", None)
         settings["log.dirs"] = str(options.data.absolute())
-    elif options.file is None and not given_folders:
+    elif options.file is None and not given_log_dirs:
         settings["log.dirs"] = str(Path(DEFAULT_DATA).absolute())
     settings.update(options.settings)
     return settings
 
 
 def listener_of(text: str) -> str:
-    """``HOST:PORT``, ``:PORT`` for all interfaces, or a bare port of the loopback."""
+    """The listener for ``HOST:PORT``, ``:PORT`` (all interfaces) or ``PORT`` (127.0.0.1)."""
     if text.isdigit():
         text = f"127.0.0.1:{text}"
     host, colon, port = text.rpartition(":")
@@ -208,40 +212,52 @@ def built_config(options: ServeOptions) -> BrokerConfig:
         raise _wrong(str(failure)) from None
 
 
-def data_folder(config: BrokerConfig) -> Path:
-    """The first log directory; pid file and background log lie there."""
+def data_directory(config: BrokerConfig) -> Path:
+    """The first log directory, which also holds the pid file and the background log."""
     return Path(config.list("log.dirs")[0])
 
 
+def exposure_warnings(config: BrokerConfig) -> list[str]:
+    """A line for each listener that lets everyone in: no security, every network interface."""
+    return [
+        f"listener {listener} is open on every network interface without authentication or "
+        "encryption: anyone who can reach this machine can read and write. To accept only local "
+        "clients, listen on 127.0.0.1"
+        for listener in config.listeners
+        if listener.protocol == "PLAINTEXT" and listener.host in _EVERY_INTERFACE
+    ]
+
+
 def connectable(host: str, port: int) -> str:
-    """An address that a client on this machine can use, also where we listen everywhere."""
+    """The address for clients on this machine, even if the listener is on every interface."""
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def advice(failure: Exception) -> str:
-    """What to do about it, where the system's own words leave that open."""
+    """What the user can do about a failure to start; empty if unknown."""
     if isinstance(failure, OSError) and failure.errno == errno.EADDRINUSE:
-        return ". Stop who has it ('headrace stop' ends a broker), or take another with --listen"
+        return (
+            ". Stop that process ('headrace stop' stops a broker), or choose another address with "
+            "--listen"
+        )
     return ""
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Whoever waits for the file sees all of it or none."""
+    """Write a file so that a reader sees all of it or none."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text)
     draft.replace(path)
 
 
-async def _serve(
-    config: BrokerConfig, folder: Path, pid_path: Path, ready_file: Path | None
-) -> int:
+async def _serve(config: BrokerConfig, pid_path: Path, ready_file: Path | None) -> int:
     import logging
 
     from headrace.broker.broker import Broker
 
     log = logging.getLogger(__name__)
-    for warning in config.warnings:
+    for warning in (*config.warnings, *exposure_warnings(config)):
         log.warning(warning)
     for note in config.notes:
         log.info(note)
@@ -251,29 +267,31 @@ async def _serve(
 
     def on_signal(number: int) -> None:
         if stop_asked.is_set():
-            # The clean end was asked for already and takes too long for someone.
+            # A second signal: the user does not want to wait for the clean shutdown.
             os._exit(128 + number)
         stop_asked.set()
 
-    ends = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it is
-        ends.append(signal.SIGHUP)
-    for number in ends:
+    stop_signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        stop_signals.append(signal.SIGHUP)
+    for number in stop_signals:
         loop.add_signal_handler(number, on_signal, number)
     try:
         await broker.start()
     except (OSError, Corrupt, Rejected, ConfigError) as failure:
-        # A name that does not resolve comes without the name.
+        # The error of a name that does not resolve does not contain the name.
         where = f"{config.text('listeners')}: " if isinstance(failure, socket.gaierror) else ""
         raise output.CommandFailed(
-            f"cannot serve: {where}{output.reason(failure)}{advice(failure)}"
+            f"cannot start the broker: {where}{output.reason(failure)}{advice(failure)}"
         ) from failure
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(pid_file.PidFile(pid_path))
         except OSError as failure:
             log.warning(
-                "no pid file %s, so 'headrace stop' will not find us: %s", pid_path, failure
+                "cannot write the pid file %s, so 'headrace stop' will not find this broker: %s",
+                pid_path,
+                failure,
             )
         address = connectable(*next(iter(broker.addresses.values())))
         if ready_file is not None:
@@ -285,9 +303,9 @@ async def _serve(
                     f"--ready-file {ready_file}: {failure.strerror}"
                 ) from None
         try:
-            output.line(_told(address, config))
+            output.line(announcement(address, config))
         except output.ReaderGone:
-            output.abandon_stdout()  # clients need us, whether or not somebody reads this
+            output.abandon_stdout()  # serve clients even if stdout is closed
         await _until_stopped(broker, stop_asked)
     if broker.failure is not None:
         raise output.CommandFailed(f"the broker failed: {broker.failure}")
@@ -295,7 +313,7 @@ async def _serve(
 
 
 async def _until_stopped(broker: "Broker", stop_asked: asyncio.Event) -> None:
-    """Until a signal asks for the end, or the broker ended by itself."""
+    """Wait until a signal asks to stop, or the broker stops on its own."""
     asked = asyncio.ensure_future(stop_asked.wait())
     stopped = asyncio.ensure_future(broker.wait_stopped())
     await asyncio.wait((asked, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -308,24 +326,24 @@ async def _until_stopped(broker: "Broker", stop_asked: asyncio.Event) -> None:
 def _detach(
     arguments: Sequence[str], config: BrokerConfig, pid_path: Path, ready_file: Path | None
 ) -> int:
-    """Start the same command in a session of its own, and wait until it accepts or fails.
+    """Start the same command in its own session, and wait until it accepts clients or fails.
 
-    A new process, not a fork: a forked child would share the parent's terminal,
-    file offsets and half-initialised modules.
+    A new process, not a fork: a forked child would share the parent's terminal, file offsets and
+    half-initialized modules.
     """
-    folder = data_folder(config)
-    log_path = folder / LOG_NAME
+    directory = data_directory(config)
+    log_path = directory / LOG_NAME
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         log_path.touch()
     except OSError as failure:
-        raise output.CommandFailed(f"cannot serve: {output.reason(failure)}") from None
+        raise output.CommandFailed(f"cannot start the broker: {output.reason(failure)}") from None
     holder = pid_file.holder_of(pid_path)
     if holder is not None:
         raise output.CommandFailed(
-            f"process {holder.process} serves {folder} already; 'headrace stop' ends it"
+            f"process {holder.process} already runs with {directory}; 'headrace stop' stops it"
         )
-    ready = ready_file or folder / f".headrace.ready.{os.getpid()}"
+    ready = ready_file or directory / f".headrace.ready.{os.getpid()}"
     kept = [argument for argument in arguments if _FLAGS.get(argument) != "--daemon"]
     command = [sys.executable, "-m", "headrace", "serve", *kept, "--ready-file", str(ready)]
     with log_path.open("ab") as log_file:
@@ -348,7 +366,7 @@ def _detach(
             )
         if time.monotonic() > deadline:
             raise output.CommandFailed(
-                f"process {child.pid} runs but does not accept clients yet; see {log_path}"
+                f"process {child.pid} does not accept clients yet; see {log_path}"
             )
         time.sleep(0.01)
     from headrace.cli import daemons
@@ -357,18 +375,18 @@ def _detach(
     address = ready.read_text().strip()
     if ready_file is None:
         ready.unlink()
-    output.line(f"{_told(address, config)}, process {child.pid}, log in {log_path}")
-    # It outlives us on purpose: without this, Python would warn about it at exit.
+    output.line(f"{announcement(address, config)}, process {child.pid}, log in {log_path}")
+    # It keeps running on purpose; without this, Python would warn at exit.
     child.returncode = output.DONE
     return output.DONE
 
 
-def _told(address: str, config: BrokerConfig) -> str:
-    # The address is for clients here; that others come in as well must be said.
-    everywhere = any(listener.host in ("", "0.0.0.0", "::") for listener in config.listeners)
+def announcement(address: str, config: BrokerConfig) -> str:
+    # The address is for clients on this machine; say that other clients can connect too.
+    everywhere = any(listener.host in _EVERY_INTERFACE for listener in config.listeners)
     reach = " and every other address of this machine" if everywhere else ""
-    folders = ", ".join(str(Path(folder).absolute()) for folder in config.list("log.dirs"))
-    return f"Headrace {__version__} serves {address}{reach}, data in {folders}"
+    directories = ", ".join(str(Path(path).absolute()) for path in config.list("log.dirs"))
+    return f"Headrace {__version__} listening on {address}{reach}, data in {directories}"
 
 
 def _read_file(path: Path) -> dict[str, str]:

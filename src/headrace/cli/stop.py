@@ -1,4 +1,4 @@
-"""``headrace stop``: end a node that runs in the background, and wait until it has ended."""
+"""``headrace stop``: stop a broker and wait until its process has ended."""
 
 import contextlib
 import os
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
 HELP = """\
 Usage: headrace stop [OPTIONS] [SERVER.PROPERTIES]
 
-  End a broker cleanly and wait until it has ended.
+  Stop a broker cleanly and wait until its process has ended.
 
-  The broker is found by the pid file in its data folder, whether it was started with -daemon
-  or in a terminal. Without arguments that is the one in ./headrace-data, or else the only one
-  that you started with -daemon.
+  The broker is found by the pid file in its data directory, whether it runs in the background or
+  in a terminal. Without arguments, the command stops the broker of ./headrace-data, or else the
+  only broker that you started with -daemon.
 
 Arguments:
-  SERVER.PROPERTIES      The configuration file it was started with, for its log.dirs.
+  SERVER.PROPERTIES      Configuration file of the broker; its log.dirs names the data directory.
 
 Options:
-  --data DIR             Its data folder. [default: ./headrace-data]
-  --pid-file FILE        Its pid file, if it was given one.
-  --timeout SECONDS      How long to wait for its end. [default: 30]
+  --data DIR             Data directory of the broker. [default: ./headrace-data]
+  --pid-file FILE        Pid file of the broker, if it was started with --pid-file.
+  --timeout SECONDS      Maximum time to wait for the process to end. [default: 30]
   -h, --help             Show this message and exit.
 
-  The exit status is 0 once it has ended, 1 if none runs or it did not end in time.
+  The exit status is 0 after the process has ended, and 1 if no broker was found or it did not
+  end in time.
 
 Example:
   headrace stop --data /var/lib/headrace
@@ -43,7 +44,7 @@ _FLAGS = {"-h": "--help", "--help": "--help"}
 
 
 def register(root: "typer.Typer") -> None:
-    """For the list of commands; ``main`` runs stop without coming by here."""
+    """Add the command to the list; ``main`` runs stop without typer."""
     import typer
 
     @root.command(
@@ -52,12 +53,12 @@ def register(root: "typer.Typer") -> None:
         context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
     def stop(context: typer.Context) -> None:
-        """End a broker that runs in the background."""
+        """Stop a background broker."""
         raise typer.Exit(run(context.args))
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The command, from its arguments to its exit status."""
+    """Run the command and return its exit status."""
     given = parsed("stop", arguments, with_value=_WITH_VALUE, flags=_FLAGS)
     if "--help" in given.flags:
         output.line(HELP.rstrip())
@@ -76,10 +77,11 @@ def run(arguments: Sequence[str]) -> int:
         holder = pid_file.holder_of(path)
     if holder is None:
         raise output.CommandFailed(
-            f"no broker runs with {path}; name its folder with --data or its file with --pid-file"
+            f"no running broker found (looked in {path}); name its data directory with --data "
+            "or its pid file with --pid-file"
         )
     with contextlib.closing(holder):
-        # It may have ended between our look and this line.
+        # The process may have ended in the meantime.
         with contextlib.suppress(ProcessLookupError):
             os.kill(holder.process, signal.SIGTERM)
         deadline = time.monotonic() + timeout_s
@@ -98,20 +100,20 @@ def _the_only_daemon() -> Path | None:
 
     running = daemons.running()
     if len(running) > 1:
-        folders = ", ".join(str(path.parent) for path in running)
+        directories = ", ".join(str(path.parent) for path in running)
         raise output.CommandFailed(
-            f"{len(running)} brokers run in the background ({folders}); say which with --data",
+            f"{len(running)} brokers run in the background ({directories}); name one with --data",
             output.WRONG_USAGE,
         )
     return running[0] if running else None
 
 
 def _pid_path(pid_path: str | None, data: str | None, positional: list[str]) -> Path:
-    from headrace.cli.serve import built_config, data_folder, parsed_options
+    from headrace.cli.serve import built_config, data_directory, parsed_options
 
     if pid_path is not None:
         return Path(pid_path)
-    # The folder is worked out as serve does, so that both mean the same one.
+    # As serve does, so that both use the same directory.
     options = parsed_options([*positional, *(("--data", data) if data is not None else ())])
     assert options is not None
-    return data_folder(built_config(options)) / pid_file.NAME
+    return data_directory(built_config(options)) / pid_file.NAME

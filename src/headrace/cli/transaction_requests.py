@@ -1,22 +1,27 @@
-"""Asking brokers about transactions: who coordinates, who leads, and what each of them knows."""
+"""Requests about transactions, to their coordinators and to partition leaders."""
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from headrace.cli.broker_requests import TRANSACTION, Address, ask, coordinator_of
+from headrace.cli.broker_requests import Address, ask
 from headrace.cli.client import Connection, code_name
 from headrace.cli.output import CommandFailed
 from headrace.cli.partitions import Partition
 from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m
 
-# The newest that is flexible and that Kafka 3.0 or later speaks.
+# The newest flexible version that Kafka 3.0 supports.
 _WRITE_MARKERS_VERSION = 1
+_UNKNOWN_HERE = (
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+)
 
 
 class Listed(NamedTuple):
     transactional_id: str
-    coordinator: int  # the broker's number
+    coordinator: int  # broker ID
     producer_id: int
     state: str
 
@@ -28,20 +33,20 @@ class Described(NamedTuple):
     producer_epoch: int
     state: str
     timeout_ms: int
-    started_at: int  # -1: never
+    started_at: int  # -1 if it never started
     partitions: tuple[Partition, ...]
 
 
 class ActiveProducer(NamedTuple):
-    """A producer as one partition knows it."""
+    """The state of a producer in one partition."""
 
     topic: str
     partition: int
     producer_id: int
     producer_epoch: int
-    coordinator_epoch: int  # -1: no transaction of it has ended here
+    coordinator_epoch: int  # -1 if no transaction of it has ended here
     last_timestamp: int
-    start_offset: int  # of its open transaction; -1 if there is none
+    start_offset: int  # of its open transaction; -1 if none is open
 
 
 def list_all(
@@ -52,14 +57,14 @@ def list_all(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[Listed]:
-    """From every broker, since each knows what it coordinates."""
+    """The transactions of all brokers; each broker lists those that it coordinates."""
     request = m.ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),
         duration_filter=longer_than_ms,
         transactional_id_pattern=pattern,
     )
-    # The oldest version that can say it, so that older clusters can be asked too.
+    # The oldest version that has these filters, so that older brokers can answer too.
     version = 2 if pattern is not None else 1 if longer_than_ms >= 0 else 0
     found = []
     for broker, address in sorted(connection.brokers().items()):
@@ -74,7 +79,7 @@ def list_all(
             raise CommandFailed(f"broker {broker}: {code_name(answer.error_code)}")
         if answer.unknown_state_filters:
             unknown = ", ".join(answer.unknown_state_filters)
-            raise CommandFailed(f"broker {broker} knows no state {unknown}")
+            raise CommandFailed(f"broker {broker} does not know the state {unknown}")
         found += [
             Listed(one.transactional_id, int(broker), one.producer_id, one.transaction_state)
             for one in answer.transaction_states
@@ -83,21 +88,27 @@ def list_all(
 
 
 def describe(connection: Connection, transactional_id: str) -> Described:
-    coordinator, address = coordinator_of(connection, TRANSACTION, transactional_id)
-    answer = ask(
-        connection,
-        address,
-        0,
-        m.DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-        m.DescribeTransactionsResponse,
+    """The transaction as its coordinator knows it.
+
+    Asks every broker: to look for the coordinator would create ``__transaction_state``.
+    """
+    request = m.DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    for broker, address in sorted(connection.brokers().items()):
+        answer = ask(connection, address, 0, request, m.DescribeTransactionsResponse)
+        (found,) = answer.transaction_states
+        if not found.error_code:
+            return _described(int(broker), found)
+        if found.error_code not in _UNKNOWN_HERE:
+            raise CommandFailed(f"{transactional_id}: {code_name(found.error_code)}")
+    raise CommandFailed(
+        f"no broker at {connection.bootstrap} knows transactional ID {transactional_id}; "
+        "'headrace transactions list' lists the IDs"
     )
-    (found,) = answer.transaction_states
-    if found.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
-        raise CommandFailed(f"{transactional_id}: there is no such transactional id")
-    if found.error_code:
-        raise CommandFailed(f"{transactional_id}: {code_name(found.error_code)}")
+
+
+def _described(coordinator: int, found: Any) -> Described:
     return Described(
-        transactional_id,
+        found.transactional_id,
         coordinator,
         found.producer_id,
         found.producer_epoch,
@@ -111,7 +122,7 @@ def describe(connection: Connection, transactional_id: str) -> Described:
 def producers_of(
     connection: Connection, partitions: Iterable[Partition], leaders: dict[Partition, int]
 ) -> list[ActiveProducer]:
-    """What the leaders of ``partitions`` know of their producers."""
+    """The producers of ``partitions``, as the leaders know them."""
     by_leader: dict[int, list[Partition]] = {}
     for partition in partitions:
         by_leader.setdefault(leaders[partition], []).append(partition)
@@ -164,7 +175,7 @@ def _producers(
 
 
 def abort(connection: Connection, leader: int, hanging: ActiveProducer) -> None:
-    """End a transaction in one partition, past its coordinator."""
+    """Abort a transaction in one partition, without its coordinator."""
     request = m.WriteTxnMarkersRequest
     answer = ask(
         connection,
@@ -195,5 +206,5 @@ def abort(connection: Connection, leader: int, hanging: ActiveProducer) -> None:
 def _address(connection: Connection, broker: int) -> Address:
     brokers = connection.brokers()
     if str(broker) not in brokers:
-        raise CommandFailed(f"the leader, broker {broker}, is not there")
+        raise CommandFailed(f"the leader, broker {broker}, is not available")
     return brokers[str(broker)]

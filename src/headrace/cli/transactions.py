@@ -1,4 +1,4 @@
-"""``headrace transactions``: list and describe them, find those that hang, and end one."""
+"""``headrace transactions``: list, describe and abort transactions."""
 
 import sys
 import time
@@ -20,6 +20,7 @@ from headrace.cli.options import (
     Format,
     OptionalPlaces,
     OutputFormat,
+    Yes,
     examples,
     noun,
 )
@@ -27,12 +28,12 @@ from headrace.cli.partitions import Partition
 from headrace.cli.transaction_requests import ActiveProducer, Described
 
 app = noun(
-    "Look at transactions, and end those that hang.",
+    "List, describe and abort transactions.",
     "headrace transactions list --state Ongoing",
     "headrace transactions find-hanging",
 )
 
-# A transaction cannot be open for longer unless somebody raised transaction.max.timeout.ms.
+# The default of transaction.max.timeout.ms: no transaction is open for longer.
 _DEFAULT_AGE = "15m"
 _STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort")
 
@@ -55,23 +56,25 @@ def list_transactions(
         typer.Option(
             "--state",
             metavar="STATE",
-            help=f"{', '.join(_STATES[:-1])} or {_STATES[-1]}; may be repeated.",
+            help=f"Only this state: {', '.join(_STATES[:-1])} or {_STATES[-1]}; may be repeated.",
         ),
     ] = None,
     producer_ids: Annotated[
         list[int] | None,
-        typer.Option("--producer-id", metavar="N", help="Of this producer; may be repeated."),
+        typer.Option("--producer-id", metavar="N", help="Only this producer ID; may be repeated."),
     ] = None,
     longer_than: Annotated[
         str | None,
         typer.Option(
-            "--longer-than", metavar="DURATION", help="Begun so long ago or earlier (90s, 2h)."
+            "--longer-than",
+            metavar="DURATION",
+            help="Only transactions open for this long (90s, 2h).",
         ),
     ] = None,
     pattern: Annotated[
         str | None,
         typer.Option(
-            "--pattern", metavar="REGEX", help="The whole transactional id must match (RE2)."
+            "--pattern", metavar="REGEX", help="Only transactional IDs that fully match (RE2)."
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -79,7 +82,7 @@ def list_transactions(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """List transactional ids with the state of their transaction."""
+    """List transactional IDs with their transaction states."""
     connection = _connection(bootstrap, settings, client_file)
     found = requests.list_all(
         connection,
@@ -102,7 +105,7 @@ def describe(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show state, producer, time and partitions of transactions."""
+    """Show state, producer, start time and partitions."""
     connection = _connection(bootstrap, settings, client_file)
     described: list[Described] = []
     failures = []
@@ -149,7 +152,7 @@ def find_hanging(
         typer.Option(
             "--older-than",
             metavar="DURATION",
-            help="Only where the producer has been silent for so long.",
+            help="Minimum time since the producer last wrote.",
         ),
     ] = _DEFAULT_AGE,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -157,14 +160,14 @@ def find_hanging(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Find transactions that nobody will ever end.
+    """Find transactions that their coordinator will never end.
 
-    They are open in a partition, but not for their coordinator, and hold back readers of
-    committed records and compaction until 'headrace transactions abort' is told to end them.
+    They are open in a partition but unknown to the coordinator. They block compaction and
+    consumers that read committed records only. End them with 'headrace transactions abort'.
     """
     connection = _connection(bootstrap, settings, client_file)
     silent_since = _now() - _duration_ms(older_than)
-    # Offsets are part of transactions too, so internal topics are looked through.
+    # Transactions also contain offset commits, so internal topics are included.
     leaders = partitions.named(connection, names or [], internal=True)
     hanging = [
         producer
@@ -191,7 +194,7 @@ def find_hanging(
     )
     if found:
         output.note(
-            "end one with: headrace transactions abort TOPIC:PARTITION --start-offset START-OFFSET"
+            "Abort one: headrace transactions abort TOPIC:PARTITION --start-offset START-OFFSET"
         )
 
 
@@ -203,18 +206,18 @@ def abort(
     place: Annotated[str, typer.Argument(metavar="TOPIC:PARTITION", hidden=True)],
     start_offset: Annotated[
         int,
-        typer.Option("--start-offset", metavar="N", help="Where the transaction begins.", min=0),
+        typer.Option("--start-offset", metavar="N", help="First offset of the transaction.", min=0),
     ],
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """End a hanging transaction in one partition. On a terminal it asks first.
+    """Abort a hanging transaction in one partition. Asks for confirmation on a terminal.
 
-    An open transaction that its coordinator knows must not be ended like this: stop its producer,
-    and it times out.
+    Do not abort a transaction that its coordinator still knows: stop the producer, and the
+    transaction times out.
     """
     connection = _connection(bootstrap, settings, client_file)
     leaders = partitions.named(connection, [place])
@@ -228,14 +231,14 @@ def abort(
     ]
     if not found:
         raise output.CommandFailed(
-            f"no open transaction begins at offset {start_offset} of {place}; "
-            "'headrace transactions find-hanging' tells where they begin"
+            f"no open transaction starts at offset {start_offset} of {place}; "
+            "'headrace transactions find-hanging' shows the start offsets"
         )
     (hanging,) = found
     if not _without_known(connection, found):
         output.note(
             f"warning: the coordinator knows this transaction of producer {hanging.producer_id} "
-            "and will end it by itself"
+            "and will end it automatically"
         )
     if not yes and sys.stdin.isatty():
         question = (
@@ -258,7 +261,7 @@ def abort(
 
 
 def _state(text: str) -> str:
-    """A state as Kafka writes it; one that we do not know is the broker's to judge."""
+    """A state in Kafka's capitalization; the broker checks unknown ones."""
     return next((state for state in _STATES if state.lower() == text.lower()), text)
 
 
@@ -271,7 +274,7 @@ def _connection(bootstrap: str, settings: list[str] | None, client_file: Path | 
 def _without_known(
     connection: Connection, candidates: Iterable[ActiveProducer]
 ) -> list[ActiveProducer]:
-    """Those whose coordinator does not know that the partition is part of a transaction."""
+    """The candidates whose coordinator does not list the partition in a transaction."""
     open_ones = list(candidates)
     if not open_ones:
         return []
@@ -281,7 +284,7 @@ def _without_known(
         try:
             described = requests.describe(connection, one.transactional_id)
         except output.CommandFailed:
-            continue  # it expired a moment ago, so nobody will end what it left
+            continue  # it has just expired, so no coordinator will end it
         known.update((described.producer_id, partition) for partition in described.partitions)
     return [one for one in open_ones if (one.producer_id, (one.topic, one.partition)) not in known]
 
@@ -312,7 +315,7 @@ def _row(one: Described, now: int) -> tuple[object, ...]:
 def _duration_ms(text: str) -> int:
     duration_ms = values.duration_ms(text)
     if duration_ms is None:
-        raise values.wrong(f"duration {text!r}: expected something like 90s, 15m, 2h or 1d12h")
+        raise values.wrong(f"duration {text!r}: expected a duration such as 90s, 15m, 2h or 1d12h")
     return duration_ms
 
 

@@ -1,4 +1,4 @@
-"""How values are written on the command line, and what they mean. Pure."""
+"""Parsing and printing of values on the command line. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -8,18 +8,18 @@ from headrace.cli.output import WRONG_USAGE, CommandFailed
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_LAST_INSTANT_MS = 253_402_300_799_999  # of the year 9999, where the calendar ends
+_LAST_INSTANT_MS = 253_402_300_799_999  # the end of the year 9999, Python's last date
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|.)")
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\"}
 
 
 def wrong(message: str) -> CommandFailed:
-    """The failure of someone who mistyped."""
+    """A failure with the exit status for wrong usage."""
     return CommandFailed(message, WRONG_USAGE)
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    """``key=value`` texts as a mapping; the last one wins, as in a properties file."""
+    """``key=value`` texts as a mapping; the last value of a key wins."""
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -30,7 +30,7 @@ def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
 
 
 def duration_ms(text: str) -> int | None:
-    """``90s``, ``2h``, ``1d12h``; None if it is written in another way."""
+    """Milliseconds of ``90s``, ``2h`` or ``1d12h``; None for any other text."""
     parts = _DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
@@ -38,12 +38,10 @@ def duration_ms(text: str) -> int | None:
 
 
 def instant_ms(text: str, now: int, option: str = "time", else_: str = "") -> int:
-    """A point in time: milliseconds since 1970, ISO 8601, or a duration back from ``now``.
+    """A point in time: milliseconds since 1970, ISO 8601, or a duration before ``now``.
 
-    ``else_`` is what the caller's ``option`` takes besides, for whoever mistyped it.
-
-    An ISO time without a zone is taken in the zone of this machine, because
-    that is the clock on the wall of whoever typed it.
+    ``else_`` lists other values that ``option`` accepts, for the error message. An ISO time without
+    a zone is in the time zone of this machine, the user's own.
     """
     if re.fullmatch(r"\d+", text):
         return int(text)
@@ -55,20 +53,20 @@ def instant_ms(text: str, now: int, option: str = "time", else_: str = "") -> in
     except ValueError:
         raise wrong(
             f"{option} {text!r}: expected {else_}ISO 8601 (2026-07-31T12:00), "
-            "milliseconds since 1970, or a duration back from now (90s, 2h, 1d)"
+            "milliseconds since 1970, or a duration before now (90s, 2h, 1d)"
         ) from None
     return round(instant.astimezone(UTC).timestamp() * 1000)
 
 
 def iso(timestamp: int) -> str:
-    """Milliseconds since 1970 as people and programs both read them."""
+    """Milliseconds since 1970 in ISO 8601."""
     if not 0 <= timestamp <= _LAST_INSTANT_MS:
-        return str(timestamp)  # a producer may send any number
+        return str(timestamp)  # producers may send any number
     return datetime.fromtimestamp(timestamp / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def unescaped(text: str) -> str:
-    r"""A separator as typed in a shell: ``\t``, ``\n``, ``\x01`` stand for the character."""
+    r"""Text with ``\t``, ``\n`` and ``\x01`` replaced by the characters."""
 
     def character(match: re.Match[str]) -> str:
         code = match.group(1)
@@ -80,7 +78,7 @@ def unescaped(text: str) -> str:
 
 
 def headers(text: str, pair_separator: str = "=") -> list[tuple[str, bytes | None]]:
-    """``name=value,name2=value2``; a name alone is a header without a value."""
+    """Headers of ``name=value,name2=value2``; a name alone has the value null."""
     found: list[tuple[str, bytes | None]] = []
     for pair in text.split(",") if text else []:
         name, separator, value = pair.partition(pair_separator)
@@ -91,12 +89,12 @@ def headers(text: str, pair_separator: str = "=") -> list[tuple[str, bytes | Non
 
 
 def counted(count: int, thing: str, things: str = "") -> str:
-    """``1 record``, ``2 records``; ``things`` where the plural is another."""
+    """``1 record`` or ``2 records``; ``things`` is an irregular plural."""
     return f"{count:,} {thing if count == 1 else things or thing + 's'}"
 
 
 def size(text: str) -> int:
-    """A number of bytes: ``1000``, ``16k``, ``1M`` (binary multiples)."""
+    """Bytes of ``1000``, ``16k`` or ``1M`` (powers of 1024)."""
     match = re.fullmatch(r"(\d+)([kKmMgG]?)(?:i?[bB])?", text)
     if match is None:
         raise wrong(f"size {text!r}: expected a number of bytes, such as 100, 16k or 1M")
@@ -104,7 +102,7 @@ def size(text: str) -> int:
 
 
 def numbers(text: str, option: str) -> list[int]:
-    """``0,3,5-7`` as partition numbers."""
+    """The numbers of ``0,3,5-7``."""
     found: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())

@@ -1,4 +1,4 @@
-"""``headrace version``: of us, of Python, of the client library."""
+"""``headrace version``: the versions of Headrace, Python and the client library."""
 
 import platform
 

@@ -1,17 +1,17 @@
-"""What the demo tells its user to type."""
+"""The commands that the demo suggests."""
 
 import sys
 
 from headrace.cli import demo
 
 
-def test_a_program_that_is_not_on_the_path_is_named_by_its_place(monkeypatch, tmp_path):
+def test_a_program_outside_path_is_named_by_its_location(monkeypatch, tmp_path):
     programs = tmp_path / ".venv" / "bin"
     programs.mkdir(parents=True)
     monkeypatch.setattr(sys, "executable", str(programs / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    assert demo._program() == "headrace"  # there is none beside Python either
+    assert demo._program() == "headrace"  # there is none beside Python
 
     (programs / "headrace").touch(mode=0o755)
     assert demo._program() == ".venv/bin/headrace"

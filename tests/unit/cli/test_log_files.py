@@ -1,4 +1,4 @@
-"""Files of a log as rows, on folders that Apache Kafka left behind and on damaged ones."""
+"""Log files as rows: files that Apache Kafka wrote, and damaged ones."""
 
 import shutil
 from pathlib import Path
@@ -22,7 +22,7 @@ def every_golden_file() -> list[Path]:
 @pytest.mark.parametrize(
     "path", every_golden_file(), ids=lambda path: str(path.relative_to(GOLDEN))
 )
-def test_what_kafka_wrote_is_read_and_found_sound(path):
+def test_files_that_kafka_wrote_have_no_problems(path):
     assert dumped(path, deep=True, verify_index=True).problems == []
 
 
@@ -59,7 +59,7 @@ def test_a_batch_is_a_row_and_its_records_are_below_it(segment):
     }
 
 
-def test_only_as_many_rows_as_asked_for(segment):
+def test_the_number_of_rows_is_limited(segment):
     assert len(dumped(segment, limit=4).rows) == 4
 
 
@@ -74,7 +74,7 @@ def test_a_flipped_bit_is_reported_and_the_rest_is_still_shown(segment):
     assert len(dump.problems) == 1 and f"byte {size}" in dump.problems[0]
 
 
-def test_a_torn_tail_is_reported_where_it_begins(segment):
+def test_a_torn_tail_is_reported_with_its_position(segment):
     whole = segment.read_bytes()
     segment.write_bytes(whole[:-5])
     dump = dumped(segment)
@@ -82,7 +82,7 @@ def test_a_torn_tail_is_reported_where_it_begins(segment):
     assert f"at byte {len(whole) * 9 // 10}" in dump.problems[0]
 
 
-def test_reserved_zeros_after_the_last_batch_are_no_fault(segment):
+def test_preallocated_zeros_after_the_last_batch_are_no_problem(segment):
     segment.write_bytes(segment.read_bytes() + bytes(4096))
     assert dumped(segment).problems == []
 
@@ -95,7 +95,7 @@ def test_an_index_that_contradicts_its_log_is_found(segment):
     assert dumped(index).problems == []
     dump = dumped(index, verify_index=True)
     assert dump.rows[0] == {"offset": 105, "position": size}
-    assert dump.problems == [f"offset 108: no batch begins at byte {2 * size + 1}"]
+    assert dump.problems == [f"offset 108: no batch starts at byte {2 * size + 1}"]
 
 
 def test_a_time_index_that_contradicts_its_log_is_found(segment):
@@ -109,7 +109,7 @@ def test_a_time_index_that_contradicts_its_log_is_found(segment):
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex", "snapshot", "txnindex"])
-def test_garbage_is_a_problem_and_no_crash(segment, suffix):
+def test_garbage_is_reported_as_a_problem(segment, suffix):
     path = segment.with_suffix(f".{suffix}")
     path.write_bytes(b"\x01garbage")
     assert dumped(path, verify_index=True).problems
@@ -122,7 +122,7 @@ def test_an_index_without_its_log_cannot_be_verified(tmp_path):
     assert "cannot be verified" in dumped(path, verify_index=True).problems[0]
 
 
-def test_what_is_no_file_of_a_log_is_refused(tmp_path):
+def test_other_files_are_refused(tmp_path):
     path = tmp_path / "notes.txt"
     path.touch()
     with pytest.raises(log_files.NotALogFile):
@@ -131,6 +131,6 @@ def test_what_is_no_file_of_a_log_is_refused(tmp_path):
         dumped(tmp_path / "leader-epoch-checkpoint")
 
 
-def test_a_file_on_its_way_out_keeps_its_kind():
+def test_a_file_that_is_being_deleted_keeps_its_kind():
     assert log_files.kind_of(Path("00000000000000000042.log.deleted")) == "log"
     assert log_files.kind_of(Path("headrace.log")) is None

@@ -1,4 +1,4 @@
-"""The broker's log lines for people and for machines."""
+"""The broker's log lines as text and as JSON."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ def test_text_is_time_level_logger_and_message():
     )
 
 
-def test_an_exception_stays_within_its_json_line():
+def test_an_exception_stays_in_its_json_line():
     try:
         raise RuntimeError("disk\ngone")
     except RuntimeError:
@@ -48,5 +48,5 @@ def test_an_exception_stays_within_its_json_line():
     assert TextLines().format(failed).splitlines()[-2:] == ["RuntimeError: disk", "gone"]
 
 
-def test_a_field_that_json_does_not_know_is_written_as_text():
+def test_a_field_without_a_json_type_is_written_as_text():
     assert json.loads(JsonLines().format(record(path=sys.path.__class__)))["path"]

@@ -1,4 +1,4 @@
-"""Tables, documents and remarks, where no terminal is."""
+"""Tables, documents and notes without a terminal."""
 
 import json
 
@@ -7,18 +7,18 @@ import pytest
 from headrace.cli import output
 
 
-def test_columns_stand_under_each_other_and_nothing_is_cut(capsys):
+def test_columns_are_aligned_and_not_truncated(capsys):
     long = "v" * 300
     output.table(["KEY", "VALUE"], [("a", long), ("bcd", 1)])
     assert capsys.readouterr().out.splitlines() == ["KEY  VALUE", f"a    {long}", "bcd  1"]
 
 
-def test_a_column_in_which_no_row_has_a_value_is_left_out(capsys):
+def test_a_column_without_values_is_omitted(capsys):
     output.table(["TOPIC", "ERROR", "N"], [("a", None, 1), ("b", "", 2)])
     assert capsys.readouterr().out.splitlines() == ["TOPIC  N", "a      1", "b      2"]
 
 
-def test_an_absent_value_is_a_dash_and_a_truth_a_word(capsys):
+def test_none_is_a_dash_and_booleans_are_lowercase(capsys):
     output.table(["A", "B"], [(None, True), ("x", False)])
     assert capsys.readouterr().out.splitlines() == ["A  B", "-  true", "x  false"]
 
@@ -28,14 +28,14 @@ def test_a_table_without_rows_is_its_heading(capsys):
     assert capsys.readouterr().out == "A  B\n"
 
 
-def test_remarks_and_failures_leave_stdout_alone(capsys):
-    output.note("remark")
+def test_notes_and_errors_do_not_go_to_stdout(capsys):
+    output.note("note")
     output.error("failure")
-    output.progress("not shown where nobody looks")
+    output.progress("not shown without a terminal")
     output.progress_over()
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err == "remark\nheadrace: failure\n"
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "note\nheadrace: failure\n"
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_remarks_and_failures_leave_stdout_alone(capsys):
         (ValueError("wrong"), "wrong"),
     ],
 )
-def test_a_reason_has_no_number_of_the_system(failure, text):
+def test_a_reason_has_no_error_number(failure, text):
     assert output.reason(failure) == text
 
 
@@ -64,7 +64,7 @@ def test_bars_are_as_long_as_their_values(capsys):
 
 
 @pytest.mark.parametrize(("answer", "expected"), [("y\n", True), ("YES\n", True), ("\n", False)])
-def test_only_a_yes_is_a_yes(monkeypatch, capsys, answer, expected):
+def test_only_yes_confirms(monkeypatch, capsys, answer, expected):
     import io
 
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))

@@ -1,4 +1,4 @@
-"""Who holds a pid file; the holder is a process of its own, since locks are per process."""
+"""The holder of a pid file. It is a separate process, because locks are per process."""
 
 import subprocess
 import sys
@@ -43,13 +43,13 @@ def holding(path):
     child.stdout.close()
 
 
-def test_a_file_that_is_absent_or_left_over_has_no_holder(path):
+def test_a_missing_or_stale_file_has_no_holder(path):
     assert pid_file.holder_of(path) is None
-    path.write_text("1\n")  # a process that lives, and is none of ours
+    path.write_text("1\n")  # a running process that is not a broker
     assert pid_file.holder_of(path) is None
 
 
-def test_a_living_holder_is_found_and_its_end_is_seen(path, holding):
+def test_a_running_holder_is_found_and_its_end_is_noticed(path, holding):
     holder = pid_file.holder_of(path)
     assert holder is not None and holder.process == holding.pid
     assert not holder.has_ended()
@@ -57,7 +57,7 @@ def test_a_living_holder_is_found_and_its_end_is_seen(path, holding):
     holding.stdin.flush()
     assert holding.stdout.readline() == "released\n"
     assert not path.exists()
-    # The node is done, the process is not: only its end counts.
+    # The broker has stopped, but the process still runs: only its end counts.
     assert not holder.has_ended()
     holding.stdin.write("\n")
     holding.stdin.flush()

@@ -1,4 +1,4 @@
-"""How a consumed record is printed."""
+"""The formats of a printed record."""
 
 import json
 
@@ -17,13 +17,13 @@ def text(record, *, to_terminal=False, **shown):
     return printer("text", Shown(**shown), to_terminal=to_terminal)(record)
 
 
-def test_a_line_of_text_is_the_value_and_what_was_asked_for_before_it():
+def test_a_line_of_text_is_the_requested_fields_and_the_value():
     assert text(RECORD) == b"value\n"
     line = text(RECORD, timestamps=True, offsets=True, headers=True, keys=True)
     assert line == b"2023-11-14T22:13:20.000+00:00\t3:42\th=1,n=null\tkey\tvalue\n"
 
 
-def test_a_null_is_printed_as_the_word():
+def test_null_is_printed_as_null():
     assert text(TOMBSTONE, keys=True) == b"null\tnull\n"
 
 
@@ -33,7 +33,7 @@ def test_a_terminal_gets_no_control_characters():
     assert text(nasty) == b"a\x1b[2Jb\xff\tc\n"
 
 
-def test_json_is_one_object_to_a_line():
+def test_json_is_one_object_per_line():
     line = printer("json", Shown(), to_terminal=False)(RECORD)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
     assert json.loads(line) == {
@@ -48,13 +48,13 @@ def test_json_is_one_object_to_a_line():
     }
 
 
-def test_bytes_that_are_no_text_travel_in_base64_under_another_name():
+def test_bytes_that_are_not_text_are_base64_under_another_name():
     line = json.loads(printer("json", Shown(), to_terminal=False)(RECORD._replace(value=b"\xff")))
     assert line["value_base64"] == "/w=="
     assert "value" not in line
 
 
-def test_raw_is_the_value_alone():
+def test_raw_is_only_the_value():
     raw = printer("raw", Shown(), to_terminal=False)
     assert raw(RECORD) + raw(TOMBSTONE) == b"value"
 
@@ -66,6 +66,6 @@ def test_a_pattern_has_the_fields_of_kcat():
 
 
 @pytest.mark.parametrize("format_text", ["%x", "50%", "yaml"])
-def test_a_format_that_means_nothing_is_refused(format_text):
+def test_an_unknown_format_is_refused(format_text):
     with pytest.raises(CommandFailed, match="--format"):
         printer(format_text, Shown(), to_terminal=False)

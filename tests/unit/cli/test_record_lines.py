@@ -24,7 +24,7 @@ def test_headers_come_first_then_the_key():
     )
 
 
-def test_a_marker_stands_for_null():
+def test_the_null_marker_means_null():
     line_format = LineFormat(key_separator=b":", header_separator=b"|", null_marker=b"NULL")
     assert line_format.parse(b"NULL|NULL:NULL") == LineRecord(None, None, [])
     assert line_format.parse(b"|k:NULLS") == LineRecord(b"k", b"NULLS", [])
@@ -39,6 +39,6 @@ def test_a_marker_stands_for_null():
         (LineFormat(header_separator=b"|"), b"\xff=1|value", "utf-8"),
     ],
 )
-def test_a_line_that_lacks_what_the_options_promise_is_no_record(line_format, line, reason):
+def test_a_line_without_a_required_separator_is_refused(line_format, line, reason):
     with pytest.raises(NotARecord, match=reason):
         line_format.parse(line)

@@ -1,9 +1,9 @@
-"""``make setup`` says what it is doing: its steps take minutes."""
+"""``make setup`` announces its steps, which take minutes."""
 
 import subprocess
 from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_every_slow_step_of_the_setup_is_announced():

@@ -1,4 +1,4 @@
-"""Every command explains itself, and the page in docs/ says the same."""
+"""Every command has a complete help text, and docs/cli.md matches it."""
 
 import importlib.util
 import re
@@ -28,7 +28,7 @@ def script():
         yield page_script()
 
 
-def test_the_page_is_what_the_commands_say():
+def test_the_page_matches_the_help():
     checked = subprocess.run(
         [sys.executable, str(SCRIPT), "--check"], capture_output=True, text=True
     )
@@ -44,20 +44,35 @@ def test_every_help_ends_with_an_example(script):
         assert "headrace" in example and "Options:" not in example, words
 
 
-def test_no_line_of_a_list_of_commands_is_cut(script, monkeypatch):
+def test_no_line_in_a_list_of_commands_is_truncated(script, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     nouns = {words[:1] for words in script.commands() if len(words) == 2}
-    for words in {(), *nouns}:
+    for words in nouns:
         listed = script.help_of(*words).partition("Commands:\n")[2].partition("\n\n")[0]
         assert listed
         assert "..." not in listed, words
+    assert "..." not in script.help_of().partition("Run:\n")[2]
 
 
-# These print no data: a broker's own line, or records in the format that is asked for.
+def test_the_commands_are_grouped_by_what_they_are_for(script):
+    sections = dict(re.findall(r"^(\w+):\n((?:  .*\n)+)", script.help_of(), re.M))
+    listed = {
+        title: re.findall(r"^  (\S+)", lines, re.M)
+        for title, lines in sections.items()
+        if title != "Options"
+    }
+    assert list(listed) == ["Run", "Data", "Inspect", "Measure"]
+    assert listed["Run"] == ["serve", "stop", "demo"]
+    assert [(name,) for names in listed.values() for name in names] == [
+        words for words in script.commands() if len(words) == 1
+    ]
+
+
+# These print no data.
 WITHOUT_JSON = {("serve",), ("stop",), ("demo",)}
 
 
-def test_whatever_prints_data_prints_json_too(script):
+def test_every_command_that_prints_data_prints_json_too(script):
     nouns = {words[:1] for words in script.commands() if len(words) == 2}
     for words in set(script.commands()) - nouns - WITHOUT_JSON:
         assert re.search(r"--format \S*json", script.help_of(*words)), words

@@ -1,12 +1,12 @@
-"""The states of groups, by the names that Kafka's tools print."""
+"""The names of group states."""
 
 from confluent_kafka import ConsumerGroupState
 
-from headrace.cli.groups import _name
+from headrace.cli.groups import state_name
 
 
 def test_states_have_kafkas_names():
-    assert {_name(state) for state in ConsumerGroupState} == {
+    assert {state_name(state) for state in ConsumerGroupState} == {
         "Unknown",
         "PreparingRebalance",
         "CompletingRebalance",

@@ -1,10 +1,11 @@
-"""What serve makes of its arguments and its configuration file."""
+"""The options of ``serve``, its settings and its announcement."""
 
+import logging
 from pathlib import Path
 
 import pytest
 
-from headrace.cli import serve
+from headrace.cli import log_lines, serve
 from headrace.cli.output import WRONG_USAGE, CommandFailed
 
 
@@ -24,11 +25,11 @@ def properties(tmp_path: Path) -> Path:
     return path
 
 
-def test_without_anything_the_log_lies_in_a_folder_below_this_one():
+def test_the_default_data_directory_is_in_the_current_one():
     assert settings() == {"log.dirs": str(Path("headrace-data").absolute())}
 
 
-def test_the_file_is_taken_as_it_is(properties):
+def test_the_settings_of_the_file_are_kept(properties):
     assert settings(str(properties)) == {
         "listeners": "PLAINTEXT://:9092",
         "advertised.listeners": "PLAINTEXT://far:9092",
@@ -37,13 +38,13 @@ def test_the_file_is_taken_as_it_is(properties):
     }
 
 
-def test_a_file_without_log_dirs_gets_kafkas_default_not_ours(tmp_path):
+def test_a_file_without_log_dirs_gets_kafkas_default(tmp_path):
     path = tmp_path / "server.properties"
     path.write_text("num.partitions=3\n")
     assert settings(str(path)) == {"num.partitions": "3"}
 
 
-def test_an_option_wins_over_the_file_and_x_over_both(properties):
+def test_an_option_overrides_the_file_and_x_overrides_both(properties):
     found = settings(
         str(properties), "--listen", "127.0.0.1:0", "--data", "/d", "-X", "num.partitions=5",
         "-X", "log.dirs=/e",
@@ -65,12 +66,12 @@ def test_an_option_wins_over_the_file_and_x_over_both(properties):
         ("::1:0", "PLAINTEXT://[::1]:0"),
     ],
 )
-def test_where_to_listen(text, listener):
+def test_listen_accepts_addresses_and_ports(text, listener):
     assert serve.listener_of(text) == listener
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:70000", "SSL://host:1"])
-def test_where_nobody_can_listen(text):
+def test_listen_refuses_other_texts(text):
     with pytest.raises(CommandFailed, match="--listen"):
         serve.listener_of(text)
 
@@ -90,7 +91,7 @@ def test_where_nobody_can_listen(text):
     ],
     ids=" ".join,
 )
-def test_wrong_usage_is_said_in_one_line(arguments):
+def test_wrong_usage_is_a_one_line_error(arguments):
     with pytest.raises(CommandFailed) as failed:
         serve.run(arguments)
     assert failed.value.status == WRONG_USAGE
@@ -103,12 +104,29 @@ def test_values_may_follow_an_equals_sign():
     assert (options.data, options.log_level, options.daemon) == (Path("/d"), "DEBUG", True)
 
 
+@pytest.mark.parametrize("level", ["warn", "WARN", "WARNING"])
+def test_a_log_level_has_kafkas_name_or_pythons(level):
+    options = serve.parsed_options(["--log-level", level])
+    assert options is not None
+    assert log_lines.LEVELS[options.log_level] == logging.WARNING
+
+
+@pytest.mark.parametrize(
+    ("listen", "is_exposed"),
+    [(":9092", True), ("0.0.0.0:9092", True), ("[::]:9092", True), ("9092", False)],
+)
+def test_an_open_listener_without_security_is_named(listen, is_exposed):
+    config = serve.built_config(serve.parsed_options(["--listen", listen]))
+    warnings = serve.exposure_warnings(config)
+    assert [serve.listener_of(listen) in line for line in warnings] == [True] * is_exposed
+
+
 def test_help_is_printed_and_ends_with_an_example(capsys):
     assert serve.run(["--help"]) == 0
     assert capsys.readouterr().out.rpartition("Example:")[2].count("headrace serve") == 3
 
 
-def test_an_address_to_listen_everywhere_is_told_as_one_to_connect_to():
+def test_a_listener_on_every_interface_is_reachable_on_loopback():
     assert serve.connectable("0.0.0.0", 1) == "127.0.0.1:1"
     assert serve.connectable("::", 1) == "[::1]:1"
     assert serve.connectable("log.example", 1) == "log.example:1"
@@ -117,19 +135,19 @@ def test_an_address_to_listen_everywhere_is_told_as_one_to_connect_to():
 @pytest.mark.parametrize(
     ("listen", "everywhere"), [(":0", True), ("0.0.0.0:0", True), ("[::]:0", True), ("0", False)]
 )
-def test_who_listens_everywhere_says_so(listen, everywhere):
+def test_the_announcement_tells_that_every_interface_is_open(listen, everywhere):
     options = serve.parsed_options(["--listen", listen])
-    line = serve._told("127.0.0.1:9092", serve.built_config(options))
+    line = serve.announcement("127.0.0.1:9092", serve.built_config(options))
     assert ("every other address" in line) == everywhere
 
 
-def test_all_folders_are_named_from_the_root(tmp_path, monkeypatch):
+def test_the_announcement_has_absolute_directories(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = serve.built_config(serve.parsed_options(["-X", "log.dirs=a,b"]))
-    assert serve._told("host:1", config).endswith(f"data in {tmp_path}/a, {tmp_path}/b")
+    assert serve.announcement("host:1", config).endswith(f"data in {tmp_path}/a, {tmp_path}/b")
 
 
-def test_a_ready_file_appears_whole(tmp_path):
+def test_a_ready_file_is_written_atomically(tmp_path):
     path = tmp_path / "ready"
     serve.write_atomically(path, "127.0.0.1:1\n")
     assert path.read_text() == "127.0.0.1:1\n"

@@ -1,0 +1,1 @@
+"""Kafka script compatibility: command lines of Kafka's scripts, translated into Headrace's."""
