@@ -18,10 +18,10 @@ from headrace.wire.schema import Message
 _DESCRIBE_CONFIGS_VERSION = 4
 _INCREMENTAL_ALTER_CONFIGS_VERSION = 1
 _SET, _DELETE = 0, 1
-# The newest that is flexible and that Kafka 3.0 or later speaks.
+# The newest flexible version that Kafka 3.0 and later serve.
 _FIND_COORDINATOR_VERSION = 4
 
-GROUP, TRANSACTION = 0, 1  # the kinds of coordinators
+GROUP, TRANSACTION = 0, 1  # FindCoordinator's key types
 Address = tuple[str, int]
 
 Answer = TypeVar("Answer", bound=Message)
@@ -121,9 +121,7 @@ def coordinator_of(connection: Connection, kind: int, key: str) -> tuple[int, Ad
     )
     (found,) = answer.coordinators
     if found.error_code:
-        raise CommandFailed(
-            f"the coordinator of {key} is not to be found: {code_name(found.error_code)}"
-        )
+        raise CommandFailed(f"cannot find the coordinator of {key}: {code_name(found.error_code)}")
     return found.node_id, (found.host, found.port)
 
 
