@@ -1,7 +1,7 @@
-"""Members of groups for the figures: joined one by one, or a hundred at once on one event loop.
+"""Group members for the figures: one by one, or a hundred at once on one event loop.
 
-They speak both protocols just as far as a group needs it: a classic member finds its coordinator
-on the one broker there is, and what it subscribes to is only bytes.
+They implement only what a group needs of both protocols: the one broker is every group's
+coordinator, and a classic subscription is arbitrary bytes.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class Membership(NamedTuple):
 
 
 def wait_for_coordinator(client: Client, key: str, key_type: int = GROUP) -> None:
-    """Until there is one: the internal topic is made by the first who asks."""
+    """Wait until there is one: the first request creates the internal topic."""
     request = m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
 
     def is_there() -> bool:
@@ -45,7 +45,7 @@ def wait_for_coordinator(client: Client, key: str, key_type: int = GROUP) -> Non
 
 
 def wait_for_groups(address: str) -> None:
-    """Until all partitions of the internal topic are coordinated, whatever the group."""
+    """Wait until every partition of the internal topic has a coordinator."""
     probes = [f"probe-{number}" for number in range(500)]
     with Client(address) as client:
         wait_for_coordinator(client, probes[0])
@@ -53,7 +53,7 @@ def wait_for_groups(address: str) -> None:
 
 
 def wait_for_offsets(client: Client, group_ids: Sequence[str]) -> tuple[float, Any]:
-    """When every coordinator had told all offsets of these groups, by perf_counter, and what."""
+    """Wait for all offsets of these groups; return the perf_counter time and the offsets."""
     wanted = m.OffsetFetchRequest.OffsetFetchRequestGroup
     request = m.OffsetFetchRequest(
         groups=[wanted(group_id=group_id, topics=None) for group_id in group_ids]
@@ -99,7 +99,7 @@ def _sync_request(group_id: str, joined: m.JoinGroupResponse) -> m.SyncGroupRequ
             m.SyncGroupRequest.SyncGroupRequestAssignment(
                 member_id=one.member_id, assignment=_ASSIGNMENT
             )
-            for one in joined.members  # the leader alone is told
+            for one in joined.members  # only the leader gets them
         ],
     )
 
@@ -111,7 +111,7 @@ def heartbeat_request(member: Membership) -> m.HeartbeatRequest:
 
 
 def consumer_heartbeat_request(member: Membership) -> m.ConsumerGroupHeartbeatRequest:
-    """Nothing new: what a member says most of the time."""
+    """Nothing new, as most heartbeats of a member."""
     return m.ConsumerGroupHeartbeatRequest(
         group_id=member.group_id, member_id=member.member_id, member_epoch=member.generation
     )
@@ -124,14 +124,14 @@ async def _connected(address: str) -> Connection:
 
 
 class Gathering:
-    """One group on its way to be stable: what its members know of it."""
+    """One group that becomes stable: what its members know of it."""
 
     def __init__(self, group_id: str, size: int, interval_ms: int, topic: str) -> None:
         self.group_id = group_id
         self.size = size
         self.interval_s = interval_ms / 1000
         self.topic = topic
-        self.members: dict[str, int] = {}  # generation or epoch of those that have their share
+        self.members: dict[str, int] = {}  # generation or epoch of each member with an assignment
         self.size_by_generation: dict[int, int] = {}  # as the leader saw it
         self.stable = asyncio.Event()
         self.stable_at = 0.0
@@ -155,7 +155,7 @@ Life = Callable[[Connection, Gathering], Awaitable[None]]
 
 
 async def classic_life(link: Connection, group: Gathering) -> None:
-    """Join, sync, heartbeat; join again when told. Until cancelled."""
+    """Join, sync, heartbeat; join again at each rebalance. Until cancelled."""
     member_id = ""
     while True:
         request = _join_request(group.group_id, member_id)
@@ -184,7 +184,7 @@ async def classic_life(link: Connection, group: Gathering) -> None:
 
 
 async def consumer_life(link: Connection, group: Gathering) -> None:
-    """Heartbeat by heartbeat; a change of the assignment is confirmed at once."""
+    """Heartbeat; confirm a change of the assignment at once."""
     member_id, member_epoch = str(uuid.uuid4()), 0
     beat = m.ConsumerGroupHeartbeatRequest
     request = beat(
@@ -209,7 +209,7 @@ async def consumer_life(link: Connection, group: Gathering) -> None:
                 beat.TopicPartitions(topic_id=topic.topic_id, partitions=topic.partitions)
                 for topic in given
             ]
-        # As many partitions as members: a member with one has its last word.
+        # As many partitions as members: a member with one has its final assignment.
         if owned == 1:
             group.settled(member_id, member_epoch)
         else:
@@ -234,7 +234,7 @@ async def _gather(address: str, group: Gathering, live: Life) -> float:
         )
         for one in lives:
             if one.done():
-                one.result()  # raises what went wrong
+                one.result()  # raises its failure
         if not group.stable.is_set():
             raise TimeoutError(f"{group.group_id} was not stable after {_JOIN_LIMIT_S} s")
     finally:
@@ -249,7 +249,7 @@ async def _gather(address: str, group: Gathering, live: Life) -> float:
 def seconds_until_stable(
     address: str, live: Life, *, group_id: str, size: int, interval_ms: int, topic: str
 ) -> tuple[float, list[Membership]]:
-    """How long ``size`` members that come at once need until all have their share."""
+    """How long ``size`` members that join at once need until all have their assignment."""
     group: list[Gathering] = []
 
     async def gather() -> float:
@@ -261,7 +261,7 @@ def seconds_until_stable(
 
 
 def leave(address: str, members: list[Membership], *, classic: bool) -> None:
-    """All of them, so that no session runs out in a later round."""
+    """All members leave, so that no session expires in a later round."""
     leaving = m.LeaveGroupRequest.MemberIdentity
     with Client(address) as client:
         if classic:

@@ -146,25 +146,3 @@ def test_plain_offsets_have_kafkas_format(headrace, filled, broker):
     ran = headrace("kafka-get-offsets.sh", "--topic", filled, "--time", "-3")
     assert ran.lines == [f"{filled}:0:3"], "an empty partition has no maximum timestamp"
     headrace("topics", "offsets", filled, "--plain", status=2)
-
-
-def test_serve_says_at_its_start_what_has_no_effect_and_what_is_an_old_name(start, tmp_path):
-    process = start(
-        "serve",
-        *("--data", "d", "--listen", "127.0.0.1:0", "--ready-file", "ready"),
-        *(
-            "-X",
-            "num.io.threads=9",
-            "-X",
-            "log.retention.bogus=1",
-            "-X",
-            "log.cleanup.interval.mins=5",
-        ),
-    )
-    while not (tmp_path / "ready").exists() and process.poll() is None:
-        time.sleep(0.01)
-    process.terminate()
-    said = process.communicate(timeout=30)[1].decode()
-    assert "num.io.threads has no effect: one event loop serves all connections" in said
-    assert "log.retention.bogus is not a broker setting" in said
-    assert "log.cleanup.interval.mins is an old name: using" in said

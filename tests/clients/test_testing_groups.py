@@ -162,5 +162,5 @@ def test_an_expired_member_loses_all_and_the_other_gets_it_until_it_is_back(
 
 
 def test_who_is_no_member_cannot_expire(broker, topic):
-    with pytest.raises(LookupError, match="somebody is no member"):
+    with pytest.raises(LookupError, match="somebody is not a member"):
         broker.group(topic).expire("somebody")

@@ -1,4 +1,4 @@
-"""A raw client with the words of transactions: every request, every version, every answer."""
+"""A raw client for transactions: every request, every version, every answer."""
 
 import time
 
@@ -36,7 +36,7 @@ class TransactionalClient(RawClient):
         return ErrorCode(response.error_code), response.producer_id, response.producer_epoch
 
     def start(self, name, **settings):
-        """The producer id and epoch, once there are some."""
+        """Retry until there are a producer ID and an epoch."""
         self.find(name)
         give_up_at = time.monotonic() + 20
         while time.monotonic() < give_up_at:
@@ -250,7 +250,7 @@ class TransactionalClient(RawClient):
         ]
 
     def partition_of(self, topic, partition=0, *, committed=True, offset=0, max_bytes=1 << 24):
-        """What a fetch from the beginning says: the ends, the aborted list, the records."""
+        """One partition of a fetch: its offsets, the aborted transactions, the records."""
         request = m.FetchRequest
         response = self.ask(
             ApiKey.FETCH,

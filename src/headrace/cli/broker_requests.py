@@ -18,10 +18,11 @@ from headrace.wire.schema import Message
 
 _DESCRIBE_CONFIGS_VERSION = 4
 _INCREMENTAL_ALTER_CONFIGS_VERSION = 1
-# The newest that is flexible and that Kafka 3.0 or later speaks.
+_SET, _DELETE = 0, 1
+# The newest flexible version that Kafka 3.0 and later serve.
 _FIND_COORDINATOR_VERSION = 4
 
-GROUP, TRANSACTION = 0, 1  # the kinds of coordinators
+GROUP, TRANSACTION = 0, 1  # FindCoordinator's key types
 Address = tuple[str, int]
 
 Answer = TypeVar("Answer", bound=Message)

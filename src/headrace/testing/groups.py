@@ -1,7 +1,7 @@
-"""One consumer group as a test sees it: wait until it is stable, its lag, a rebalance, an expiry.
+"""One consumer group as a test sees it: wait until it is stable, read its lag, disturb it.
 
-Everything goes over the wire, from outside, so it works alike with a broker on a thread and with
-one in a child process, and with groups of the classic and of the new protocol (KIP-848).
+All of it uses Kafka requests, so it works with a broker in a thread or in a child process, and with
+groups of the classic and of the new protocol (KIP-848).
 """
 
 import time
@@ -15,7 +15,7 @@ from headrace.wire.schema import Message, decoder
 
 Partition = tuple[str, int]  # topic and number
 Answer = TypeVar("Answer", bound=Message)
-# A test on one thread polls its consumer in here.
+# A test with one thread polls its consumer in this callback.
 WhileWaiting = Callable[[], object]
 
 _CLIENT_ID = "headrace-testing"
@@ -26,7 +26,7 @@ _GROUP_COORDINATOR = 0
 _LATEST, _EARLIEST = -1, -2
 _LEAVE_EPOCH = -1
 _ASSIGNMENT_VERSION_MAX = 3
-# The coordinator is being made or loaded; it will answer in a moment.
+# The coordinator is being created or loaded; it will answer in a moment.
 _NOT_YET = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -44,7 +44,7 @@ class Member(NamedTuple):
 class _Described(NamedTuple):
     state: str
     members: tuple[Member, ...]
-    # What a member of the same kind would subscribe to or send; None in the other protocol.
+    # The response of the group's protocol; None for the other protocol.
     modern: m.ConsumerGroupDescribeResponse.DescribedGroup | None
     classic: m.DescribeGroupsResponse.DescribedGroup | None
 
@@ -57,7 +57,7 @@ class Group:
         self._address = (host, port)
 
     def state(self) -> str:
-        """``Stable``, ``Empty``, ``Dead`` (there is no such group), or on the way to one."""
+        """``Stable``, ``Empty``, ``Dead`` (there is no such group), or a state in between."""
         return self._describe().state
 
     def members(self) -> list[Member]:
@@ -70,10 +70,10 @@ class Group:
         while_waiting: WhileWaiting | None = None,
         timeout_s: float = 30,
     ) -> list[Member]:
-        """Wait until every member has its partitions; with ``members``, so many of them.
+        """Wait until every member has its partitions, and until there are ``members`` of them.
 
-        Clients go through a rebalance while they are polled. Where nobody else does that,
-        ``while_waiting`` does: ``while_waiting=lambda: consumer.poll(0)``.
+        Clients take part in a rebalance while they are polled. If no other thread polls them,
+        ``while_waiting`` must: ``while_waiting=lambda: consumer.poll(0)``.
         """
         for described in self._looks(while_waiting, timeout_s):
             if described.state == "Stable" and members in (None, len(described.members)):
@@ -90,9 +90,9 @@ class Group:
         return sum(self.lag_by_partition().values())
 
     def lag_by_partition(self) -> dict[Partition, int]:
-        """The lag of each partition that has an offset committed, or a member.
+        """The lag of each partition that has a committed offset or is assigned to a member.
 
-        One without an offset lags by all it holds.
+        Without a committed offset, all records of the partition count.
         """
         committed = self._committed()
         assigned = {one for member in self.members() for one in member.assignment}
@@ -134,27 +134,27 @@ class Group:
                 found[topic.name, one.partition_index] = one.offset
         return found
 
-    # --- trouble -------------------------------------------------------------
+    # --- disturbances --------------------------------------------------------
 
     def expire(self, member_id: str) -> None:
-        """The coordinator gives a member up, as when its session times out, without its knowing.
+        """Remove a member as if its session had timed out; the member does not know.
 
-        Its next heartbeat or commit is refused; the others share what it had.
+        Its next heartbeat or commit is refused. The other members get its partitions.
         """
         described = self._describe()
         instances = {one.member_id: one.instance_id for one in described.members}
         if member_id not in instances:
-            raise LookupError(f"{member_id} is no member of {self.name}: {sorted(instances)}")
+            raise LookupError(f"{member_id} is not a member of {self.name}: {sorted(instances)}")
         self._remove(described, member_id, instances[member_id])
 
     def rebalance(
         self, *, while_waiting: WhileWaiting | None = None, timeout_s: float = 30
     ) -> list[Member]:
-        """Make the members go through a rebalance; returns when the group is stable again.
+        """Cause a rebalance; return when the group is stable again.
 
-        A guest joins and leaves. In the classic protocol every member joins anew. In the new one
-        only what has to move moves: what the guest is given, and that comes back; where every
-        partition is needed by a member that has no other, ValueError says so.
+        A guest joins and leaves. In the classic protocol every member joins again. In the new
+        protocol only the partitions of the guest move, and move back. ValueError if no member can
+        give one up, because each has only one.
         """
         self.wait_until_stable(while_waiting=while_waiting, timeout_s=timeout_s)
         described = self._describe()
@@ -184,8 +184,8 @@ class Group:
                 )
             ],
         )
-        # Version 3 is a member at once, without asking for an id first. It is answered when all
-        # others have joined, which need not be waited for: the guest leaves before.
+        # With version 3 the guest is a member at once, without asking for an ID first. The
+        # response comes when all others have joined; the guest leaves before that.
         with self._connect() as connection:
             connection.send(join, api_version=3)
             for described in self._looks(while_waiting, timeout_s):
@@ -193,7 +193,7 @@ class Group:
                     if member.client_id == _CLIENT_ID:
                         self._remove(described, member.member_id, None)
                         return
-        raise TimeoutError(f"the group {self.name} let nobody join within {timeout_s} s")
+        raise TimeoutError(f"no guest could join the group {self.name} within {timeout_s} s")
 
     def _visit_modern(
         self,
@@ -221,7 +221,7 @@ class Group:
                     )
                 epoch = self._beat(guest, epoch)
             raise TimeoutError(
-                f"nobody in {self.name} gave up a partition within {timeout_s} s; are its "
+                f"no member of {self.name} gave up a partition within {timeout_s} s; are its "
                 "members being polled?"
             )
         finally:
@@ -249,7 +249,7 @@ class Group:
         return answer.member_epoch
 
     def _remove(self, described: _Described, member_id: str, instance_id: str | None) -> None:
-        """Leave in the name of a member: to the group it is the same as the end of its session."""
+        """Leave in the name of a member, which has the same effect as the end of its session."""
         if described.modern is not None:
             self._beat(member_id, _LEAVE_EPOCH, instance_id=instance_id)
             return
@@ -261,10 +261,10 @@ class Group:
         answer = self._ask(4, request, m.LeaveGroupResponse)
         _check(answer.error_code or answer.members[0].error_code)
 
-    # --- asking --------------------------------------------------------------
+    # --- requests ------------------------------------------------------------
 
     def _looks(self, while_waiting: WhileWaiting | None, timeout_s: float) -> Iterator[_Described]:
-        """The group again and again until the time is over, at least once."""
+        """Describe the group repeatedly until the time is over, at least once."""
         give_up_at = time.monotonic() + timeout_s
         while True:
             yield self._describe()
@@ -282,7 +282,7 @@ class Group:
             except Rejected as refusal:
                 if refusal.code not in _NOT_YET or time.monotonic() >= give_up_at:
                     raise
-            # Being asked for it, the broker makes the topic of the coordinators.
+            # This request makes the broker create the coordinators' internal topic.
             find = m.FindCoordinatorRequest(
                 key_type=_GROUP_COORDINATOR, coordinator_keys=[self.name]
             )
@@ -333,7 +333,7 @@ def _classic_members(group: m.DescribeGroupsResponse.DescribedGroup) -> Iterator
 
 
 def _classic_assignment(data: bytes) -> Iterator[Partition]:
-    """Nothing for members that are no consumers and speak a protocol of their own."""
+    """Nothing for members that are not consumers and have their own format."""
     if len(data) < 2:
         return
     version = min(int.from_bytes(data[:2], "big", signed=True), _ASSIGNMENT_VERSION_MAX)

@@ -106,7 +106,7 @@ def test_a_response_that_was_never_asked_for_on_this_connection_is_lost(connecti
         connection.receive(m.MetadataResponse)
 
 
-def test_no_listener_is_told_with_the_address():
+def test_an_address_without_a_listener_is_named():
     with pytest.raises(Disconnected, match="cannot connect to 127.0.0.1:1: .*refused"):
         connect("127.0.0.1:1")
 

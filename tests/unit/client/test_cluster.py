@@ -59,7 +59,7 @@ def test_a_bootstrap_server_that_is_away_is_skipped(connect, broker):
     assert list(cluster.topic("t").leaders) == [0, 1, 2]
 
 
-def test_all_bootstrap_servers_away_are_told_with_their_reasons(connect):
+def test_if_all_bootstrap_servers_are_away_the_error_names_each_reason(connect):
     with pytest.raises(Disconnected, match=f"^cannot connect to {NOWHERE}: [^;]*refused[^;]*$"):
         connect(f"{NOWHERE},{NOWHERE}").topics()
 

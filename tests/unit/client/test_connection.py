@@ -148,7 +148,7 @@ async def test_closing_fails_the_requests_in_flight(address):
 
 
 @in_loop
-async def test_no_listener_is_told_with_the_address():
+async def test_an_address_without_a_listener_is_named():
     with pytest.raises(Disconnected, match="cannot connect to 127.0.0.1:1"):
         await connect("127.0.0.1:1")
 

@@ -23,8 +23,8 @@ def exchange_of(expected):
     steps = iter(expected)
 
     def exchange(token):
-        told, answer = next(steps)
-        assert token == told
+        expected_token, answer = next(steps)
+        assert token == expected_token
         return answer
 
     return exchange
