@@ -71,7 +71,7 @@ def test_serve_warns_of_settings_without_effect_and_old_names(start, tmp_path):
     log = err.decode()
     assert "num.io.threads has no effect: one event loop serves all connections" in log
     assert "log.retention.bogus is not a broker setting" in log
-    assert "log.cleanup.interval.mins is an old name: taken as" in log
+    assert "log.cleanup.interval.mins is an old name: using" in log
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

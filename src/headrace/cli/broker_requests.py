@@ -135,7 +135,7 @@ def _address_for(connection: Connection, broker: str) -> Address:
         return parsed_address(connection.bootstrap.split(",")[0])
     if broker not in brokers:
         raise CommandFailed(
-            f"there is no broker {broker}; the cluster has {', '.join(sorted(brokers))}"
+            f"broker {broker} does not exist; the cluster has {', '.join(sorted(brokers))}"
         )
     return brokers[broker]
 
