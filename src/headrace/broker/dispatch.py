@@ -24,7 +24,7 @@ from headrace.broker.handlers.fetch import Fetching, ParkedFetch, RememberedFetc
 from headrace.broker.handlers.produce import ACKS_NONE, Produced, Producing, RememberedShape
 from headrace.broker.protocol_errors import ProtocolErrorLog
 from headrace.broker.response_cache import CacheKey, ResponseCache
-from headrace.core.parked import Parked
+from headrace.core.parked import Event, Parked
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.net.link import FileRange, Link, Slot
 from headrace.wire import commit, schema
@@ -317,10 +317,12 @@ class Dispatch:
         while self._committed:
             committed, self._committed = self._committed, {}
             for replica in committed:
-                for produced in self.parked_produces.woken(replica.topic_partition):
+                for produced in self.parked_produces.affected_by(
+                    replica.topic_partition, Event.HIGH_WATERMARK
+                ):
                     if self.producing.try_again(produced):
                         self.parked_produces.remove(produced)
-                for waiting in self.parked_fetches.woken(replica):
+                for waiting in self.parked_fetches.affected_by(replica, Event.HIGH_WATERMARK):
                     if self.fetching.try_again(waiting, last_chance=False):
                         self._unpark(waiting)
 
