@@ -1,6 +1,6 @@
 """acks=all: answered when every in-sync replica has the batch, and taken only if they are enough.
 
-On one node nothing waits by itself, so a partition is given a follower that has nothing yet.
+On one node nothing waits for a follower, so a partition is given one that fetches nothing.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from tests.fakes.partition_states import decide
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
 
@@ -26,21 +27,12 @@ class Partition:
         runner = broker._running()
         self._node, self._loop = runner._node, runner._loop
 
-    def _do(self, action):
+    def in_sync(self, *broker_ids, of=(1, 2), needed=1):
         async def body():
-            action(self._node.replicas.get("t", 0))
+            decide(self._node, "t", isr=broker_ids, replicas=of, min_insync_replicas=needed)
             self._node.dispatch.serve_committed()
 
         asyncio.run_coroutine_threadsafe(body(), self._loop).result(20)
-
-    def in_sync(self, *broker_ids, of=(1, 2), needed=1):
-        def action(replica):
-            leadership = replica.leadership
-            leadership.replicas, leadership.isr = frozenset(of), frozenset(broker_ids)
-            leadership.min_insync_replicas = needed
-            self._node.replicas.run(replica, leadership.appended(replica.log.log_end))
-
-        self._do(action)
 
     def delete_while_one_waits(self):
         wait_until(lambda: len(self._node.dispatch.parked_produces))

@@ -22,7 +22,7 @@ from headrace.storage.log import COORDINATOR
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.replication.replica_manager import Replica
-    from headrace.core.partition import Leadership
+    from headrace.core.leadership import Leadership
 
 _log = logging.getLogger(__name__)
 

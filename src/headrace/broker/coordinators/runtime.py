@@ -29,6 +29,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from headrace.broker.clock import SteadyClock
+from headrace.core.leadership import Leadership
 from headrace.core.outcome import (
     NewRecord,
     Outcome,
@@ -38,7 +39,6 @@ from headrace.core.outcome import (
     Shard,
     Ticket,
 )
-from headrace.core.partition import Leadership
 from headrace.core.topics import java_hash
 from headrace.model.errors import Corrupt, ErrorCode, PeerBroken, Rejected
 from headrace.model.ids import LeaderEpoch, Millis, Offset

@@ -16,7 +16,7 @@ from headrace.broker.handlers.transaction_verification import (
     may_be_appended,
 )
 from headrace.broker.replication.replica_manager import Replica
-from headrace.core.partition import Leadership
+from headrace.core.leadership import Leadership
 from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicId, TopicPartition

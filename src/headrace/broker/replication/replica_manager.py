@@ -11,14 +11,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import assert_never
 
 from headrace.broker.clock import Clock
-from headrace.core.partition import Effect, HighWatermarkAdvanced, Leadership
+from headrace.core.leadership import Leadership, ReplicationSettings
+from headrace.core.partition import Partition
+from headrace.core.partition_effects import (
+    AdvanceLogStart,
+    Effect,
+    FollowerLogStartAdvanced,
+    FollowLeader,
+    HighWatermarkAdvanced,
+    IsrChanged,
+    LeaderEpochBumped,
+    LeadershipGained,
+    LeadershipLost,
+    ProposeIsr,
+    RestartLog,
+    StaleLeaderEpoch,
+    StopFollowing,
+    Truncate,
+)
 from headrace.model.cluster_metadata import PartitionState
 from headrace.model.config import TopicConfig
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import (
     NO_TOPIC_ID,
     BrokerId,
-    LeaderEpoch,
     Offset,
     TopicId,
     TopicPartition,
@@ -37,6 +53,10 @@ CODEC_BY_SETTING = {"producer": None, "uncompressed": NO_CODEC} | {
 }
 
 
+def _replication_settings(config: TopicConfig) -> ReplicationSettings:
+    return ReplicationSettings(config.min_insync_replicas, config.flush_messages)
+
+
 class Replica:
     """One partition on this broker."""
 
@@ -44,6 +64,7 @@ class Replica:
         "topic_partition",
         "topic_id",
         "log",
+        "partition",
         "leadership",
         "opens_batches",
         "codec_wanted",
@@ -55,6 +76,12 @@ class Replica:
         self.topic_partition = topic_partition
         self.topic_id = log.topic_id
         self.log = log
+        self.partition = Partition(
+            owner.broker_id,
+            _replication_settings(log.config),
+            owner.logs.high_watermark(topic_partition),
+        )
+        # That of ``partition``, beside it because every batch reads it.
         self.leadership: Leadership | None = None
         self._owner = owner
         self.config_changed()
@@ -165,17 +192,12 @@ class Replica:
         True if ``flush.messages`` asks for an fsync first: then that follows in
         ``ReplicaManager.flush``, to which the caller must see.
         """
-        self.log.write_staged()
-        if self._flush_is_due:
-            return True
-        if self.leadership is not None:
-            self._owner.run(self, self.leadership.appended(self.log.log_end))
-        return False
-
-    @property
-    def _flush_is_due(self) -> bool:
-        log = self.log
-        return log.log_end - log.recovery_point >= log.config.flush_messages
+        log, leadership = self.log, self.leadership
+        log.write_staged()
+        if leadership is None:
+            return False
+        self._owner.run(self, leadership.appended(log.log_end, log.recovery_point))
+        return leadership.log_end < log.log_end
 
     @property
     def is_gone(self) -> bool:
@@ -189,11 +211,10 @@ class Replica:
         return leadership is not None and leadership.log_end < self.log.log_end and not self.is_gone
 
     def flushed(self) -> None:
-        """Let count what an fsync has made durable."""
-        log = self.log
-        end = log.recovery_point if self._flush_is_due else log.log_end
-        if self.leadership is not None and end > self.leadership.log_end:
-            self._owner.run(self, self.leadership.appended(end))
+        """Count the records that an fsync has made durable."""
+        log, leadership = self.log, self.leadership
+        if leadership is not None:
+            self._owner.run(self, leadership.appended(log.log_end, log.recovery_point))
 
 
 class ReplicaManager:
@@ -255,28 +276,16 @@ class ReplicaManager:
                 replica = Replica(topic_partition, log, self)
                 self._by_name.setdefault(state.topic, {})[state.partition] = replica
                 self._by_id.setdefault(state.topic_id, {})[state.partition] = replica
-            self._lead_or_follow(replica, state, config)
+            self.apply_state(replica, state)
         self.generation += 1
 
-    def _lead_or_follow(self, replica: Replica, state: PartitionState, config: TopicConfig) -> None:
-        if state.leader != self.broker_id:
-            replica.leadership = None
-            return
-        leadership = replica.leadership
-        if leadership is not None and leadership.leader_epoch == state.leader_epoch:
-            return
+    def apply_state(self, replica: Replica, state: PartitionState) -> None:
+        """Lead or follow, as the controller decided."""
         log = replica.log
-        log.leader_epochs.assign(LeaderEpoch(state.leader_epoch), log.log_end)
-        replica.leadership = Leadership(
-            self.broker_id,
-            LeaderEpoch(state.leader_epoch),
-            state.replicas,
-            state.isr,
-            config.min_insync_replicas,
-            log.log_end,
-            log.log_start,
-        )
-        self.run(replica, replica.leadership.started())
+        now = self.clock.monotonic_ms()
+        effects = replica.partition.apply(state, log.log_start, log.log_end, now)
+        replica.leadership = replica.partition.leadership
+        self.run(replica, effects)
 
     async def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Stop hosting, and delete the files."""
@@ -303,8 +312,10 @@ class ReplicaManager:
         for replica in self.of_topic(topic):
             replica.log.update_config(config)
             replica.config_changed()
-            if replica.leadership is not None:
-                replica.leadership.min_insync_replicas = config.min_insync_replicas
+            effects = replica.partition.settings_changed(
+                _replication_settings(config), self.clock.monotonic_ms()
+            )
+            self.run(replica, effects)
         self.generation += 1
 
     # --- effects -------------------------------------------------------------
@@ -366,5 +377,23 @@ class ReplicaManager:
                     if producers.unreplicated:
                         producers.high_watermark_advanced(to)
                     self.on_committed(replica)
+                case LeadershipGained(leader_epoch, start_offset):
+                    replica.log.leader_epochs.assign(leader_epoch, start_offset)
+                case LeaderEpochBumped(leader_epoch, start_offset):
+                    replica.log.leader_epochs.assign(leader_epoch, start_offset)
+                case LeadershipLost():
+                    self.on_committed(replica)  # requests that wait on it are refused
+                case (
+                    ProposeIsr()
+                    | IsrChanged()
+                    | FollowerLogStartAdvanced()
+                    | FollowLeader()
+                    | StopFollowing()
+                    | StaleLeaderEpoch()
+                    | Truncate()
+                    | RestartLog()
+                    | AdvanceLogStart()
+                ):
+                    pass  # a node has no other broker to follow, or to be followed by
                 case _:
                     assert_never(effect)

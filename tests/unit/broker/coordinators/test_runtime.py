@@ -15,6 +15,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.wire import messages as m
+from tests.fakes.partition_states import decide
 from tests.fakes.standin import in_loop
 
 TOPIC = "notes"
@@ -372,11 +373,7 @@ async def test_a_log_that_became_shorter_is_not_read_for_ever(tmp_path):
 
 def behind(broker, is_behind):
     """Whether a second replica that has nothing yet is in sync."""
-    leadership = broker.replica(TOPIC, 0).leadership
-    leadership.isr = frozenset({broker.node_id, 99} if is_behind else {broker.node_id})
-    if not is_behind:
-        replica = broker.replica(TOPIC, 0)
-        broker.replicas.run(replica, leadership.appended(replica.log.log_end))
+    decide(broker, TOPIC, isr=(1, 2) if is_behind else (1,))
 
 
 @in_loop
@@ -483,7 +480,7 @@ async def test_a_disk_that_refuses_costs_the_shard_and_nothing_that_was_acknowle
 async def test_who_waits_on_a_partition_that_is_led_elsewhere_now_is_told(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
-        broker.replica(TOPIC, 0).leadership = None
+        decide(broker, TOPIC, isr=(1, 2), leader=2)
         coordinator.refresh()
         with pytest.raises(Rejected) as refused:
             await waiting
@@ -538,12 +535,11 @@ async def test_nobody_complains_of_a_topic_that_is_deleted_while_loading(
 @in_loop
 async def test_too_few_replicas_refuse_before_anything_is_written(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
-        leadership = broker.replica(TOPIC, 0).leadership
-        leadership.replicas, leadership.min_insync_replicas = frozenset({1, 2}), 2
+        decide(broker, TOPIC, isr=(1,), min_insync_replicas=2)
         with pytest.raises(Rejected) as refused:
             write(coordinator, (b"k", b"v"))
         assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-        leadership.min_insync_replicas = 1
+        decide(broker, TOPIC, isr=(1,), min_insync_replicas=1)
         assert read(coordinator, b"k") == "-", "the shard is still there, and has not heard of it"
 
 
@@ -618,8 +614,7 @@ async def test_a_shard_is_woken_at_its_deadline_and_again_if_that_was_a_hair_ear
 @in_loop
 async def test_a_shard_is_woken_also_if_what_it_decided_could_not_be_written(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
-        leadership = broker.replica(TOPIC, 0).leadership
-        leadership.replicas, leadership.min_insync_replicas = frozenset({1, 2}), 2
+        decide(broker, TOPIC, isr=(1,), min_insync_replicas=2)
 
         def try_later(shard, now):
             shard.rings_at = now + 20

@@ -1,7 +1,7 @@
 """What happens between the coordinator, its markers and the partitions when something waits.
 
-On one node nothing waits by itself, so markers are held back here, and a partition is given a
-follower that lags.
+On one node nothing waits for a follower, so markers are held back here, and a partition is given
+a follower that fetches nothing.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ import pytest
 
 from headrace.core.transactions.shard import DrawProducerId
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import TopicPartition
 from headrace.testing import Broker
+from tests.fakes.partition_states import decide
 from tests.fakes.transactional_client import TransactionalClient, records_in
 from tests.fakes.waiting import wait_until
 
@@ -57,19 +57,11 @@ class Inside:
 
     def lag(self, topic, partition=0):
         """From now on a follower has nothing of what is written."""
-
-        def action():
-            self.node.replicas.get(topic, partition).leadership.isr = frozenset({1, 2})
-
-        self.do(action)
+        self.do(lambda: decide(self.node, topic, partition, isr=(1, 2)))
 
     def catch_up(self, topic, partition=0):
-        def action():
-            replica = self.node.replicas.get(topic, partition)
-            replica.leadership.isr = frozenset({1})
-            self.node.replicas.run(replica, replica.leadership.appended(replica.log.log_end))
-
-        self.do(action)
+        """The follower leaves the ISR."""
+        self.do(lambda: decide(self.node, topic, partition, isr=(1,)))
 
 
 @pytest.fixture
@@ -258,12 +250,9 @@ def test_a_leader_that_is_replaced_meanwhile_makes_the_marker_come_again(start):
     told = []
 
     def replaced():
-        replica = inside.node.replicas.get("t", 0)
-        old, replica.leadership = replica.leadership, None
-        inside.node.replicas.on_committed(replica)
+        decide(inside.node, "t", isr=(1, 2), leader=2)
         told.append(dict(inside.node.transactions.markers.unreplicated))
-        replica.leadership = old
-        old.isr = frozenset({1})
+        decide(inside.node, "t", isr=(1,))
 
     inside.do(replaced)
     assert told == [{}]
@@ -310,12 +299,9 @@ def test_a_partition_without_enough_replicas_gets_its_marker_later(start):
     producer = client.start("tx")
     client.add("tx", producer, "t", 0)
     client.put("tx", producer, "t", b"a")
-    place = TopicPartition("t", 0)
 
     def starve(count):
-        leadership = inside.node.replicas.get(*place).leadership
-        leadership.replicas = frozenset(range(1, count + 1))
-        leadership.min_insync_replicas = count
+        decide(inside.node, "t", isr=(1,), min_insync_replicas=count)
 
     inside.do(lambda: starve(2))
     assert client.end("tx", producer, False) is NONE
