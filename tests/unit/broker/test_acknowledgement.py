@@ -27,15 +27,25 @@ class Partition:
         runner = broker._running()
         self._node, self._loop = runner._node, runner._loop
 
-    def in_sync(self, *broker_ids, of=(1, 2), needed=1):
+    def in_sync(self, *broker_ids, of=(1, 2), needed=1, leader=1):
         async def body():
-            decide(self._node, "t", isr=broker_ids, replicas=of, min_insync_replicas=needed)
+            decide(
+                self._node,
+                "t",
+                isr=broker_ids,
+                replicas=of,
+                leader=leader,
+                min_insync_replicas=needed,
+            )
             self._node.dispatch.serve_committed()
 
         asyncio.run_coroutine_threadsafe(body(), self._loop).result(20)
 
-    def delete_while_one_waits(self):
+    def wait_until_one_waits(self):
         wait_until(lambda: len(self._node.dispatch.parked_produces))
+
+    def delete_while_one_waits(self):
+        self.wait_until_one_waits()
         deleting = self._node.control.delete_topics(["t"])
         asyncio.run_coroutine_threadsafe(deleting, self._loop).result(20)
 
@@ -73,6 +83,30 @@ def test_one_whose_topic_is_deleted_meanwhile_is_not_acknowledged(node, is_first
     (topic,) = client.answer(ApiKey.PRODUCE, 9).responses
     (answer,) = topic.partition_responses
     assert (answer.error_code, answer.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+def test_one_whose_leader_is_replaced_is_told_at_once(node):
+    partition, client = node
+    partition.in_sync(1, 2)
+    client.produce("t", BATCH, answer=False)
+    partition.wait_until_one_waits()
+    partition.in_sync(1, 2, leader=2)
+    (topic,) = client.answer(ApiKey.PRODUCE, 9).responses
+    (answer,) = topic.partition_responses
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+def test_one_waits_on_when_the_leader_epoch_rises_and_the_leader_stays(node):
+    partition, client = node
+    partition.in_sync(1, 2)
+    client.produce("t", BATCH, answer=False)
+    partition.wait_until_one_waits()
+    partition.in_sync(1, 2)
+    assert select.select([client.sock], [], [], 0.1)[0] == []
+    partition.in_sync(1)
+    (topic,) = client.answer(ApiKey.PRODUCE, 9).responses
+    (answer,) = topic.partition_responses
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.NONE, 0)
 
 
 def test_one_that_waits_too_long_is_told_and_the_batch_stays(node):
