@@ -91,11 +91,11 @@ class Following:
     def diverged(
         self, leader_end: EpochEnd, epochs: LeaderEpochs, log_start: Offset, log_end: Offset
     ) -> list[Effect]:
-        """The leader's log and this one differ: ``leader_end`` is the largest leader epoch of the
-        leader that is not above the last fetched one, and where it ends there.
+        """The leader answered that its log and this one differ.
 
-        If this log does not know that epoch, it drops the epochs above it and asks again: the next
-        answer then names an epoch that is further back (KIP-279).
+        ``leader_end`` is the leader's largest epoch that is not above the last fetched one, and
+        where it ends there. If this log does not have that epoch, it drops the epochs above it;
+        the next fetch then gets an answer about an earlier epoch (KIP-279).
         """
         own_end = epochs.end_of(leader_end.leader_epoch, log_end)
         if own_end == UNDEFINED:

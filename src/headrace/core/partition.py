@@ -21,7 +21,7 @@ from headrace.model.cluster_metadata import NO_LEADER, PartitionState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_LEADER_EPOCH, BrokerId, LeaderEpoch, Offset
 
-# The leader epoch of a StopReplica request for a deleted topic, and of one that has none.
+# In a StopReplica request for a deleted topic; deletion does not raise the leader epoch.
 EPOCH_DURING_DELETE = LeaderEpoch(-2)
 
 

@@ -104,14 +104,14 @@ def test_a_follower_follows_again_in_a_new_leader_epoch():
     assert partition.following is not before
 
 
-def test_a_partition_without_leader_is_followed_by_nobody():
+def test_a_follower_of_a_partition_that_lost_its_leader_stops_fetching():
     partition = following()
     no_leader = led(leader=NO_LEADER, leader_epoch=4)
     assert partition.apply(no_leader, 0, 5, 1) == [StopFollowing()]
     assert partition.following.leader == NO_LEADER
 
 
-def test_a_leader_that_is_replaced_by_nobody_says_so():
+def test_a_leader_that_is_removed_without_successor_loses_its_leadership():
     partition = leading()
     no_leader = led(leader=NO_LEADER, leader_epoch=4)
     assert partition.apply(no_leader, 0, 5, 1) == [LeadershipLost(NO_LEADER, 4)]
