@@ -54,39 +54,38 @@ def in_sync(
     partition: int = 0,
     *,
     isr: tuple[int, ...],
-    replicas: tuple[int, ...] | None = None,
-    min_isr: int | None = None,
+    replicas: tuple[int, ...] = (1, 2),
+    leader: int = 1,
+    min_isr: int = 1,
 ) -> None:
-    """Give a partition followers, which one node does not have.
+    """Tell a broker with id 1 the controller's next decision about a partition.
 
-    A follower that is in sync has nothing of what is written from now on.
+    One node has no followers. A follower in the ISR of such a decision has nothing of what is
+    written from now on; without it, the leader is alone again.
     """
     replica = services.replicas.require(topic, partition)
-    leadership = replica.lead()
-    if replicas is not None:
-        leadership.replicas = frozenset(replicas)
-    if min_isr is not None:
-        leadership.min_insync_replicas = min_isr
-    services.appender.carry_out(replica, leadership.bumped(leadership.leader_epoch, isr))
+    config = replica.log.config
+    if config.min_insync_replicas != min_isr:
+        changed = config._replace(min_insync_replicas=min_isr)
+        services.replicas.update_topic_config(topic, changed)
+    state = services.metadata.partition(topic, partition)
+    assert state is not None
+    services.replicas.lead_or_follow(
+        state._replace(
+            leader=BrokerId(leader),
+            leader_epoch=LeaderEpoch(replica.partition.leader_epoch + 1),
+            isr=tuple(map(BrokerId, isr)),
+            replicas=tuple(map(BrokerId, replicas)),
+        )
+    )
     services.waiting.serve()
 
 
 def lose_leadership(services: Services, topic: str, partition: int = 0) -> None:
     """As if the controller had made another broker the leader."""
-    state = services.metadata.partition(topic, partition)
-    assert state is not None
-    elsewhere = state._replace(
-        leader=BrokerId(99), leader_epoch=LeaderEpoch(state.leader_epoch + 1)
-    )
-    services.replicas.lead_or_follow(elsewhere)
-    services.waiting.serve()
+    in_sync(services, topic, partition, isr=(1, 2), leader=2)
 
 
 def regain_leadership(services: Services, topic: str, partition: int = 0) -> None:
-    """As if the controller had made this broker the leader again, two epochs later."""
-    state = services.metadata.partition(topic, partition)
-    assert state is not None
-    services.replicas.lead_or_follow(
-        state._replace(leader_epoch=LeaderEpoch(state.leader_epoch + 2))
-    )
-    services.waiting.serve()
+    """As if the controller had made this broker the leader again, alone in the ISR."""
+    in_sync(services, topic, partition, isr=(1,))

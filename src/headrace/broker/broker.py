@@ -220,6 +220,7 @@ class Broker:
         dynamic_config.on_change(lambda config: self._config_changed(config, logs))
         appender = Appender(world, waiting, self._tasks)
         replicas = ReplicaManager(
+            self._loop,
             broker_id,
             logs,
             metadata,

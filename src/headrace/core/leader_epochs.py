@@ -1,10 +1,10 @@
-"""The leader epochs of one partition: where each reign began.
+"""The leader epochs of one partition: the offset at which each began.
 
-A replica that returns after a failure asks its leader where the reign it last
-knew ended, and cuts its log there (KIP-101, KIP-279); a consumer finds out the
-same way that records it has read are gone (KIP-320). The answer needs only a
-short list: leader epoch -> offset of the first record of that reign, both
-strictly rising. ``storage`` keeps it in ``leader-epoch-checkpoint``.
+A replica that returns after a failure asks its leader where its last known leader epoch ended,
+and truncates its log there (KIP-101, KIP-279). A consumer detects the same way that records it
+has read were lost (KIP-320). The answer needs only a short list: leader epoch -> offset of the
+first record of that epoch, both strictly rising. ``storage`` keeps the list in
+``leader-epoch-checkpoint``.
 """
 
 from bisect import bisect_right
@@ -42,29 +42,31 @@ class LeaderEpochs:
             self.assign(entry.leader_epoch, entry.start_offset)
 
     def assign(self, leader_epoch: LeaderEpoch, start_offset: Offset) -> bool:
-        """Note that ``leader_epoch`` began at ``start_offset``; tells whether anything changed.
+        """Note that ``start_offset`` is in ``leader_epoch``; return whether that is new.
 
-        A later note wins: what contradicts it at the end of the list came from
-        a reign whose records have been replaced.
+        The newest call wins. Entries at the end of the list that contradict it belong to records
+        that have been replaced, or to a leader epoch in which no record was written.
         """
         entries = self.entries
-        if entries:
-            last = entries[-1]
-            if last.leader_epoch == leader_epoch and start_offset >= last.start_offset:
-                return False
-            while entries and (
-                entries[-1].leader_epoch >= leader_epoch or entries[-1].start_offset >= start_offset
-            ):
-                entries.pop()
-        entries.append(EpochEntry(leader_epoch, start_offset))
+        last = entries[-1] if entries else None
+        if last and last.leader_epoch == leader_epoch and start_offset >= last.start_offset:
+            return False
+        while entries and (
+            entries[-1].leader_epoch > leader_epoch or entries[-1].start_offset >= start_offset
+        ):
+            entries.pop()
+        # An epoch that began further back keeps its start, or the epoch before it would seem to
+        # end too late, and a follower would keep records that it must truncate.
+        if not entries or entries[-1].leader_epoch < leader_epoch:
+            entries.append(EpochEntry(leader_epoch, start_offset))
         self.latest = leader_epoch
         return True
 
     def end_of(self, leader_epoch: LeaderEpoch, log_end: Offset) -> EpochEnd:
-        """The largest epoch at or below the one asked for, and where it ended.
+        """The largest known epoch that is not above ``leader_epoch``, and its end offset.
 
-        Undefined (-1, -1) for an epoch above all we know: the asker is ahead
-        of us. For one below all we know, the start of the first known entry.
+        Undefined (-1, -1) for an epoch above all known ones: the caller is ahead of this log. For
+        an epoch below all known ones, the start of the first known entry.
         """
         if leader_epoch == UNDEFINED_LEADER_EPOCH or leader_epoch > self.latest:
             return UNDEFINED
@@ -75,17 +77,12 @@ class LeaderEpochs:
         return EpochEnd(floor, self.entries[above].start_offset)
 
     def epoch_at(self, offset: Offset) -> LeaderEpoch:
-        """The reign in which ``offset`` was (or would be) written; -1 below the first."""
+        """The epoch in which ``offset`` was (or would be) written; -1 below the first epoch."""
         above = bisect_right(self.entries, offset, key=lambda entry: entry.start_offset)
         return self.entries[above - 1].leader_epoch if above else UNDEFINED_LEADER_EPOCH
 
-    def previous(self, leader_epoch: LeaderEpoch) -> LeaderEpoch:
-        """The largest known epoch below ``leader_epoch``; -1 if there is none."""
-        known = [entry.leader_epoch for entry in self.entries if entry.leader_epoch < leader_epoch]
-        return known[-1] if known else UNDEFINED_LEADER_EPOCH
-
     def truncate_end(self, end_offset: Offset) -> bool:
-        """Forget entries that began at or after ``end_offset``, the log's new end."""
+        """Remove entries that begin at or after ``end_offset``, the log's new end."""
         before = len(self.entries)
         while self.entries and self.entries[-1].start_offset >= end_offset:
             self.entries.pop()
@@ -93,9 +90,9 @@ class LeaderEpochs:
         return len(self.entries) != before
 
     def truncate_start(self, start_offset: Offset) -> bool:
-        """Forget entries that ended at or before ``start_offset``, the log's new start.
+        """Remove entries that end at or before ``start_offset``, the log's new start.
 
-        The reign in which the new start lies stays and now begins there.
+        The epoch that contains the new start stays, and now begins there.
         """
         at_or_below = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
         if at_or_below == 0 or (at_or_below == 1 and self.entries[0].start_offset == start_offset):

@@ -1,12 +1,24 @@
-"""Requests that wait: for data, for replicas, or for their time to be over.
+"""Requests that wait: for records, for replicas, or for their deadline. Kafka calls it purgatory.
 
-A parked request waits on one or more keys (partitions) and has a deadline. Who holds a key says
-``woken(key)`` and gets the requests to try again; the shell arms one timer for
-``next_deadline()``. Kafka calls this place a purgatory.
+A parked request waits on one or more keys (replicas) until an event of one of them affects it:
+
+    event                   affects
+    HIGH_WATERMARK          requests that wait for it: acks=all, coordinator replies, markers,
+                            fetches of uncommitted records
+    LAST_STABLE_OFFSET      requests that wait for it: fetches of committed records
+    LEADERSHIP_GAINED       every request that waits on the replica
+    LEADERSHIP_LOST         every request that waits on the replica
+    TOPIC_DELETED           every request that waits on the replica
+    DISK_OFFLINE            every request that waits on the replica
+    DEADLINE                the one request whose time is over
+
+``Parked`` says which requests an event affects; the broker tries them again, and removes those
+that it answered. The broker arms one timer for ``next_deadline()``.
 """
 
 import heapq
 from collections.abc import Hashable, Iterable
+from enum import Enum, auto
 from itertools import count
 from typing import Generic, TypeVar
 
@@ -15,15 +27,34 @@ R = TypeVar("R", bound=Hashable)
 NEVER = float("inf")  # the deadline of a request that waits as long as it takes
 
 
+class Event(Enum):
+    """What a parked request is told. The replica holds the details."""
+
+    HIGH_WATERMARK = auto()
+    LAST_STABLE_OFFSET = auto()
+    LEADERSHIP_GAINED = auto()
+    LEADERSHIP_LOST = auto()
+    TOPIC_DELETED = auto()
+    DISK_OFFLINE = auto()
+    DEADLINE = auto()
+
+
+# Read for every batch: a global name is found faster than an enumeration's attribute.
+_HIGH_WATERMARK = Event.HIGH_WATERMARK
+_LAST_STABLE_OFFSET = Event.LAST_STABLE_OFFSET
+
+
 class Parked(Generic[R]):
     """All and only the requests that are neither answered nor given up."""
 
-    __slots__ = ("_keys", "_by_key", "_deadlines", "_order")
+    __slots__ = ("_keys", "_by_key", "_deadlines", "_order", "_until_stable")
 
     def __init__(self) -> None:
         self._keys: dict[R, tuple[Hashable, ...]] = {}
         self._by_key: dict[Hashable, dict[R, None]] = {}  # a dict keeps the order of arrival
-        # Entries of requests that are gone stay until they surface or are too many.
+        # All others wait for the high watermark.
+        self._until_stable: set[R] = set()
+        # Entries of removed requests stay until they reach the top or are too many.
         self._deadlines: list[tuple[float, int, R]] = []
         self._order = count()
 
@@ -33,8 +64,17 @@ class Parked(Generic[R]):
     def __contains__(self, request: R) -> bool:
         return request in self._keys
 
-    def add(self, request: R, keys: Iterable[Hashable], deadline: float) -> None:
+    def add(
+        self,
+        request: R,
+        keys: Iterable[Hashable],
+        deadline: float,
+        until: Event = Event.HIGH_WATERMARK,
+    ) -> None:
+        """Park a request until HIGH_WATERMARK or LAST_STABLE_OFFSET, whichever it names."""
         self._keys[request] = taken = tuple(keys)
+        if until is _LAST_STABLE_OFFSET:
+            self._until_stable.add(request)
         for key in taken:
             waiting = self._by_key.get(key)
             if waiting is None:
@@ -47,10 +87,12 @@ class Parked(Generic[R]):
             heapq.heappush(self._deadlines, (deadline, next(self._order), request))
 
     def remove(self, request: R) -> bool:
-        """Take it out, answered or given up; False if it was not there."""
+        """Remove a request that was answered or given up; False if it was not parked."""
         keys = self._keys.pop(request, None)
         if keys is None:
             return False
+        if self._until_stable:
+            self._until_stable.discard(request)
         for key in keys:
             waiting = self._by_key.get(key)
             if waiting is not None:
@@ -63,10 +105,23 @@ class Parked(Generic[R]):
         """Whether any request waits on ``key``."""
         return key in self._by_key
 
-    def woken(self, key: Hashable) -> list[R]:
-        """Those that wait on ``key``, longest first. They stay parked until removed."""
+    def affected_by(self, key: Hashable, event: Event) -> list[R]:
+        """The requests that an event of ``key`` affects, oldest first.
+
+        They stay parked until they are removed. DEADLINE is no event of a key: see ``expired``.
+        """
         waiting = self._by_key.get(key)
-        return list(waiting) if waiting else []
+        if not waiting:
+            return []
+        until_stable = self._until_stable
+        if until_stable:
+            if event is _HIGH_WATERMARK:
+                return [request for request in waiting if request not in until_stable]
+            if event is _LAST_STABLE_OFFSET:
+                return [request for request in waiting if request in until_stable]
+        elif event is _LAST_STABLE_OFFSET:
+            return []
+        return list(waiting)
 
     def all(self) -> list[R]:
         return list(self._keys)
@@ -78,7 +133,7 @@ class Parked(Generic[R]):
         return deadlines[0][0] if deadlines else None
 
     def expired(self, now: float) -> list[R]:
-        """Take out and return those whose time is over at ``now``, inclusive."""
+        """Remove and return the requests whose deadline is ``now`` or earlier."""
         over = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now:

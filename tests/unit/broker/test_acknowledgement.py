@@ -26,13 +26,20 @@ class Partition:
     def __init__(self, broker):
         self._inside = Inside(broker)
 
-    def in_sync(self, *broker_ids, of=(1, 2), needed=1):
-        self._inside.in_sync("t", isr=broker_ids, replicas=of, min_isr=needed)
+    def in_sync(self, *broker_ids, of=(1, 2), needed=1, leader=1):
+        self._inside.in_sync("t", isr=broker_ids, replicas=of, min_isr=needed, leader=leader)
+
+    def wait_until_one_waits(self):
+        waiting = self._inside.services.waiting
+        wait_until(lambda: any(isinstance(waiter, Produced) for waiter in waiting.all()))
 
     def delete_while_one_waits(self):
-        services = self._inside.services
-        wait_until(lambda: any(isinstance(w, Produced) for w in services.waiting.all()))
-        self._inside.run(services.controller.delete_topics(["t"]))
+        self.wait_until_one_waits()
+        self._inside.run(self._inside.services.controller.delete_topics(["t"]))
+
+    def fail_disk_while_one_waits(self):
+        self.wait_until_one_waits()
+        self._inside.services.logs.directories[0].take_offline("it broke")
 
 
 @pytest.fixture
@@ -68,6 +75,40 @@ def test_one_whose_topic_is_deleted_meanwhile_is_not_acknowledged(node, is_first
     (topic,) = client.answer(ApiKey.PRODUCE, 9).responses
     (answer,) = topic.partition_responses
     assert (answer.error_code, answer.base_offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+def produced(client):
+    (topic,) = client.answer(ApiKey.PRODUCE, 9).responses
+    (answer,) = topic.partition_responses
+    return answer.error_code, answer.base_offset
+
+
+def test_one_whose_leader_is_replaced_is_told_at_once(node):
+    partition, client = node
+    partition.in_sync(1, 2)
+    client.produce("t", BATCH, answer=False)
+    partition.wait_until_one_waits()
+    partition.in_sync(1, 2, leader=2)
+    assert produced(client) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+def test_one_whose_disk_fails_is_told_at_once(node):
+    partition, client = node
+    partition.in_sync(1, 2)
+    client.produce("t", BATCH, answer=False)
+    partition.fail_disk_while_one_waits()
+    assert produced(client) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
+
+
+def test_one_waits_on_when_the_leader_epoch_rises_and_the_leader_stays(node):
+    partition, client = node
+    partition.in_sync(1, 2)
+    client.produce("t", BATCH, answer=False)
+    partition.wait_until_one_waits()
+    partition.in_sync(1, 2)
+    assert select.select([client.sock], [], [], 0.1)[0] == []
+    partition.in_sync(1)
+    assert produced(client) == (ErrorCode.NONE, 0)
 
 
 def test_one_that_waits_too_long_is_told_and_the_batch_stays(node):

@@ -5,15 +5,15 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from headrace.core.leadership import Leadership
 from headrace.core.outcome import Outcome, Reply, Shard, Ticket
 from headrace.core.parked import NEVER
-from headrace.core.partition import Leadership
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset
 
 if TYPE_CHECKING:
     from headrace.broker.replication.replica import Replica
-    from headrace.broker.replication.waiting import Event
+    from headrace.core.parked import Event
 
 S = TypeVar("S", bound=Shard)
 Tell = Callable[[S, Millis], Outcome]

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from headrace.broker.replication.waiting import Event
+from headrace.core.parked import Event
 from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicPartition
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.broker.replication.replica import Replica
     from headrace.broker.replication.replica_manager import ReplicaManager
     from headrace.broker.replication.waiting import Waiting
-    from headrace.core.partition import Leadership
+    from headrace.core.leadership import Leadership
     from headrace.world.world import World
 
 _log = logging.getLogger(__name__)

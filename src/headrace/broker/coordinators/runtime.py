@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from headrace.broker.coordinators.loaded_shard import LoadedShard, S, Tell
 from headrace.broker.coordinators.loading import UNREADABLE, replay_log
 from headrace.broker.coordinators.writing import ShardWriter, WriteFailed
-from headrace.broker.replication.waiting import Event
 from headrace.core.outcome import Outcome, Reply, Ticket
-from headrace.core.parked import NEVER
+from headrace.core.parked import NEVER, Event
 from headrace.core.topics import java_hash
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset
@@ -490,7 +489,7 @@ class CoordinatorRuntime(Generic[S]):
             return
         self._ticker.at = deadline
         # Not rounded up: a client that waits for exactly its session timeout finds it expired.
-        self._host.waiting.park_for(self._ticker, (), max(0.0, deadline - now))
+        self._host.waiting.park(self._ticker, (), max(0.0, deadline - now))
 
     def _wake(self) -> None:
         self._ticker.at = NEVER

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
 from headrace.broker.replication.replica import READ_COMMITTED, Replica
-from headrace.broker.replication.waiting import Event, Waiting
+from headrace.broker.replication.waiting import Waiting
 from headrace.core.fetch_session import Fetch, FetchSessions, Want
 from headrace.core.leader_epochs import UNDEFINED
+from headrace.core.parked import Event
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, ProducerId, TopicId
 from headrace.net.link import Link, Slot
@@ -173,7 +174,13 @@ class Fetching:
             return
         waiting.slot = link.hold()
         link.state.parked = waiting
-        self._waiting.park_for(waiting, self._waited_for(waiting), request.max_wait_ms)
+        committed = request.isolation_level == READ_COMMITTED
+        self._waiting.park(
+            waiting,
+            self._waited_for(waiting),
+            request.max_wait_ms,
+            Event.LAST_STABLE_OFFSET if committed else Event.HIGH_WATERMARK,
+        )
 
     def _waited_for(self, waiting: ParkedFetch) -> list[Replica]:
         found = [self._replica(want) for want in waiting.fetch.wants]

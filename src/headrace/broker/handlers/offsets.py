@@ -25,6 +25,7 @@ _SINCE = {
     LATEST_TIERED: 9,
     EARLIEST_PENDING_UPLOAD: 11,
 }
+_OFFSET_NOT_AVAILABLE_SINCE = 5
 _NOWHERE = (-1, -1, -1)  # offset, timestamp, leader epoch
 
 
@@ -59,6 +60,7 @@ async def list_offsets(
                 offset, timestamp, leader_epoch = await _find(
                     replica, asked.timestamp, request.isolation_level
                 )
+                _check_available(context, replica, asked.timestamp, offset)
                 answer.offset = offset
                 answer.timestamp = timestamp
                 answer.leader_epoch = leader_epoch
@@ -68,6 +70,19 @@ async def list_offsets(
                 answer.error_code = refusal.code
         topics.append(response.ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
     return response(topics=topics)
+
+
+def _check_available(context: Context, replica: Replica, timestamp: int, offset: int) -> None:
+    """A new leader's high watermark may be stale: its "latest" would go back."""
+    if replica.lead().is_high_watermark_current:
+        return
+    if timestamp == LATEST or (timestamp >= 0 and offset == -1):
+        code = ErrorCode.OFFSET_NOT_AVAILABLE
+        if context.api_version < _OFFSET_NOT_AVAILABLE_SINCE:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        raise Rejected(
+            code, f"the high watermark of {replica.topic_partition} is not known yet; ask again"
+        )
 
 
 def _asked_twice(request: m.ListOffsetsRequest) -> set[tuple[str, int]]:

@@ -17,8 +17,9 @@ from headrace.broker.handlers.transaction_verification import (
 )
 from headrace.broker.replication.append import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appender
 from headrace.broker.replication.replica import Replica
-from headrace.broker.replication.waiting import Event, Waiting
-from headrace.core.partition import Leadership
+from headrace.broker.replication.waiting import Waiting
+from headrace.core.leadership import Leadership
+from headrace.core.parked import Event
 from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicId
@@ -89,6 +90,15 @@ class _Outcome:
             leadership is not None and leadership.high_watermark >= self.offset_end
         )
 
+    def check_replicas_after_append(self) -> None:
+        """Tell a client whose batch waited that the ISR fell below the minimum meanwhile."""
+        leadership = self.leadership
+        if leadership is not None and self.offset_end >= 0:
+            code = leadership.acknowledgement(self.offset_end)
+            if code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+                self.error_code = code
+                self.error_message = "the in-sync replicas are fewer than min.insync.replicas now"
+
     def refuse_if_lost(self, event: Event) -> None:
         """Records that are not committed when leadership or the disk is lost may be lost too."""
         replica = self.replica
@@ -156,6 +166,8 @@ class Produced:
         """Answer if every in-sync replica has the batches, or never will."""
         if not self.committed:
             return False
+        for outcome in self.outcomes:
+            outcome.check_replicas_after_append()
         assert self.slot is not None
         self.slot.answer(self.encode())
         return True
@@ -532,7 +544,7 @@ class Producing:
             if replica is not None and replica.leadership is not outcome.leadership:
                 outcome.refuse_if_lost(Event.LEADERSHIP_LOST)
         if not produced.answer_if_committed():
-            self._waiting.park_for(produced, produced.waits_for(), produced.timeout_ms)
+            self._waiting.park(produced, produced.waits_for(), produced.timeout_ms)
 
     def _answer_bug(self, produced: _FullProduced, error: Exception) -> None:
         frame = self._bugs.frame(produced.link, produced.context, produced.request, error)

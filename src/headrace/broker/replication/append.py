@@ -12,8 +12,24 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, assert_never
 
-from headrace.broker.replication.waiting import Event, Waiting
-from headrace.core.partition import Effect, HighWatermarkAdvanced
+from headrace.broker.replication.waiting import Waiting
+from headrace.core.parked import Event
+from headrace.core.partition_effects import (
+    AdvanceLogStart,
+    Effect,
+    FollowerLogStartAdvanced,
+    FollowLeader,
+    HighWatermarkAdvanced,
+    IsrChanged,
+    LeaderEpochBumped,
+    LeadershipGained,
+    LeadershipLost,
+    ProposeIsr,
+    RestartLog,
+    StaleLeaderEpoch,
+    StopFollowing,
+    Truncate,
+)
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset
 from headrace.storage.log import COORDINATOR, Appended
@@ -43,8 +59,8 @@ class Appender:
     ) -> Appended:
         """Stage one produced batch; ``write_staged`` writes it."""
         leadership = replica.lead()
-        if acks == ACKS_ALL:
-            leadership.check_enough_replicas(replica.topic_partition)
+        if acks == ACKS_ALL and not leadership.enough_replicas:
+            raise _not_enough_replicas(replica)
         appended = replica.log.append_as_leader(
             records, leadership.leader_epoch, self._world.now(), produce_version=produce_version
         )
@@ -75,7 +91,8 @@ class Appender:
     ) -> Appended:
         """Append one batch that a coordinator made, as with acks=all."""
         leadership = replica.lead()
-        leadership.check_enough_replicas(replica.topic_partition)
+        if not leadership.enough_replicas:
+            raise _not_enough_replicas(replica)
         appended = replica.log.append_as_leader(
             memoryview(batch),
             leadership.leader_epoch,
@@ -88,13 +105,13 @@ class Appender:
         return appended
 
     def _write(self, replica: "Replica") -> bool:
-        """Write what was staged; True if ``flush.messages`` asks for an fsync first."""
-        replica.log.write_staged()
-        if replica.flush_is_due:
-            return True
-        if replica.leadership is not None:
-            self.carry_out(replica, replica.leadership.appended(replica.log.log_end))
-        return False
+        """Write what was staged; True if the records count only after an fsync."""
+        log, leadership = replica.log, replica.leadership
+        log.write_staged()
+        if leadership is None:
+            return False
+        self.carry_out(replica, leadership.appended(log.log_end, log.recovery_point))
+        return leadership.log_end < log.log_end
 
     # --- flushing ------------------------------------------------------------
 
@@ -141,14 +158,9 @@ class Appender:
                 log.directory.partition_failed(error)
             if log.recovery_point < offset_end and tries_left and not replica.is_gone:
                 await asyncio.sleep(_FLUSH_AGAIN_AFTER_S)
-        self._flushed(replica)
-
-    def _flushed(self, replica: "Replica") -> None:
-        """Let the records count that an fsync has made durable."""
-        log, leadership = replica.log, replica.leadership
-        end = log.recovery_point if replica.flush_is_due else log.log_end
-        if leadership is not None and end > leadership.log_end:
-            self.carry_out(replica, leadership.appended(end))
+        leadership = replica.leadership
+        if leadership is not None:
+            self.carry_out(replica, leadership.appended(log.log_end, log.recovery_point))
 
     # --- effects -------------------------------------------------------------
 
@@ -160,6 +172,42 @@ class Appender:
                     producers = replica.log.producers
                     if producers.unreplicated:
                         producers.high_watermark_advanced(to)
-                    self._waiting.happened(replica, Event.HIGH_WATERMARK)
+                    if self._waiting.is_awaited(replica):
+                        self._high_watermark_advanced(replica, to)
+                case LeadershipGained(leader_epoch, start_offset):
+                    replica.log.leader_epochs.assign(leader_epoch, start_offset)
+                    self._waiting.happened(replica, Event.LEADERSHIP_GAINED)
+                case LeaderEpochBumped(leader_epoch, start_offset):
+                    replica.log.leader_epochs.assign(leader_epoch, start_offset)
+                case LeadershipLost():
+                    self._waiting.happened(replica, Event.LEADERSHIP_LOST)
+                case (
+                    ProposeIsr()
+                    | IsrChanged()
+                    | FollowerLogStartAdvanced()
+                    | FollowLeader()
+                    | StopFollowing()
+                    | StaleLeaderEpoch()
+                    | Truncate()
+                    | RestartLog()
+                    | AdvanceLogStart()
+                ):
+                    pass  # one node follows no other broker, and no other broker follows it
                 case _:
                     assert_never(effect)
+
+    def _high_watermark_advanced(self, replica: "Replica", to: Offset) -> None:
+        self._waiting.happened(replica, Event.HIGH_WATERMARK)
+        stable = replica.log.last_stable_offset(to)
+        if stable != replica.last_stable_offset:
+            replica.last_stable_offset = stable
+            self._waiting.happened(replica, Event.LAST_STABLE_OFFSET)
+
+
+def _not_enough_replicas(replica: "Replica") -> Rejected:
+    leadership = replica.lead()
+    return Rejected(
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        f"{replica.topic_partition} has {len(leadership.isr)} in-sync replicas and "
+        f"min.insync.replicas asks for {leadership.insync_required}",
+    )

@@ -8,7 +8,8 @@ from headrace.model.ids import Offset, TopicPartition
 from headrace.records.batch import CODEC_MASK, CODEC_NAMES, FLAGS_AT, NO_CODEC
 
 if TYPE_CHECKING:
-    from headrace.core.partition import Leadership
+    from headrace.core.leadership import Leadership
+    from headrace.core.partition import Partition
     from headrace.storage.log import Log
 
 _log = logging.getLogger(__name__)
@@ -24,8 +25,9 @@ class Replica:
         "topic_partition",
         "topic_id",
         "log",
+        "partition",
         "leadership",
-        "_high_watermark",
+        "last_stable_offset",
         "opens_batches",
         "codec_wanted",
         "codec_level",
@@ -35,15 +37,16 @@ class Replica:
         self,
         topic_partition: TopicPartition,
         log: "Log",
-        high_watermark: Offset,
+        partition: "Partition",
         *,
         validates_records: bool,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = log.topic_id
         self.log = log
-        self.leadership: Leadership | None = None
-        self._high_watermark = high_watermark  # while this broker does not lead
+        self.partition = partition
+        self.leadership: Leadership | None = None  # the machine's; every batch asks for it
+        self.last_stable_offset = Offset(-1)  # as waiters were last told of it
         self.config_changed(validates_records=validates_records)
 
     def config_changed(self, *, validates_records: bool) -> None:
@@ -100,15 +103,10 @@ class Replica:
             f"not yet {current_leader_epoch}",
         )
 
-    def lose_leadership(self) -> None:
-        self._high_watermark = self.high_watermark
-        self.leadership = None
-
     @property
     def high_watermark(self) -> Offset:
         """Exclusive. A follower has one too; consumers ask ``readable_end`` of the leader."""
-        leadership = self.leadership
-        return self._high_watermark if leadership is None else leadership.high_watermark
+        return self.partition.high_watermark
 
     @property
     def is_gone(self) -> bool:
@@ -138,14 +136,6 @@ class Replica:
             problem,
         )
         return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{self.topic_partition} is damaged: {problem}")
-
-    # --- what counts ---------------------------------------------------------
-
-    @property
-    def flush_is_due(self) -> bool:
-        """Whether ``flush.messages`` asks for an fsync before more records count."""
-        log = self.log
-        return log.log_end - log.recovery_point >= log.config.flush_messages
 
     @property
     def awaits_flush(self) -> bool:

@@ -1,15 +1,18 @@
 """The partitions that this broker hosts: led or followed as the controller decides."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from headrace.broker.replication.replica import Replica
-from headrace.broker.replication.waiting import Event, Waiting
-from headrace.core.partition import Leadership
+from headrace.broker.replication.waiting import Waiting
+from headrace.core.leadership import ReplicationSettings
+from headrace.core.parked import Event
+from headrace.core.partition import EPOCH_DURING_DELETE, Partition
 from headrace.model.cluster_metadata import PartitionState
 from headrace.model.config import TopicConfig
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import NO_TOPIC_ID, BrokerId, LeaderEpoch, TopicId, TopicPartition
+from headrace.model.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
 from headrace.storage.log_manager import LogManager
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 class ReplicaManager:
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         broker_id: BrokerId,
         logs: LogManager,
         metadata: "MetadataCache",
@@ -30,6 +34,7 @@ class ReplicaManager:
         validates_records: bool = False,
     ) -> None:
         """``validates_records`` is headrace.validate.records."""
+        self._loop = loop
         self.broker_id = broker_id
         self._logs = logs
         self._metadata = metadata
@@ -109,7 +114,7 @@ class ReplicaManager:
         """Take the role that ``state`` gives to this broker, and host the partition for it."""
         config = self._config_of(state.topic)
         replica = self.get(state.topic, state.partition) or self._host(state, config)
-        self._take_role(replica, state, config)
+        self._take_role(replica, state)
         self.generation += 1
 
     def _host(self, state: PartitionState, config: TopicConfig) -> Replica:
@@ -122,42 +127,26 @@ class ReplicaManager:
         if log.topic_id == NO_TOPIC_ID:
             # Its partition.metadata was lost, or not yet written when the process died.
             log.adopt_topic_id(state.topic_id)
-        high_watermark = self._logs.high_watermark(topic_partition)
+        partition = Partition(
+            self.broker_id,
+            _replication_settings(config),
+            self._logs.high_watermark(topic_partition),
+        )
         replica = Replica(
-            topic_partition, log, high_watermark, validates_records=self._validates_records
+            topic_partition, log, partition, validates_records=self._validates_records
         )
         self._by_name.setdefault(state.topic, {})[state.partition] = replica
         self._by_id.setdefault(state.topic_id, {})[state.partition] = replica
         return replica
 
-    def _take_role(self, replica: Replica, state: PartitionState, config: TopicConfig) -> None:
-        leadership = replica.leadership
-        if state.leader != self.broker_id:
-            if leadership is not None:
-                replica.lose_leadership()
-                self._waiting.happened(replica, Event.LEADERSHIP_LOST)
-            return
-        if leadership is not None and leadership.leader_epoch == state.leader_epoch:
-            return
-        log = replica.log
-        log.leader_epochs.assign(LeaderEpoch(state.leader_epoch), log.log_end)
-        if leadership is not None:
-            # Another replica died, and Kafka bumps the epoch. This broker still leads: log, high
-            # watermark, waiters and loaded coordinators stay.
-            effects = leadership.bumped(LeaderEpoch(state.leader_epoch), state.isr)
-        else:
-            replica.leadership = leadership = Leadership(
-                self.broker_id,
-                LeaderEpoch(state.leader_epoch),
-                state.replicas,
-                state.isr,
-                config.min_insync_replicas,
-                log.log_end,
-                log.log_start,
-            )
-            effects = leadership.started()
-            self._waiting.happened(replica, Event.LEADERSHIP_GAINED)
+    def _take_role(self, replica: Replica, state: PartitionState) -> None:
+        log, partition = replica.log, replica.partition
+        effects = partition.apply(state, log.log_start, log.log_end, self._now_ms())
+        replica.leadership = partition.leadership
         self._appender.carry_out(replica, effects)
+
+    def _now_ms(self) -> float:
+        return self._loop.time() * 1000
 
     async def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Stop hosting partitions, and delete their files."""
@@ -167,7 +156,8 @@ class ReplicaManager:
                 self._logs.delete(topic_partition)  # one that could not be opened
                 continue
             self._forget(replica)
-            replica.lose_leadership()
+            replica.partition.stop(EPOCH_DURING_DELETE)
+            replica.leadership = None
             self._appender.staged.pop(replica, None)
             self._logs.delete(topic_partition)
             self._waiting.happened(replica, Event.TOPIC_DELETED)
@@ -189,8 +179,9 @@ class ReplicaManager:
         for replica in self.of_topic(topic):
             replica.log.update_config(config)
             replica.config_changed(validates_records=self._validates_records)
-            if replica.leadership is not None:
-                replica.leadership.min_insync_replicas = config.min_insync_replicas
+            settings = _replication_settings(config)
+            effects = replica.partition.settings_changed(settings, self._now_ms())
+            self._appender.carry_out(replica, effects)
         self.generation += 1
 
     def directory_failed(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -200,3 +191,7 @@ class ReplicaManager:
             if replica is not None:
                 self._waiting.happened(replica, Event.DISK_OFFLINE)
         self._waiting.serve()
+
+
+def _replication_settings(config: TopicConfig) -> ReplicationSettings:
+    return ReplicationSettings(config.min_insync_replicas, config.flush_messages)

@@ -2,30 +2,18 @@
 
 A waiter is parked under the replicas that it waits for. What happens to a replica is reported as
 a typed event (``happened``); ``serve`` passes events on to the waiters of that replica, oldest
-first. Whoever reports an event outside of a client's turn calls ``serve`` afterwards. One timer
+first. Code that reports an event outside of a client's turn calls ``serve`` afterwards. One timer
 serves all deadlines.
-
-The last stable offset has no event of its own: it moves only when the high watermark passes a
-marker.
 """
 
 import asyncio
-import enum
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.core.parked import NEVER, Parked
+from headrace.core.parked import NEVER, Event, Parked
 
 if TYPE_CHECKING:
     from headrace.broker.replication.replica import Replica
-
-
-class Event(enum.Enum):
-    HIGH_WATERMARK = "the high watermark advanced"
-    LEADERSHIP_GAINED = "this broker leads the partition now"
-    LEADERSHIP_LOST = "this broker no longer leads the partition"
-    TOPIC_DELETED = "the topic is deleted"
-    DISK_OFFLINE = "the disk failed"
 
 
 class Waiter(Hashable, Protocol):
@@ -55,14 +43,20 @@ class Waiting:
     # --- waiters -------------------------------------------------------------
 
     def park(
-        self, waiter: Waiter, replicas: Iterable["Replica"], deadline_ms: float = NEVER
+        self,
+        waiter: Waiter,
+        replicas: Iterable["Replica"],
+        wait_ms: float = NEVER,
+        until: Event = Event.HIGH_WATERMARK,
     ) -> None:
-        """Wait for events of ``replicas``, until ``deadline_ms`` of the loop's time."""
-        self._parked.add(waiter, replicas, deadline_ms)
-        self._arm(deadline_ms)
+        """Wait for events of ``replicas``, at most for ``wait_ms``.
 
-    def park_for(self, waiter: Waiter, replicas: Iterable["Replica"], wait_ms: float) -> None:
-        self.park(waiter, replicas, self._loop.time() * 1000 + wait_ms)
+        ``until`` is the offset that the waiter waits for: the high watermark, or the last stable
+        offset.
+        """
+        deadline_ms = self._loop.time() * 1000 + wait_ms
+        self._parked.add(waiter, replicas, deadline_ms, until)
+        self._arm(deadline_ms)
 
     def unpark(self, waiter: Waiter) -> None:
         """Forget the waiter: it was answered, or its client is gone."""
@@ -75,6 +69,10 @@ class Waiting:
         return self._parked.next_deadline()
 
     # --- events --------------------------------------------------------------
+
+    def is_awaited(self, replica: "Replica") -> bool:
+        """Whether anything waits for events of ``replica``."""
+        return self._parked.has(replica)
 
     def happened(self, replica: "Replica", event: Event) -> None:
         """Note an event for the next ``serve``. Later waiters see its outcome themselves."""
@@ -94,7 +92,7 @@ class Waiting:
             noted, self._events = self._events, {}
             for replica, events in noted.items():
                 for event in events:
-                    for waiter in self._parked.woken(replica):
+                    for waiter in self._parked.affected_by(replica, event):
                         if waiter.happened(event, replica):
                             self._parked.remove(waiter)
 

@@ -391,7 +391,7 @@ async def test_a_log_that_became_shorter_is_not_read_for_ever(tmp_path):
 
 def behind(broker, is_behind):
     """Whether a second replica that has nothing yet is in sync."""
-    in_sync(broker.services, TOPIC, isr=(1, 99) if is_behind else (1,))
+    in_sync(broker.services, TOPIC, isr=(1, 2) if is_behind else (1,))
 
 
 @in_loop

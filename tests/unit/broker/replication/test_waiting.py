@@ -2,7 +2,8 @@
 
 import asyncio
 
-from headrace.broker.replication.waiting import Event, Waiting
+from headrace.broker.replication.waiting import Waiting
+from headrace.core.parked import Event
 from tests.fakes.standin import in_loop
 from tests.sim.loop import in_virtual_time
 
@@ -85,7 +86,7 @@ async def test_one_timer_serves_all_deadlines_in_their_order():
     never = Noting()
     waiting.park(never, ["a"])
     for name, wait_ms in (("third", 30), ("first", 10), ("second", 20)):
-        waiting.park_for(Late(name), ["a"], wait_ms)
+        waiting.park(Late(name), ["a"], wait_ms)
     await asyncio.sleep(1)
     assert order == ["first", "second", "third"]
     assert waiting.all() == [never] and waiting.next_deadline_ms() is None
@@ -100,6 +101,6 @@ async def test_a_bug_at_a_deadline_stops_the_broker():
         def deadline_passed(self):
             raise ZeroDivisionError
 
-    waiting.park_for(Buggy(), [], 1)
+    waiting.park(Buggy(), [], 1)
     await asyncio.sleep(1)
     assert [type(failure) for failure in failures] == [ZeroDivisionError]
