@@ -32,7 +32,7 @@ class Consumers(Groups):
         rebalance_ms=-1,
         assignor=None,
         rack=None,
-        version=1,
+        draws_own_id=True,
         client_id="client",
     ):
         """``owned`` by topic name."""
@@ -55,12 +55,14 @@ class Consumers(Groups):
             ],
         )
         self._drawn += 1
-        context = RequestContext(client_id, "/10.0.0.1", version)
+        context = RequestContext(client_id, "/10.0.0.1")
+        drawn_id = None if draws_own_id else f"#{self._drawn}"
         return self.ask(
-            lambda ticket: heartbeat(
-                self.shard, ticket, context, request, f"#{self._drawn}", self.now
-            )
+            lambda ticket: heartbeat(self.shard, ticket, context, request, drawn_id, self.now)
         )
+
+    def commit(self, *arguments, supports_member_epoch=True, **more):
+        return super().commit(*arguments, supports_member_epoch=supports_member_epoch, **more)
 
     def enter(self, member_id, topics=("orders",), **how):
         """The first heartbeat of a member."""

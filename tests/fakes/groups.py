@@ -5,12 +5,14 @@ log into a new one, which is what a restart does.
 """
 
 from headrace.core.groups import offset_commit, offset_deletion, offset_fetch
+from headrace.core.groups.group import CommitOptions, JoinOptions
 from headrace.core.groups.shard import GroupShard
 from headrace.core.outcome import Outcome, RequestContext, Ticket
 from headrace.model.cluster_metadata import ClusterMetadata, PartitionState, TopicState
 from headrace.model.config import BrokerConfig
 from headrace.model.ids import BrokerId, LeaderEpoch, Millis, TopicId
 from headrace.wire import messages as m
+from headrace.wire.schema import encoder
 
 START = Millis(1_700_000_000_000)
 SESSION_MS = 10_000
@@ -125,7 +127,8 @@ class Groups:
         self,
         member_id="",
         group="g",
-        version=3,
+        requires_known_member=False,
+        supports_skip_assignment=False,
         instance=None,
         protocols=(RANGE,),
         protocol_type="consumer",
@@ -146,9 +149,12 @@ class Groups:
             ],
         )
         self._drawn += 1
-        context = RequestContext(client_id, "/10.0.0.1", version)
+        context = RequestContext(client_id, "/10.0.0.1")
+        options = JoinOptions(requires_known_member, supports_skip_assignment)
         return self.ask(
-            lambda ticket: self.shard.join(ticket, context, request, f"#{self._drawn}", self.now)
+            lambda ticket: self.shard.join(
+                ticket, context, request, options, f"#{self._drawn}", self.now
+            )
         )
 
     def sync(
@@ -174,7 +180,7 @@ class Groups:
             ],
         )
         return self.ask(
-            lambda ticket: self.shard.sync(ticket, a_context(), request, self.now),
+            lambda ticket: self.shard.sync(ticket, request, self.now),
         )
 
     def heartbeat(self, member_id, generation, group="g", instance=None):
@@ -184,7 +190,7 @@ class Groups:
             member_id=member_id,
             group_instance_id=instance,
         )
-        return self.ask(lambda ticket: self.shard.heartbeat(ticket, a_context(), request, self.now))
+        return self.ask(lambda ticket: self.shard.heartbeat(ticket, request, self.now))
 
     def leave(self, *members, group="g"):
         """Each member an id, or an id and an instance id."""
@@ -196,7 +202,7 @@ class Groups:
             for member in members
         ]
         request = m.LeaveGroupRequest(group_id=group, members=identities)
-        return self.ask(lambda ticket: self.shard.leave(ticket, a_context(), request, self.now))
+        return self.ask(lambda ticket: self.shard.leave(ticket, request, self.now))
 
     def commit(
         self,
@@ -206,12 +212,15 @@ class Groups:
         group="g",
         topic="orders",
         metadata="",
-        version=8,
+        supports_member_epoch=False,
         instance=None,
         retention_ms=-1,
         topic_id=None,
     ):
         """``offsets`` by partition; returns the codes by partition."""
+        options = CommitOptions(
+            topic_id is not None, supports_member_epoch, encoder(m.OffsetCommitResponse, 9)
+        )
         wanted = m.OffsetCommitRequest
         request = wanted(
             group_id=group,
@@ -235,9 +244,7 @@ class Groups:
             ],
         )
         answer = self.ask(
-            lambda ticket: offset_commit.commit(
-                self.shard, ticket, a_context(version), request, self.now
-            )
+            lambda ticket: offset_commit.commit(self.shard, ticket, request, options, self.now)
         )
         return codes(answer)
 
@@ -263,9 +270,7 @@ class Groups:
             ],
         )
         answer = self.ask(
-            lambda ticket: offset_commit.txn_commit(
-                self.shard, ticket, a_context(3), request, self.now
-            )
+            lambda ticket: offset_commit.txn_commit(self.shard, ticket, request, self.now)
         )
         return codes(answer)
 
@@ -321,10 +326,8 @@ class Groups:
     def delete(self, group="g"):
         return self.ask(lambda ticket: self.shard.delete_group(ticket, group, self.now)).error_code
 
-    def describe(self, group="g", version=6):
-        return self.ask(
-            lambda ticket: self.shard.describe(ticket, a_context(version), group, self.now)
-        )
+    def describe(self, group="g"):
+        return self.ask(lambda ticket: self.shard.describe(ticket, group, self.now))
 
     def list(self, states=(), kinds=()):
         return self.ask(
@@ -345,7 +348,7 @@ class Groups:
 
     def stable_static_pair(self):
         """Two static members, ``one`` (the leader) and ``two``; their ids, and the generation."""
-        tickets = [self.join(version=5, instance=name) for name in ("one", "two")]
+        tickets = [self.join(instance=name) for name in ("one", "two")]
         self.pass_time(0)
         return self.settle(tickets)
 
@@ -364,10 +367,6 @@ class Groups:
     @property
     def group(self):
         return self.shard.groups["g"]
-
-
-def a_context(version=5):
-    return RequestContext("client", "/10.0.0.1", version)
 
 
 def codes(answer):

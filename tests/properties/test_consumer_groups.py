@@ -351,7 +351,7 @@ class ConsumerGroups(RuleBasedStateMachine):
         ):
             return
         offset = len(self.groups.log)
-        codes = self.groups.commit({partition: offset}, known.member_id, member_epoch, version=9)
+        codes = self.groups.commit({partition: offset}, known.member_id, member_epoch)
         is_fine = lag == 0 or (since is not None and since <= member_epoch)
         assert codes[partition] == (ErrorCode.NONE if is_fine else ErrorCode.STALE_MEMBER_EPOCH)
         if is_fine:

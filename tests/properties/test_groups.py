@@ -63,14 +63,23 @@ class GroupMachine(RuleBasedStateMachine):
         self.alive.append(client)
         return client
 
-    @rule(client=clients, version=st.sampled_from([3, 5, 9]), protocol=st.integers(0, 1))
-    def joins(self, client, version, protocol):
+    @rule(
+        client=clients,
+        requires_known_member=st.booleans(),
+        supports_skip_assignment=st.booleans(),
+        protocol=st.integers(0, 1),
+    )
+    def joins(self, client, requires_known_member, supports_skip_assignment, protocol):
         if client.joining is not None:
             return
         protocols = PROTOCOLS if protocol else PROTOCOLS[::-1]
         client.syncing = None
         client.joining = self.groups.join(
-            client.member_id, version=version, instance=client.instance, protocols=protocols
+            client.member_id,
+            requires_known_member=requires_known_member,
+            supports_skip_assignment=supports_skip_assignment,
+            instance=client.instance,
+            protocols=protocols,
         )
         self.hear()
 

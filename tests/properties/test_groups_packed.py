@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.broker.handlers.groups import commit_options
 from headrace.core.groups import offset_commit
 from headrace.core.groups.packed import CommitRecords
 from headrace.model.errors import PeerBroken
@@ -13,7 +14,7 @@ from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from headrace.wire.commit import PackedPartitions
 from headrace.wire.framing import encode_response
-from tests.fakes.groups import Groups, a_context, a_topic
+from tests.fakes.groups import Groups, a_topic
 
 Request = m.OffsetCommitRequest
 NAMES = ("orders", "other", "no-such-topic")
@@ -172,7 +173,7 @@ def test_commits_the_short_way_do_what_they_do_the_long_way(given_requests, vers
 
 def run(groups, request, version):
     """As the runtime does: what is packed is replayed in one go."""
-    outcome = offset_commit.commit(groups.shard, 1, a_context(version), request, groups.now)
+    outcome = offset_commit.commit(groups.shard, 1, request, commit_options(version), groups.now)
     if isinstance(outcome.records, CommitRecords):
         assert outcome.records.count, "the log could not be read beyond a batch of no records"
         groups.log += [(*record, -1) for record in outcome.records]
@@ -207,7 +208,7 @@ def test_a_packed_section_is_the_one_that_its_records_make(count, topic_count):
     data = encoded(request, 9)
     packed = commit.decode(data, 0, len(data), 9)
     assert all(type(topic.partitions) is PackedPartitions for topic in packed.topics)
-    outcome = offset_commit.commit(groups.shard, 1, a_context(9), packed, groups.now)
+    outcome = offset_commit.commit(groups.shard, 1, packed, commit_options(9), groups.now)
     if share * topic_count > 8192:
         assert type(outcome.records) is tuple, "too many for the short way"
         return

@@ -10,7 +10,6 @@ import asyncio
 import errno
 import logging
 import os
-import random
 import socket
 import threading
 from collections.abc import Coroutine, Iterable
@@ -26,6 +25,7 @@ from headrace.broker.dispatch import Dispatch
 from headrace.broker.handlers.fetch import ParkedFetch
 from headrace.broker.handlers.produce import Produced
 from headrace.broker.periodic import PeriodicTasks
+from headrace.broker.random_ids import draw_fetch_session_id
 from headrace.broker.replication.log_dir_moves import LogDirMoves
 from headrace.broker.replication.replica_manager import Replica, ReplicaManager
 from headrace.coordination.embedded import FILE_NAME as TREE_FILE
@@ -82,7 +82,7 @@ class Broker:
         )
         self.fetch_sessions = FetchSessions(
             config.int("max.incremental.fetch.session.cache.slots"),
-            lambda: random.randrange(1, 1 << 31),
+            draw_fetch_session_id,
         )
         self._listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[None]] = set()

@@ -33,11 +33,10 @@ Ticket = NewType("Ticket", int)  # the runtime's handle on one waiting request
 
 
 class RequestContext(NamedTuple):
-    """What a machine may know of who asks."""
+    """What a machine may know about the client of a request."""
 
     client_id: str
     client_host: str
-    api_version: int
 
 
 class NewRecord(NamedTuple):

@@ -17,12 +17,12 @@ nor target away belongs to a tree that was lost, or came from another broker, an
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.controller.directory_assignment import DirectoryAssignment
 from headrace.broker.metadata.dynamic_config import BROKER, TOPIC, Settings
+from headrace.broker.random_ids import draw_cluster_id, draw_dice, draw_topic_id
 from headrace.coordination.registry import AssignmentChange, Registry
 from headrace.coordination.tree import Tree
 from headrace.core import elections, features, topic_changes
@@ -33,7 +33,6 @@ from headrace.core.controller import (
     CreateTopic,
     DeleteTopic,
 )
-from headrace.core.topic_changes import Dice
 from headrace.core.topics import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
@@ -60,7 +59,6 @@ from headrace.model.ids import (
     ProducerId,
     TopicId,
     TopicPartition,
-    id_to_text,
 )
 
 if TYPE_CHECKING:
@@ -190,9 +188,7 @@ class ControllerService:
         broker = self._broker
         registry = self._registry
         await registry.make_folders()
-        cluster_id = await registry.settle_cluster_id(
-            self._known_cluster_id, id_to_text(_random_id())
-        )
+        cluster_id = await registry.settle_cluster_id(self._known_cluster_id, draw_cluster_id())
         entry = BrokerEntry(
             broker.node_id,
             self._endpoints,
@@ -376,7 +372,7 @@ class ControllerService:
                     len(ids),
                 )
                 continue
-            topic_id = ids.pop() if ids else _new_topic_id()
+            topic_id = ids.pop() if ids else draw_topic_id()
             change = topic_changes.decide_adopt(
                 self._controller,
                 name,
@@ -443,7 +439,7 @@ class ControllerService:
             answers = topic_changes.decide_creates(
                 self._controller,
                 requests,
-                lambda: (_new_topic_id(), _throw_dice()),
+                lambda: (draw_topic_id(), draw_dice()),
                 default_partition_count=config.int("num.partitions"),
                 default_replication_factor=config.int("default.replication.factor"),
                 check_settings=self._settings.check_topic,
@@ -733,25 +729,3 @@ class ControllerService:
 
     def _publish(self) -> None:
         self._broker.metadata = self._controller.metadata
-
-
-def _random_id() -> bytes:
-    """A random UUID (version 4), never one that prints with a leading dash.
-
-    Such a text would look like an option on a command line; Kafka avoids it too.
-    """
-    while True:
-        raw = bytearray(os.urandom(16))
-        raw[6] = raw[6] & 0x0F | 0x40
-        raw[8] = raw[8] & 0x3F | 0x80
-        if raw[0] >> 2 != 62:
-            return bytes(raw)
-
-
-def _new_topic_id() -> TopicId:
-    return TopicId(_random_id())
-
-
-def _throw_dice() -> Dice:
-    raw = os.urandom(8)
-    return Dice(int.from_bytes(raw[:4]), int.from_bytes(raw[4:]))

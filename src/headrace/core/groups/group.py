@@ -40,6 +40,21 @@ class Member(NamedTuple):
     generation: int  # or member epoch; -1 claims no membership
 
 
+class JoinOptions(NamedTuple):
+    """What the client's version of JoinGroup expects."""
+
+    requires_known_member: bool  # KIP-394: a dynamic member first gets its id, then joins with it
+    supports_skip_assignment: bool  # KIP-814: a returning static leader need not assign again
+
+
+class CommitOptions(NamedTuple):
+    """What the client's version of OffsetCommit expects."""
+
+    by_topic_id: bool  # topics are named by id
+    supports_member_epoch: bool  # KIP-848: the client knows member epochs and their error codes
+    encode_response: Callable[[m.OffsetCommitResponse, bytearray], None]
+
+
 class Expiry(NamedTuple):
     """How offsets of a group grow old. See ``Group.offset_expiry``."""
 
@@ -81,24 +96,19 @@ class Group(Protocol):
         ticket: Ticket,
         context: RequestContext,
         request: m.JoinGroupRequest,
+        options: JoinOptions,
         drawn_id: str,
         now: Millis,
     ) -> Outcome:
-        """``drawn_id`` is a random text, which becomes part of a new member's id."""
+        """``drawn_id`` is a random text that becomes part of a new member's id."""
         ...
 
-    def sync(
-        self, ticket: Ticket, context: RequestContext, request: m.SyncGroupRequest, now: Millis
-    ) -> Outcome: ...
+    def sync(self, ticket: Ticket, request: m.SyncGroupRequest, now: Millis) -> Outcome: ...
 
-    def heartbeat(
-        self, ticket: Ticket, context: RequestContext, request: m.HeartbeatRequest, now: Millis
-    ) -> Outcome: ...
+    def heartbeat(self, ticket: Ticket, request: m.HeartbeatRequest, now: Millis) -> Outcome: ...
 
-    def leave(
-        self, ticket: Ticket, context: RequestContext, request: m.LeaveGroupRequest, now: Millis
-    ) -> Outcome:
-        """In all versions the members that leave are in ``request.members``."""
+    def leave(self, ticket: Ticket, request: m.LeaveGroupRequest, now: Millis) -> Outcome:
+        """``request.members`` names the members that leave."""
         ...
 
     def expired(self, timer: Timer, now: Millis) -> Outcome:
@@ -114,7 +124,7 @@ class Group(Protocol):
         member: Member,
         *,
         transactional: bool,
-        api_version: int,
+        supports_member_epoch: bool,
         partitions: Callable[[], Iterable[tuple[TopicId, int]]],
     ) -> None:
         """May this member commit offsets now? ``partitions`` tells of which, if that matters."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
+from headrace.core.groups.group import CommitOptions
 from headrace.core.groups.offsets import PLAIN_SIZE, PLAIN_TAIL, TOPIC_ID_TAG, Offsets
 from headrace.core.outcome import NewRecord, PackedRecords, Shard
 from headrace.model.cluster_metadata import ClusterMetadata
@@ -22,7 +23,7 @@ from headrace.records.varint import varint
 from headrace.wire import messages as m
 from headrace.wire.commit import NamedPartitions, PackedPartitions
 from headrace.wire.framing import Encoded
-from headrace.wire.schema import Message, encoder
+from headrace.wire.schema import Message
 
 _PARTITION = Struct(">i")
 _VALUE_VERSION = b"\0\4"
@@ -35,24 +36,24 @@ _COUNT_MAX = 8192  # a commit of more is no everyday one
 class _Known:
     """What follows from the partitions of a topic that a consumer names with every commit."""
 
-    __slots__ = ("api_version", "body", "first_delta", "heads", "name", "prefix", "topic_id")
+    __slots__ = ("body", "first_delta", "heads", "name", "options", "prefix", "topic_id")
 
     def __init__(
         self,
         named: NamedPartitions,
         prefix: bytes,
         first_delta: int,
-        api_version: int,
+        options: CommitOptions,
         name: str,
         topic_id: bytes,
     ) -> None:
         self.prefix = prefix
         self.first_delta = first_delta
-        self.api_version = api_version
+        self.options = options
         self.name = name
         self.topic_id = topic_id
         self.heads = list(_heads(named, prefix, first_delta))
-        self.body = _body(named, api_version, name, topic_id)
+        self.body = _body(named, options, name, topic_id)
 
 
 class _Topic(NamedTuple):
@@ -98,9 +99,8 @@ class CommitRecords(PackedRecords):
 
 def take_packed(
     request: m.OffsetCommitRequest,
-    api_version: int,
+    options: CommitOptions,
     metadata: ClusterMetadata,
-    by_topic_id: bool,
     offsets: Offsets,
     now: Millis,
 ) -> tuple[CommitRecords, Message] | None:
@@ -116,7 +116,7 @@ def take_packed(
         packed = topic.partitions
         if type(packed) is not PackedPartitions or not packed.places:
             return None
-        if by_topic_id:
+        if options.by_topic_id:
             state = metadata.topic_by_id(TopicId(topic.topic_id))
         else:
             state = metadata.topics.get(topic.name)
@@ -131,7 +131,7 @@ def take_packed(
         ):
             return None
         prefix = offsets.prefix(request.group_id, state.name)
-        known = _known(named, prefix, first_delta, api_version, topic)
+        known = _known(named, prefix, first_delta, options, topic)
         tail = b"".join(
             (_NO_METADATA, PLAIN_TAIL.pack(now, TOPIC_ID_TAG, state.topic_id), _NO_HEADERS)
         )
@@ -154,18 +154,18 @@ def _laid_out(heads: list[bytes], places: Sequence[bytes], tail: bytes) -> list[
 
 
 def _known(
-    named: NamedPartitions, prefix: bytes, first_delta: int, api_version: int, topic: Any
+    named: NamedPartitions, prefix: bytes, first_delta: int, options: CommitOptions, topic: Any
 ) -> _Known:
     known: _Known | None = named.derived
     if (
         known is None
         or known.prefix != prefix
         or known.first_delta != first_delta
-        or known.api_version != api_version
+        or known.options is not options
         or known.name != topic.name
         or known.topic_id != topic.topic_id
     ):
-        known = _Known(named, prefix, first_delta, api_version, topic.name, topic.topic_id)
+        known = _Known(named, prefix, first_delta, options, topic.name, topic.topic_id)
         named.derived = known
     return known
 
@@ -181,7 +181,7 @@ def _heads(named: NamedPartitions, prefix: bytes, first_delta: int) -> Iterator[
         yield varint(len(rest) + PLAIN_SIZE + len(_NO_HEADERS)) + rest + _VALUE_VERSION
 
 
-def _body(named: NamedPartitions, api_version: int, name: str, topic_id: bytes) -> bytes:
+def _body(named: NamedPartitions, options: CommitOptions, name: str, topic_id: bytes) -> bytes:
     """What the answer says of one topic, all of whose partitions were taken."""
     response = m.OffsetCommitResponse
     answer = response.OffsetCommitResponsePartition
@@ -191,6 +191,6 @@ def _body(named: NamedPartitions, api_version: int, name: str, topic_id: bytes) 
         partitions=[answer(partition_index=index) for index in named.indexes],
     )
     out = bytearray()
-    encoder(response, api_version)(response(topics=[given]), out)
+    options.encode_response(response(topics=[given]), out)
     # Before it stands the head with the count of topics, behind it no tagged field.
     return bytes(out[len(_RESPONSE_HEAD) + 1 : -1])

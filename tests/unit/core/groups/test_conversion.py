@@ -44,9 +44,9 @@ def test_an_empty_consumer_group_becomes_a_classic_group():
 
 def test_an_id_given_out_by_an_empty_classic_group_still_works_after_the_change():
     groups = Consumers()
-    given = groups.join(version=4).member_id
+    given = groups.join(requires_known_member=True).member_id
     Client(groups, "a").join()
-    answer = groups.join(given, version=4)
+    answer = groups.join(given, requires_known_member=True)
     assert (answer.error_code, answer.member_id) == (ErrorCode.NONE, given)
 
 
@@ -263,7 +263,7 @@ def test_an_instance_that_comes_back_as_a_classic_member_turns_the_group_classic
     new = Client(groups, "a", instance="one").join()
     assert new.owned == ALL
     protocols = EAGER
-    answer = groups.join(instance="one", version=5, protocols=protocols)
+    answer = groups.join(instance="one", protocols=protocols)
     assert answer.error_code == ErrorCode.NONE
     assert groups.group.kind.value == "classic" and groups.group.state_name == "Stable"
     assert set(groups.group.members) == {answer.member_id}
@@ -280,7 +280,7 @@ def test_an_instance_that_comes_back_with_other_topics_makes_the_classic_group_r
     groups = Consumers()
     Client(groups, "a", instance="one").join()
     protocols = (("range", subscription("other")),)
-    answer = groups.join(instance="one", version=5, protocols=protocols)
+    answer = groups.join(instance="one", protocols=protocols)
     groups.pass_time(0)
     assert groups.group.kind.value == "classic"
     assert groups.group.state_name == "PreparingRebalance"
@@ -292,13 +292,12 @@ def test_an_instance_that_comes_back_as_classic_leaves_a_group_with_new_members_
     groups = Consumers()
     Client(groups, "a", instance="one").join()
     new = Client(groups, "b").join()
-    answer = groups.join(instance="one", version=5, protocols=EAGER)
+    answer = groups.join(instance="one", protocols=EAGER)
     assert groups.group.kind.value == "consumer"
     assert groups.group.members[answer.member_id].classic is not None
     old = groups.join(
         answer.member_id,
         instance="one",
-        version=5,
         protocols=EAGER,
     )
     assert old.error_code == ErrorCode.NONE

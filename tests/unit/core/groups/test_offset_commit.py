@@ -50,11 +50,13 @@ def test_an_empty_group_knows_no_members():
 
 
 @pytest.mark.parametrize(
-    ("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
+    ("supports_member_epoch", "code"),
+    [(False, ErrorCode.ILLEGAL_GENERATION), (True, ErrorCode.GROUP_ID_NOT_FOUND)],
 )
-def test_a_group_that_is_not_there_has_no_generations(version, code):
+def test_an_unknown_group_has_no_generations(supports_member_epoch, code):
     groups = Groups()
-    assert groups.commit({0: 5}, "m", 1, version=version) == {0: code}
+    codes = groups.commit({0: 5}, "m", 1, supports_member_epoch=supports_member_epoch)
+    assert codes == {0: code}
     assert groups.shard.groups == {}
 
 
@@ -91,11 +93,9 @@ def test_unknown_partitions_are_unknown_even_to_a_stranger():
 
 def test_topics_are_named_by_their_id_from_version_10_on():
     groups = Groups()
-    assert groups.commit({0: 7}, topic="", topic_id=ORDERS_ID, version=10) == {0: OK}
-    assert groups.commit({0: 7}, topic="", topic_id=b"x" * 16, version=10) == {
-        0: ErrorCode.UNKNOWN_TOPIC_ID
-    }
-    assert groups.commit({9: 7}, topic="", topic_id=ORDERS_ID, version=10) == {
+    assert groups.commit({0: 7}, topic="", topic_id=ORDERS_ID) == {0: OK}
+    assert groups.commit({0: 7}, topic="", topic_id=b"x" * 16) == {0: ErrorCode.UNKNOWN_TOPIC_ID}
+    assert groups.commit({9: 7}, topic="", topic_id=ORDERS_ID) == {
         9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     }
     (topic,) = groups.fetch([0, 1], topic="", topic_id=ORDERS_ID).topics

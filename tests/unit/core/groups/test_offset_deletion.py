@@ -105,8 +105,8 @@ def test_an_offset_set_after_the_group_became_empty_counts_from_then():
 
 def test_a_retention_time_of_the_commit_counts_instead_of_the_brokers():
     groups = Groups()
-    groups.commit({0: 5}, retention_ms=CHECK_MS, version=4)
-    groups.commit({1: 5}, retention_ms=2 * WEEK_MS, version=4)
+    groups.commit({0: 5}, retention_ms=CHECK_MS)
+    groups.commit({1: 5}, retention_ms=2 * WEEK_MS)
     assert groups.offsets() == {0: 5, 1: 5}
     groups.pass_time(CHECK_MS)
     assert groups.offsets() == {1: 5}
@@ -118,7 +118,7 @@ def test_a_retention_time_of_the_commit_counts_instead_of_the_brokers():
 
 def test_a_retention_time_without_end_is_no_error():
     groups = Groups()
-    assert groups.commit({0: 5}, retention_ms=2**63 - 1, version=4) == {0: ErrorCode.NONE}
+    assert groups.commit({0: 5}, retention_ms=2**63 - 1) == {0: ErrorCode.NONE}
     groups.pass_time(2 * WEEK_MS)
     assert groups.offsets() == {0: 5}
 
@@ -135,7 +135,7 @@ def test_a_group_without_members_and_offsets_goes_at_the_next_look():
 
 def test_a_group_somebody_is_about_to_join_does_not_go():
     groups = Groups(group_max_session_timeout_ms=2 * WEEK_MS)
-    groups.join(version=4, session_ms=WEEK_MS)
+    groups.join(requires_known_member=True, session_ms=WEEK_MS)
     groups.pass_time(2 * CHECK_MS)
     assert "g" in groups.shard.groups
 

@@ -53,3 +53,10 @@ def test_a_group_record_that_is_cut_is_refused():
     groups.log.append((key, value[:-3], -1))
     with pytest.raises(PeerBroken):
         groups.reload()
+
+
+def test_an_unknown_group_is_described_as_dead():
+    described = Groups().describe("none")
+    assert described.group_state == "Dead"
+    assert described.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert described.error_message == "Group none not found."

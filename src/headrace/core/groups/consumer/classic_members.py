@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from headrace.core.groups.classic.join import (
     check_texts,
     rebalance_timeout_ms,
-    requires_known_id,
 )
 from headrace.core.groups.classic.responses import join_refused, left, refused
 from headrace.core.groups.classic.state import CONSUMER
@@ -37,7 +36,7 @@ from headrace.core.groups.conversion import (
     downgrade,
     subscription_of,
 )
-from headrace.core.groups.group import TEXT_SIZE_MAX, Timer
+from headrace.core.groups.group import TEXT_SIZE_MAX, JoinOptions, Timer
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, RequestContext, Ticket
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
@@ -54,11 +53,12 @@ def join(
     ticket: Ticket,
     context: RequestContext,
     request: m.JoinGroupRequest,
+    options: JoinOptions,
     drawn_id: str,
     now: Millis,
 ) -> Outcome:
     try:
-        return _join(shard, state, ticket, context, request, drawn_id, now)
+        return _join(shard, state, ticket, context, request, options, drawn_id, now)
     except Rejected as refusal:
         return join_refused(ticket, refusal.code, request.member_id)
 
@@ -69,6 +69,7 @@ def _join(
     ticket: Ticket,
     context: RequestContext,
     request: m.JoinGroupRequest,
+    options: JoinOptions,
     drawn_id: str,
     now: Millis,
 ) -> Outcome:
@@ -80,7 +81,7 @@ def _join(
         raise Rejected(ErrorCode.INVALID_REQUEST)
     check_room(shard, state, member_id)
     _check_protocols(state, request)
-    if requires_known_id(context, request):
+    if is_new and request.group_instance_id is None and options.requires_known_member:
         return join_refused(ticket, ErrorCode.MEMBER_ID_REQUIRED, member_id)
     try:
         subscription = subscription_of(request.protocols[0].metadata)

@@ -31,7 +31,7 @@ from headrace.wire import messages as m
 from headrace.wire.framing import encode_record_key, encode_versioned
 
 # As in Kafka: the first change makes it 2.
-_FIRST_GROUP_EPOCH = 1
+_INITIAL_GROUP_EPOCH = 1
 
 
 class ConsumerState:
@@ -39,7 +39,7 @@ class ConsumerState:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.group_epoch = _FIRST_GROUP_EPOCH
+        self.group_epoch = _INITIAL_GROUP_EPOCH
         self.metadata_hash = 0
         self.assignment_epoch = 0
         self.assigned_at = Millis(0)  # when the target was worked out; 0: not known

@@ -43,7 +43,7 @@ def test_who_leaves_makes_the_others_share_and_the_last_one_empties_the_group():
 def test_several_members_leave_at_once_each_with_its_own_answer():
     groups = Groups()
     (one, two), _ = groups.stable_static_pair()
-    pending = groups.join(version=4).member_id
+    pending = groups.join(requires_known_member=True).member_id
     answer = groups.leave(("", "one"), (two, "two"), "stranger", ("", "nobody"), pending)
     assert [x.error_code for x in answer.members] == [
         ErrorCode.NONE,
@@ -66,7 +66,7 @@ def test_leaving_what_is_not_there_is_refused_member_by_member():
 def test_a_pending_member_that_leaves_lets_the_others_go_on():
     groups = Groups()
     (member,), _ = groups.stable()
-    pending = groups.join(version=4).member_id
+    pending = groups.join(requires_known_member=True).member_id
     groups.join()
     again = groups.join(member)
     assert groups.waits(again)

@@ -61,12 +61,3 @@ def test_only_a_stable_group_tells_what_its_members_have():
     described = groups.describe()
     assert described.group_state == "PreparingRebalance" and described.protocol_data == ""
     assert {x.member_assignment for x in described.members} == {b""}
-
-
-def test_a_group_that_is_not_there_is_dead():
-    groups = Groups()
-    described = groups.describe("none", version=5)
-    assert described.group_state == "Dead" and described.error_code == ErrorCode.NONE
-    described = groups.describe("none", version=6)
-    assert described.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert described.error_message == "Group none not found."

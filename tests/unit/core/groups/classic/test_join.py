@@ -32,24 +32,24 @@ def test_a_follower_is_not_told_of_the_others():
 
 def test_from_version_4_on_a_new_member_joins_twice_and_is_forgotten_if_it_does_not():
     groups = Groups()
-    answer = groups.join(version=4)
+    answer = groups.join(requires_known_member=True)
     assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert answer.member_id == "client-#1"
     assert groups.group.state_name == "Empty"
-    ticket = groups.join(answer.member_id, version=4)
+    ticket = groups.join(answer.member_id, requires_known_member=True)
     groups.pass_time(0)
     assert groups.answer(ticket).member_id == answer.member_id
 
-    other = groups.join(version=4).member_id
+    other = groups.join(requires_known_member=True).member_id
     groups.pass_time(SESSION_MS - 1)
     groups.heartbeat("client-#1", 1)
     groups.pass_time(1)
-    assert groups.join(other, version=4).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.join(other, requires_known_member=True).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_static_member_needs_no_second_join():
     groups = Groups()
-    ticket = groups.join(version=5, instance="one")
+    ticket = groups.join(instance="one")
     groups.pass_time(0)
     assert groups.answer(ticket).member_id == "one-#1"
     assert groups.answer(ticket).members[0].group_instance_id == "one"
@@ -178,7 +178,7 @@ def test_a_group_takes_no_more_members_than_it_may():
     "too_long",
     [
         {"group": "x" * 40_000},
-        {"instance": "x" * 40_000, "version": 5},
+        {"instance": "x" * 40_000},
         {"client_id": "x" * 32_750},
         {"protocol_type": "x" * 40_000},
         {"protocols": (("x" * 40_000, b""),)},
@@ -194,7 +194,7 @@ def test_texts_that_the_log_could_not_hold_are_refused_at_the_door(too_long):
 def test_a_static_member_that_comes_back_takes_its_old_place_without_a_rebalance():
     groups = Groups()
     (leader, old), generation = groups.stable_static_pair()
-    answer = groups.join(version=5, instance="two")
+    answer = groups.join(instance="two")
     assert answer.generation_id == generation
     assert answer.member_id == "two-#3" and answer.leader == leader and answer.members == []
     assert groups.group.state_name == "Stable"
@@ -214,7 +214,7 @@ def test_a_static_member_that_comes_back_takes_its_old_place_without_a_rebalance
 def test_a_static_leader_that_comes_back_does_not_assign_again():
     groups = Groups()
     (old, _), _ = groups.stable_static_pair()
-    answer = groups.join(version=8, instance="one")
+    answer = groups.join(instance="one")
     assert answer.leader == old != answer.member_id, "it must not take itself for the leader"
     assert answer.members == [] and not answer.skip_assignment
     assert groups.group.leader_id == answer.member_id
@@ -223,30 +223,28 @@ def test_a_static_leader_that_comes_back_does_not_assign_again():
 def test_from_version_9_on_a_static_leader_is_told_to_skip_the_assignment():
     groups = Groups()
     (_, follower), _ = groups.stable_static_pair()
-    answer = groups.join(version=9, instance="one")
+    answer = groups.join(supports_skip_assignment=True, instance="one")
     assert answer.leader == answer.member_id and answer.skip_assignment
     assert [x.member_id for x in answer.members] == [answer.member_id, follower]
-    assert not groups.join(version=9, instance="two").skip_assignment
+    assert not groups.join(supports_skip_assignment=True, instance="two").skip_assignment
 
 
 def test_a_static_member_with_another_protocol_rebalances():
     groups = Groups()
-    tickets = [
-        groups.join(version=5, instance=name, protocols=(RANGE, STICKY)) for name in ("one", "two")
-    ]
+    tickets = [groups.join(instance=name, protocols=(RANGE, STICKY)) for name in ("one", "two")]
     groups.pass_time(0)
     groups.settle(tickets)
-    groups.join(version=5, instance="two", protocols=(STICKY,))
+    groups.join(instance="two", protocols=(STICKY,))
     assert groups.group.state_name == "PreparingRebalance"
 
 
 def test_a_static_member_that_comes_back_while_the_leader_assigns_rebalances():
     groups = Groups()
-    tickets = [groups.join(version=5, instance="one"), groups.join(version=5, instance="two")]
+    tickets = [groups.join(instance="one"), groups.join(instance="two")]
     groups.pass_time(0)
     old = groups.answer(tickets[1]).member_id
     waiting = groups.sync(old, 1, instance="two")
-    groups.join(version=5, instance="two")
+    groups.join(instance="two")
     assert groups.answer(waiting).error_code == ErrorCode.FENCED_INSTANCE_ID
     assert groups.group.state_name == "PreparingRebalance"
 
@@ -254,6 +252,6 @@ def test_a_static_member_that_comes_back_while_the_leader_assigns_rebalances():
 def test_a_static_member_that_joins_twice_fences_its_first_join():
     groups = Groups()
     groups.stable()
-    first = groups.join(version=5, instance="one")
-    groups.join(version=5, instance="one")
+    first = groups.join(instance="one")
+    groups.join(instance="one")
     assert groups.answer(first).error_code == ErrorCode.FENCED_INSTANCE_ID

@@ -91,7 +91,7 @@ def test_another_member_leads_if_the_leader_does_not_come_back():
 def test_a_pending_member_holds_the_rebalance_up_until_its_session_would_be_over():
     groups = Groups()
     (member,), _ = groups.stable()
-    groups.join(version=4)  # gets an id and does not come back
+    groups.join(requires_known_member=True)  # gets an id and does not come back
     groups.join()
     again = groups.join(member)
     assert groups.waits(again)
@@ -128,8 +128,8 @@ def test_a_static_member_that_is_away_keeps_its_place_through_a_rebalance():
 def test_a_group_whose_static_members_are_all_away_waits_for_their_sessions():
     groups = Groups()
     (one, two), generation = groups.stable_static_pair()
-    newcomer = groups.join(version=4).member_id
-    ticket = groups.join(newcomer, version=4)
+    newcomer = groups.join(requires_known_member=True).member_id
+    ticket = groups.join(newcomer, requires_known_member=True)
     groups.leave(newcomer)
     assert groups.answer(ticket).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     for _ in range(2 * REBALANCE_MS // 5000):

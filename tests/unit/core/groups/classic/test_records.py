@@ -33,7 +33,7 @@ def test_an_unfinished_rebalance_is_not_loaded():
 def test_a_static_member_replaced_before_a_restart_is_known_after_it():
     groups = Groups()
     (_, old), generation = groups.stable_static_pair()
-    new = groups.join(version=5, instance="two").member_id
+    new = groups.join(instance="two").member_id
     groups.reload()
     assert groups.heartbeat(new, generation, instance="two").error_code == ErrorCode.NONE
     fenced = groups.heartbeat(old, generation, instance="two").error_code

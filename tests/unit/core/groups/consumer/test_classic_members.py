@@ -47,7 +47,7 @@ def test_an_eager_classic_member_has_nothing_when_it_joins():
 def test_a_classic_member_may_join_a_consumer_group():
     groups = Consumers()
     new = Client(groups, "a").join()
-    answer = groups.join(version=4)
+    answer = groups.join(requires_known_member=True)
     assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
     old = ClassicClient(groups, answer.member_id).join()
     assert old.generation == 3
@@ -149,7 +149,7 @@ def test_a_classic_member_may_leave_and_an_administrator_removes_anybody():
 
 def test_a_static_member_may_change_its_protocol_up():
     groups = Consumers()
-    tickets = [groups.join(instance="one", version=5)]
+    tickets = [groups.join(instance="one")]
     groups.pass_time(0)
     old_id = groups.answer(tickets[0]).member_id
     groups.sync(old_id, 1, {old_id: embedded(ALL)}, instance="one")

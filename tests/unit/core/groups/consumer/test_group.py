@@ -19,18 +19,18 @@ def a_group_of_two():
 def test_a_member_commits_with_its_epoch():
     groups, first, second = a_group_of_two()
     assert first.member_epoch == second.member_epoch == 3
-    assert groups.commit({0: 5}, "a", 3, version=9) == {0: ErrorCode.NONE}
+    assert groups.commit({0: 5}, "a", 3) == {0: ErrorCode.NONE}
     assert groups.offsets() == {0: 5}
 
 
 def test_an_older_epoch_is_fine_for_partitions_that_were_its_own_all_the_time():
     groups, first, second = a_group_of_two()
     (kept, *_), (new, *_) = first.owned["orders"], second.owned["orders"]
-    assert groups.commit({kept: 5}, "a", 2, version=9) == {kept: ErrorCode.NONE}
+    assert groups.commit({kept: 5}, "a", 2) == {kept: ErrorCode.NONE}
     # b was at 2 for no moment with this partition.
-    assert groups.commit({new: 5}, "b", 2, version=9) == {new: ErrorCode.STALE_MEMBER_EPOCH}
+    assert groups.commit({new: 5}, "b", 2) == {new: ErrorCode.STALE_MEMBER_EPOCH}
     # One partition that is not its own spoils the whole request.
-    assert groups.commit({kept: 6, new: 6}, "a", 2, version=9) == {
+    assert groups.commit({kept: 6, new: 6}, "a", 2) == {
         kept: ErrorCode.STALE_MEMBER_EPOCH,
         new: ErrorCode.STALE_MEMBER_EPOCH,
     }
@@ -42,19 +42,19 @@ def test_what_is_being_given_back_may_still_be_committed():
     first = Client(groups, "a").join()
     Client(groups, "b").join()
     first.beat()
-    assert groups.commit(dict.fromkeys(range(4), 1), "a", 2, version=9) == dict.fromkeys(
+    assert groups.commit(dict.fromkeys(range(4), 1), "a", 2) == dict.fromkeys(
         range(4), ErrorCode.NONE
     )
 
 
 def test_an_epoch_from_the_future_is_stale_too():
     groups, first, _ = a_group_of_two()
-    assert groups.commit({0: 5}, "a", 4, version=9) == {0: ErrorCode.STALE_MEMBER_EPOCH}
+    assert groups.commit({0: 5}, "a", 4) == {0: ErrorCode.STALE_MEMBER_EPOCH}
 
 
 def test_strangers_do_not_commit_while_there_are_members():
     groups, first, second = a_group_of_two()
-    assert groups.commit({0: 5}, "c", 3, version=9) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert groups.commit({0: 5}, "c", 3) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
     assert groups.commit({0: 5}) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
     first.leave(), second.leave()
     assert groups.commit({0: 5}) == {0: ErrorCode.NONE}
@@ -63,7 +63,9 @@ def test_strangers_do_not_commit_while_there_are_members():
 
 def test_versions_that_know_no_member_epoch_are_refused():
     groups, first, _ = a_group_of_two()
-    assert groups.commit({0: 5}, "a", 3, version=8) == {0: ErrorCode.UNSUPPORTED_VERSION}
+    assert groups.commit({0: 5}, "a", 3, supports_member_epoch=False) == {
+        0: ErrorCode.UNSUPPORTED_VERSION
+    }
 
 
 def test_within_a_transaction_a_wrong_epoch_is_a_wrong_generation():
@@ -101,8 +103,8 @@ def test_offsets_are_read_by_members_at_their_epoch_and_by_anybody_who_claims_no
 def test_offsets_are_kept_while_their_topic_is_read_and_expire_by_their_own_age_else():
     groups = Consumers(offsets_retention_minutes=1)
     client = Client(groups, "a").join()
-    groups.commit({0: 5}, "a", 2, version=9)
-    groups.commit({0: 7}, "a", 2, version=9, topic="other")
+    groups.commit({0: 5}, "a", 2)
+    groups.commit({0: 7}, "a", 2, topic="other")
     for _ in range(20):
         groups.pass_time(30_000)
         client.beat()
@@ -118,8 +120,8 @@ def test_offsets_are_kept_while_their_topic_is_read_and_expire_by_their_own_age_
 def test_offsets_of_topics_that_are_read_are_not_deleted():
     groups = Consumers()
     Client(groups, "a", None, pattern="ord.*").join()
-    groups.commit({0: 5}, "a", 2, version=9)
-    groups.commit({0: 7}, "a", 2, version=9, topic="other")
+    groups.commit({0: 5}, "a", 2)
+    groups.commit({0: 7}, "a", 2, topic="other")
     (topic,) = groups.delete_offsets(0).topics
     assert topic.partitions[0].error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
     (topic,) = groups.delete_offsets(0, topic="other").topics

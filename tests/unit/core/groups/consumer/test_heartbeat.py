@@ -3,10 +3,10 @@
 import pytest
 
 from headrace.core.groups.consumer.heartbeat import LARGE_TOPIC_COUNT, is_large
+from headrace.core.outcome import RequestContext
 from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m
 from tests.fakes.consumers import CONSUMER_SESSION_MS, REBALANCE_TIMEOUT_MS, Client, Consumers
-from tests.fakes.groups import a_context
 
 ALL = {"orders": {0, 1, 2, 3}}
 
@@ -25,9 +25,9 @@ def test_the_first_member_gets_everything_with_its_first_heartbeat():
 
 def test_a_version_0_client_may_leave_its_id_to_the_coordinator_a_later_one_may_not():
     groups = Consumers()
-    answer = groups.enter("", version=0)
+    answer = groups.enter("", draws_own_id=False)
     assert answer.member_id == "#1" and answer.member_epoch == 2
-    assert groups.enter("", version=1).error_code == ErrorCode.INVALID_REQUEST
+    assert groups.enter("").error_code == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(
@@ -257,10 +257,10 @@ def test_commits_of_a_static_member_that_went_away_are_over():
     groups = Consumers()
     first = Client(groups, "a", instance="one").join()
     first.leave(-2)
-    assert groups.commit({0: 5}, "a", 2, version=9) == {0: ErrorCode.STALE_MEMBER_EPOCH}
+    assert groups.commit({0: 5}, "a", 2) == {0: ErrorCode.STALE_MEMBER_EPOCH}
     back = Client(groups, "b", instance="one").join()
-    assert groups.commit({0: 5}, "a", 2, version=9) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
-    assert groups.commit({0: 5}, "b", back.member_epoch, version=9) == {0: ErrorCode.NONE}
+    assert groups.commit({0: 5}, "a", 2) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert groups.commit({0: 5}, "b", back.member_epoch) == {0: ErrorCode.NONE}
 
 
 def test_a_pattern_that_re2_does_not_take_is_refused_and_changes_nothing():
@@ -283,7 +283,7 @@ def test_only_what_is_new_about_many_topics_is_large():
             subscribed_topic_regex=pattern,
             subscribed_topic_names=topics,
         )
-        return is_large(groups.shard, a_context(1), request)
+        return is_large(groups.shard, RequestContext("client", "/10.0.0.1"), request)
 
     assert not asks_for_much(0, pattern="o.*"), "there are two topics"
     many = [f"o{number}" for number in range(LARGE_TOPIC_COUNT)]
