@@ -1,9 +1,9 @@
 """Commits of many partitions at once, without an object for each.
 
-For partitions that came packed (``wire.commit``) all that a record has before and behind the
-committed place is known from the last commit of the same partitions, so the records are joined
-from pieces. ``take_packed`` does what ``offsets.take_commits`` does, for commits that are taken
-whole; everything else goes there.
+For partitions that arrive packed (``wire.commit``), all bytes of a record around the committed
+place are known from the last commit of the same partitions, so the records are joined from pieces.
+``take_packed`` does what ``offset_commit.take_commits`` does, for commits that are taken as a
+whole; all others go there.
 
     length · 0 · 0 · delta · key size · prefix · partition · value size · version      head
     OFFSET · LEADER EPOCH                                                              place
@@ -30,11 +30,11 @@ _VALUE_VERSION = b"\0\4"
 _NO_METADATA = b"\1"
 _NO_HEADERS = b"\0"
 _RESPONSE_HEAD = bytes(4)  # the throttle time
-_COUNT_MAX = 8192  # a commit of more is no everyday one
+_COUNT_MAX = 8192  # larger commits are rare
 
 
 class _Known:
-    """What follows from the partitions of a topic that a consumer names with every commit."""
+    """What follows from the partitions of a topic that a consumer names in every commit."""
 
     __slots__ = ("body", "first_delta", "heads", "name", "options", "prefix", "topic_id")
 
@@ -75,7 +75,7 @@ class CommitRecords(PackedRecords):
     __slots__ = ("offsets", "topics")
 
     def __init__(self, section: bytes, count: int, topics: list[_Topic], offsets: Offsets) -> None:
-        """``offsets`` are those of the shard that will replay them."""
+        """``offsets`` belong to the shard that will replay the records."""
         super().__init__(section, count)
         self.topics = topics
         self.offsets = offsets
@@ -104,14 +104,14 @@ def take_packed(
     offsets: Offsets,
     now: Millis,
 ) -> tuple[CommitRecords, Message] | None:
-    """The records and the answer of a commit that is allowed; None if it is no case for here."""
+    """The records and the response of an allowed commit; None if the fast path does not apply."""
     if not request.topics:
         return None
     topics: list[_Topic] = []
     pieces: list[bytes] = []
     bodies: list[bytes] = []
     count = 0
-    topic: Any  # partitions are packed, or a list
+    topic: Any  # its partitions are packed, or a list
     for topic in request.topics:
         packed = topic.partitions
         if type(packed) is not PackedPartitions or not packed.places:
@@ -182,7 +182,7 @@ def _heads(named: NamedPartitions, prefix: bytes, first_delta: int) -> Iterator[
 
 
 def _body(named: NamedPartitions, options: CommitOptions, name: str, topic_id: bytes) -> bytes:
-    """What the answer says of one topic, all of whose partitions were taken."""
+    """The response for one topic, with all partitions taken."""
     response = m.OffsetCommitResponse
     answer = response.OffsetCommitResponsePartition
     given = response.OffsetCommitResponseTopic(
@@ -192,5 +192,5 @@ def _body(named: NamedPartitions, options: CommitOptions, name: str, topic_id: b
     )
     out = bytearray()
     options.encode_response(response(topics=[given]), out)
-    # Before it stands the head with the count of topics, behind it no tagged field.
+    # Cut off the head with the count of topics, and the empty tagged fields at the end.
     return bytes(out[len(_RESPONSE_HEAD) + 1 : -1])
