@@ -364,7 +364,7 @@ class ConsumerGroups(RuleBasedStateMachine):
         return self.groups.shard.groups.get("g")
 
     @invariant()
-    def nobody_has_what_another_one_has(self):
+    def no_partition_has_two_owners(self):
         if isinstance(self.group, ConsumerGroup):
             books = {}
             for name, member in self.group.members.items():
@@ -389,7 +389,7 @@ class ConsumerGroups(RuleBasedStateMachine):
                 assert self.group.owners.get(owned) == name
 
     @invariant()
-    def a_target_names_everything_that_is_read_once(self):
+    def a_target_has_every_subscribed_partition_once(self):
         group = self.group
         if not isinstance(group, ConsumerGroup) or not group.members:
             return

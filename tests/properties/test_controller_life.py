@@ -140,7 +140,7 @@ class ControllerLife(RuleBasedStateMachine):
 
     @precondition(lambda self: self.controller.metadata.topics)
     @rule(data=st.data(), granted=st.booleans())
-    def leader_asks_for_another_isr(self, data: st.DataObject, granted: bool) -> None:
+    def a_leader_requests_another_isr(self, data: st.DataObject, granted: bool) -> None:
         state = data.draw(st.sampled_from(_all_states(self.controller.metadata)))
         isr = data.draw(st.sets(st.sampled_from(BROKERS)))
         wanted = state._replace(isr=tuple(sorted(isr)))
@@ -157,7 +157,7 @@ class ControllerLife(RuleBasedStateMachine):
 
     @precondition(lambda self: self.controller.metadata.topics)
     @rule(data=st.data(), unclean=st.booleans())
-    def somebody_asks_for_an_election(self, data: st.DataObject, unclean: bool) -> None:
+    def an_administrator_requests_an_election(self, data: st.DataObject, unclean: bool) -> None:
         state = data.draw(st.sampled_from(_all_states(self.controller.metadata)))
         if unclean and not self.unclean:
             return

@@ -197,7 +197,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.took(partition, self.counter)
 
     @rule(partition=PARTITIONS)
-    def somebody_without_a_group_commits(self, partition):
+    def a_consumer_without_a_group_commits(self, partition):
         self.counter += 1
         if self.groups.commit({partition: self.counter})[partition] == OK:
             self.took(partition, self.counter)

@@ -114,7 +114,7 @@ def named_by(data):
     return commit.decode(data, 0, len(data), 9).topics[0].partitions.named
 
 
-def test_a_commit_of_a_known_form_is_looked_at_no_more():
+def test_a_commit_of_a_known_form_is_not_decoded_again():
     first, second, other = (
         encoded(a_commit("g", member_id, "orders", offsets), 9)
         for member_id, offsets in (("m", [1, 2]), ("m", [2**40, 7]), ("n", [1, 2]))
@@ -124,7 +124,7 @@ def test_a_commit_of_a_known_form_is_looked_at_no_more():
 
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=6), st.data())
-def test_requests_of_one_size_and_other_layouts_are_told_apart(member_sizes, data):
+def test_requests_of_the_same_size_and_other_layouts_are_told_apart(member_sizes, data):
     for size in member_sizes:
         offsets = data.draw(st.lists(st.integers(0, 2**62), min_size=2, max_size=2))
         request = a_commit("g", "m" * size, "t" * (10 - size), offsets)
@@ -132,7 +132,7 @@ def test_requests_of_one_size_and_other_layouts_are_told_apart(member_sizes, dat
         assert unpacked(commit.decode(raw, 0, len(raw), 9)) == request
 
 
-def test_forms_are_forgotten_before_they_take_much_memory(monkeypatch):
+def test_known_forms_use_limited_memory(monkeypatch):
     monkeypatch.setattr(commit, "_SIZE_KEPT", 5_000)
     monkeypatch.setattr(commit, "_FORM_SIZE_MAX", 1_000)
     kept = encoded(a_commit("g", "kept", "orders", [1]), 9)
@@ -149,7 +149,7 @@ def test_forms_are_forgotten_before_they_take_much_memory(monkeypatch):
 
 
 @given(st.lists(requests, min_size=1, max_size=4), VERSIONS, st.booleans())
-def test_commits_the_short_way_do_what_they_do_the_long_way(given_requests, version, has_pending):
+def test_packed_commits_do_what_unpacked_ones_do(given_requests, version, has_pending):
     short, long = Groups(), Groups()
     for groups in (short, long):
         if has_pending:
@@ -219,7 +219,7 @@ def test_a_packed_section_is_the_one_that_its_records_make(count, topic_count):
     )
 
 
-def test_offsets_are_seen_whatever_partitions_were_committed_before():
+def test_offsets_are_read_whatever_partitions_were_committed_before():
     """Values stay in one piece until somebody looks, or until other partitions come."""
     groups = Groups()
     expected = {}

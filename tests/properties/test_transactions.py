@@ -270,7 +270,7 @@ class TransactionCoordinator(RuleBasedStateMachine):
         self.world.restart()
 
     @rule()
-    def markers_are_held_up(self):
+    def markers_are_delayed(self):
         self.world.hold_markers = True
 
     @rule()
@@ -371,7 +371,7 @@ def drive(seed, steps):
         lambda: machine.the_network_delivers_a_late_batch(dice.randrange(9), dice.randrange(99)): 5,
         lambda: machine.time_passes(dice.choice([50, 150, 3_000, TIMEOUT_MS]), rarely()): 10,
         machine.the_coordinator_restarts: dice.choice([0, 1, 3]),
-        machine.markers_are_held_up: dice.choice([0, 1, 5]),
+        machine.markers_are_delayed: dice.choice([0, 1, 5]),
         machine.markers_arrive: 3,
         lambda: machine.a_leader_goes(dice.randrange(PARTITIONS)): dice.choice([0, 1, 5]),
         machine.all_leaders_are_there: 3,
@@ -390,11 +390,11 @@ def drive(seed, steps):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_promised_is_kept_in_long_runs(seed):
+def test_promises_hold_in_long_runs(seed):
     drive(seed, 150)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40, 400))
-def test_what_is_promised_is_kept_in_many_long_runs(seed):
+def test_promises_hold_in_many_long_runs(seed):
     drive(seed, 400)

@@ -34,14 +34,14 @@ def test_a_member_commits_under_its_generation():
         ("client-#1", -1, ErrorCode.ILLEGAL_GENERATION),
     ],
 )
-def test_who_lies_about_itself_commits_nothing(member_id, generation, code):
+def test_a_commit_with_a_wrong_identity_is_rejected(member_id, generation, code):
     groups = Groups()
     groups.stable()
     assert groups.commit({0: 5}, member_id, generation) == {0: code}
     assert groups.offsets() == {}
 
 
-def test_an_empty_group_knows_no_members():
+def test_an_empty_group_has_no_members():
     groups = Groups()
     groups.commit({0: 1})
     assert groups.commit({0: 2}, "m", 3) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
@@ -60,7 +60,7 @@ def test_an_unknown_group_has_no_generations(supports_member_epoch, code):
     assert groups.shard.groups == {}
 
 
-def test_no_commit_of_an_older_generation_is_taken():
+def test_a_commit_of_an_older_generation_is_rejected():
     groups = Groups()
     (member,), generation = groups.stable()
     newcomer = groups.join()
@@ -82,7 +82,7 @@ def test_partitions_that_do_not_exist_are_refused_one_by_one():
     assert groups.offsets() == {0: 1}
 
 
-def test_unknown_partitions_are_unknown_even_to_a_stranger():
+def test_unknown_partitions_are_reported_even_to_an_unknown_member():
     groups = Groups()
     groups.stable()
     assert groups.commit({0: 1, 9: 1}, "stranger", 1) == {
@@ -91,7 +91,7 @@ def test_unknown_partitions_are_unknown_even_to_a_stranger():
     }
 
 
-def test_topics_are_named_by_their_id_from_version_10_on():
+def test_topics_may_be_named_by_their_id():
     groups = Groups()
     assert groups.commit({0: 7}, topic="", topic_id=ORDERS_ID) == {0: OK}
     assert groups.commit({0: 7}, topic="", topic_id=b"x" * 16) == {0: ErrorCode.UNKNOWN_TOPIC_ID}
@@ -115,7 +115,7 @@ def test_metadata_has_a_limit_and_what_fits_is_read_back():
     assert [x.committed_offset for x in topic.partitions] == [1, -1, 1]
 
 
-def test_a_group_id_of_ten_thousand_letters_is_kept_and_one_too_long_for_the_log_is_refused():
+def test_a_group_id_of_ten_thousand_letters_works_and_one_too_long_for_the_log_is_rejected():
     groups = Groups()
     assert groups.commit({0: 3}, group="g" * 10_000) == {0: OK}
     groups.reload()
@@ -125,7 +125,7 @@ def test_a_group_id_of_ten_thousand_letters_is_kept_and_one_too_long_for_the_log
     assert refused.value.code == ErrorCode.INVALID_GROUP_ID
 
 
-def test_a_transaction_must_name_its_member_rightly_if_it_names_one():
+def test_a_transactional_commit_must_name_a_valid_member_if_it_names_one():
     groups = Groups()
     (member,), generation = groups.stable()
     assert groups.txn_commit({0: 1}) == {0: OK}, "old versions could not"

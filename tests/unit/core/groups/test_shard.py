@@ -8,7 +8,7 @@ from tests.fakes.groups import Groups, subscription
 OK = ErrorCode.NONE
 
 
-def test_a_group_with_members_cannot_be_deleted_and_one_without_goes_with_its_offsets():
+def test_only_a_group_without_members_can_be_deleted_with_its_offsets():
     groups = Groups()
     (member,), generation = groups.stable()
     groups.commit({0: 5}, member, generation)
@@ -37,7 +37,7 @@ def test_groups_are_listed_by_state_and_kind():
     assert len(groups.list(kinds=["classic"])) == 2
 
 
-def test_keys_of_an_unknown_kind_are_passed_over():
+def test_keys_of_an_unknown_type_are_skipped():
     groups = Groups()
     groups.commit({0: 1})
     groups.log.append((b"\x03\xe7whatever", b"\0\0", -1))
@@ -46,7 +46,7 @@ def test_keys_of_an_unknown_kind_are_passed_over():
     assert groups.offsets() == {0: 1}
 
 
-def test_a_group_record_that_is_cut_is_refused():
+def test_a_truncated_group_record_is_rejected():
     groups = Groups()
     groups.stable(protocols=(("range", subscription("orders")),))
     key, value, _ = groups.log[-1]

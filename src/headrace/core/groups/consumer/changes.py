@@ -1,7 +1,7 @@
 """The changes that one event makes to a consumer group: records, and the group after them.
 
 A decision works on copies, because only replay may change the group. ``Change`` holds the copies
-and has the steps of which every event consists:
+and has the steps of every event:
 
     a member is new or has changed    -> ``put``, ``replace_static``
     patterns match other topics       -> ``resolve_patterns``

@@ -7,7 +7,7 @@ from headrace.model.errors import ErrorCode
 from tests.fakes.groups import RANGE, SESSION_MS, STICKY, Groups, subscription
 
 
-def test_the_first_member_leads_and_is_told_of_everybody():
+def test_the_first_member_leads_and_gets_all_members():
     groups = Groups()
     ticket = groups.join()
     groups.pass_time(0)
@@ -21,7 +21,7 @@ def test_the_first_member_leads_and_is_told_of_everybody():
     ]
 
 
-def test_a_follower_is_not_told_of_the_others():
+def test_a_follower_does_not_get_the_other_members():
     groups = Groups()
     tickets = [groups.join(), groups.join()]
     groups.pass_time(0)
@@ -30,7 +30,7 @@ def test_a_follower_is_not_told_of_the_others():
     assert len(leader.members) == 2 and follower.members == []
 
 
-def test_from_version_4_on_a_new_member_joins_twice_and_is_forgotten_if_it_does_not():
+def test_a_member_that_needs_its_id_first_joins_twice_or_is_forgotten():
     groups = Groups()
     answer = groups.join(requires_known_member=True)
     assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
@@ -55,7 +55,7 @@ def test_a_static_member_needs_no_second_join():
     assert groups.answer(ticket).members[0].group_instance_id == "one"
 
 
-def test_an_id_that_was_never_given_out_is_unknown():
+def test_an_id_that_was_never_handed_out_is_unknown():
     groups = Groups()
     assert groups.join("stranger").error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert "g" not in groups.shard.groups
@@ -64,14 +64,14 @@ def test_an_id_that_was_never_given_out_is_unknown():
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
-def test_a_session_must_be_within_the_bounds_of_the_broker(session_ms):
+def test_the_session_timeout_must_be_within_the_limits_of_the_broker(session_ms):
     groups = Groups()
     assert groups.join(session_ms=session_ms).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
     assert groups.shard.groups == {}
 
 
 @pytest.mark.parametrize("session_ms", [6_000, 1_800_000])
-def test_the_bounds_of_a_session_are_allowed(session_ms):
+def test_the_limits_of_the_session_timeout_are_allowed(session_ms):
     groups = Groups()
     ticket = groups.join(session_ms=session_ms)
     groups.pass_time(0)
@@ -92,14 +92,14 @@ def test_a_first_member_must_name_a_type_and_a_protocol(wrong):
     [{"protocols": (("other", b""),)}, {"protocol_type": "connect"}],
     ids=["no common protocol", "another type"],
 )
-def test_a_member_that_has_nothing_in_common_with_the_others_is_refused(wrong):
+def test_a_member_without_a_common_protocol_is_rejected(wrong):
     groups = Groups()
     groups.stable()
     assert groups.join(**wrong).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert groups.group.state_name == "Stable"
 
 
-def test_a_join_that_says_nothing_new_is_answered_again_while_the_leader_assigns():
+def test_an_unchanged_join_is_answered_again_while_the_leader_assigns():
     groups = Groups()
     ticket = groups.join()
     groups.pass_time(0)
@@ -108,7 +108,7 @@ def test_a_join_that_says_nothing_new_is_answered_again_while_the_leader_assigns
     assert groups.group.state_name == "CompletingRebalance"
 
 
-def test_a_join_that_says_something_new_begins_another_rebalance():
+def test_a_changed_join_begins_another_rebalance():
     groups = Groups()
     tickets = [groups.join(), groups.join()]
     groups.pass_time(0)
@@ -119,7 +119,7 @@ def test_a_join_that_says_something_new_begins_another_rebalance():
     assert groups.group.state_name == "PreparingRebalance"
 
 
-def test_in_a_stable_group_a_follower_may_ask_again_but_a_leader_rebalances():
+def test_in_a_stable_group_a_follower_may_rejoin_but_a_leader_causes_a_rebalance():
     groups = Groups()
     (leader, follower), generation = groups.stable(2)
     answer = groups.join(follower)
@@ -147,7 +147,7 @@ def test_a_second_join_of_the_same_member_replaces_the_first():
     assert groups.answer(new).error_code == ErrorCode.NONE
 
 
-def test_a_new_member_whose_join_is_never_answered_is_out_in_the_end():
+def test_a_new_member_whose_join_is_never_answered_is_removed_in_the_end():
     groups = Groups()
     groups.stable(1, rebalance_ms=1_000_000, session_ms=1_800_000)
     newcomer = groups.join()
@@ -159,7 +159,7 @@ def test_a_new_member_whose_join_is_never_answered_is_out_in_the_end():
     assert answer.member_id == ""
 
 
-def test_a_group_takes_no_more_members_than_it_may():
+def test_a_group_does_not_exceed_its_maximum_size():
     groups = Groups(group_max_size=2)
     tickets = [groups.join(), groups.join()]
     assert groups.join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -185,13 +185,13 @@ def test_a_group_takes_no_more_members_than_it_may():
     ],
     ids=lambda given: next(iter(given)),
 )
-def test_texts_that_the_log_could_not_hold_are_refused_at_the_door(too_long):
+def test_texts_too_long_for_the_record_are_rejected(too_long):
     groups = Groups()
     assert groups.join(**too_long).error_code == ErrorCode.INVALID_REQUEST
     assert groups.shard.groups == {}
 
 
-def test_a_static_member_that_comes_back_takes_its_old_place_without_a_rebalance():
+def test_a_static_member_that_returns_takes_its_old_place_without_a_rebalance():
     groups = Groups()
     (leader, old), generation = groups.stable_static_pair()
     answer = groups.join(instance="two")
@@ -211,7 +211,7 @@ def test_a_static_member_that_comes_back_takes_its_old_place_without_a_rebalance
     assert groups.heartbeat(old, generation).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_leader_that_comes_back_does_not_assign_again():
+def test_a_static_leader_that_returns_does_not_assign_again():
     groups = Groups()
     (old, _), _ = groups.stable_static_pair()
     answer = groups.join(instance="one")
@@ -220,7 +220,7 @@ def test_a_static_leader_that_comes_back_does_not_assign_again():
     assert groups.group.leader_id == answer.member_id
 
 
-def test_from_version_9_on_a_static_leader_is_told_to_skip_the_assignment():
+def test_a_static_leader_is_told_to_skip_the_assignment_if_its_client_supports_it():
     groups = Groups()
     (_, follower), _ = groups.stable_static_pair()
     answer = groups.join(supports_skip_assignment=True, instance="one")
@@ -238,7 +238,7 @@ def test_a_static_member_with_another_protocol_rebalances():
     assert groups.group.state_name == "PreparingRebalance"
 
 
-def test_a_static_member_that_comes_back_while_the_leader_assigns_rebalances():
+def test_a_static_member_that_returns_while_the_leader_assigns_causes_a_rebalance():
     groups = Groups()
     tickets = [groups.join(instance="one"), groups.join(instance="two")]
     groups.pass_time(0)

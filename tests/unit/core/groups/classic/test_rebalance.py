@@ -4,7 +4,7 @@ from headrace.model.errors import ErrorCode
 from tests.fakes.groups import RANGE, REBALANCE_MS, ROUND_ROBIN, SESSION_MS, STICKY, Groups
 
 
-def test_the_protocol_that_most_members_like_best_wins_among_those_that_all_know():
+def test_the_common_protocol_with_the_most_votes_wins():
     groups = Groups()
     tickets = [
         groups.join(protocols=(ROUND_ROBIN, RANGE, STICKY)),
@@ -59,7 +59,7 @@ def test_a_member_that_joins_makes_the_others_join_again():
     assert groups.answer(newcomer).generation_id == generation + 1
 
 
-def test_members_that_do_not_join_in_the_rebalance_time_are_out():
+def test_members_that_do_not_join_within_the_rebalance_timeout_are_removed():
     groups = Groups()
     (first, second), generation = groups.stable(2)
     newcomer = groups.join()
@@ -78,7 +78,7 @@ def test_members_that_do_not_join_in_the_rebalance_time_are_out():
     assert groups.heartbeat(second, generation).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_another_member_leads_if_the_leader_does_not_come_back():
+def test_another_member_leads_if_the_leader_does_not_rejoin():
     groups = Groups()
     (leader, follower), generation = groups.stable(2)
     groups.join()
@@ -88,7 +88,7 @@ def test_another_member_leads_if_the_leader_does_not_come_back():
     assert leader not in groups.group.members
 
 
-def test_a_pending_member_holds_the_rebalance_up_until_its_session_would_be_over():
+def test_a_pending_member_delays_the_rebalance_for_its_session_timeout():
     groups = Groups()
     (member,), _ = groups.stable()
     groups.join(requires_known_member=True)  # gets an id and does not come back
@@ -99,7 +99,7 @@ def test_a_pending_member_holds_the_rebalance_up_until_its_session_would_be_over
     assert groups.answer(again).error_code == ErrorCode.NONE
 
 
-def test_the_one_that_joined_last_leads_if_the_leader_is_gone():
+def test_the_member_that_joined_last_leads_if_the_leader_is_gone():
     """One that joined before it may be gone as well, though its join still waits."""
     groups = Groups()
     groups.stable()
@@ -125,7 +125,7 @@ def test_a_static_member_that_is_away_keeps_its_place_through_a_rebalance():
     }
 
 
-def test_a_group_whose_static_members_are_all_away_waits_for_their_sessions():
+def test_a_group_without_its_static_members_waits_for_their_sessions():
     groups = Groups()
     (one, two), generation = groups.stable_static_pair()
     newcomer = groups.join(requires_known_member=True).member_id

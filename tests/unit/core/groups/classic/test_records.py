@@ -51,7 +51,7 @@ def test_an_empty_group_is_loaded_with_its_generation():
     assert groups.answer(ticket).generation_id == generation + 2
 
 
-def test_an_emptied_group_whose_record_was_refused_is_emptied_later():
+def test_an_empty_group_whose_record_failed_is_written_later():
     groups = Groups()
     (member,), _ = groups.stable()
     groups.is_writable = False

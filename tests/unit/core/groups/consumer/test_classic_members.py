@@ -16,7 +16,7 @@ from tests.fakes.consumers import Client, Consumers
 from tests.fakes.groups import REBALANCE_MS, SESSION_MS
 
 
-def test_a_classic_member_gives_back_in_one_join_and_is_done_with_the_next():
+def test_a_classic_member_gives_partitions_back_in_one_join_and_settles_in_the_next():
     groups = Consumers()
     (old_id,) = a_classic_group(groups)
     Client(groups, "a").join()
@@ -56,7 +56,7 @@ def test_a_classic_member_may_join_a_consumer_group():
     assert len(old.owned["orders"]) == 2
 
 
-def test_a_classic_member_must_be_a_consumer_and_know_a_protocol_of_the_others():
+def test_a_classic_member_must_be_a_consumer_and_share_a_protocol_with_the_others():
     groups, old, _ = a_mixed_group()
     assert groups.join(protocol_type="connect").error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert groups.join(protocols=EAGER).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -66,7 +66,7 @@ def test_a_classic_member_must_be_a_consumer_and_know_a_protocol_of_the_others()
     assert groups.join(protocols=both).error_code == ErrorCode.NONE
 
 
-def test_texts_that_a_classic_group_could_not_keep_are_refused():
+def test_texts_too_long_for_a_classic_group_are_rejected():
     groups, _, _ = a_mixed_group()
     long = "x" * 32_768
     for how in ({"member_id": long}, {"instance": long}, {"client_id": long}):
@@ -74,12 +74,12 @@ def test_texts_that_a_classic_group_could_not_keep_are_refused():
         assert answer.error_code == ErrorCode.INVALID_REQUEST, how.keys()
 
 
-def test_a_full_group_takes_no_classic_member():
+def test_a_full_group_rejects_new_classic_members():
     groups, _, _ = a_mixed_group(group_consumer_max_size=2)
     assert groups.join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_what_a_classic_member_lies_about_is_refused():
+def test_requests_of_a_classic_member_with_a_wrong_identity_are_rejected():
     groups, old, new = a_mixed_group()
     assert groups.heartbeat("stranger", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert groups.heartbeat(old.member_id, 9).error_code == ErrorCode.ILLEGAL_GENERATION
@@ -93,13 +93,13 @@ def test_what_a_classic_member_lies_about_is_refused():
     assert groups.commit({0: 1}, old.member_id, old.generation) == {0: ErrorCode.NONE}
 
 
-def test_a_sync_after_the_group_moved_on_is_told_to_join_again():
+def test_a_sync_for_an_older_target_is_told_to_join_again():
     groups, old, new = a_mixed_group()
     new.beat(topics=("orders", "other"))
     assert old.sync().error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_classic_member_is_out_if_it_does_not_join_again_in_time():
+def test_a_classic_member_that_does_not_rejoin_in_time_is_removed():
     groups, old, new = a_mixed_group()
     new.beat(topics=("orders", "other"))
     assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
@@ -113,7 +113,7 @@ def test_a_classic_member_is_out_if_it_does_not_join_again_in_time():
     assert set(groups.group.members) == {"a"}
 
 
-def test_a_classic_member_is_out_if_it_does_not_sync_in_time():
+def test_a_classic_member_that_does_not_sync_in_time_is_removed():
     groups, old, new = a_mixed_group()
     old.join()
     for _ in range(REBALANCE_MS // SESSION_MS + 1):
@@ -131,7 +131,7 @@ def test_a_classic_member_has_the_session_it_asked_for():
     assert set(groups.group.members) == {"a"}  # whose session is longer
 
 
-def test_a_classic_member_may_leave_and_an_administrator_removes_anybody():
+def test_a_classic_member_may_leave_and_an_administrator_may_remove_any_member():
     groups, old, new = a_mixed_group()
     third = Client(groups, "c", instance="one").join()
     (answer,) = groups.leave(old.member_id).members
@@ -147,7 +147,7 @@ def test_a_classic_member_may_leave_and_an_administrator_removes_anybody():
     assert third.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_member_may_change_its_protocol_up():
+def test_a_static_member_may_upgrade_its_protocol():
     groups = Consumers()
     tickets = [groups.join(instance="one")]
     groups.pass_time(0)

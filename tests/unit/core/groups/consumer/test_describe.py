@@ -4,7 +4,7 @@ from headrace.model.errors import ErrorCode
 from tests.fakes.consumers import Client, Consumers
 
 
-def test_describing_a_group_tells_of_members_what_they_have_and_what_they_are_to_have():
+def test_a_described_member_has_its_assignment_and_its_target():
     groups = Consumers()
     first = Client(groups, "a", rack="r1").join()
     Client(groups, "b", None, pattern="oth.*", instance="one").join()
@@ -25,7 +25,7 @@ def test_describing_a_group_tells_of_members_what_they_have_and_what_they_are_to
     ]
 
 
-def test_what_is_still_to_be_given_back_is_part_of_what_a_member_has():
+def test_an_assignment_includes_what_must_be_given_back():
     groups = Consumers()
     first = Client(groups, "a").join()
     Client(groups, "b").join()
@@ -35,7 +35,7 @@ def test_what_is_still_to_be_given_back_is_part_of_what_a_member_has():
     assert len(a.target_assignment.topic_partitions[0].partitions) == 2
 
 
-def test_describing_what_is_no_consumer_group():
+def test_only_consumer_groups_can_be_described():
     groups = Consumers()
     found = groups.look("nobody")
     assert found.error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -44,7 +44,7 @@ def test_describing_what_is_no_consumer_group():
     assert groups.look("old").error_message == "Group old is not a consumer group."
 
 
-def test_describe_groups_finds_no_classic_group_and_list_groups_says_what_it_is():
+def test_describe_groups_rejects_a_consumer_group_and_list_groups_names_its_kind():
     groups = Consumers()
     Client(groups, "a").join()
     answer = groups.describe()

@@ -23,7 +23,7 @@ def test_a_member_commits_with_its_epoch():
     assert groups.offsets() == {0: 5}
 
 
-def test_an_older_epoch_is_fine_for_partitions_that_were_its_own_all_the_time():
+def test_an_older_epoch_is_accepted_for_partitions_owned_since():
     groups, first, second = a_group_of_two()
     (kept, *_), (new, *_) = first.owned["orders"], second.owned["orders"]
     assert groups.commit({kept: 5}, "a", 2) == {kept: ErrorCode.NONE}
@@ -37,7 +37,7 @@ def test_an_older_epoch_is_fine_for_partitions_that_were_its_own_all_the_time():
     assert groups.offsets() == {kept: 5}
 
 
-def test_what_is_being_given_back_may_still_be_committed():
+def test_offsets_of_partitions_being_given_back_may_be_committed():
     groups = Consumers()
     first = Client(groups, "a").join()
     Client(groups, "b").join()
@@ -52,7 +52,7 @@ def test_an_epoch_from_the_future_is_stale_too():
     assert groups.commit({0: 5}, "a", 4) == {0: ErrorCode.STALE_MEMBER_EPOCH}
 
 
-def test_strangers_do_not_commit_while_there_are_members():
+def test_only_members_commit_while_there_are_members():
     groups, first, second = a_group_of_two()
     assert groups.commit({0: 5}, "c", 3) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
     assert groups.commit({0: 5}) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
@@ -61,14 +61,14 @@ def test_strangers_do_not_commit_while_there_are_members():
     assert groups.group.state_name == "Empty"
 
 
-def test_versions_that_know_no_member_epoch_are_refused():
+def test_clients_without_member_epochs_are_rejected():
     groups, first, _ = a_group_of_two()
     assert groups.commit({0: 5}, "a", 3, supports_member_epoch=False) == {
         0: ErrorCode.UNSUPPORTED_VERSION
     }
 
 
-def test_within_a_transaction_a_wrong_epoch_is_a_wrong_generation():
+def test_in_a_transaction_a_wrong_epoch_is_an_illegal_generation():
     groups, first, second = a_group_of_two()
     (new, *_) = second.owned["orders"]
     assert groups.txn_commit({0: 5}, member_id="a", generation=3) == {0: ErrorCode.NONE}
@@ -91,7 +91,7 @@ def fetch_code(groups, member_id, member_epoch):
     ).error_code
 
 
-def test_offsets_are_read_by_members_at_their_epoch_and_by_anybody_who_claims_nothing():
+def test_offsets_are_read_with_the_current_epoch_or_without_a_membership_claim():
     groups, first, _ = a_group_of_two()
     assert fetch_code(groups, None, -1) == ErrorCode.NONE
     assert fetch_code(groups, "a", 3) == ErrorCode.NONE
@@ -100,7 +100,7 @@ def test_offsets_are_read_by_members_at_their_epoch_and_by_anybody_who_claims_no
     assert fetch_code(groups, "", 0) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_offsets_are_kept_while_their_topic_is_read_and_expire_by_their_own_age_else():
+def test_offsets_of_unsubscribed_topics_expire_by_their_own_age():
     groups = Consumers(offsets_retention_minutes=1)
     client = Client(groups, "a").join()
     groups.commit({0: 5}, "a", 2)
@@ -117,7 +117,7 @@ def test_offsets_are_kept_while_their_topic_is_read_and_expire_by_their_own_age_
     assert groups.shard.groups == {}
 
 
-def test_offsets_of_topics_that_are_read_are_not_deleted():
+def test_offsets_of_subscribed_topics_are_not_deleted():
     groups = Consumers()
     Client(groups, "a", None, pattern="ord.*").join()
     groups.commit({0: 5}, "a", 2)

@@ -12,7 +12,7 @@ def a_cluster(*names):
     return ClusterMetadata("cluster").with_topics([a_topic(name, 1) for name in names])
 
 
-def test_what_was_found_follows_the_picture():
+def test_matches_follow_the_metadata():
     patterns = TopicPatterns()
     metadata = a_cluster("a1", "a2", "b1")
     assert patterns.matching("a.*", metadata) == {"a1", "a2"}
@@ -25,7 +25,7 @@ def test_what_was_found_follows_the_picture():
     assert patterns.matching("a.*", metadata) == {"a2", "a3"}
 
 
-def test_a_pattern_names_whole_names():
+def test_a_pattern_matches_whole_names():
     patterns = TopicPatterns()
     metadata = a_cluster("a", "ab", "abc")
     assert patterns.matching("a|ab", metadata) == {"a", "ab"}
@@ -39,7 +39,7 @@ def test_internal_topics_are_topics():
 
 
 @pytest.mark.parametrize("pattern", ["[a", r"(.)\1", "a{1001}", "\ud800", "(?!x)"])
-def test_a_pattern_that_re2_does_not_take(pattern):
+def test_an_invalid_pattern_is_rejected_and_matches_nothing(pattern):
     patterns = TopicPatterns()
     with pytest.raises(Rejected) as refusal:
         patterns.check(pattern)
@@ -48,7 +48,7 @@ def test_a_pattern_that_re2_does_not_take(pattern):
     assert patterns.matching(pattern, a_cluster("a")) == frozenset()
 
 
-def test_many_patterns_over_the_years_do_not_pile_up():
+def test_the_number_of_compiled_patterns_is_limited():
     patterns = TopicPatterns()
     metadata = a_cluster("a")
     for number in range(2_500):

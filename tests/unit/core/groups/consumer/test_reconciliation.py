@@ -28,7 +28,7 @@ def test_a_second_member_gets_its_half_only_when_the_first_has_given_it_back():
     assert groups.group.state_name == "Stable"
 
 
-def test_a_member_that_still_names_a_partition_still_has_it():
+def test_a_member_owns_a_partition_as_long_as_it_reports_it():
     groups = Consumers()
     first = Client(groups, "a").join()
     Client(groups, "b").join()
@@ -41,7 +41,7 @@ def test_a_member_that_still_names_a_partition_still_has_it():
     assert groups.group.members["a"].state is MemberState.UNREVOKED
 
 
-def test_states_are_told_by_their_names():
+def test_a_group_reports_its_states_by_name():
     groups = Consumers(group_consumer_assignment_interval_ms=1_000)
     first = Client(groups, "a").join()
     assert groups.group.state_name == "Stable"
@@ -57,7 +57,7 @@ def test_states_are_told_by_their_names():
     assert groups.group.state_name == "Empty"
 
 
-def test_what_a_member_is_to_give_back_may_come_back_to_it():
+def test_a_member_may_keep_what_it_was_told_to_give_back():
     groups = Consumers()
     first = Client(groups, "a").join()
     second = Client(groups, "b").join()
@@ -68,7 +68,7 @@ def test_what_a_member_is_to_give_back_may_come_back_to_it():
     assert groups.told(answer) == ALL and answer.member_epoch == 4
 
 
-def test_targets_wait_for_the_interval_and_then_serve_everybody_who_came_meanwhile():
+def test_a_target_waits_for_the_interval_and_then_covers_all_new_members():
     groups = Consumers(group_consumer_assignment_interval_ms=1_000)
     clients = [Client(groups, name).join() for name in "abcd"]
     assert groups.group.assignment_epoch == 2  # the first is worked out at once
