@@ -16,7 +16,7 @@ CONSUMER_SESSION_MS = 45_000  # the broker's default
 
 class Consumers(Groups):
     def __init__(self, **settings):
-        """Targets are worked out at once, unless a test says otherwise."""
+        """Targets are computed at once, unless a test says otherwise."""
         super().__init__(**{"group_consumer_assignment_interval_ms": 0, **settings})
 
     def beat(
@@ -74,7 +74,7 @@ class Consumers(Groups):
             lambda ticket: describe(self.shard, ticket, group, self.now),
         )
 
-    # the world around
+    # surroundings
 
     def topic_id(self, name):
         return self.cluster.metadata.topics[name].topic_id
@@ -92,7 +92,7 @@ class Consumers(Groups):
         self.cluster.metadata = self.cluster.metadata.with_topics((), [name])
 
     def told(self, answer):
-        """The assignment of an answer, by topic name; None if it says nothing."""
+        """The assignment of an answer by topic name; None if it has none."""
         if answer.assignment is None:
             return None
         return {
@@ -101,19 +101,19 @@ class Consumers(Groups):
         }
 
     def has(self, member_id):
-        """What a member has by the group's books, without what it is to give back."""
+        """What a member owns in the group's state, without what it must give back."""
         return {
             self.topic_name(topic_id): set(partitions)
             for topic_id, partitions in self.group.members[member_id].assigned.items()
         }
 
     def settle_all(self, *clients, rounds=20):
-        """Let clients heartbeat until none has anything new to say or to hear."""
+        """Let clients send heartbeats until nothing changes."""
         for _ in range(rounds):
             moved = [client for client in clients if client.beat_and_obey()]
             if not moved:
                 return
-        raise AssertionError("the group does not come to rest")
+        raise AssertionError("the group does not settle")
 
 
 class Client:
@@ -141,7 +141,7 @@ class Client:
         return self
 
     def beat(self, **more):
-        """One heartbeat; what it has is told only when that changed."""
+        """One heartbeat; it reports what it owns only if that has changed."""
         said = {name: sorted(partitions) for name, partitions in self.owned.items() if partitions}
         owned = said if said != self._said else None
         answer = self.consumers.beat(
@@ -164,7 +164,7 @@ class Client:
             self.wanted = told
 
     def obey(self):
-        """Give back and take as told; whether there was anything to do."""
+        """Give back and take partitions; returns whether anything changed."""
         had, self.owned = self.owned, {name: set(found) for name, found in self.wanted.items()}
         return had != self.owned
 

@@ -1,7 +1,7 @@
 """A runtime for the group shard that does everything at once: append, replay, reply.
 
-Its log is a list and its clock is moved by hand. ``reload`` throws the shard away and replays the
-log into a new one, which is what a restart does.
+Its log is a list, and tests move its clock. ``reload`` drops the shard and replays the log into a
+new one, as a restart does.
 """
 
 from headrace.core.groups import offset_commit, offset_deletion, offset_fetch
@@ -34,7 +34,7 @@ def a_topic(name, partition_count, fill=None):
 
 
 def subscription(*topics):
-    """What a consumer says when it joins: version 0, topics, no user data."""
+    """The subscription of a consumer: version 0, topics, no user data."""
     raw = b"\0\0" + len(topics).to_bytes(4)
     for topic in topics:
         raw += len(topic).to_bytes(2) + topic.encode()
@@ -60,7 +60,7 @@ class Cluster:
 
 
 class Groups:
-    """One shard, its log, and whoever waits on it."""
+    """One shard, its log, and its parked requests."""
 
     def __init__(self, **settings):
         self.cluster = Cluster(**settings)
@@ -73,7 +73,7 @@ class Groups:
         self.shard = GroupShard(self.cluster)
         self.shard.loaded(self.now)
 
-    # what happens around a shard
+    # the runtime
 
     def run(self, outcome: Outcome) -> None:
         if outcome.records and not self.is_writable:
@@ -87,14 +87,14 @@ class Groups:
             self.answers[ticket] = response
 
     def ask(self, decide):
-        """The answer, or the ticket of a request that waits."""
+        """The answer, or the ticket of a parked request."""
         self._ticket += 1
         ticket = Ticket(self._ticket)
         self.run(decide(ticket))
         return self.answers.get(ticket, ticket)
 
     def answer(self, asked):
-        """What ``ask`` returned, or what came for it since."""
+        """What ``ask`` returned, or the answer to its ticket."""
         return self.answers[asked] if isinstance(asked, int) else asked
 
     def waits(self, asked):
@@ -114,14 +114,14 @@ class Groups:
         self.shard.replay_marker(producer_id, 0, committed, len(self.log) - 1)
 
     def pass_time(self, ms):
-        """Move the clock to a moment; whatever is due on the way happens at its own time."""
+        """Move the clock; deadlines on the way expire at their own time."""
         until = self.now + ms
         while (deadline := self.shard.next_deadline()) is not None and deadline <= until:
             self.now = Millis(max(self.now, int(deadline)))
             self.run(self.shard.tick(self.now))
         self.now = Millis(until)
 
-    # requests, short
+    # requests
 
     def join(
         self,
@@ -193,7 +193,7 @@ class Groups:
         return self.ask(lambda ticket: self.shard.heartbeat(ticket, request, self.now))
 
     def leave(self, *members, group="g"):
-        """Each member an id, or an id and an instance id."""
+        """Each member is an id, or a pair of id and instance id."""
         identities = [
             m.LeaveGroupRequest.MemberIdentity(
                 member_id=member if isinstance(member, str) else member[0],
@@ -277,7 +277,7 @@ class Groups:
     def fetch(
         self, partitions=None, group="g", topic="orders", require_stable=False, topic_id=None
     ):
-        """The answer for one group; ``partitions`` None asks for all there is."""
+        """The answer for one group; ``partitions`` None requests all offsets."""
         wanted = m.OffsetFetchRequest
         request = wanted.OffsetFetchRequestGroup(group_id=group, topics=None)
         if partitions is not None:
@@ -297,7 +297,7 @@ class Groups:
         )
 
     def offsets(self, group="g", topic="orders"):
-        """What is committed, by partition."""
+        """The committed offsets by partition."""
         return {
             partition.partition_index: partition.committed_offset
             for found in self.fetch(group=group).topics
@@ -336,7 +336,7 @@ class Groups:
             )
         ).groups
 
-    # groups in a state
+    # groups in a certain state
 
     def stable(self, count=1, group="g", **how):
         """Bring ``count`` members to a stable group; their ids, and the generation."""
@@ -353,7 +353,7 @@ class Groups:
         return self.settle(tickets)
 
     def settle(self, tickets, group="g"):
-        """Sync all whose joins are answered, leader last."""
+        """Sync all members of these joins, the leader last."""
         answers = [self.answer(ticket) for ticket in tickets]
         generation = answers[0].generation_id
         leader = answers[0].leader

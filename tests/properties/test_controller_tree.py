@@ -1,4 +1,4 @@
-"""The embedded tree does what a dictionary with ZooKeeper's rules does, over restarts too."""
+"""The embedded tree behaves like a dictionary with ZooKeeper's rules, also after restarts."""
 
 import asyncio
 import tempfile
@@ -39,7 +39,7 @@ steps = st.lists(st.one_of(st.lists(operations, min_size=1, max_size=4), st.just
 
 
 class DumbTree:
-    """Nodes as [value, version, ephemeral, next sequence]; a multi works on a deep enough copy."""
+    """Nodes as [value, version, ephemeral, next sequence]; a multi works on a copy."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, list] = {"/": [b"", 0, False, 0]}

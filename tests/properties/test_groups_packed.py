@@ -1,4 +1,4 @@
-"""The short way of a commit against the long one: same requests, same records, same answers."""
+"""Packed commits against unpacked ones: same requests, same records, same answers."""
 
 import pytest
 from hypothesis import given
@@ -145,7 +145,7 @@ def test_known_forms_use_limited_memory(monkeypatch):
         )
     assert named_by(kept) is not before
     long = encoded(a_commit("g", "m", "orders", range(100)), 9)
-    assert named_by(long) is not named_by(long), "more than may be kept of one"
+    assert named_by(long) is not named_by(long), "too large to be remembered"
 
 
 @given(st.lists(requests, min_size=1, max_size=4), VERSIONS, st.booleans())
@@ -172,10 +172,10 @@ def test_packed_commits_do_what_unpacked_ones_do(given_requests, version, has_pe
 
 
 def run(groups, request, version):
-    """As the runtime does: what is packed is replayed in one go."""
+    """As the runtime does: packed records are replayed together."""
     outcome = offset_commit.commit(groups.shard, 1, request, commit_options(version), groups.now)
     if isinstance(outcome.records, CommitRecords):
-        assert outcome.records.count, "the log could not be read beyond a batch of no records"
+        assert outcome.records.count, "a reader of the log cannot pass a batch without records"
         groups.log += [(*record, -1) for record in outcome.records]
         outcome.records.replay(groups.shard, 0)
     else:
@@ -210,7 +210,7 @@ def test_a_packed_section_is_the_one_that_its_records_make(count, topic_count):
     assert all(type(topic.partitions) is PackedPartitions for topic in packed.topics)
     outcome = offset_commit.commit(groups.shard, 1, packed, commit_options(9), groups.now)
     if share * topic_count > 8192:
-        assert type(outcome.records) is tuple, "too many for the short way"
+        assert type(outcome.records) is tuple, "too many for the fast path"
         return
     records = outcome.records
     assert type(records) is CommitRecords and records.count == share * topic_count
@@ -220,7 +220,7 @@ def test_a_packed_section_is_the_one_that_its_records_make(count, topic_count):
 
 
 def test_offsets_are_read_whatever_partitions_were_committed_before():
-    """Values stay in one piece until somebody looks, or until other partitions come."""
+    """Values stay in one piece until one is read or other partitions are committed."""
     groups = Groups()
     expected = {}
     for turn, indexes in enumerate([(0, 1), (0, 1), (1, 2), (3,), (0, 1, 2, 3), (2,), (2,)]):

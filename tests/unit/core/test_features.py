@@ -74,7 +74,7 @@ def test_a_level_rises_only_if_every_registered_broker_supports_it(name):
         decide_levels({name: 0}, upgrade, [OURS, KAFKA_3_9])
     assert refused.value.code == ErrorCode.INVALID_UPDATE_VERSION
     assert "broker 2" in refused.value.message
-    # Going down is for such a broker's sake.
+    # A downgrade is allowed: it helps such a broker.
     assert decide_levels({name: 1}, [FeatureUpdate(name, 0, SAFE_DOWNGRADE)], [OURS, KAFKA_3_9])
 
 

@@ -1,4 +1,4 @@
-"""Fetch sessions: opened, changed, closed, forgotten, and refused by name."""
+"""Fetch sessions: opened, changed, closed, replaced, and rejected."""
 
 import itertools
 
@@ -42,7 +42,7 @@ def test_a_response_has_changes_only_and_returned_partitions_move_to_the_end():
     assert session.answered(first, 5, 0, has_records=True, failed=False)
     assert list(session.wants.values()) == [second, first]
     assert session.answered(second, -1, -1, has_records=False, failed=True)
-    assert session.answered(second, -1, -1, has_records=False, failed=True), "until dealt with"
+    assert session.answered(second, -1, -1, has_records=False, failed=True), "an error is repeated"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Replicas are spread as R1 asks: round robin, a growing shift, across racks."""
+"""Placement of replicas: round robin, a growing shift, across racks."""
 
 from collections import Counter
 
@@ -107,7 +107,7 @@ def test_leaders_are_even_and_replicas_are_on_different_brokers(
 
 @given(st.integers(3, 7), st.integers(0, 100), st.integers(0, 100))
 def test_partitions_led_by_a_dead_broker_spread_over_all_others(count, start, shift):
-    # As many turns as there are distances: every survivor is second for the dead one once.
+    # One turn per distance: every other broker is once second after the dead one.
     placed = place(brokers(count), count * (count - 1), 2, start=start, shift=shift)
     for dead in range(count):
         heirs = Counter(second for first, second in placed if first == dead)

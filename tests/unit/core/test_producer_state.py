@@ -17,7 +17,7 @@ NOW = 1_000_000
 
 
 class Partition:
-    """A log of which only the offsets exist."""
+    """A log with offsets only."""
 
     def __init__(self):
         self.producers = Producers(expiration_ms=1000)
@@ -222,10 +222,10 @@ def test_a_marker_of_an_older_producer_epoch_is_fenced(partition):
 
 
 def test_a_late_marker_cannot_end_the_next_transaction(partition):
-    """KIP-890: with transactions version 2 every marker carries a bumped epoch."""
+    """KIP-890: with transaction version 2 every marker carries a bumped epoch."""
     partition.send(0, transactional=True)
     partition.end(commit=True, epoch=1, version=2)
-    partition.end(commit=True, epoch=1, version=2)  # the coordinator repeats itself: harmless
+    partition.end(commit=True, epoch=1, version=2)  # harmless: the coordinator repeats itself
     partition.send(0, epoch=1, transactional=True)
     with pytest.raises(Rejected) as refusal:
         partition.end(commit=True, epoch=1, version=2)

@@ -1,4 +1,4 @@
-"""Deadlines that move."""
+"""Named deadlines that move."""
 
 from headrace.core.timers import Timers
 

@@ -1,4 +1,4 @@
-"""Which names, counts and assignments make a topic."""
+"""Rules for topics: names, counts and assignments."""
 
 import pytest
 
@@ -92,7 +92,7 @@ def test_the_partition_count_is_known_before_any_work():
         ("a", 97),
         ("my-group", 1_906_497_762),
         ("consumer group ü", 1_034_215_055),
-        ("polygenelubricants", 0),  # the hash is the one number without a positive twin
+        ("polygenelubricants", 0),  # its hash is the one number without a positive counterpart
         ("\U0001f600", 1_772_899),
     ],
 )

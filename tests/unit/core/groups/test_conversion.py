@@ -100,7 +100,7 @@ def test_parked_joins_are_told_to_join_again():
     Client(groups, "a").join()
     assert groups.answer(newcomer).error_code == ErrorCode.REBALANCE_IN_PROGRESS
     assert len(groups.group.members) == 3
-    # The classic rebalance is over for good, whatever its clock says.
+    # The timers of the classic rebalance have no effect any more.
     groups.pass_time(SESSION_MS - 1)
     assert len(groups.group.members) == 3
     groups.pass_time(1)
@@ -195,7 +195,7 @@ def test_the_group_becomes_classic_when_its_last_new_member_leaves():
     assert new.leave().error_code == ErrorCode.NONE
     assert groups.group.kind.value == "classic"
     assert groups.group.generation == generation and set(groups.group.members) == {old.member_id}
-    # Until it joins again it goes on with what it had; then it gets the rest.
+    # It keeps its partitions until it joins again; then it gets the others.
     assert groups.group.state_name == "PreparingRebalance"
     assert opened(groups.group.members[old.member_id].assignment) == had
     assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
@@ -210,7 +210,7 @@ def test_the_downgraded_group_survives_a_reload():
     new.leave()
     groups.reload()
     assert groups.group.kind.value == "classic"
-    # It had not shared anew what was given up, and still has to.
+    # The rebalance had not happened yet and still has to.
     assert groups.group.state_name == "PreparingRebalance"
     assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     ticket = groups.join(old.member_id, protocols=COOPERATIVE)
@@ -229,7 +229,7 @@ def test_the_group_becomes_classic_when_its_last_new_member_times_out():
         old.heartbeat()
     groups.pass_time(0)
     assert groups.group.kind.value == "classic"
-    # Sessions of classic members go on.
+    # The sessions of classic members continue.
     groups.pass_time(SESSION_MS + REBALANCE_MS)
     assert groups.group.state_name == "Empty"
 
@@ -270,7 +270,7 @@ def test_an_instance_that_returns_as_a_classic_member_downgrades_the_group():
     sync = groups.sync(answer.member_id, answer.generation_id, instance="one")
     assert opened(sync.assignment) == ALL
     groups.pass_time(0)
-    assert groups.group.state_name == "Stable"  # nothing to share anew
+    assert groups.group.state_name == "Stable"  # no rebalance is needed
     assert new.beat().error_code == ErrorCode.GROUP_ID_NOT_FOUND
     groups.reload()
     assert groups.group.kind.value == "classic" and set(groups.group.members) == {answer.member_id}

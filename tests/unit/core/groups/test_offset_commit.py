@@ -45,7 +45,7 @@ def test_an_empty_group_has_no_members():
     groups = Groups()
     groups.commit({0: 1})
     assert groups.commit({0: 2}, "m", 3) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
-    assert groups.commit({0: 2}, "m", -1) == {0: OK}, "as Kafka: nobody is claimed to be here"
+    assert groups.commit({0: 2}, "m", -1) == {0: OK}, "as in Kafka: the commit claims no membership"
     assert groups.offsets() == {0: 2}
 
 
@@ -68,7 +68,7 @@ def test_a_commit_of_an_older_generation_is_rejected():
     again = groups.join(member)
     assert groups.commit({0: 6}, member, generation) == {0: ErrorCode.ILLEGAL_GENERATION}
     late = groups.commit({0: 6}, member, generation + 1)
-    assert late == {0: ErrorCode.REBALANCE_IN_PROGRESS}, "it may be another's partition now"
+    assert late == {0: ErrorCode.REBALANCE_IN_PROGRESS}, "another member may own the partition now"
     groups.settle([again, newcomer])
     assert groups.commit({0: 6}, member, generation + 1) == {0: OK}
     assert groups.offsets() == {0: 6}
@@ -128,7 +128,7 @@ def test_a_group_id_of_ten_thousand_letters_works_and_one_too_long_for_the_log_i
 def test_a_transactional_commit_must_name_a_valid_member_if_it_names_one():
     groups = Groups()
     (member,), generation = groups.stable()
-    assert groups.txn_commit({0: 1}) == {0: OK}, "old versions could not"
+    assert groups.txn_commit({0: 1}) == {0: OK}, "old versions could not name a member"
     assert groups.txn_commit({0: 1}, member_id="x", generation=generation) == {
         0: ErrorCode.UNKNOWN_MEMBER_ID
     }

@@ -1,4 +1,4 @@
-"""How a transaction begins and widens, and what is said of partitions that are in it or not."""
+"""Partitions are added to transactions, and verified before they are written."""
 
 import pytest
 

@@ -99,9 +99,9 @@ def test_with_version_2_the_next_transaction_waits_for_the_markers_of_the_last(c
     coordinator.add((100, 0), 1, version=2)
     coordinator.hold_markers = True
     assert coordinator.end((100, 0), True, version=2) == (NONE, 100, 1)
-    # With the epoch just given, as a producer does that sent nothing or whose records wait.
+    # With the new epoch, as a producer that sent nothing or whose records are queued.
     assert coordinator.end((100, 1), False, version=2) == (CONCURRENT, -1, -1)
-    for epoch in (0, 1, 2):  # nobody is fenced before it is over
+    for epoch in (0, 1, 2):  # no epoch is fenced before the end completes
         assert coordinator.add((100, epoch), 1, version=2) is CONCURRENT
         assert coordinator.init(expected=(100, epoch))[0] is CONCURRENT
     coordinator.release_markers()

@@ -1,4 +1,4 @@
-"""What happens to transactions and transactional ids when nobody comes back."""
+"""Transactions time out, and idle transactional ids expire."""
 
 from headrace.core.transactions.transaction import State
 from headrace.model.errors import ErrorCode
@@ -36,7 +36,7 @@ def test_a_producer_that_timed_out_is_fenced_with_and_without_epoch_bumps():
         coordinator.add((100, 0), 1, version=version)
         coordinator.advance(5_000)
         assert coordinator.add((100, 0), 1, version=version) is FENCED
-        # With version 2 a commit looks like a repeated end of the other kind.
+        # With version 2 a commit looks like a repeated abort with the other result.
         refused = FENCED if version == 0 else ErrorCode.INVALID_TXN_STATE
         assert coordinator.end((100, 0), True, version=version)[0] is refused
         assert coordinator.known().state is State.COMPLETE_ABORT

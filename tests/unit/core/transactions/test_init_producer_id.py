@@ -1,4 +1,4 @@
-"""Who gets which producer id and epoch, and who is fenced by it."""
+"""InitProducerId: which id and epoch a producer gets, and which producers are fenced."""
 
 import pytest
 
@@ -130,7 +130,7 @@ def test_a_repeated_init_across_the_change_of_ids_gets_the_same_answer():
 
 
 def test_the_last_epoch_is_never_handed_out():
-    """A producer fenced at its last epoch goes on: with a fresh id, not with epoch 32767."""
+    """A producer fenced at its last epoch continues with a fresh id, not with epoch 32767."""
     for version in (0, 1, 2):
         coordinator = Coordinator(transaction_version=version)
         producer = coordinator.at_epoch(32766)

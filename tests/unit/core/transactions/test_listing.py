@@ -60,7 +60,7 @@ def test_unknown_states_are_reported_and_match_nothing(coordinator):
 
 
 def test_a_duration_counts_from_the_start_of_the_last_transaction(coordinator):
-    """As in Kafka, an id that never had one is always in."""
+    """As in Kafka, an id that never had a transaction always matches."""
     assert [row[0] for row in listed(coordinator, duration_filter=999)] == [
         "busy",
         "done",
@@ -84,7 +84,7 @@ def test_a_transaction_is_described_with_its_partitions(coordinator):
     assert busy.transaction_start_time_ms == coordinator.now - 1_000
     assert [(topic.topic, topic.partitions) for topic in busy.topics] == [("orders", [1, 2])]
     assert described(coordinator, "idle").transaction_start_time_ms == -1
-    assert described(coordinator, "nobody").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert described(coordinator, "unknown").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 def test_a_prepared_transaction_is_described_with_its_unmarked_partitions(coordinator):

@@ -1,4 +1,4 @@
-"""The records of ``__transaction_state``: Kafka's form, at the version the cluster is at."""
+"""The records of ``__transaction_state``, in the version of the cluster's feature level."""
 
 import pytest
 from hypothesis import given

@@ -84,7 +84,7 @@ def test_the_limits_of_the_session_timeout_are_allowed(session_ms):
 def test_a_first_member_must_name_a_type_and_a_protocol(wrong):
     groups = Groups()
     assert groups.join(**wrong).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert groups.shard.groups == {}, "nothing is left of a group that nobody entered"
+    assert groups.shard.groups == {}, "a rejected join leaves no group behind"
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_group_does_not_exceed_its_maximum_size():
     answer = groups.join()
     assert answer.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED and answer.member_id == ""
     assert groups.group.state_name == "Stable"
-    # Those who are in may always rejoin.
+    # Members may always rejoin.
     again = groups.join(first)
     groups.join(second)
     assert groups.answer(again).error_code == ErrorCode.NONE
@@ -199,7 +199,7 @@ def test_a_static_member_that_returns_takes_its_old_place_without_a_rebalance():
     assert answer.member_id == "two-#3" and answer.leader == leader and answer.members == []
     assert groups.group.state_name == "Stable"
     assert groups.sync(answer.member_id, generation).assignment == old.encode()
-    # The one before it is out, and told why.
+    # The replaced member is fenced everywhere.
     for code in (
         groups.heartbeat(old, generation, instance="two").error_code,
         groups.sync(old, generation, instance="two").error_code,

@@ -28,7 +28,7 @@ def test_a_new_group_waits_for_more_members_and_longer_while_they_come():
     groups.pass_time(2_999)
     second = groups.join()
     groups.pass_time(1)
-    assert groups.answers == {}, "somebody came: the delay begins anew"
+    assert groups.answers == {}, "a new member restarts the delay"
     groups.pass_time(2_999)
     assert groups.answers == {}
     groups.pass_time(1)
@@ -66,7 +66,7 @@ def test_members_that_do_not_join_within_the_rebalance_timeout_are_removed():
     again = groups.join(first)
     for _ in range(REBALANCE_MS // 5000 - 1):
         groups.pass_time(5_000)
-        groups.heartbeat(second, generation)  # alive, but deaf
+        groups.heartbeat(second, generation)  # alive, but does not rejoin
     groups.pass_time(4_999)
     assert groups.waits(again)
     groups.pass_time(1)
@@ -91,7 +91,7 @@ def test_another_member_leads_if_the_leader_does_not_rejoin():
 def test_a_pending_member_delays_the_rebalance_for_its_session_timeout():
     groups = Groups()
     (member,), _ = groups.stable()
-    groups.join(requires_known_member=True)  # gets an id and does not come back
+    groups.join(requires_known_member=True)  # gets an id and does not join with it
     groups.join()
     again = groups.join(member)
     assert groups.waits(again)
@@ -100,7 +100,7 @@ def test_a_pending_member_delays_the_rebalance_for_its_session_timeout():
 
 
 def test_the_member_that_joined_last_leads_if_the_leader_is_gone():
-    """One that joined before it may be gone as well, though its join still waits."""
+    """A member that joined earlier may be gone as well, though its join is still parked."""
     groups = Groups()
     groups.stable()
     older, newer = groups.join(), groups.join()

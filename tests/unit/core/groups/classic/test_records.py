@@ -1,4 +1,4 @@
-"""What the GroupMetadata record brings back after a reload."""
+"""A classic group after a reload from its GroupMetadata record."""
 
 from headrace.model.errors import ErrorCode
 from tests.fakes.groups import SESSION_MS, Groups, subscription

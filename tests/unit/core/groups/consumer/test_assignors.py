@@ -1,4 +1,4 @@
-"""Who gets which partitions: examples by hand, then what must hold for any group."""
+"""Assignors: examples first, then what must hold for any group."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ def member(name, *topics, had=None, instance=None):
 
 
 def as_members(assignment, members):
-    """The same members with what they got."""
+    """The same members with their last target."""
     return [m._replace(had=assignment[m.member_id]) for m in members]
 
 
@@ -30,7 +30,7 @@ def test_uniform_gives_every_member_the_same_number_plus_or_minus_one():
     members = [member(name, T1, T2) for name in "abc"]
     got = uniform(members, {T1: 3, T2: 4})
     assert sorted(map(count, got.values())) == [2, 2, 3]
-    assert got["a"] == {T1: {0}, T2: {0, 3}}  # a topic's partitions go round
+    assert got["a"] == {T1: {0}, T2: {0, 3}}  # round robin over the members
 
 
 def test_uniform_moves_as_few_partitions_as_possible():
@@ -124,11 +124,11 @@ def groups(draw):
 
 
 def check_whole(got, members, counts):
-    """Every partition that somebody reads has exactly one owner, who reads it."""
+    """Every subscribed partition has exactly one owner, which subscribes to it."""
     owners = {}
     for name, topics in got.items():
         for topic, partitions in topics.items():
-            assert partitions, "a topic without a partition is left out"
+            assert partitions, "topics without partitions are omitted"
             for partition in partitions:
                 assert (topic, partition) not in owners
                 owners[topic, partition] = name
@@ -174,6 +174,6 @@ def test_uniform_moves_only_what_a_change_of_members_requires(group, data):
     gone = data.draw(st.integers(0, len(before) - 1))
     stay = before[:gone] + before[gone + 1 :]
     for m in stay:
-        # Nobody who stays gives anything up when somebody else goes.
+        # A remaining member gives nothing up when another one leaves.
         after = uniform(stay, counts)
         assert all(m.had[topic] <= after[m.member_id][topic] for topic in m.had)

@@ -23,10 +23,10 @@ def test_a_classic_member_gives_partitions_back_in_one_join_and_settles_in_the_n
     old = ClassicClient(groups, old_id, 1, ALL)
     assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     old.join()
-    assert old.generation == 1  # it has to give back first
+    assert old.generation == 1  # it must give partitions back first
     assert old.sync().error_code == ErrorCode.NONE
     assert len(old.owned["orders"]) == 2
-    assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS  # to hear that it did
+    assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS  # so that it reports it
     old.join()
     assert old.generation == 2
     assert old.sync().error_code == ErrorCode.NONE
@@ -37,7 +37,9 @@ def test_an_eager_classic_member_has_nothing_when_it_joins():
     groups = Consumers()
     (old_id,) = a_classic_group(groups, protocols=EAGER)
     Client(groups, "a").join()
-    answer = groups.join(old_id, protocols=EAGER)  # version 0 of the subscription names nothing
+    answer = groups.join(
+        old_id, protocols=EAGER
+    )  # version 0 of the subscription reports no partitions
     assert answer.generation_id == 2
     assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
     assert answer.leader == "" and answer.members == []
@@ -83,7 +85,9 @@ def test_requests_of_a_classic_member_with_a_wrong_identity_are_rejected():
     groups, old, new = a_mixed_group()
     assert groups.heartbeat("stranger", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert groups.heartbeat(old.member_id, 9).error_code == ErrorCode.ILLEGAL_GENERATION
-    assert groups.heartbeat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID  # it is no classic
+    assert (
+        groups.heartbeat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    )  # not a classic member
     assert groups.sync(old.member_id, 9).error_code == ErrorCode.ILLEGAL_GENERATION
     wrong = groups.sync(old.member_id, old.generation, protocol_name="range")
     assert wrong.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -155,5 +159,5 @@ def test_a_static_member_may_upgrade_its_protocol():
     groups.sync(old_id, 1, {old_id: embedded(ALL)}, instance="one")
     back = Client(groups, "a", instance="one").join()
     assert set(groups.group.members) == {"a"}
-    assert back.owned == ALL  # it had them all the time
+    assert back.owned == ALL  # it owned them all the time
     assert groups.heartbeat(old_id, 1, instance="one").error_code == ErrorCode.FENCED_INSTANCE_ID

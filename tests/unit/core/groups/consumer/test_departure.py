@@ -71,7 +71,7 @@ def test_timeouts_survive_a_reload():
     groups.pass_time(1)
     assert "a" not in groups.group.members  # it never gave back
     groups.pass_time(CONSUMER_SESSION_MS)
-    assert groups.group.members == {}  # nobody was heard from
+    assert groups.group.members == {}  # no member sent a heartbeat
 
 
 def test_removing_an_empty_group_leaves_nothing():

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe, and what the other requests tell of a consumer group."""
+"""ConsumerGroupDescribe, and how other requests present a consumer group."""
 
 from headrace.model.errors import ErrorCode
 from tests.fakes.consumers import Client, Consumers

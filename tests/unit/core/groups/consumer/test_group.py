@@ -1,4 +1,4 @@
-"""Offsets of groups of the consumer protocol: who may commit, who may read, what grows old."""
+"""Offsets of consumer groups: who may commit and read them, and when they expire."""
 
 from headrace.core.groups.offset_fetch import fetch
 from headrace.model.errors import ErrorCode
@@ -9,7 +9,7 @@ MINUTE_MS = 60_000
 
 
 def a_group_of_two():
-    """``a`` at epoch 3, with two partitions that it has had since epoch 2; ``b`` has the others."""
+    """``a`` at epoch 3 owns two partitions since epoch 2; ``b`` owns the others."""
     groups = Consumers()
     first, second = Client(groups, "a").join(), Client(groups, "b").join()
     groups.settle_all(first, second)
@@ -27,9 +27,9 @@ def test_an_older_epoch_is_accepted_for_partitions_owned_since():
     groups, first, second = a_group_of_two()
     (kept, *_), (new, *_) = first.owned["orders"], second.owned["orders"]
     assert groups.commit({kept: 5}, "a", 2) == {kept: ErrorCode.NONE}
-    # b was at 2 for no moment with this partition.
+    # b never owned this partition at epoch 2.
     assert groups.commit({new: 5}, "b", 2) == {new: ErrorCode.STALE_MEMBER_EPOCH}
-    # One partition that is not its own spoils the whole request.
+    # One partition of another member rejects the whole request.
     assert groups.commit({kept: 6, new: 6}, "a", 2) == {
         kept: ErrorCode.STALE_MEMBER_EPOCH,
         new: ErrorCode.STALE_MEMBER_EPOCH,
@@ -78,7 +78,7 @@ def test_in_a_transaction_a_wrong_epoch_is_an_illegal_generation():
     assert groups.txn_commit({0: 5}, member_id="c", generation=3) == {
         0: ErrorCode.UNKNOWN_MEMBER_ID
     }
-    # A producer that could not say who commits.
+    # A producer that could not name the member.
     assert groups.txn_commit({0: 6}) == {0: ErrorCode.NONE}
 
 
@@ -112,7 +112,7 @@ def test_offsets_of_unsubscribed_topics_expire_by_their_own_age():
     client.leave()
     groups.pass_time(20 * MINUTE_MS)
     assert groups.offsets() == {}
-    assert groups.shard.groups == {}  # nobody in it, nothing kept: it is gone
+    assert groups.shard.groups == {}  # a group without members and offsets is removed
     groups.reload()
     assert groups.shard.groups == {}
 

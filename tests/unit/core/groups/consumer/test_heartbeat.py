@@ -58,7 +58,9 @@ def test_invalid_member_epochs_are_rejected():
     groups = Consumers()
     assert groups.beat("a", -3).error_code == ErrorCode.INVALID_REQUEST
     answer = groups.beat("a", -2)
-    assert answer.error_code == ErrorCode.INVALID_REQUEST  # only a static member can
+    assert (
+        answer.error_code == ErrorCode.INVALID_REQUEST
+    )  # only a static member may leave temporarily
     assert answer.error_message == "InstanceId can't be null."
 
 
@@ -99,7 +101,7 @@ def test_a_full_group_rejects_new_members():
     answer = groups.enter("b")
     assert answer.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert "maximum capacity of 1 members" in answer.error_message
-    assert groups.enter("a").error_code == ErrorCode.NONE  # it is in already
+    assert groups.enter("a").error_code == ErrorCode.NONE  # it is a member already
 
 
 def test_a_missing_topic_may_be_subscribed_and_is_assigned_once_it_exists():
@@ -138,7 +140,7 @@ def test_a_new_subscription_gets_a_new_target_at_once():
     assert answer.member_epoch == 3
     assert groups.told(answer) == {"orders": {0, 1, 2, 3}, "other": {0, 1}}
     answer = groups.beat("a", 3, topics=("other",))
-    # It has to give orders back first, and is at its old epoch until it did.
+    # It must give orders back first and keeps its old epoch until then.
     assert answer.member_epoch == 3
     assert groups.told(answer) == {"other": {0, 1}}
     assert groups.group.state_name == "Reconciling"
@@ -201,12 +203,12 @@ def test_a_static_member_that_returns_within_its_session_keeps_its_partitions():
     answer = first.leave(-2)
     assert (answer.error_code, answer.member_epoch) == (0, -2)
     second.beat_and_obey()
-    assert second.owned != ALL  # it is only away
+    assert second.owned != ALL  # it left temporarily
     groups.pass_time(CONSUMER_SESSION_MS - 1)
     second.beat()
     back = Client(groups, "c", instance="one").join()
     assert back.owned == had
-    assert groups.group.group_epoch == 3  # nothing to share anew
+    assert groups.group.group_epoch == 3  # no new target is needed
     assert set(groups.group.members) == {"b", "c"}
 
 

@@ -19,7 +19,7 @@ def test_matches_follow_the_metadata():
     assert patterns.matching("a.*", metadata) == {"a1", "a2"}
     metadata = metadata.with_topics([a_topic("a3", 1), a_topic("b3", 1)], ["a1"])
     assert patterns.matching("a.*", metadata) == {"a2", "a3"}
-    # One that was never asked for before sees the same.
+    # A new pattern sees the same metadata.
     assert patterns.matching("(a|b)3", metadata) == {"a3", "b3"}
     metadata = metadata.with_brokers([], metadata.controller_id)
     assert patterns.matching("a.*", metadata) == {"a2", "a3"}
@@ -44,7 +44,7 @@ def test_an_invalid_pattern_is_rejected_and_matches_nothing(pattern):
     with pytest.raises(Rejected) as refusal:
         patterns.check(pattern)
     assert refusal.value.code == ErrorCode.INVALID_REGULAR_EXPRESSION
-    # A log may hold one that another RE2 took.
+    # A log may hold a pattern that another version of RE2 accepted.
     assert patterns.matching(pattern, a_cluster("a")) == frozenset()
 
 

@@ -13,13 +13,13 @@ def test_a_second_member_gets_its_half_only_when_the_first_has_given_it_back():
     assert second.member_epoch == 3 and second.owned == {}
     assert groups.group.members["b"].state is MemberState.UNRELEASED
 
-    answer = first.beat()  # told to give back, stays at its epoch
+    answer = first.beat()  # must give partitions back, keeps its epoch
     assert answer.member_epoch == 2
     kept = groups.told(answer)["orders"]
     assert len(kept) == 2
     assert groups.group.members["a"].state is MemberState.UNREVOKED
     assert second.beat().assignment is None
-    assert first.beat().member_epoch == 2  # said nothing new: it has not given back yet
+    assert first.beat().member_epoch == 2  # no new report: it has not given back yet
 
     first.obey()
     assert first.beat().member_epoch == 3
@@ -71,7 +71,7 @@ def test_a_member_may_keep_what_it_was_told_to_give_back():
 def test_a_target_waits_for_the_interval_and_then_covers_all_new_members():
     groups = Consumers(group_consumer_assignment_interval_ms=1_000)
     clients = [Client(groups, name).join() for name in "abcd"]
-    assert groups.group.assignment_epoch == 2  # the first is worked out at once
+    assert groups.group.assignment_epoch == 2  # the first target is computed at once
     assert [client.member_epoch for client in clients] == [2, 2, 2, 2]
     groups.pass_time(999)
     assert clients[0].beat().assignment is None

@@ -1,4 +1,4 @@
-"""What a consumer group keeps in the log, held against records that Kafka 4.3.1 wrote."""
+"""The records of consumer groups, compared with records that Kafka 4.3.1 wrote."""
 
 import json
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_a_group_is_written_as_kafka_wrote_it():
 
 def test_a_group_written_by_kafka_continues():
     groups, group = a_shard_of_kafkas()
-    # The number that stands for the topics is not ours: one more target, which is the same.
+    # The hash of the topics is Kafka's own: one more target, with the same result.
     answer = groups.beat("a", 6, group=GROUP)
     assert answer.error_code == 0 and answer.member_epoch == 7
     assert groups.shard.groups[GROUP].targets["a"] == {TOPIC_ID: frozenset({0, 2})}
@@ -107,7 +107,7 @@ def test_a_member_state_from_a_newer_broker_makes_the_member_join_again():
     groups.reload()
     assert groups.group.members["a"].state is MemberState.UNKNOWN
     assert client.beat().error_code == 110  # FENCED_MEMBER_EPOCH
-    # Once it has given everything up it goes on.
+    # Once it has given everything up, it joins again.
     assert groups.enter("a").error_code == 0
     assert groups.group.state_name == "Stable"
 
