@@ -85,16 +85,16 @@ class DumbTree:
 @settings(max_examples=60)
 @given(steps)
 def test_a_tree_on_disk_agrees_with_a_dictionary(story):
-    async def compare(folder: Path) -> None:
+    async def compare(directory: Path) -> None:
         dumb = DumbTree()
-        tree = await EmbeddedTree.open(folder)
+        tree = await EmbeddedTree.open(directory)
         zxid = 0
         try:
             for step in story:
                 if step == RESTART:
                     dumb.restart()
                     await tree.close()
-                    tree = await EmbeddedTree.open(folder)
+                    tree = await EmbeddedTree.open(directory)
                 else:
                     expected = outcome_of(lambda step=step: dumb.multi(step))
                     try:
@@ -117,8 +117,8 @@ def test_a_tree_on_disk_agrees_with_a_dictionary(story):
         finally:
             await tree.close()
 
-    with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(compare(Path(folder)))
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(compare(Path(directory)))
 
 
 def outcome_of(multi):

@@ -120,11 +120,11 @@ def _add_partitions(
     def refuse(code: ErrorCode) -> Message:
         return answers.results(transactional_id, partitions, code)
 
-    def shape(answer: Any) -> Message:
+    def shape(answer: m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult) -> Message:
         for topic in answer.topic_results:
             for partition in topic.results_by_partition:
                 partition.partition_error_code = known_code(partition.partition_error_code)
-        return answer  # type: ignore[no-any-return]
+        return answer
 
     if not transactional_id:
         return refuse(ErrorCode.INVALID_REQUEST)

@@ -120,12 +120,12 @@ def _partitions_of(
     request: AnyCommitRequest, metadata: ClusterMetadata, by_topic_id: bool
 ) -> Iterator[tuple[TopicId, int]]:
     """The partitions of a commit whose topics exist."""
+    topic: Any  # of either request; only OffsetCommit has topic ids
     for topic in request.topics:
-        state = (
-            metadata.topic_by_id(TopicId(topic.topic_id))  # type: ignore[union-attr]
-            if by_topic_id
-            else metadata.topics.get(topic.name)
-        )
+        if by_topic_id:
+            state = metadata.topic_by_id(TopicId(topic.topic_id))
+        else:
+            state = metadata.topics.get(topic.name)
         if state is not None:
             for wanted in topic.partitions:
                 yield state.topic_id, wanted.partition_index

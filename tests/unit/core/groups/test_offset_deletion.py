@@ -74,7 +74,7 @@ def test_offsets_do_not_expire_while_the_group_has_members_that_read_the_topic()
         groups.pass_time(1_000_000)
         groups.heartbeat(member, generation)
     assert groups.offsets() == {0: 5}
-    assert groups.offsets(topic="other") == {}, "nobody is subscribed to it"
+    assert groups.offsets(topic="other") == {}, "no member subscribes to it"
 
 
 def test_offsets_expire_by_the_time_the_group_became_empty():

@@ -116,13 +116,7 @@ def _join(
     )
     shard.timers.cancel(Timer(state.group_id, REJOIN, member_id))
     if turns_classic:
-        # Members that are not reconciled can give partitions back and get them in a rebalance only.
-        is_at_rest = change.group_epoch == change.assignment_epoch and all(
-            member.is_reconciled_to(change.assignment_epoch) for member in change.members.values()
-        )
-        change.records += _turned_classic(
-            shard, state, change, must_rebalance=not is_at_rest, now=now
-        )
+        change.records += _turned_classic(shard, state, change, now)
     else:
         set_session(shard, state.group_id, updated, now)
         shard.timers.set(
@@ -154,14 +148,13 @@ def _updated(
 
 
 def _turned_classic(
-    shard: "GroupShard",
-    state: ConsumerState,
-    change: Change,
-    *,
-    must_rebalance: bool,
-    now: Millis,
+    shard: "GroupShard", state: ConsumerState, change: Change, now: Millis
 ) -> list[NewRecord]:
     """The last member of the consumer protocol was replaced: the group becomes classic."""
+    # Members that are not reconciled can give partitions back and get them in a rebalance only.
+    is_at_rest = change.group_epoch == change.assignment_epoch and all(
+        member.is_reconciled_to(change.assignment_epoch) for member in change.members.values()
+    )
     after = ConsumerState(state.group_id)
     after.group_epoch = state.group_epoch
     after.resolved = change.resolved
@@ -171,7 +164,7 @@ def _turned_classic(
         shard,
         after,
         list(change.members.values()),
-        must_rebalance=must_rebalance,
+        must_rebalance=not is_at_rest,
         now=now,
     )
     return [*after.tombstones(), record]

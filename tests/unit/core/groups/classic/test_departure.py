@@ -44,7 +44,7 @@ def test_several_members_leave_at_once_each_with_its_own_answer():
     groups = Groups()
     (one, two), _ = groups.stable_static_pair()
     pending = groups.join(requires_known_member=True).member_id
-    answer = groups.leave(("", "one"), (two, "two"), "stranger", ("", "nobody"), pending)
+    answer = groups.leave(("", "one"), (two, "two"), "stranger", ("", "unknown"), pending)
     assert [x.error_code for x in answer.members] == [
         ErrorCode.NONE,
         ErrorCode.NONE,

@@ -37,9 +37,9 @@ def test_an_assignment_includes_what_must_be_given_back():
 
 def test_only_consumer_groups_can_be_described():
     groups = Consumers()
-    found = groups.look("nobody")
+    found = groups.look("unknown")
     assert found.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert found.error_message == "Group nobody not found."
+    assert found.error_message == "Group unknown not found."
     groups.stable(group="old")
     assert groups.look("old").error_message == "Group old is not a consumer group."
 
