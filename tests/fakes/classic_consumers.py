@@ -1,4 +1,4 @@
-"""Consumers of the classic protocol that share a group with those of the new one."""
+"""Consumers of the classic protocol that share a group with members of the new one."""
 
 from headrace.wire import messages as m
 from headrace.wire.framing import decode_versioned, encode_versioned
@@ -9,7 +9,7 @@ ALL = {"orders": {0, 1, 2, 3}}
 
 
 def cooperative(*topics, owned=None):
-    """A subscription that says what its member has (version 1)."""
+    """A subscription that reports what its member owns (version 1)."""
     owned_partitions = [
         m.ConsumerProtocolSubscription.TopicPartition(topic=name, partitions=sorted(partitions))
         for name, partitions in (owned or {}).items()
@@ -32,7 +32,7 @@ def embedded(partitions, user_data=None):
 
 
 def opened(raw):
-    """An assignment inside a classic answer, by topic name."""
+    """The assignment in a classic answer, by topic name."""
     found = decode_versioned(m.ConsumerProtocolAssignment, raw)
     return {topic.topic: set(topic.partitions) for topic in found.assigned_partitions}
 
@@ -60,7 +60,7 @@ def a_classic_group(groups, assignments=(ALL,), **how):
 
 
 class ClassicClient:
-    """A classic consumer of the cooperative kind, in whatever group."""
+    """A classic consumer of the cooperative kind, in a group of any kind."""
 
     def __init__(self, groups, member_id, generation=-1, owned=None, topics=("orders",)):
         self.groups = groups
@@ -87,7 +87,7 @@ class ClassicClient:
         return self.groups.heartbeat(self.member_id, self.generation).error_code
 
     def beat_and_obey(self):
-        """Whether anything moved."""
+        """Returns whether anything changed."""
         if not self.heartbeat():
             return False
         self.join()

@@ -16,7 +16,7 @@ CONSUMER_SESSION_MS = 45_000  # the broker's default
 
 class Consumers(Groups):
     def __init__(self, **settings):
-        """Targets are worked out at once, unless a test says otherwise."""
+        """Targets are computed at once, unless a test says otherwise."""
         super().__init__(**{"group_consumer_assignment_interval_ms": 0, **settings})
 
     def beat(
@@ -32,7 +32,7 @@ class Consumers(Groups):
         rebalance_ms=-1,
         assignor=None,
         rack=None,
-        version=1,
+        draws_own_id=True,
         client_id="client",
     ):
         """``owned`` by topic name."""
@@ -55,12 +55,14 @@ class Consumers(Groups):
             ],
         )
         self._drawn += 1
-        context = RequestContext(client_id, "/10.0.0.1", version)
+        context = RequestContext(client_id, "/10.0.0.1")
+        drawn_id = None if draws_own_id else f"#{self._drawn}"
         return self.ask(
-            lambda ticket: heartbeat(
-                self.shard, ticket, context, request, f"#{self._drawn}", self.now
-            )
+            lambda ticket: heartbeat(self.shard, ticket, context, request, drawn_id, self.now)
         )
+
+    def commit(self, *arguments, supports_member_epoch=True, **more):
+        return super().commit(*arguments, supports_member_epoch=supports_member_epoch, **more)
 
     def enter(self, member_id, topics=("orders",), **how):
         """The first heartbeat of a member."""
@@ -72,7 +74,7 @@ class Consumers(Groups):
             lambda ticket: describe(self.shard, ticket, group, self.now),
         )
 
-    # the world around
+    # surroundings
 
     def topic_id(self, name):
         return self.cluster.metadata.topics[name].topic_id
@@ -90,7 +92,7 @@ class Consumers(Groups):
         self.cluster.metadata = self.cluster.metadata.with_topics((), [name])
 
     def told(self, answer):
-        """The assignment of an answer, by topic name; None if it says nothing."""
+        """The assignment of an answer by topic name; None if it has none."""
         if answer.assignment is None:
             return None
         return {
@@ -99,19 +101,19 @@ class Consumers(Groups):
         }
 
     def has(self, member_id):
-        """What a member has by the group's books, without what it is to give back."""
+        """What a member owns in the group's state, without what it must give back."""
         return {
             self.topic_name(topic_id): set(partitions)
             for topic_id, partitions in self.group.members[member_id].assigned.items()
         }
 
     def settle_all(self, *clients, rounds=20):
-        """Let clients heartbeat until none has anything new to say or to hear."""
+        """Let clients send heartbeats until nothing changes."""
         for _ in range(rounds):
             moved = [client for client in clients if client.beat_and_obey()]
             if not moved:
                 return
-        raise AssertionError("the group does not come to rest")
+        raise AssertionError("the group does not settle")
 
 
 class Client:
@@ -139,7 +141,7 @@ class Client:
         return self
 
     def beat(self, **more):
-        """One heartbeat; what it has is told only when that changed."""
+        """One heartbeat; it reports what it owns only if that has changed."""
         said = {name: sorted(partitions) for name, partitions in self.owned.items() if partitions}
         owned = said if said != self._said else None
         answer = self.consumers.beat(
@@ -162,7 +164,7 @@ class Client:
             self.wanted = told
 
     def obey(self):
-        """Give back and take as told; whether there was anything to do."""
+        """Give back and take partitions; returns whether anything changed."""
         had, self.owned = self.owned, {name: set(found) for name, found in self.wanted.items()}
         return had != self.owned
 

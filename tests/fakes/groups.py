@@ -1,16 +1,18 @@
 """A runtime for the group shard that does everything at once: append, replay, reply.
 
-Its log is a list and its clock is moved by hand. ``reload`` throws the shard away and replays the
-log into a new one, which is what a restart does.
+Its log is a list, and tests move its clock. ``reload`` drops the shard and replays the log into a
+new one, as a restart does.
 """
 
 from headrace.core.groups import offset_commit, offset_deletion, offset_fetch
+from headrace.core.groups.group import CommitOptions, JoinOptions
 from headrace.core.groups.shard import GroupShard
 from headrace.core.outcome import Outcome, RequestContext, Ticket
 from headrace.model.cluster_metadata import ClusterMetadata, PartitionState, TopicState
 from headrace.model.config import BrokerConfig
 from headrace.model.ids import BrokerId, LeaderEpoch, Millis, TopicId
 from headrace.wire import messages as m
+from headrace.wire.schema import encoder
 
 START = Millis(1_700_000_000_000)
 SESSION_MS = 10_000
@@ -32,7 +34,7 @@ def a_topic(name, partition_count, fill=None):
 
 
 def subscription(*topics):
-    """What a consumer says when it joins: version 0, topics, no user data."""
+    """The subscription of a consumer: version 0, topics, no user data."""
     raw = b"\0\0" + len(topics).to_bytes(4)
     for topic in topics:
         raw += len(topic).to_bytes(2) + topic.encode()
@@ -58,7 +60,7 @@ class Cluster:
 
 
 class Groups:
-    """One shard, its log, and whoever waits on it."""
+    """One shard, its log, and its parked requests."""
 
     def __init__(self, **settings):
         self.cluster = Cluster(**settings)
@@ -71,7 +73,7 @@ class Groups:
         self.shard = GroupShard(self.cluster)
         self.shard.loaded(self.now)
 
-    # what happens around a shard
+    # the runtime
 
     def run(self, outcome: Outcome) -> None:
         if outcome.records and not self.is_writable:
@@ -85,14 +87,14 @@ class Groups:
             self.answers[ticket] = response
 
     def ask(self, decide):
-        """The answer, or the ticket of a request that waits."""
+        """The answer, or the ticket of a parked request."""
         self._ticket += 1
         ticket = Ticket(self._ticket)
         self.run(decide(ticket))
         return self.answers.get(ticket, ticket)
 
     def answer(self, asked):
-        """What ``ask`` returned, or what came for it since."""
+        """What ``ask`` returned, or the answer to its ticket."""
         return self.answers[asked] if isinstance(asked, int) else asked
 
     def waits(self, asked):
@@ -112,20 +114,21 @@ class Groups:
         self.shard.replay_marker(producer_id, 0, committed, len(self.log) - 1)
 
     def pass_time(self, ms):
-        """Move the clock to a moment; whatever is due on the way happens at its own time."""
+        """Move the clock; deadlines on the way expire at their own time."""
         until = self.now + ms
         while (deadline := self.shard.next_deadline()) is not None and deadline <= until:
             self.now = Millis(max(self.now, int(deadline)))
             self.run(self.shard.tick(self.now))
         self.now = Millis(until)
 
-    # requests, short
+    # requests
 
     def join(
         self,
         member_id="",
         group="g",
-        version=3,
+        requires_known_member=False,
+        supports_skip_assignment=False,
         instance=None,
         protocols=(RANGE,),
         protocol_type="consumer",
@@ -146,9 +149,12 @@ class Groups:
             ],
         )
         self._drawn += 1
-        context = RequestContext(client_id, "/10.0.0.1", version)
+        context = RequestContext(client_id, "/10.0.0.1")
+        options = JoinOptions(requires_known_member, supports_skip_assignment)
         return self.ask(
-            lambda ticket: self.shard.join(ticket, context, request, f"#{self._drawn}", self.now)
+            lambda ticket: self.shard.join(
+                ticket, context, request, options, f"#{self._drawn}", self.now
+            )
         )
 
     def sync(
@@ -174,7 +180,7 @@ class Groups:
             ],
         )
         return self.ask(
-            lambda ticket: self.shard.sync(ticket, a_context(), request, self.now),
+            lambda ticket: self.shard.sync(ticket, request, self.now),
         )
 
     def heartbeat(self, member_id, generation, group="g", instance=None):
@@ -184,10 +190,10 @@ class Groups:
             member_id=member_id,
             group_instance_id=instance,
         )
-        return self.ask(lambda ticket: self.shard.heartbeat(ticket, a_context(), request, self.now))
+        return self.ask(lambda ticket: self.shard.heartbeat(ticket, request, self.now))
 
     def leave(self, *members, group="g"):
-        """Each member an id, or an id and an instance id."""
+        """Each member is an id, or a pair of id and instance id."""
         identities = [
             m.LeaveGroupRequest.MemberIdentity(
                 member_id=member if isinstance(member, str) else member[0],
@@ -196,7 +202,7 @@ class Groups:
             for member in members
         ]
         request = m.LeaveGroupRequest(group_id=group, members=identities)
-        return self.ask(lambda ticket: self.shard.leave(ticket, a_context(), request, self.now))
+        return self.ask(lambda ticket: self.shard.leave(ticket, request, self.now))
 
     def commit(
         self,
@@ -206,12 +212,15 @@ class Groups:
         group="g",
         topic="orders",
         metadata="",
-        version=8,
+        supports_member_epoch=False,
         instance=None,
         retention_ms=-1,
         topic_id=None,
     ):
         """``offsets`` by partition; returns the codes by partition."""
+        options = CommitOptions(
+            topic_id is not None, supports_member_epoch, encoder(m.OffsetCommitResponse, 9)
+        )
         wanted = m.OffsetCommitRequest
         request = wanted(
             group_id=group,
@@ -235,9 +244,7 @@ class Groups:
             ],
         )
         answer = self.ask(
-            lambda ticket: offset_commit.commit(
-                self.shard, ticket, a_context(version), request, self.now
-            )
+            lambda ticket: offset_commit.commit(self.shard, ticket, request, options, self.now)
         )
         return codes(answer)
 
@@ -263,16 +270,14 @@ class Groups:
             ],
         )
         answer = self.ask(
-            lambda ticket: offset_commit.txn_commit(
-                self.shard, ticket, a_context(3), request, self.now
-            )
+            lambda ticket: offset_commit.txn_commit(self.shard, ticket, request, self.now)
         )
         return codes(answer)
 
     def fetch(
         self, partitions=None, group="g", topic="orders", require_stable=False, topic_id=None
     ):
-        """The answer for one group; ``partitions`` None asks for all there is."""
+        """The answer for one group; ``partitions`` None requests all offsets."""
         wanted = m.OffsetFetchRequest
         request = wanted.OffsetFetchRequestGroup(group_id=group, topics=None)
         if partitions is not None:
@@ -292,7 +297,7 @@ class Groups:
         )
 
     def offsets(self, group="g", topic="orders"):
-        """What is committed, by partition."""
+        """The committed offsets by partition."""
         return {
             partition.partition_index: partition.committed_offset
             for found in self.fetch(group=group).topics
@@ -321,10 +326,8 @@ class Groups:
     def delete(self, group="g"):
         return self.ask(lambda ticket: self.shard.delete_group(ticket, group, self.now)).error_code
 
-    def describe(self, group="g", version=6):
-        return self.ask(
-            lambda ticket: self.shard.describe(ticket, a_context(version), group, self.now)
-        )
+    def describe(self, group="g"):
+        return self.ask(lambda ticket: self.shard.describe(ticket, group, self.now))
 
     def list(self, states=(), kinds=()):
         return self.ask(
@@ -333,7 +336,7 @@ class Groups:
             )
         ).groups
 
-    # groups in a state
+    # groups in a certain state
 
     def stable(self, count=1, group="g", **how):
         """Bring ``count`` members to a stable group; their ids, and the generation."""
@@ -345,12 +348,12 @@ class Groups:
 
     def stable_static_pair(self):
         """Two static members, ``one`` (the leader) and ``two``; their ids, and the generation."""
-        tickets = [self.join(version=5, instance=name) for name in ("one", "two")]
+        tickets = [self.join(instance=name) for name in ("one", "two")]
         self.pass_time(0)
         return self.settle(tickets)
 
     def settle(self, tickets, group="g"):
-        """Sync all whose joins are answered, leader last."""
+        """Sync all members of these joins, the leader last."""
         answers = [self.answer(ticket) for ticket in tickets]
         generation = answers[0].generation_id
         leader = answers[0].leader
@@ -364,10 +367,6 @@ class Groups:
     @property
     def group(self):
         return self.shard.groups["g"]
-
-
-def a_context(version=5):
-    return RequestContext("client", "/10.0.0.1", version)
 
 
 def codes(answer):

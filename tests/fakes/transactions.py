@@ -1,6 +1,6 @@
 """A runtime for the transaction shard that does everything at once: append, replay, reply.
 
-Its log is a list, its clock is moved by hand, and its data partitions remember their markers.
+Its log is a list, tests move its clock, and its data partitions remember their markers.
 """
 
 from contextlib import suppress
@@ -27,7 +27,7 @@ def partitions(*numbers, topic="orders"):
 
 
 class Coordinator:
-    """One shard and what stands around it. ``now`` moves by ``advance`` alone."""
+    """One shard and its surroundings. Only ``advance`` moves ``now``."""
 
     def __init__(self, **settings):
         self.settings = SETTINGS._replace(**settings)
@@ -41,10 +41,10 @@ class Coordinator:
         self.next_producer_id = 100
         self.restart()
 
-    # --- life
+    # --- the runtime
 
     def restart(self):
-        """A new shard, from the log alone."""
+        """A new shard, loaded from the log."""
         self.shard = TransactionShard(7, lambda: self.settings)
         self.held_markers = []
         for offset, (key, value) in enumerate(self.log):
@@ -57,7 +57,7 @@ class Coordinator:
             self.carry_out_alone(self.shard.tick(self.now))
 
     def carry_out_alone(self, outcome: Outcome):
-        """Nobody is to be told of a failure."""
+        """For outcomes without a client: a failure is ignored."""
         with suppress(Rejected):
             self.carry_out(outcome)
 
@@ -93,7 +93,7 @@ class Coordinator:
         self.carry_out_alone(markers.answered(self.shard, effect, codes, self.now))
 
     def mark(self, partition, effect: WriteMarkers) -> ErrorCode:
-        """One marker into one partition."""
+        """Write one marker to one partition."""
         self.marked.append((partition, effect.producer_id, effect.producer_epoch, effect.commit))
         return ErrorCode.NONE
 

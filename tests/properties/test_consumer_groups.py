@@ -1,8 +1,8 @@
 """Consumer groups driven at random: members of both protocols, topics, time, restarts.
 
-After every step nobody has what another one has, by the group's books and by what the members
-believe; the books are what the log says, compacted or not. In the end, when everybody keeps
-heartbeating, the group comes to rest with everything in somebody's hands.
+After every step each partition has at most one owner, in the group's state and in what the members
+believe; the state is what the log says, compacted or not. In the end, when all members keep sending
+heartbeats, the group settles and every partition has an owner.
 """
 
 from hypothesis import settings
@@ -52,7 +52,7 @@ SUBSCRIPTIONS = st.sampled_from(
 
 
 class NewMember:
-    """A consumer of the new protocol. It may be slow to give back, but it never lies."""
+    """A member of the consumer protocol. It may be slow to give back, but it never lies."""
 
     def __init__(self, world, member_id, subscription, instance=None):
         self.world = world
@@ -64,7 +64,7 @@ class NewMember:
         self.is_changed = True
 
     def step(self):
-        """One heartbeat. It says everything when it joins or has changed its mind."""
+        """One heartbeat; a full one if it joins or has changed its subscription."""
         is_joining = self.member_epoch == 0
         if is_joining:
             self.owned = set()
@@ -79,7 +79,7 @@ class NewMember:
             ErrorCode.FENCED_INSTANCE_ID,
             ErrorCode.UNRELEASED_INSTANCE_ID,
         ):
-            # Cut off: whatever it had may be another's by now.
+            # Fenced: another member may own its partitions by now.
             self.member_epoch, self.owned, self.wanted = 0, set(), set()
             return
         assert answer.error_code == ErrorCode.NONE, answer
@@ -99,7 +99,7 @@ class NewMember:
         names = {}
         for topic_id, partition in sorted(self.owned):
             name = self.world.groups.topic_name(topic_id)
-            if isinstance(name, str):  # a topic that is gone has nothing to be named
+            if isinstance(name, str):  # a deleted topic has no name
                 names.setdefault(name, []).append(partition)
         return names
 
@@ -113,7 +113,7 @@ class NewMember:
 
 
 class OldMember:
-    """An eager classic consumer: it gives all back before it joins."""
+    """An eager classic consumer: it gives everything back before it joins."""
 
     def __init__(self, world, topics):
         self.world = world
@@ -182,7 +182,7 @@ class OldMember:
             }
 
     def obey(self):
-        """It takes what it is told at once."""
+        """It takes its assignment at once."""
 
     def leave(self):
         if self.member_id:
@@ -191,7 +191,7 @@ class OldMember:
         self.joining = self.syncing = None
 
     def forget_waiting(self):
-        """Its coordinator is another one now; whatever it waited for will not come."""
+        """The coordinator has moved; answers to parked requests will not come."""
         if self.joining is not None or self.syncing is not None:
             self.joining = self.syncing = None
             self.generation, self.owned = -1, set()
@@ -205,12 +205,12 @@ class ConsumerGroups(RuleBasedStateMachine):
     def begin(self, interval_ms):
         self.groups = Consumers(group_consumer_assignment_interval_ms=interval_ms)
         self.members = []
-        self.gone = set()  # topics that a member may have though they are no more
+        self.gone = set()  # deleted topics that a member may still own
         self.count = 0
         self.committed = {}
 
     def shares(self, joined):
-        """What a classic leader assigns: round and round."""
+        """The assignment of a classic leader: round robin."""
         by_member = {x.member_id: {} for x in joined.members}
         metadata = self.groups.cluster.metadata
         readers = {}
@@ -237,7 +237,7 @@ class ConsumerGroups(RuleBasedStateMachine):
             for name, topics in by_member.items()
         }
 
-    # -- members come and go ---------------------------------------------------------------
+    # -- members ---------------------------------------------------------------------------
 
     @rule(target=new, subscription=SUBSCRIPTIONS, is_static=st.booleans())
     def a_new_member_comes(self, subscription, is_static):
@@ -293,7 +293,7 @@ class ConsumerGroups(RuleBasedStateMachine):
         self.members.remove(member)
         member.leave()
 
-    # -- the world around ------------------------------------------------------------------
+    # -- surroundings ----------------------------------------------------------------------
 
     @rule(name=st.sampled_from(["orders", "other", "third"]), more=st.integers(1, 3))
     def a_topic_is_made_or_grows(self, name, more):
@@ -338,7 +338,7 @@ class ConsumerGroups(RuleBasedStateMachine):
 
     @rule(member=new, partition=st.integers(0, 3), lag=st.integers(0, 3))
     def it_commits(self, member, partition, lag):
-        """Taken from a member for what it has had since the epoch it names, else refused."""
+        """Accepted from a member for partitions it owned since its epoch, else rejected."""
         group = self.groups.shard.groups.get("g")
         if not isinstance(group, ConsumerGroup) or member.member_id not in group.members:
             return
@@ -351,7 +351,7 @@ class ConsumerGroups(RuleBasedStateMachine):
         ):
             return
         offset = len(self.groups.log)
-        codes = self.groups.commit({partition: offset}, known.member_id, member_epoch, version=9)
+        codes = self.groups.commit({partition: offset}, known.member_id, member_epoch)
         is_fine = lag == 0 or (since is not None and since <= member_epoch)
         assert codes[partition] == (ErrorCode.NONE if is_fine else ErrorCode.STALE_MEMBER_EPOCH)
         if is_fine:
@@ -364,7 +364,7 @@ class ConsumerGroups(RuleBasedStateMachine):
         return self.groups.shard.groups.get("g")
 
     @invariant()
-    def nobody_has_what_another_one_has(self):
+    def no_partition_has_two_owners(self):
         if isinstance(self.group, ConsumerGroup):
             books = {}
             for name, member in self.group.members.items():
@@ -378,18 +378,18 @@ class ConsumerGroups(RuleBasedStateMachine):
         believed = {}
         for member in self.members:
             if member.member_id not in present:
-                continue  # cut off; it will hear of it
+                continue  # fenced; its next heartbeat tells it
             for owned in member.owned:
                 if owned[0] in self.gone:
                     continue
-                assert owned not in believed, "two members believe that they have it"
+                assert owned not in believed, "two members believe that they own it"
                 believed[owned] = member.member_id
         if isinstance(self.group, ConsumerGroup):
             for owned, name in believed.items():
                 assert self.group.owners.get(owned) == name
 
     @invariant()
-    def a_target_names_everything_that_is_read_once(self):
+    def a_target_has_every_subscribed_partition_once(self):
         group = self.group
         if not isinstance(group, ConsumerGroup) or not group.members:
             return
@@ -431,7 +431,7 @@ class ConsumerGroups(RuleBasedStateMachine):
             assert self.groups.offsets() == self.committed
 
     def teardown(self):
-        """Whoever is there keeps heartbeating: the group comes to rest, and everything is had."""
+        """All members keep sending heartbeats: the group settles and assigns everything."""
         if not hasattr(self, "groups") or not self.members:
             return
         for _ in range(60):

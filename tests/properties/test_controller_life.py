@@ -24,7 +24,7 @@ NAMES = ["a", "b.c", "b_c"]
 
 
 class ControllerLife(RuleBasedStateMachine):
-    """A tree that sometimes refuses, and a controller that must never notice wrongly."""
+    """A tree that sometimes refuses changes, and a controller that must agree with it."""
 
     @initialize(unclean=st.booleans())
     def start(self, unclean: bool) -> None:
@@ -44,7 +44,7 @@ class ControllerLife(RuleBasedStateMachine):
         return BrokerEntry(broker, {}, None, broker_epoch=self.zxid)
 
     def write(self, changes: list[Change], granted: bool = True) -> None:
-        """The tree: takes all or nothing, and checks what is expected."""
+        """The tree: takes all changes or none, and checks the expected epochs."""
         before = self.controller.metadata
         if not granted:
             assert self.controller.metadata is before
@@ -66,7 +66,7 @@ class ControllerLife(RuleBasedStateMachine):
         assert state.partition_epoch == old.partition_epoch + 1
         assert state.leader_epoch in (old.leader_epoch, old.leader_epoch + 1)
         if state.leader != old.leader:
-            assert state.leader_epoch == old.leader_epoch + 1, "another leader is another reign"
+            assert state.leader_epoch == old.leader_epoch + 1, "another leader has another epoch"
         if state.leader != NO_LEADER and state.leader not in old.isr:
             assert self.unclean, "a clean leader was in sync before"
 
@@ -140,7 +140,7 @@ class ControllerLife(RuleBasedStateMachine):
 
     @precondition(lambda self: self.controller.metadata.topics)
     @rule(data=st.data(), granted=st.booleans())
-    def leader_asks_for_another_isr(self, data: st.DataObject, granted: bool) -> None:
+    def a_leader_requests_another_isr(self, data: st.DataObject, granted: bool) -> None:
         state = data.draw(st.sampled_from(_all_states(self.controller.metadata)))
         isr = data.draw(st.sets(st.sampled_from(BROKERS)))
         wanted = state._replace(isr=tuple(sorted(isr)))
@@ -157,7 +157,7 @@ class ControllerLife(RuleBasedStateMachine):
 
     @precondition(lambda self: self.controller.metadata.topics)
     @rule(data=st.data(), unclean=st.booleans())
-    def somebody_asks_for_an_election(self, data: st.DataObject, unclean: bool) -> None:
+    def an_administrator_requests_an_election(self, data: st.DataObject, unclean: bool) -> None:
         state = data.draw(st.sampled_from(_all_states(self.controller.metadata)))
         if unclean and not self.unclean:
             return
@@ -171,7 +171,7 @@ class ControllerLife(RuleBasedStateMachine):
 
     @rule()
     def another_controller_takes_over(self) -> None:
-        """All it has is what was written; it goes on from there."""
+        """It continues from what the tree holds."""
         old = self.controller
         metadata = ClusterMetadata("c", min(self.live), dict(self.live), dict(old.metadata.topics))
         self.controller = Controller(ControllerEpoch(old.controller_epoch + 1), metadata)
@@ -197,7 +197,7 @@ class ControllerLife(RuleBasedStateMachine):
                 self.allowed,
             )
             == []
-        ), "a reign that has begun has nothing left to mend"
+        ), "after a takeover there is nothing left to repair"
 
     @invariant()
     def the_metadata_is_what_was_written(self) -> None:
@@ -209,7 +209,7 @@ class ControllerLife(RuleBasedStateMachine):
     def leaders_are_alive_in_sync_and_there_whenever_one_could_be(self) -> None:
         for state in _all_states(self.controller.metadata):
             assert set(state.isr) <= set(state.replicas)
-            assert state.isr, "somebody is always remembered as in sync"
+            assert state.isr, "the ISR is never empty"
             if state.leader != NO_LEADER:
                 assert state.leader in self.live
                 assert state.leader in state.isr

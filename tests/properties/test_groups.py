@@ -1,11 +1,11 @@
-"""Groups driven at random against a twin that knows only what clients were told.
+"""Random events in classic groups, checked against what the clients were told.
 
-Members join, lie, leave, go silent and come back; offsets are committed inside and outside of
-transactions; the shard is thrown away and replayed at any moment. After every step:
+Members join, lie, leave, fall silent and return; offsets are committed inside and outside of
+transactions; the shard is dropped and replayed at any time. After every step:
 
-* one assignment per generation, and each member has what its leader gave it,
-* no acknowledged commit is lost, and nothing is read that was not committed,
-* no commit of a generation that is not the present one is taken.
+* a generation has one assignment, and each member has the part that its leader gave it,
+* no acknowledged commit is lost, and no uncommitted offset is read,
+* a commit of any other generation than the current one is rejected.
 """
 
 import hypothesis.strategies as st
@@ -49,10 +49,10 @@ class GroupMachine(RuleBasedStateMachine):
         super().__init__()
         self.groups = Groups(group_initial_rebalance_delay_ms=100)
         self.alive = []
-        # What the world was told.
+        # What clients were told.
         self.assignments = {}  # by generation: member id -> assignment, of a completed rebalance
         self.offsets = {}
-        self.pending = {}  # by producer id: partition -> offset, or None once overtaken
+        self.pending = {}  # by producer id: partition -> offset, or None once voided
         self.counter = 0
 
     # Joining.
@@ -63,14 +63,23 @@ class GroupMachine(RuleBasedStateMachine):
         self.alive.append(client)
         return client
 
-    @rule(client=clients, version=st.sampled_from([3, 5, 9]), protocol=st.integers(0, 1))
-    def joins(self, client, version, protocol):
+    @rule(
+        client=clients,
+        requires_known_member=st.booleans(),
+        supports_skip_assignment=st.booleans(),
+        protocol=st.integers(0, 1),
+    )
+    def joins(self, client, requires_known_member, supports_skip_assignment, protocol):
         if client.joining is not None:
             return
         protocols = PROTOCOLS if protocol else PROTOCOLS[::-1]
         client.syncing = None
         client.joining = self.groups.join(
-            client.member_id, version=version, instance=client.instance, protocols=protocols
+            client.member_id,
+            requires_known_member=requires_known_member,
+            supports_skip_assignment=supports_skip_assignment,
+            instance=client.instance,
+            protocols=protocols,
         )
         self.hear()
 
@@ -91,13 +100,13 @@ class GroupMachine(RuleBasedStateMachine):
         )
         if len(self.groups.log) > before:
             assert client.is_leader, "only a leader's assignment is written"
-            # One leader, one assignment, whatever was restarted meanwhile.
+            # One leader, one assignment, despite restarts.
             assert client.generation not in self.assignments
             self.assignments[client.generation] = given
         self.hear()
 
     def hear(self):
-        """Every client reads the answers that are there."""
+        """Every client reads its answers."""
         for client in self.alive:
             if client.joining is not None and not self.groups.waits(client.joining):
                 self.hear_join(client, self.groups.answer(client.joining))
@@ -123,7 +132,7 @@ class GroupMachine(RuleBasedStateMachine):
         if answer.error_code == OK:
             client.assignment = answer.assignment
             agreed = self.assignments[client.generation]
-            # A static member that came back has the assignment of the id it had before.
+            # A returning static member has the assignment of its former id.
             if client.instance is None:
                 assert answer.assignment == agreed.get(client.member_id, b"")
             else:
@@ -138,7 +147,7 @@ class GroupMachine(RuleBasedStateMachine):
             client.generation = -1
         client.is_leader = False
 
-    # Staying, going, committing.
+    # Heartbeats, departures, commits.
 
     @rule(client=clients)
     def beats(self, client):
@@ -157,7 +166,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule(client=consumes(clients))
     def dies(self, client):
-        """Without a word; its session has to notice."""
+        """Without leaving; its session has to expire."""
         self.alive.remove(client)
 
     @rule(ms=st.sampled_from([0, 100, 5_000, 10_000, 60_000]))
@@ -188,7 +197,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.took(partition, self.counter)
 
     @rule(partition=PARTITIONS)
-    def somebody_without_a_group_commits(self, partition):
+    def a_consumer_without_a_group_commits(self, partition):
         self.counter += 1
         if self.groups.commit({partition: self.counter})[partition] == OK:
             self.took(partition, self.counter)
@@ -214,11 +223,11 @@ class GroupMachine(RuleBasedStateMachine):
             if committed and offset is not None:
                 self.offsets[partition] = offset
 
-    # The coordinator's own fate.
+    # The coordinator restarts or moves.
 
     @rule(target=clients)
     def the_coordinator_is_lost(self):
-        """All who wait are told to find it again; nothing that was promised is forgotten."""
+        """Clients with parked requests find the coordinator again; no promise is lost."""
         for client in self.alive:
             client.joining = client.syncing = None
         self.groups.reload()

@@ -1,9 +1,10 @@
-"""The short way of a commit against the long one: same requests, same records, same answers."""
+"""Packed commits against unpacked ones: same requests, same records, same answers."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.broker.handlers.groups import commit_options
 from headrace.core.groups import offset_commit
 from headrace.core.groups.packed import CommitRecords
 from headrace.model.errors import PeerBroken
@@ -13,7 +14,7 @@ from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
 from headrace.wire.commit import PackedPartitions
 from headrace.wire.framing import encode_response
-from tests.fakes.groups import Groups, a_context, a_topic
+from tests.fakes.groups import Groups, a_topic
 
 Request = m.OffsetCommitRequest
 NAMES = ("orders", "other", "no-such-topic")
@@ -113,7 +114,7 @@ def named_by(data):
     return commit.decode(data, 0, len(data), 9).topics[0].partitions.named
 
 
-def test_a_commit_of_a_known_form_is_looked_at_no_more():
+def test_a_commit_of_a_known_form_is_not_decoded_again():
     first, second, other = (
         encoded(a_commit("g", member_id, "orders", offsets), 9)
         for member_id, offsets in (("m", [1, 2]), ("m", [2**40, 7]), ("n", [1, 2]))
@@ -123,7 +124,7 @@ def test_a_commit_of_a_known_form_is_looked_at_no_more():
 
 
 @given(st.lists(st.integers(1, 9), min_size=2, max_size=6), st.data())
-def test_requests_of_one_size_and_other_layouts_are_told_apart(member_sizes, data):
+def test_requests_of_the_same_size_and_other_layouts_are_told_apart(member_sizes, data):
     for size in member_sizes:
         offsets = data.draw(st.lists(st.integers(0, 2**62), min_size=2, max_size=2))
         request = a_commit("g", "m" * size, "t" * (10 - size), offsets)
@@ -131,7 +132,7 @@ def test_requests_of_one_size_and_other_layouts_are_told_apart(member_sizes, dat
         assert unpacked(commit.decode(raw, 0, len(raw), 9)) == request
 
 
-def test_forms_are_forgotten_before_they_take_much_memory(monkeypatch):
+def test_known_forms_use_limited_memory(monkeypatch):
     monkeypatch.setattr(commit, "_SIZE_KEPT", 5_000)
     monkeypatch.setattr(commit, "_FORM_SIZE_MAX", 1_000)
     kept = encoded(a_commit("g", "kept", "orders", [1]), 9)
@@ -144,11 +145,11 @@ def test_forms_are_forgotten_before_they_take_much_memory(monkeypatch):
         )
     assert named_by(kept) is not before
     long = encoded(a_commit("g", "m", "orders", range(100)), 9)
-    assert named_by(long) is not named_by(long), "more than may be kept of one"
+    assert named_by(long) is not named_by(long), "too large to be remembered"
 
 
 @given(st.lists(requests, min_size=1, max_size=4), VERSIONS, st.booleans())
-def test_commits_the_short_way_do_what_they_do_the_long_way(given_requests, version, has_pending):
+def test_packed_commits_do_what_unpacked_ones_do(given_requests, version, has_pending):
     short, long = Groups(), Groups()
     for groups in (short, long):
         if has_pending:
@@ -171,10 +172,10 @@ def test_commits_the_short_way_do_what_they_do_the_long_way(given_requests, vers
 
 
 def run(groups, request, version):
-    """As the runtime does: what is packed is replayed in one go."""
-    outcome = offset_commit.commit(groups.shard, 1, a_context(version), request, groups.now)
+    """As the runtime does: packed records are replayed together."""
+    outcome = offset_commit.commit(groups.shard, 1, request, commit_options(version), groups.now)
     if isinstance(outcome.records, CommitRecords):
-        assert outcome.records.count, "the log could not be read beyond a batch of no records"
+        assert outcome.records.count, "a reader of the log cannot pass a batch without records"
         groups.log += [(*record, -1) for record in outcome.records]
         outcome.records.replay(groups.shard, 0)
     else:
@@ -207,9 +208,9 @@ def test_a_packed_section_is_the_one_that_its_records_make(count, topic_count):
     data = encoded(request, 9)
     packed = commit.decode(data, 0, len(data), 9)
     assert all(type(topic.partitions) is PackedPartitions for topic in packed.topics)
-    outcome = offset_commit.commit(groups.shard, 1, a_context(9), packed, groups.now)
+    outcome = offset_commit.commit(groups.shard, 1, packed, commit_options(9), groups.now)
     if share * topic_count > 8192:
-        assert type(outcome.records) is tuple, "too many for the short way"
+        assert type(outcome.records) is tuple, "too many for the fast path"
         return
     records = outcome.records
     assert type(records) is CommitRecords and records.count == share * topic_count
@@ -218,8 +219,8 @@ def test_a_packed_section_is_the_one_that_its_records_make(count, topic_count):
     )
 
 
-def test_offsets_are_seen_whatever_partitions_were_committed_before():
-    """Values stay in one piece until somebody looks, or until other partitions come."""
+def test_offsets_are_read_whatever_partitions_were_committed_before():
+    """Values stay in one piece until one is read or other partitions are committed."""
     groups = Groups()
     expected = {}
     for turn, indexes in enumerate([(0, 1), (0, 1), (1, 2), (3,), (0, 1, 2, 3), (2,), (2,)]):

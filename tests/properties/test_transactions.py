@@ -1,10 +1,10 @@
-"""Random producers, zombies, time-outs, restarts and marker failures against a dumb twin.
+"""Random producers, zombies, timeouts, restarts and marker failures against a simple model.
 
-The machine under test is the coordinator's shard together with what partitions know of producers.
-The twin knows nothing of epochs or markers: it keeps, for every transaction a client began, what
-that client was told. In the end, when all faults are healed and all time is over, a reader of
-committed records must see all of what was told to be committed, once, and nothing else but what
-nobody was told about.
+The machine under test is the coordinator's shard together with the producer state of partitions.
+The model knows nothing about epochs or markers. For every transaction that a client began it stores
+what that client was told. In the end, after all faults are healed and all timeouts are over, a
+reader of committed records must see every record whose commit was acknowledged, once. Besides
+those it may only see records whose end was never acknowledged.
 """
 
 import random
@@ -36,7 +36,7 @@ RETRY = (ErrorCode.CONCURRENT_TRANSACTIONS,)
 
 
 class Partition:
-    """A data partition: a list of batches and markers, and the producers as it knows them."""
+    """A data partition: a list of batches and markers, and its producer state."""
 
     def __init__(self):
         self.log = []
@@ -82,7 +82,7 @@ class Partition:
         self.producers.high_watermark_advanced(offset + 1)
 
     def committed(self):
-        """The tags that a reader of committed records sees, read without any cleverness."""
+        """The tags that a reader of committed records sees, computed in the simplest way."""
         seen, pending = [], {}
         for kind, producer_id, what in self.log:
             if kind == "batch":
@@ -100,7 +100,7 @@ class Duplicate(Exception):
 
 @dataclass(eq=False)
 class Client:
-    """One instance of a producer, perhaps a zombie by now. After an error it gives up."""
+    """One instance of a producer, perhaps a zombie. After an error it gives up."""
 
     transactional_id: str
     producer: tuple[int, int]
@@ -108,7 +108,7 @@ class Client:
     sent: list = field(default_factory=list)  # of the open transaction: (partition, tag)
     added: set = field(default_factory=set)
     late: list = field(default_factory=list)  # batches the network may still deliver
-    # The end that was decided on but not answered yet: a client repeats it until it is.
+    # The requested end without an answer yet: the client repeats it.
     ending: bool | None = None
 
 
@@ -126,7 +126,7 @@ class World(Coordinator):
 
 
 SOMETIMES = st.sampled_from([False] * 5 + [True])
-ANYONE = st.integers(0, 1_000)  # taken modulo what there is, so that few steps do nothing
+ANYONE = st.integers(0, 1_000)  # taken modulo the count, so that few steps do nothing
 
 
 class TransactionCoordinator(RuleBasedStateMachine):
@@ -233,7 +233,7 @@ class TransactionCoordinator(RuleBasedStateMachine):
             client.sequences.clear()
 
     def gives_up(self, client):
-        """Unless its end was under way, what it sent counts as aborted."""
+        """What it sent counts as aborted, unless its end was in progress."""
         if client.ending is None:
             for tag in client.sent:
                 self.told[tag] = "aborted"
@@ -251,13 +251,13 @@ class TransactionCoordinator(RuleBasedStateMachine):
             return
         number, producer, sequence = late[which % len(late)]
         if self.world.partitions[number].producers.has_ongoing_transaction(*producer):
-            # Decided, but its marker has not arrived here: the batch ends with the others.
+            # The end is decided, but its marker is not written here: it ends this batch too.
             assert known.state in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
             return
         code = self.world.add(producer, number, transactional_id=client.transactional_id, version=2)
         assert code is not ErrorCode.NONE
 
-    # --- the world
+    # --- surroundings
 
     @rule(ms=st.sampled_from([50, 150, 3_000, TIMEOUT_MS]), disk_fails=SOMETIMES)
     def time_passes(self, ms, disk_fails):
@@ -270,7 +270,7 @@ class TransactionCoordinator(RuleBasedStateMachine):
         self.world.restart()
 
     @rule()
-    def markers_are_held_up(self):
+    def markers_are_delayed(self):
         self.world.hold_markers = True
 
     @rule()
@@ -288,10 +288,10 @@ class TransactionCoordinator(RuleBasedStateMachine):
 
     @rule()
     def markers_are_written_once_more(self):
-        """As after a restart that came between the markers and the record that completes.
+        """As after a restart between the markers and the completing record.
 
-        Under version 2 those of before may still come, however late. Before that they could end
-        the producer's next transaction, which is why KIP-890 bumps the epoch.
+        With version 2 the earlier markers may still arrive, however late. Before that they could
+        end the producer's next transaction, which is why KIP-890 bumps the epoch.
         """
         if self.version < 2:
             self.world.held_markers.clear()
@@ -321,7 +321,7 @@ class TransactionCoordinator(RuleBasedStateMachine):
             assert not [tag for tag in seen if self.told[tag] == "aborted"]
 
     def teardown(self):
-        """Heal, let all time pass, and look for what was promised."""
+        """Heal all faults, let all timeouts expire, and check what was promised."""
         if not hasattr(self, "world"):
             return
         world = self.world
@@ -348,7 +348,7 @@ TestTransactions.settings = settings(max_examples=100, stateful_step_count=50, d
 
 
 def drive(seed, steps):
-    """The same rules, drawn from a seed: long runs that hypothesis would not make.
+    """The same rules, drawn from a seed: longer runs than hypothesis makes.
 
     The seed draws the weights of the faults too, so that some runs are calm and some are not.
     """
@@ -371,7 +371,7 @@ def drive(seed, steps):
         lambda: machine.the_network_delivers_a_late_batch(dice.randrange(9), dice.randrange(99)): 5,
         lambda: machine.time_passes(dice.choice([50, 150, 3_000, TIMEOUT_MS]), rarely()): 10,
         machine.the_coordinator_restarts: dice.choice([0, 1, 3]),
-        machine.markers_are_held_up: dice.choice([0, 1, 5]),
+        machine.markers_are_delayed: dice.choice([0, 1, 5]),
         machine.markers_arrive: 3,
         lambda: machine.a_leader_goes(dice.randrange(PARTITIONS)): dice.choice([0, 1, 5]),
         machine.all_leaders_are_there: 3,
@@ -390,11 +390,11 @@ def drive(seed, steps):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_what_is_promised_is_kept_in_long_runs(seed):
+def test_promises_hold_in_long_runs(seed):
     drive(seed, 150)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40, 400))
-def test_what_is_promised_is_kept_in_many_long_runs(seed):
+def test_promises_hold_in_many_long_runs(seed):
     drive(seed, 400)

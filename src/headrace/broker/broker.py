@@ -32,6 +32,7 @@ from headrace.broker.lifecycle import Lifecycle
 from headrace.broker.metadata.cache import MetadataCache
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.broker.periodic import PeriodicTasks
+from headrace.broker.random_ids import draw_fetch_session_id
 from headrace.broker.replication.append import Appender
 from headrace.broker.replication.log_dir_moves import LogDirMoves
 from headrace.broker.replication.replica_manager import ReplicaManager
@@ -283,7 +284,7 @@ class Broker:
             moves=moves,
             fetch_sessions=FetchSessions(
                 self._config.int("max.incremental.fetch.session.cache.slots"),
-                lambda: self._world.dice.randrange(1, 1 << 31),
+                lambda: draw_fetch_session_id(self._world.dice),
             ),
         )
 

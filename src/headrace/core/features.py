@@ -1,8 +1,8 @@
-"""Feature levels of the cluster: which are supported, which are on, which change is allowed.
+"""Feature levels of the cluster: which are supported, which are set, which changes are allowed.
 
-Pure. A feature is named here once the node serves what its level promises; the others
-of Kafka 4.3 (``share.version``, ``streams.version``, ``eligible.leader.replicas.version``)
-join with their machines, because clients switch behaviour on by them.
+Pure. A feature is listed here once the broker serves what its level promises. The other features
+of Kafka 4.3 (``share.version``, ``streams.version``, ``eligible.leader.replicas.version``) follow
+with their implementation, because clients enable behavior by them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,9 +15,8 @@ METADATA_VERSION = "metadata.version"
 TRANSACTION_VERSION = "transaction.version"
 GROUP_VERSION = "group.version"
 
-
 SUPPORTED: Mapping[str, LevelRange] = {
-    # 7 is Kafka 3.3 and 30 is 4.3: tools print the level as the release of the cluster.
+    # 7 is Kafka 3.3, 30 is Kafka 4.3: tools print the level as the release of the cluster.
     METADATA_VERSION: LevelRange(7, 30),
     # 1: records with tagged fields; 2: every end of a transaction bumps the epoch (KIP-890).
     TRANSACTION_VERSION: LevelRange(0, 2),
@@ -25,7 +24,7 @@ SUPPORTED: Mapping[str, LevelRange] = {
     GROUP_VERSION: LevelRange(0, 1),
 }
 
-# What a new cluster starts with.
+# The levels of a new cluster.
 INITIAL_LEVELS: Mapping[str, int] = {
     METADATA_VERSION: 30,
     TRANSACTION_VERSION: 2,
@@ -37,16 +36,16 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 
 class FeatureUpdate(NamedTuple):
     name: str
-    level: int  # 0 takes the feature away
+    level: int  # 0 disables the feature
     kind: int
 
 
 def decide_levels(
     levels: Mapping[str, int], updates: Iterable[FeatureUpdate], brokers: Iterable[BrokerEntry] = ()
 ) -> dict[str, int]:
-    """The levels after all ``updates``, or Rejected for the first that cannot be: all or none.
+    """The levels after all ``updates``; raises Rejected for the first invalid one.
 
-    ``brokers`` are all that are registered: a level rises only if each of them can live with it.
+    ``brokers`` are all registered brokers: a level rises only if each of them supports it.
     """
     registered = list(brokers)
     decided = dict(levels)
@@ -54,19 +53,25 @@ def decide_levels(
         name, level, kind = update
         supported = SUPPORTED.get(name)
         if supported is None:
-            raise _refused(update, "this cluster does not have that feature")
+            raise _refused(update, "the cluster does not support this feature")
         if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-            raise _refused(update, f"there is no kind of update {kind}")
+            raise _refused(update, f"unknown update type {kind}")
         present = decided.get(name, 0)
         if not supported.lowest <= level <= supported.highest:
-            raise _refused(update, f"levels {supported.lowest} to {supported.highest} are served")
+            raise _refused(
+                update, f"supported levels are {supported.lowest} to {supported.highest}"
+            )
         if level < present and kind == UPGRADE:
-            raise _refused(update, f"it is at {present}, and a downgrade must be asked for as such")
+            raise _refused(
+                update, f"the level is {present}, and the request does not ask for a downgrade"
+            )
         if level > present and kind != UPGRADE:
-            raise _refused(update, f"it is at {present}, and an upgrade must be asked for as such")
+            raise _refused(
+                update, f"the level is {present}, and the request does not ask for an upgrade"
+            )
         if level < present and name == METADATA_VERSION:
-            # Kafka refuses any step down that changes its records, and tools rely on that.
-            raise _refused(update, f"it cannot go back from {present}")
+            # Kafka rejects any downgrade that changes its records, and tools rely on that.
+            raise _refused(update, f"a downgrade from {present} is not possible")
         if level > present and name != METADATA_VERSION:
             _check_brokers(update, registered)
         decided[name] = level
@@ -74,16 +79,14 @@ def decide_levels(
 
 
 def _check_brokers(update: FeatureUpdate, registered: Iterable[BrokerEntry]) -> None:
-    """A broker that does not name a feature knows nothing above level 0, such as Kafka 3.9.
+    """A broker that does not list a feature, such as Kafka 3.9, supports level 0 only.
 
-    ``metadata.version`` is not asked about: it is KRaft's, and no broker of a tree names it.
+    ``metadata.version`` is not checked: it belongs to KRaft, and no broker in a tree lists it.
     """
     for broker in registered:
         highest = broker.features[update.name].highest if update.name in broker.features else 0
         if update.level > highest:
-            raise _refused(
-                update, f"broker {broker.broker_id} supports levels up to {highest} of it"
-            )
+            raise _refused(update, f"broker {broker.broker_id} supports levels up to {highest}")
 
 
 def _refused(update: FeatureUpdate, reason: str) -> Rejected:

@@ -1,8 +1,8 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once, later only what changed.
+"""Fetch sessions (KIP-227): a consumer names its partitions once, later only the changes.
 
-A session is the ordered list of partitions a client wants, with what it was last told of each.
-Partitions that brought data move to the end, so that a busy one cannot starve the rest when the
-answer's size is limited.
+A session is the ordered list of the partitions that a client fetches, with what the last response
+said about each. Partitions that returned records move to the end, so that a busy one cannot
+starve the others when the size of a response is limited.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from headrace.model.errors import ErrorCode, Rejected
 
-FINAL_EPOCH = -1  # close the session, or never open one
-INITIAL_EPOCH = 0  # open one
+FINAL_EPOCH = -1  # close the session, or do not open one
+INITIAL_EPOCH = 0  # open a session
 _MAX_EPOCH = 0x7FFFFFFF
 
-TopicRef = str | bytes  # a name up to version 12, an id from 13 on
+TopicRef = str | bytes  # its name, or its id
 
 
 class Want:
-    """One partition as a client asks for it, and what it was last told."""
+    """One partition as the client requests it, and what the last response said."""
 
     __slots__ = (
         "topic",
@@ -50,7 +50,7 @@ class Want:
         self.told_log_start = -1
 
     def asked_again(self, want: "Want") -> None:
-        """The client changed its request; what it was told stays known."""
+        """The client changed its request; what it was told before stays known."""
         self.current_leader_epoch = want.current_leader_epoch
         self.fetch_offset = want.fetch_offset
         self.last_fetched_epoch = want.last_fetched_epoch
@@ -58,6 +58,8 @@ class Want:
 
 
 class Session:
+    """The partitions of one client, least recently returned first."""
+
     __slots__ = ("session_id", "next_epoch", "wants", "by_topic_id", "used_at")
 
     def __init__(self, session_id: int, by_topic_id: bool, now: float) -> None:
@@ -70,14 +72,14 @@ class Session:
     def answered(
         self, want: Want, high_watermark: int, log_start: int, *, has_records: bool, failed: bool
     ) -> bool:
-        """Note what the client is told; True if the answer must name the partition."""
+        """Remember what the client is told; True if the response must include the partition."""
         changed = (
             has_records
             or failed
             or want.told_high_watermark != high_watermark
             or want.told_log_start != log_start
         )
-        # A failure is repeated until the client deals with it.
+        # An error is repeated until the client handles it.
         want.told_high_watermark = -1 if failed else high_watermark
         want.told_log_start = -1 if failed else log_start
         if has_records:
@@ -88,11 +90,11 @@ class Session:
 
 
 class Fetch(NamedTuple):
-    """What a request comes to, once its session is known."""
+    """A fetch request together with its session."""
 
     wants: list[Want]
     session: Session | None
-    incremental: bool  # the answer leaves out what has not changed
+    incremental: bool  # the response omits unchanged partitions
 
     @property
     def session_id(self) -> int:
@@ -102,8 +104,8 @@ class Fetch(NamedTuple):
 class FetchSessions:
     """All sessions of a broker, at most ``count_max``.
 
-    A newcomer takes the place of the session unused for longest, if that is unused for at least
-    ``idle_ms_min``; otherwise it gets none and simply names all its partitions each time.
+    A new session replaces the least recently used one if that was idle for ``idle_ms_min`` or
+    longer. Otherwise the client gets no session and names all its partitions each time.
     """
 
     def __init__(
@@ -126,7 +128,7 @@ class FetchSessions:
         by_topic_id: bool,
         now: float,
     ) -> Fetch:
-        """Find, open, change or close the session that a request speaks of."""
+        """Find, open, change or close the session of a request. Raises Rejected."""
         if session_epoch == FINAL_EPOCH:
             self._sessions.pop(session_id, None)
             return Fetch(wants, None, False)
@@ -137,19 +139,19 @@ class FetchSessions:
         session = self._sessions.get(session_id)
         if session is None:
             raise Rejected(
-                ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {session_id}"
+                ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"Fetch session {session_id} does not exist."
             )
         if session.by_topic_id is not by_topic_id:
             raise Rejected(
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-                f"fetch session {session_id} was opened "
-                f"{'with' if session.by_topic_id else 'without'} topic ids",
+                f"Fetch session {session_id} was opened "
+                f"{'with' if session.by_topic_id else 'without'} topic ids.",
             )
         if session_epoch != session.next_epoch:
             raise Rejected(
                 ErrorCode.INVALID_FETCH_SESSION_EPOCH,
-                f"fetch session {session_id} expects epoch {session.next_epoch}, "
-                f"not {session_epoch}",
+                f"Fetch session {session_id} expects epoch {session.next_epoch}, "
+                f"not {session_epoch}.",
             )
         session.next_epoch = 1 if session_epoch == _MAX_EPOCH else session_epoch + 1
         session.used_at = now
@@ -162,7 +164,7 @@ class FetchSessions:
                 known.asked_again(want)
         for key in forgotten:
             session.wants.pop(key, None)
-        if not session.wants:  # nothing is left to remember; like one that was closed
+        if not session.wants:  # nothing left to remember: close the session
             del self._sessions[session_id]
             return Fetch([], None, False)
         return Fetch(list(session.wants.values()), session, True)

@@ -1,9 +1,9 @@
 """Which brokers hold a new partition: round robin with a growing shift, across racks.
 
-Brokers stand in a fixed order. Partition i has its first replica on broker
-(start + i) mod n and the others on the next ones; after every n partitions the distance
-between the first and the others grows by one, so that the leaders of a dead
-broker spread over all survivors instead of falling to its one neighbour.
+Brokers have a fixed order. Partition i has its first replica on broker (start + i) mod n and the
+others on the next ones. After every n partitions the distance between the first replica and the
+others grows by one. The partitions that a dead broker led then spread over all other brokers
+instead of its one neighbor.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,8 +24,8 @@ def place(
 ) -> list[tuple[BrokerId, ...]]:
     """Replicas for each new partition, the preferred leader first.
 
-    ``start`` and ``shift`` are the dice: any two numbers from zero up. ``first_partition`` is above
-    zero when a topic grows, so that the rhythm goes on where it stopped.
+    ``start`` and ``shift`` are two random numbers from zero up. ``first_partition`` is above zero
+    when a topic grows, so that the pattern continues where it stopped.
     Raises Rejected: INVALID_PARTITIONS or INVALID_REPLICATION_FACTOR.
     """
     entries = sorted(brokers)
@@ -34,7 +34,7 @@ def place(
         raise Rejected(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
     racks = {entry.broker_id: entry.rack for entry in entries}
     if None in racks.values():
-        # One broker without a rack makes every rule about racks a guess: place without them.
+        # If one broker has no rack, no rule about racks can hold: ignore them.
         racks = {broker: str(broker) for broker in racks}
         order = [entry.broker_id for entry in entries]
     else:
@@ -50,10 +50,10 @@ def place(
         chosen_racks = {racks[order[first]]}
         distance = 0
         while len(chosen) < replication_factor:
-            candidate = order[_neighbour(first, grown + distance, len(order))]
+            candidate = order[_neighbor(first, grown + distance, len(order))]
             distance += 1
-            # A rack gets its second replica only when every rack has one. Once they
-            # have, the next candidates come round again and any unused one is taken.
+            # A rack gets its second replica only when every rack has one. After that, any unused
+            # candidate is taken.
             crowded = racks[candidate] in chosen_racks and len(chosen_racks) < rack_count
             if candidate not in chosen and not crowded:
                 chosen.append(candidate)
@@ -63,7 +63,7 @@ def place(
 
 
 def check_factor(replication_factor: int, broker_count: int) -> None:
-    """Raise Rejected(INVALID_REPLICATION_FACTOR) unless so many brokers are alive."""
+    """Raise Rejected(INVALID_REPLICATION_FACTOR) unless enough brokers are alive."""
     if replication_factor <= 0:
         raise Rejected(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -78,7 +78,7 @@ def check_factor(replication_factor: int, broker_count: int) -> None:
 
 
 def alternate_racks(brokers: Sequence[tuple[BrokerId, str]]) -> list[BrokerId]:
-    """The brokers in an order in which neighbours lie in different racks while racks last."""
+    """The brokers in an order in which neighbors are in different racks as far as possible."""
     by_rack: dict[str, list[BrokerId]] = {}
     for broker, rack in sorted(brokers, key=lambda entry: (entry[1], entry[0])):
         by_rack.setdefault(rack, []).append(broker)
@@ -90,8 +90,8 @@ def alternate_racks(brokers: Sequence[tuple[BrokerId, str]]) -> list[BrokerId]:
     return order
 
 
-def _neighbour(first: int, distance: int, broker_count: int) -> int:
-    """Never ``first`` itself: the distance turns over the other brokers only."""
+def _neighbor(first: int, distance: int, broker_count: int) -> int:
+    """Never ``first`` itself: the distance counts the other brokers only."""
     if broker_count == 1:
         return first
     return (first + 1 + distance % (broker_count - 1)) % broker_count

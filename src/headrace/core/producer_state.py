@@ -1,22 +1,21 @@
 """Idempotent and transactional producers as one partition sees them.
 
-The state is small: per producer id the epoch, the last five batches, and the
-first offset of an open transaction. From it follow
+The state is small: for each producer id the epoch, the last five batches, and the first offset of
+an open transaction. It decides
 
-    duplicates           answered with the offsets of the first time
+    duplicates           answered with the offsets of the first write
     gaps                 OUT_OF_ORDER_SEQUENCE_NUMBER
     zombies              INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED
     last stable offset   nothing at or after the first open transaction is stable
 
-Batches are appended in two steps: staged (their state must count at once,
-because the next batch may come in the same breath) and then written. If the
-write fails, ``undo`` goes back to where the last ``written`` left off. To make
-that cheap an entry is replaced, never changed.
+Batches are appended in two steps. They are staged first; their state takes effect at once,
+because the next batch may arrive in the same request. Then they are written. If the write fails,
+``undo`` returns to the state of the last ``written``. To make that cheap, an entry is replaced,
+never changed.
 
-Of the errors that Kafka once gave here, 4.3.1 still raises three: an unknown
-producer is no error (any first sequence is taken: its state may have expired,
-or its records been deleted), and a duplicate older than five batches reads as
-out of order.
+Kafka 4.3.1 raises only three of the errors that earlier releases had, and so does this module.
+An unknown producer is no error: any first sequence is accepted, because the producer's state may
+have expired or its records been deleted. A duplicate older than five batches is out of order.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,19 +26,19 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, ProducerEpoch, ProducerId
 from headrace.records.batch import CONTROL, MAX_SEQUENCE, TRANSACTIONAL, BatchHeader
 
-BATCHES_KEPT = 5  # as many as a client may have in flight and still be idempotent
+BATCHES_KEPT = 5  # an idempotent client has at most this many in flight
 NO_OFFSET = Offset(-1)
 _UNKNOWN_EPOCH = ProducerEpoch(-1)
 _FIVE_KEPT = 1 - BATCHES_KEPT
 
 
 class Origin(IntEnum):
-    """Who appends, and so how much is checked."""
+    """Who appends a batch, and which checks apply."""
 
-    CLIENT = 0  # everything
-    COORDINATOR = 1  # epochs; sequences are not used, control batches are allowed
-    INTERNAL = 2  # the same, for records of our own
-    REPLICATION = 3  # nothing: the leader has decided
+    CLIENT = 0  # all checks
+    COORDINATOR = 1  # epochs; there are no sequences, control batches are allowed
+    INTERNAL = 2  # the same, for records of the broker itself
+    REPLICATION = 3  # none: the leader has decided
 
 
 class WrittenBatch(NamedTuple):
@@ -63,7 +62,7 @@ class ProducerEntry(NamedTuple):
 
 
 class EndMarker(NamedTuple):
-    """What a control batch says: the end of its producer's transaction."""
+    """The content of a control batch: the end of its producer's transaction."""
 
     commit: bool
     coordinator_epoch: int
@@ -78,7 +77,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class SnapshotEntry(NamedTuple):
-    """One producer as a ``.snapshot`` file holds it: only its last batch survives."""
+    """One producer as a ``.snapshot`` file holds it: with its last batch only."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -90,13 +89,13 @@ class SnapshotEntry(NamedTuple):
     transaction_start: Offset
 
 
-# A named tuple's own constructor is a Python function; this one is called per batch.
+# The constructor of a named tuple is a Python function; this avoids it for every batch.
 _new = tuple.__new__
 _NEW = ProducerEntry(_UNKNOWN_EPOCH, (), Millis(-1), -1, NO_OFFSET)
 
 
 class Producers:
-    """The producers of one partition. ``append`` must see every batch that has a producer id."""
+    """The producers of one partition. ``append`` must get every batch that has a producer id."""
 
     __slots__ = (
         "_begun",
@@ -112,18 +111,18 @@ class Producers:
     def __init__(self, expiration_ms: int = 86_400_000) -> None:
         self.expiration_ms = expiration_ms
         self.entries: dict[ProducerId, ProducerEntry] = {}
-        # First offset -> producer, rising, because transactions begin at the log's end.
+        # First offset -> producer, in ascending order: transactions begin at the log end.
         self.ongoing: dict[Offset, ProducerId] = {}
-        # First offset -> offset of the marker, of transactions that have ended
-        # but whose end is not yet below the high watermark.
+        # First offset -> offset of the marker, for transactions that have ended but whose end is
+        # not below the high watermark yet.
         self.unreplicated: dict[Offset, Offset] = {}
         self._changed: list[tuple[ProducerId, ProducerEntry | None]] = []
-        # First offsets of transactions that began, and with their producers of those that ended,
-        # since the last ``written``.
+        # Since the last ``written``: first offsets of transactions that began, and first offsets
+        # with producers of those that ended.
         self._begun: list[Offset] = []
         self._ended: list[tuple[Offset, ProducerId]] = []
-        # Ended by what was appended since the last ``written``: the log's
-        # transaction index needs them before that.
+        # Aborted by batches appended after the last ``written``; the aborted-transaction index
+        # needs them before that.
         self.aborted: list[AbortedTransaction] = []
 
     # -- appending ----------------------------------------------------------------------
@@ -137,14 +136,15 @@ class Producers:
         marker: EndMarker | None = None,
         transaction_version: int = 0,
     ) -> WrittenBatch | None:
-        """Take a batch that will get ``base_offset``; a batch seen before is returned instead.
+        """Accept a batch at ``base_offset``, or return the earlier batch that it duplicates.
 
-        ``timestamp`` is the batch's largest, after the broker stamped its own.
-        ``marker`` must be given for a control batch that still has its record
-        (compaction may have removed it: then nothing is left to learn).
+        ``timestamp`` is the largest timestamp of the batch, after the broker set its own.
+        ``marker`` is the content of a control batch; None if compaction has removed its record.
+        Raises Rejected.
         """
-        (_, _, _, _, _, attributes, delta, _, _, producer_id, producer_epoch, base_sequence,
-         _) = header  # fmt: skip
+        # One unpacking is cheaper than reading five attributes.
+        (_, _, _, _, _, attributes, last_offset_delta, _, _, producer_id, producer_epoch,
+         base_sequence, _) = header  # fmt: skip
         entries = self.entries
         known = entries.get(producer_id)  # type: ignore[call-overload]
         entry: ProducerEntry = known or _NEW
@@ -157,7 +157,9 @@ class Producers:
             return None
 
         known_epoch, batches, _, coordinator_epoch, transaction_start = entry
-        last_sequence = (base_sequence + delta) & MAX_SEQUENCE if base_sequence >= 0 else -1
+        last_sequence = -1
+        if base_sequence >= 0:
+            last_sequence = (base_sequence + last_offset_delta) & MAX_SEQUENCE
         if producer_epoch != known_epoch:
             if producer_epoch < known_epoch and origin != Origin.REPLICATION:
                 raise _fenced(producer_id, producer_epoch, known_epoch)
@@ -180,13 +182,13 @@ class Producers:
         elif transaction_start >= 0 and origin != Origin.REPLICATION:
             raise Rejected(
                 ErrorCode.INVALID_TXN_STATE,
-                f"producer {producer_id} sent a batch outside of the transaction "
-                f"that it began at offset {transaction_start}",
+                f"Producer {producer_id} sent a batch outside of its transaction, "
+                f"which is open since offset {transaction_start}.",
             )
         self._changed.append((producer_id, known))  # type: ignore[arg-type]
         written = _new(
             WrittenBatch,
-            (base_sequence, last_sequence, base_offset, base_offset + delta, timestamp),
+            (base_sequence, last_sequence, base_offset, base_offset + last_offset_delta, timestamp),
         )
         entries[producer_id] = _new(  # type: ignore[index]
             ProducerEntry,
@@ -207,9 +209,9 @@ class Producers:
     ) -> None:
         if origin != Origin.REPLICATION:
             known_epoch = entry.producer_epoch
-            # From transactions version 2 on every transaction ends with a bumped
-            # epoch, so an equal one is late, unless nothing is open: then it is
-            # the coordinator repeating itself (KIP-890).
+            # From transaction version 2 on, every transaction ends with a bumped epoch. An equal
+            # epoch is then a late marker, unless no transaction is open: in that case the
+            # coordinator repeats itself (KIP-890).
             late = producer_epoch < known_epoch or (
                 transaction_version >= 2
                 and producer_epoch == known_epoch
@@ -220,8 +222,9 @@ class Producers:
             if marker.coordinator_epoch < entry.coordinator_epoch:
                 raise Rejected(
                     ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                    f"a coordinator of epoch {marker.coordinator_epoch} ends a transaction of "
-                    f"producer {producer_id}; one of epoch {entry.coordinator_epoch} rules",
+                    f"A coordinator with epoch {marker.coordinator_epoch} cannot end the "
+                    f"transaction of producer {producer_id}: epoch {entry.coordinator_epoch} "
+                    "has fenced it.",
                 )
         start = entry.transaction_start
         if start >= 0:
@@ -241,7 +244,7 @@ class Producers:
         )
 
     def written(self) -> None:
-        """What was appended is on disk and cannot be undone any more."""
+        """All appended batches are written and can no longer be undone."""
         self._changed.clear()
         if self._begun:
             self._begun.clear()
@@ -250,7 +253,7 @@ class Producers:
             self.aborted.clear()
 
     def undo(self) -> None:
-        """Forget everything appended since the last ``written``."""
+        """Forget everything appended after the last ``written``."""
         for producer_id, entry in reversed(self._changed):
             if entry is None:
                 self.entries.pop(producer_id, None)
@@ -272,7 +275,7 @@ class Producers:
 
     @property
     def first_unstable_offset(self) -> Offset | None:
-        """The first offset of any transaction that is open or not yet replicated to its end."""
+        """The first offset of a transaction that is open, or whose end is not replicated yet."""
         first = next(iter(self.ongoing), None)
         if self.unreplicated:
             ended = min(self.unreplicated)
@@ -288,10 +291,10 @@ class Producers:
                 del self.unreplicated[start]
 
     def log_start_advanced(self, log_start: Offset) -> None:
-        """Transactions that ended below the log's start hold nothing back any more.
+        """Transactions that ended below the log start no longer hold back stable offsets.
 
-        The producers stay: without their sequences a retry could not be told
-        from a new batch (KIP-360).
+        The producers stay: without their sequences a retry would look like a new batch
+        (KIP-360).
         """
         self.high_watermark_advanced(log_start)
 
@@ -306,21 +309,21 @@ class Producers:
         )
 
     def expire(self, now: Millis) -> int:
-        """Drop producers silent for ``expiration_ms`` that have no open transaction."""
-        silent_since = now - self.expiration_ms
-        silent = [
+        """Remove producers without an open transaction that were idle for ``expiration_ms``."""
+        idle_since = now - self.expiration_ms
+        idle = [
             producer_id
             for producer_id, entry in self.entries.items()
-            if entry.transaction_start < 0 and entry.last_timestamp <= silent_since
+            if entry.transaction_start < 0 and entry.last_timestamp <= idle_since
         ]
-        for producer_id in silent:
+        for producer_id in idle:
             del self.entries[producer_id]
-        return len(silent)
+        return len(idle)
 
     # -- snapshots ------------------------------------------------------------------------
 
     def snapshot(self) -> Iterator[SnapshotEntry]:
-        """Everything worth saving, by producer id: equal states make equal files."""
+        """All entries to save, ordered by producer id so that equal states give equal files."""
         for producer_id, entry in sorted(self.entries.items()):
             if entry.batches:
                 last = entry.batches[-1]
@@ -340,14 +343,11 @@ class Producers:
             )
 
     def restore(self, snapshot: Iterable[SnapshotEntry], now: Millis) -> None:
-        """Become what ``snapshot`` says, without the producers that have expired since."""
+        """Load ``snapshot``, without the producers that have expired since."""
         self.clear()
         open_transactions = {}
         for saved in snapshot:
-            if (
-                saved.transaction_start < 0
-                and now - saved.timestamp >= self.expiration_ms
-            ):  # fmt: skip
+            if saved.transaction_start < 0 and now - saved.timestamp >= self.expiration_ms:
                 continue
             batches: tuple[WrittenBatch, ...] = ()
             if saved.last_offset >= 0:
@@ -387,8 +387,8 @@ class Producers:
 def _fenced(producer_id: int, producer_epoch: int, known_epoch: int) -> Rejected:
     return Rejected(
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        f"producer {producer_id} has epoch {producer_epoch} "
-        f"and the partition knows its epoch {known_epoch}: a newer instance took over",
+        f"Producer {producer_id} has epoch {producer_epoch}, and the partition has seen epoch "
+        f"{known_epoch}: a newer instance has fenced it.",
     )
 
 
@@ -397,6 +397,6 @@ def _out_of_order(
 ) -> Rejected:
     return Rejected(
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"producer {producer_id} sent sequence {base_sequence} where {expected} comes next "
-        f"in its epoch {producer_epoch}",
+        f"Producer {producer_id} with epoch {producer_epoch} sent sequence {base_sequence}; "
+        f"expected {expected}.",
     )

@@ -1,8 +1,8 @@
-"""Deadlines that move: each has a name, and most are pushed back before they come.
+"""Named deadlines that move: most are postponed before they expire.
 
-A heartbeat moves its member's deadline and comes a thousand times before one is missed. So a
-deadline that moves back costs one dictionary entry; its place in the heap is corrected only when
-it surfaces there.
+A heartbeat postpones its member's deadline, and thousands arrive before one is missed. Postponing
+a deadline therefore costs one dictionary entry; its place in the heap is corrected only when it
+reaches the top.
 """
 
 import heapq
@@ -13,12 +13,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Timers(Generic[K]):
+    """At most one deadline per name."""
+
     __slots__ = ("_at", "_heap", "_order", "_queued_at")
 
     def __init__(self) -> None:
-        self._at: dict[K, float] = {}  # all and only the deadlines that are set
+        self._at: dict[K, float] = {}  # all and only the current deadlines
         # Every name in ``_at`` is in the heap at its ``_queued_at``, which is no later than its
-        # deadline. Entries of other times are left over and count for nothing.
+        # deadline. Heap entries with other times are stale.
         self._queued_at: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._order = 0
@@ -40,16 +42,16 @@ class Timers(Generic[K]):
             self._push(name, at)
 
     def cancel(self, name: K) -> None:
-        """Take a deadline back; nothing happens if there is none of that name."""
+        """Remove a deadline, if there is one of that name."""
         self._at.pop(name, None)
 
     def next_deadline(self) -> float | None:
-        """The earliest deadline, or an earlier moment at which to ask again."""
+        """The earliest deadline, or an earlier time at which to ask again."""
         heap = self._heap
         while heap:
             queued_at, _, name = heap[0]
             if self._queued_at.get(name) != queued_at:
-                heapq.heappop(heap)  # left over
+                heapq.heappop(heap)  # stale
             elif name not in self._at:
                 heapq.heappop(heap)
                 del self._queued_at[name]
@@ -58,7 +60,7 @@ class Timers(Generic[K]):
         return None
 
     def pop_due(self, now: float) -> K | None:
-        """Take out one deadline that is at or before ``now``, the earliest; None if none is."""
+        """Remove the earliest deadline at or before ``now`` and return its name; else None."""
         while (queued_at := self.next_deadline()) is not None and queued_at <= now:
             name = heapq.heappop(self._heap)[2]
             del self._queued_at[name]

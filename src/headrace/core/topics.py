@@ -1,8 +1,8 @@
-"""What may be a topic: the rules for names, for partitions wanted, for replicas given by hand.
+"""Rules for topics: names, partition counts, and replicas assigned by the client.
 
 Also how a key finds its partition of an internal topic (``java_hash``).
 
-Pure. Refusals are ``Rejected`` with Kafka's code; settings are checked by ``model.config``.
+Pure. A check raises ``Rejected`` with Kafka's code. ``model.config`` checks settings.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId
 
-NAME_LENGTH_MAX = 249  # a folder "name-partition" must fit into 255 bytes
+NAME_LENGTH_MAX = 249  # a directory "name-partition" must fit into 255 bytes
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -21,13 +21,13 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 SHARE_STATE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, SHARE_STATE_TOPIC})
 
-# Names that belong to a cluster's own log of metadata; clients cannot have them.
+# The cluster's own metadata log; clients cannot create it.
 FORBIDDEN_TOPICS = frozenset({"__cluster_metadata"})
 
-# One request makes no more than this, as in Kafka; a larger request is a mistake or an attack.
+# As in Kafka; a larger request is a mistake or an attack.
 PARTITIONS_PER_REQUEST_MAX = 10_000
 
-DEFAULT = -1  # "as the broker's settings say", for a count of partitions or replicas
+DEFAULT = -1  # a count of partitions or replicas: use the broker's setting
 
 
 def is_legal_name(name: str) -> bool:
@@ -39,7 +39,7 @@ def is_legal_name(name: str) -> bool:
 
 
 def check_name(name: str) -> None:
-    """Raise Rejected(INVALID_TOPIC_EXCEPTION), saying what is wrong with the name."""
+    """Raise Rejected(INVALID_TOPIC_EXCEPTION) with the reason, unless the name is legal."""
     if is_legal_name(name):
         return
     if not name:
@@ -47,7 +47,7 @@ def check_name(name: str) -> None:
     elif name in (".", ".."):
         reason = f"'{name}' is not allowed"
     elif len(name) > NAME_LENGTH_MAX:
-        # A hostile name may be megabytes long; the answer need not be.
+        # Do not quote the name: a hostile client may send megabytes.
         reason = f"{len(name)} characters are more than the {NAME_LENGTH_MAX} allowed"
     else:
         reason = f"'{name}' has characters other than ASCII letters, digits, '.', '_' and '-'"
@@ -55,7 +55,7 @@ def check_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str:
-    """Names with the same key cannot stand side by side: metrics spell ``.`` as ``_``."""
+    """Topics with the same key cannot coexist: metric names replace ``.`` with ``_``."""
     return name.replace(".", "_")
 
 
@@ -65,7 +65,7 @@ def is_internal(name: str) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def java_hash(text: str) -> int:
-    """``String.hashCode`` of Java, made positive as Kafka does it; over UTF-16 code units."""
+    """Java's ``String.hashCode`` over UTF-16 code units, made positive as Kafka does."""
     raw = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for index in range(0, len(raw), 2):
@@ -76,34 +76,36 @@ def java_hash(text: str) -> int:
 
 
 class NewTopic(NamedTuple):
-    """A request for a topic, as it came from a client or from auto-creation."""
+    """A request for a topic, from a client or from auto-creation."""
 
     name: str
     partition_count: int = DEFAULT
     replication_factor: int = DEFAULT
-    assignments: Sequence[tuple[int, Sequence[BrokerId]]] = ()  # partition, replicas; by hand
+    assignments: Sequence[
+        tuple[int, Sequence[BrokerId]]
+    ] = ()  # partition and its replicas, if the client assigns them
     overrides: Mapping[str, str | None] = {}
 
 
 def partition_count_of(wanted: NewTopic, default: int) -> int:
-    """How many partitions a request asks for, before it is checked; never negative."""
+    """The partition count of an unchecked request; never negative."""
     if wanted.assignments:
         return len(wanted.assignments)
     return max(0, default if wanted.partition_count == DEFAULT else wanted.partition_count)
 
 
 def check_counts(wanted: NewTopic) -> None:
-    """Raise Rejected unless the numbers make sense by themselves."""
+    """Raise Rejected unless the counts are valid."""
     if wanted.assignments:
         if wanted.replication_factor != DEFAULT:
             raise Rejected(
                 ErrorCode.INVALID_REQUEST,
-                "With replicas assigned by hand the replication factor must be -1.",
+                "The replication factor must be -1 if the request assigns replicas.",
             )
         if wanted.partition_count != DEFAULT:
             raise Rejected(
                 ErrorCode.INVALID_REQUEST,
-                "With replicas assigned by hand the number of partitions must be -1.",
+                "The number of partitions must be -1 if the request assigns replicas.",
             )
         return
     if wanted.replication_factor != DEFAULT and wanted.replication_factor <= 0:
@@ -121,7 +123,7 @@ def check_counts(wanted: NewTopic) -> None:
 def check_assignments(
     assignments: Sequence[tuple[int, Sequence[BrokerId]]], brokers: Container[BrokerId]
 ) -> list[tuple[BrokerId, ...]]:
-    """Replicas by partition, from what was given by hand for partitions 0, 1, 2 and so on."""
+    """The replicas of partitions 0, 1, 2 and so on, from the client's assignments."""
     by_partition: dict[int, tuple[BrokerId, ...]] = {}
     for partition, replicas in assignments:
         if partition in by_partition:
@@ -148,11 +150,11 @@ def check_replicas(replicas: Sequence[BrokerId], brokers: Container[BrokerId]) -
     if len(set(replicas)) != len(replicas):
         raise Rejected(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"ReplicaManager {list(replicas)} name a broker more than once.",
+            f"The assignment {list(replicas)} names a broker more than once.",
         )
     for broker in replicas:
         if broker not in brokers:
             raise Rejected(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Broker {broker} is assigned a replica and is not registered.",
+                f"Broker {broker} cannot get a replica: it is not registered.",
             )

@@ -21,15 +21,3 @@ class World:
     def now(self) -> Millis:
         """Wall-clock time; it may jump. Use the loop's time to measure waits."""
         return Millis(time.time_ns() // 1_000_000)
-
-    def random_id(self) -> bytes:
-        """A random UUID (version 4), never one that prints with a leading dash.
-
-        Such a text would look like an option on a command line; Kafka avoids it too.
-        """
-        while True:
-            raw = bytearray(self.dice.randbytes(16))
-            raw[6] = raw[6] & 0x0F | 0x40
-            raw[8] = raw[8] & 0x3F | 0x80
-            if raw[0] >> 2 != 62:
-                return bytes(raw)

@@ -9,7 +9,7 @@ from headrace.model.ids import BrokerId
 from tests.fakes.controllers import a_controller, a_state, a_topic, entries, made
 
 
-def test_every_change_gives_the_picture_a_new_generation():
+def test_every_change_gives_the_metadata_a_new_generation():
     controller = a_controller()
     generations = [controller.metadata.generation]
     made(controller, NewTopic("a"))
@@ -29,7 +29,7 @@ def test_replicas_on_dead_brokers_are_offline():
     assert controller.metadata.topics["t"].partitions[0].offline == ()
 
 
-def test_a_change_that_the_picture_has_overtaken_is_not_believed():
+def test_a_change_with_an_outdated_partition_epoch_is_fenced():
     controller = a_controller(1, 2, 3, topics=(a_topic(),))
     change = elections.decide_isr(controller, a_state(isr=(1, 2)), BrokerId(1))
     controller.replay([change])

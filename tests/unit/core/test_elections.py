@@ -29,7 +29,7 @@ def test_a_partition_that_was_assigned_and_never_led_gets_its_first_leader():
     assert (change.state.leader_epoch, change.state.partition_epoch) == (0, 0)
 
 
-def test_when_a_leader_dies_the_first_live_replica_in_sync_leads():
+def test_the_first_live_replica_in_sync_leads_after_a_leader_dies():
     controller = a_controller(1, 2, 3, topics=(a_topic(a_state(isr=(1, 3))),))
     (change,) = elections.decide_brokers(controller, entries(2, 3), lambda topic: False)
     assert change == ChangePartition(
@@ -37,18 +37,18 @@ def test_when_a_leader_dies_the_first_live_replica_in_sync_leads():
     )
 
 
-def test_when_a_follower_dies_it_leaves_the_isr_and_the_leader_reigns_on():
+def test_a_dead_follower_leaves_the_isr_and_the_leader_keeps_its_epoch():
     controller = a_controller(1, 2, 3, topics=(a_topic(),))
     (change,) = elections.decide_brokers(controller, entries(1, 2), lambda topic: False)
     assert change == ChangePartition(a_state(isr=(1, 2), partition_epoch=7), 6)
 
 
-def test_a_follower_out_of_sync_may_die_unnoticed():
+def test_the_death_of_a_follower_out_of_sync_changes_nothing():
     controller = a_controller(1, 2, 3, topics=(a_topic(a_state(isr=(1, 2))),))
     assert elections.decide_brokers(controller, entries(1, 2), lambda topic: False) == []
 
 
-def test_without_a_live_replica_in_sync_nobody_leads_and_the_isr_is_remembered():
+def test_without_a_live_replica_in_sync_there_is_no_leader_and_the_isr_is_kept():
     controller = a_controller(1, 2, 3, topics=(a_topic(a_state(isr=(1,))),))
     (change,) = elections.decide_brokers(controller, entries(2, 3), lambda topic: False)
     assert isinstance(change, ChangePartition)
@@ -72,7 +72,7 @@ def test_an_unclean_election_takes_the_first_alive_if_the_topic_allows_it():
     assert (change.state.leader, change.state.isr) == (2, (2,))
 
 
-def test_a_broker_that_came_back_too_quickly_to_be_missed_is_still_another_one():
+def test_a_quick_restart_counts_as_another_broker():
     controller = a_controller(1, 2, topics=(a_topic(a_state((1, 2))),))
     reborn = {**entries(2), BrokerId(1): a_broker(1, broker_epoch=9)}
     (change,) = elections.decide_brokers(controller, reborn, lambda topic: False)
@@ -127,14 +127,14 @@ def test_the_preferred_replica_is_elected_when_it_is_in_sync():
         ),
     ],
 )
-def test_an_election_that_cannot_be_says_why(state, partition, unclean, code):
+def test_an_impossible_election_is_rejected_with_its_reason(state, partition, unclean, code):
     controller = a_controller(1, 2, 3, topics=(a_topic(state),))
     with pytest.raises(Rejected) as refused:
         elections.decide_election(controller, TopicPartition("t", partition), unclean=unclean)
     assert refused.value.code == code
 
 
-def test_an_unclean_election_by_command_takes_anyone_alive():
+def test_a_requested_unclean_election_takes_any_live_replica():
     state = a_state((8, 2), leader=NO_LEADER, isr=(8,))
     controller = a_controller(1, 2, 3, topics=(a_topic(state),))
     change = elections.decide_election(controller, TopicPartition("t", 0), unclean=True)

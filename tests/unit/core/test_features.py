@@ -19,11 +19,11 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId
 
 
-def test_a_new_cluster_stands_at_the_highest_level_of_all_it_supports():
+def test_a_new_cluster_has_the_highest_supported_levels():
     assert {name: supported.highest for name, supported in SUPPORTED.items()} == INITIAL_LEVELS
 
 
-def test_staying_where_it_is_changes_nothing():
+def test_the_same_level_changes_nothing():
     stay = FeatureUpdate(METADATA_VERSION, INITIAL_LEVELS[METADATA_VERSION], UPGRADE)
     assert decide_levels(INITIAL_LEVELS, [stay]) == INITIAL_LEVELS
 
@@ -51,7 +51,7 @@ def test_an_older_cluster_is_upgraded():
         (METADATA_VERSION, 29, 9),
     ],
 )
-def test_what_kafka_refuses_is_refused(name, level, kind):
+def test_what_kafka_rejects_is_rejected(name, level, kind):
     with pytest.raises(Rejected) as refused:
         decide_levels(INITIAL_LEVELS, [FeatureUpdate(name, level, kind)])
     assert refused.value.code == ErrorCode.INVALID_UPDATE_VERSION
@@ -67,14 +67,14 @@ KAFKA_3_9 = a_broker(2)
 
 
 @pytest.mark.parametrize("name", [TRANSACTION_VERSION, GROUP_VERSION])
-def test_a_level_rises_only_if_every_registered_broker_can_live_with_it(name):
+def test_a_level_rises_only_if_every_registered_broker_supports_it(name):
     upgrade = [FeatureUpdate(name, 1, UPGRADE)]
     assert decide_levels({name: 0}, upgrade, [OURS]) == {name: 1}
     with pytest.raises(Rejected) as refused:
         decide_levels({name: 0}, upgrade, [OURS, KAFKA_3_9])
     assert refused.value.code == ErrorCode.INVALID_UPDATE_VERSION
     assert "broker 2" in refused.value.message
-    # Going down is for such a broker's sake.
+    # A downgrade is allowed: it helps such a broker.
     assert decide_levels({name: 1}, [FeatureUpdate(name, 0, SAFE_DOWNGRADE)], [OURS, KAFKA_3_9])
 
 
@@ -86,11 +86,11 @@ def test_the_lowest_of_all_brokers_is_the_limit():
         decide_levels({}, [update._replace(level=2)], [OURS, older])
 
 
-def test_the_level_of_the_metadata_is_no_matter_of_brokers():
+def test_the_metadata_version_is_not_checked_against_brokers():
     upgrade = [FeatureUpdate(METADATA_VERSION, 25, UPGRADE)]
     assert decide_levels({METADATA_VERSION: 20}, upgrade, [KAFKA_3_9])
 
 
-def test_an_upgrade_asked_for_as_a_downgrade_is_refused():
+def test_an_upgrade_requested_as_a_downgrade_is_rejected():
     with pytest.raises(Rejected):
         decide_levels({METADATA_VERSION: 20}, [FeatureUpdate(METADATA_VERSION, 25, SAFE_DOWNGRADE)])

@@ -1,4 +1,4 @@
-"""Fetch sessions: opened, changed, closed, forgotten, and refused by name."""
+"""Fetch sessions: opened, changed, closed, replaced, and rejected."""
 
 import itertools
 
@@ -17,13 +17,13 @@ def sessions(count_max=2):
     return FetchSessions(count_max, lambda: next(numbers), idle_ms_min=100)
 
 
-def test_without_a_session_every_request_names_all_it_wants():
+def test_without_a_session_every_request_names_all_partitions():
     fetch = sessions().resolve(0, -1, [want()], [], False, now=0)
     assert fetch.session_id == 0 and not fetch.incremental
     assert [w.partition for w in fetch.wants] == [0]
 
 
-def test_a_session_remembers_what_was_wanted_and_takes_changes():
+def test_a_session_remembers_its_partitions_and_applies_changes():
     cache = sessions()
     first = cache.resolve(0, 0, [want(0), want(1)], [], False, now=0)
     assert first.session_id == 1 and not first.incremental
@@ -32,7 +32,7 @@ def test_a_session_remembers_what_was_wanted_and_takes_changes():
     assert [(w.partition, w.fetch_offset) for w in second.wants] == [(1, 9), (2, 0)]
 
 
-def test_an_answer_names_only_what_changed_and_data_moves_to_the_end():
+def test_a_response_has_changes_only_and_returned_partitions_move_to_the_end():
     cache = sessions()
     fetch = cache.resolve(0, 0, [want(0), want(1)], [], False, now=0)
     session = fetch.session
@@ -42,7 +42,7 @@ def test_an_answer_names_only_what_changed_and_data_moves_to_the_end():
     assert session.answered(first, 5, 0, has_records=True, failed=False)
     assert list(session.wants.values()) == [second, first]
     assert session.answered(second, -1, -1, has_records=False, failed=True)
-    assert session.answered(second, -1, -1, has_records=False, failed=True), "until dealt with"
+    assert session.answered(second, -1, -1, has_records=False, failed=True), "an error is repeated"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,9 @@ def test_an_answer_names_only_what_changed_and_data_moves_to_the_end():
         (1, 1, True, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
     ],
 )
-def test_a_session_spoken_of_wrongly_is_refused(session_id, session_epoch, by_topic_id, code):
+def test_a_wrong_session_id_epoch_or_topic_reference_is_rejected(
+    session_id, session_epoch, by_topic_id, code
+):
     cache = sessions()
     cache.resolve(0, 0, [want()], [], False, now=0)
     with pytest.raises(Rejected) as refusal:
@@ -68,7 +70,7 @@ def test_a_closed_session_is_gone():
     assert len(cache) == 0
 
 
-def test_a_session_of_which_everything_is_forgotten_is_closed():
+def test_a_session_without_partitions_is_closed():
     cache = sessions()
     cache.resolve(0, 0, [want(0), want(1)], [], False, now=0)
     assert cache.resolve(1, 1, [], [("t", 0)], False, now=0).session_id == 1

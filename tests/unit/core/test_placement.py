@@ -1,4 +1,4 @@
-"""Replicas are spread as R1 asks: round robin, a growing shift, across racks."""
+"""Placement of replicas: round robin, a growing shift, across racks."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ def brokers(count: int, racks: str | None = None) -> list[BrokerEntry]:
     ]
 
 
-def test_the_first_replica_goes_round_and_the_distance_grows_with_every_turn():
+def test_the_first_replica_rotates_and_the_distance_grows_with_every_turn():
     assert place(brokers(3), 7, 2, start=0, shift=0) == [
         (0, 1),
         (1, 2),
@@ -31,15 +31,15 @@ def test_the_first_replica_goes_round_and_the_distance_grows_with_every_turn():
     ]
 
 
-def test_the_dice_choose_where_to_begin_and_with_which_distance():
+def test_the_random_numbers_choose_the_start_and_the_distance():
     assert place(brokers(3), 3, 2, start=2, shift=1) == [(2, 1), (0, 2), (1, 0)]
 
 
-def test_brokers_stand_in_the_order_of_their_ids_whatever_order_they_come_in():
+def test_brokers_are_ordered_by_id():
     assert place(brokers(3)[::-1], 3, 1, start=0, shift=0) == [(0,), (1,), (2,)]
 
 
-def test_a_topic_that_grows_goes_on_in_the_same_rhythm():
+def test_a_growing_topic_continues_its_placement_pattern():
     whole = place(brokers(5), 12, 3, start=3, shift=3)
     grown = place(brokers(5), 8, 3, start=3, shift=3, first_partition=4)
     assert grown == whole[4:]
@@ -50,20 +50,20 @@ def test_one_broker_holds_everything():
 
 
 @pytest.mark.parametrize(("factor", "count"), [(0, 3), (-1, 3), (4, 3), (2, 1), (1, 0)])
-def test_an_impossible_replication_factor_is_refused_by_name(factor, count):
+def test_an_impossible_replication_factor_is_rejected(factor, count):
     with pytest.raises(Rejected) as refused:
         place(brokers(count), 1, factor, start=0, shift=0)
     assert refused.value.code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 @pytest.mark.parametrize("count", [0, -5])
-def test_no_partitions_are_refused_by_name(count):
+def test_zero_partitions_are_rejected(count):
     with pytest.raises(Rejected) as refused:
         place(brokers(3), count, 1, start=0, shift=0)
     assert refused.value.code == ErrorCode.INVALID_PARTITIONS
 
 
-def test_neighbours_in_the_order_lie_in_different_racks():
+def test_neighbors_in_the_order_are_in_different_racks():
     order = alternate_racks([(BrokerId(n), rack) for n, rack in enumerate("AAABBC")])
     assert order == [0, 3, 5, 1, 4, 2]
 
@@ -73,7 +73,7 @@ def test_every_rack_gets_one_before_any_gets_two():
         assert len({"AABBCC"[broker] for broker in replicas}) == 3
 
 
-def test_more_replicas_than_racks_still_lie_on_different_brokers():
+def test_more_replicas_than_racks_are_still_on_different_brokers():
     for replicas in place(brokers(5, "AAABB"), 20, 4, start=0, shift=0):
         assert len(set(replicas)) == 4
         assert {"AAABB"[broker] for broker in replicas} == {"A", "B"}
@@ -91,7 +91,7 @@ def test_one_broker_without_a_rack_turns_racks_off():
     st.integers(0, 2**32),
     st.integers(0, 2**32),
 )
-def test_leaders_come_out_even_and_replicas_on_brokers_of_their_own(
+def test_leaders_are_even_and_replicas_are_on_different_brokers(
     broker_count, partition_count, data, start, shift
 ):
     factor = data.draw(st.integers(1, broker_count))
@@ -106,8 +106,8 @@ def test_leaders_come_out_even_and_replicas_on_brokers_of_their_own(
 
 
 @given(st.integers(3, 7), st.integers(0, 100), st.integers(0, 100))
-def test_the_leaders_of_a_dead_broker_spread_over_all_survivors(count, start, shift):
-    # As many turns as there are distances: every survivor is second for the dead one once.
+def test_partitions_led_by_a_dead_broker_spread_over_all_others(count, start, shift):
+    # One turn per distance: every other broker is once second after the dead one.
     placed = place(brokers(count), count * (count - 1), 2, start=start, shift=shift)
     for dead in range(count):
         heirs = Counter(second for first, second in placed if first == dead)

@@ -17,7 +17,7 @@ NOW = 1_000_000
 
 
 class Partition:
-    """A log of which only the offsets exist."""
+    """A log with offsets only."""
 
     def __init__(self):
         self.producers = Producers(expiration_ms=1000)
@@ -57,7 +57,7 @@ def partition():
 # -- sequences ---------------------------------------------------------------------------
 
 
-def test_sequences_that_follow_are_taken(partition):
+def test_consecutive_sequences_are_accepted(partition):
     for sequence in (0, 3, 6):
         assert partition.send(sequence, 3) is None
     assert partition.producers.entries[7].last_sequence == 8
@@ -135,7 +135,7 @@ def test_a_zombie_is_fenced(partition):
     assert partition.refuses(ErrorCode.INVALID_PRODUCER_EPOCH, 1, epoch=2, origin=COORDINATOR)
 
 
-def test_a_follower_takes_what_the_leader_has_decided(partition):
+def test_a_follower_accepts_what_the_leader_has_decided(partition):
     partition.send(0, epoch=3)
     assert partition.send(9, epoch=2, origin=REPLICATION) is None
     assert partition.send(50, epoch=2, origin=REPLICATION) is None
@@ -184,7 +184,7 @@ def test_an_abort_is_noted_for_readers(partition):
     assert partition.producers.aborted == []
 
 
-def test_an_abort_behind_an_open_transaction_is_stable_only_up_to_that(partition):
+def test_an_abort_after_an_open_transaction_is_stable_only_up_to_that(partition):
     partition.send(0, producer=1, transactional=True)
     partition.send(0, producer=2, transactional=True)
     partition.end(commit=False, producer=2)
@@ -222,10 +222,10 @@ def test_a_marker_of_an_older_producer_epoch_is_fenced(partition):
 
 
 def test_a_late_marker_cannot_end_the_next_transaction(partition):
-    """KIP-890: with transactions version 2 every marker carries a bumped epoch."""
+    """KIP-890: with transaction version 2 every marker carries a bumped epoch."""
     partition.send(0, transactional=True)
     partition.end(commit=True, epoch=1, version=2)
-    partition.end(commit=True, epoch=1, version=2)  # the coordinator repeats itself: harmless
+    partition.end(commit=True, epoch=1, version=2)  # harmless: the coordinator repeats itself
     partition.send(0, epoch=1, transactional=True)
     with pytest.raises(Rejected) as refusal:
         partition.end(commit=True, epoch=1, version=2)
@@ -233,7 +233,7 @@ def test_a_late_marker_cannot_end_the_next_transaction(partition):
     assert partition.producers.has_ongoing_transaction(7, 1)
 
 
-def test_an_emptied_control_batch_teaches_nothing(partition):
+def test_a_control_batch_without_its_record_changes_nothing(partition):
     partition.send(0, transactional=True)
     header = BatchHeader(0, 61, 0, 2, 0, CONTROL | TRANSACTIONAL, 0, NOW, NOW, 7, 0, -1, 0)
     partition.producers.append(header, 1, NOW, REPLICATION, None)
@@ -243,7 +243,7 @@ def test_an_emptied_control_batch_teaches_nothing(partition):
 # -- undoing -----------------------------------------------------------------------------
 
 
-def test_what_was_not_written_is_undone(partition):
+def test_unwritten_batches_are_undone(partition):
     partition.send(0, 2, producer=1)
     partition.send(0, producer=2, transactional=True)
     producers = partition.producers
@@ -278,7 +278,7 @@ def test_undoing_leaves_open_transactions_in_the_order_they_began(partition):
     assert producers.first_unstable_offset == 0
 
 
-def test_what_was_written_is_not_undone(partition):
+def test_written_batches_are_not_undone(partition):
     partition.send(0, transactional=True)
     partition.producers.written()
     partition.producers.undo()
@@ -288,7 +288,7 @@ def test_what_was_written_is_not_undone(partition):
 # -- expiry and snapshots ----------------------------------------------------------------
 
 
-def test_a_silent_producer_expires_after_the_time_and_not_before(partition):
+def test_an_idle_producer_expires_after_the_time_and_not_before(partition):
     partition.send(0)
     assert partition.producers.expire(NOW + 999) == 0
     assert partition.producers.expire(NOW + 1000) == 1
@@ -326,7 +326,7 @@ def test_a_snapshot_of_a_wrapped_sequence_still_knows_the_duplicate(partition):
     assert restored.send(MAX_SEQUENCE, 3).last_offset == 2
 
 
-def test_restoring_leaves_the_expired_behind(partition):
+def test_restoring_skips_expired_producers(partition):
     partition.send(0, producer=1)
     partition.send(0, producer=2, transactional=True)
     restored = Producers(expiration_ms=1000)

@@ -1,9 +1,9 @@
-"""Deadlines that move."""
+"""Named deadlines that move."""
 
 from headrace.core.timers import Timers
 
 
-def test_a_deadline_is_due_at_its_moment_and_not_before():
+def test_a_deadline_is_due_at_its_time_and_not_before():
     timers = Timers()
     timers.set("a", 10)
     assert timers.next_deadline() == 10
@@ -13,14 +13,14 @@ def test_a_deadline_is_due_at_its_moment_and_not_before():
     assert timers.next_deadline() is None
 
 
-def test_deadlines_come_in_the_order_of_time():
+def test_deadlines_expire_in_order_of_time():
     timers = Timers()
     for name, at in (("c", 3), ("a", 1), ("b", 2)):
         timers.set(name, at)
     assert [timers.pop_due(9) for _ in range(4)] == ["a", "b", "c", None]
 
 
-def test_a_deadline_that_moved_back_is_due_at_the_new_moment():
+def test_a_postponed_deadline_is_due_at_the_new_time():
     timers = Timers()
     timers.set("a", 10)
     timers.set("a", 20)
@@ -29,7 +29,7 @@ def test_a_deadline_that_moved_back_is_due_at_the_new_moment():
     assert timers.pop_due(20) == "a"
 
 
-def test_a_deadline_that_moved_forward_is_due_once():
+def test_a_deadline_moved_forward_is_due_once():
     timers = Timers()
     timers.set("a", 20)
     timers.set("a", 10)
@@ -37,7 +37,7 @@ def test_a_deadline_that_moved_forward_is_due_once():
     assert timers.pop_due(30) is None
 
 
-def test_a_deadline_moved_forward_and_back_again_is_due_once_at_the_last_moment():
+def test_a_deadline_moved_forward_and_back_is_due_once_at_its_last_time():
     timers = Timers()
     timers.set("a", 20)
     timers.set("a", 10)
@@ -47,7 +47,7 @@ def test_a_deadline_moved_forward_and_back_again_is_due_once_at_the_last_moment(
     assert timers.pop_due(20) is None
 
 
-def test_a_cancelled_deadline_never_comes():
+def test_a_canceled_deadline_never_expires():
     timers = Timers()
     timers.set("a", 10)
     timers.set("b", 20)
@@ -59,7 +59,7 @@ def test_a_cancelled_deadline_never_comes():
     assert len(timers) == 0
 
 
-def test_a_deadline_cancelled_and_set_again_comes_once():
+def test_a_deadline_canceled_and_set_again_expires_once():
     timers = Timers()
     timers.set("a", 10)
     timers.cancel("a")

@@ -56,7 +56,7 @@ def test_a_name_given_twice_is_refused_both_times():
     assert [code_of(answer) for answer in answers] == [ErrorCode.INVALID_REQUEST] * 2
 
 
-def test_settings_that_cannot_stand_refuse_their_topic_alone():
+def test_invalid_settings_reject_their_topic_alone():
     def check(overrides):
         if "bad" in overrides:
             raise Rejected(ErrorCode.INVALID_CONFIG)
@@ -77,7 +77,7 @@ def test_a_setting_without_a_value_is_refused():
 
 
 @pytest.mark.parametrize("count", [PARTITIONS_PER_REQUEST_MAX + 1, 1_000_000, 2**31 - 1])
-def test_a_wish_beyond_reason_is_refused_before_anything_is_built(count):
+def test_a_request_for_too_many_partitions_is_rejected_before_any_work(count):
     answers = create(a_controller(), NewTopic("a", count), NewTopic("b", 1))
     assert [code_of(answer) for answer in answers] == [ErrorCode.POLICY_VIOLATION] * 2
 
@@ -87,14 +87,14 @@ def test_more_replicas_than_brokers_are_refused():
     assert code_of(answer) == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_replicas_given_by_hand_are_kept_in_their_order():
+def test_assigned_replicas_keep_their_order():
     (change,) = create(a_controller(1, 2, 3), NewTopic("a", assignments=[(0, [3, 1])]))
     assert isinstance(change, CreateTopic)
     assert change.topic.partitions[0].replicas == (3, 1)
     assert change.topic.partitions[0].leader == 3
 
 
-def test_a_doomed_name_is_gone_for_clients_and_taken_until_the_files_are_gone():
+def test_a_topic_pending_deletion_is_hidden_and_keeps_its_name_until_its_files_are_gone():
     controller = a_controller()
     made(controller, NewTopic("a"))
     topic = controller.metadata.topics["a"]
@@ -135,7 +135,7 @@ def test_a_topic_grows_at_its_end_and_the_old_partitions_stay():
         ("a", 3, [[1, 2]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_growth_that_cannot_be_is_refused_by_name(name, count, assignments, code):
+def test_impossible_growth_is_rejected_with_its_reason(name, count, assignments, code):
     controller = a_controller(1, 2)
     made(controller, NewTopic("a", 2, 1))
     with pytest.raises(Rejected) as refused:
@@ -143,14 +143,14 @@ def test_growth_that_cannot_be_is_refused_by_name(name, count, assignments, code
     assert refused.value.code == code
 
 
-def test_new_partitions_may_be_assigned_by_hand():
+def test_the_client_may_assign_new_partitions():
     controller = a_controller(1, 2)
     made(controller, NewTopic("a", 1, 1))
     change = topic_changes.decide_add_partitions(controller, "a", 3, [[2], [1]])
     assert [p.replicas for p in change.added] == [(2,), (1,)]
 
 
-def test_a_lost_topic_is_taken_in_above_every_epoch_its_logs_know():
+def test_a_lost_topic_is_adopted_with_epochs_above_those_in_its_logs():
     controller = a_controller()
     change = topic_changes.decide_adopt(
         controller, "t", ID, {0: LeaderEpoch(4), 2: LeaderEpoch(-1)}, {"a": "1"}
@@ -159,7 +159,7 @@ def test_a_lost_topic_is_taken_in_above_every_epoch_its_logs_know():
     assert [p.leader_epoch for p in change.topic.partitions] == [5, 0, 0]
 
 
-def test_a_lost_partition_joins_the_topic_and_known_ones_change_nothing():
+def test_a_lost_partition_is_adopted_and_known_ones_change_nothing():
     controller = a_controller(topics=(a_topic(a_state((1,))),))
     assert topic_changes.decide_adopt(controller, "t", ID, {0: LeaderEpoch(2)}, {}) is None
     change = topic_changes.decide_adopt(

@@ -1,4 +1,4 @@
-"""Which names, counts and assignments make a topic."""
+"""Rules for topics: names, counts and assignments."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from headrace.model.errors import ErrorCode, Rejected
 
 
 @pytest.mark.parametrize("name", ["a", "A-z_0.9", "a" * 249, "...", "-", "__consumer_offsets"])
-def test_a_legal_name_is_taken(name):
+def test_a_legal_name_is_accepted(name):
     assert topics.is_legal_name(name)
     topics.check_name(name)
 
@@ -41,7 +41,7 @@ def test_a_dot_and_an_underscore_collide():
         (NewTopic("x", -1, 1, [(0, [1])]), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused_by_name(wanted, code):
+def test_invalid_counts_are_rejected(wanted, code):
     with pytest.raises(Rejected) as refused:
         topics.check_counts(wanted)
     assert refused.value.code == code
@@ -51,7 +51,7 @@ def test_numbers_that_make_no_sense_are_refused_by_name(wanted, code):
     "wanted",
     [NewTopic("x"), NewTopic("x", 3, 2), NewTopic("x", assignments=[(0, [1])])],
 )
-def test_numbers_and_defaults_are_taken(wanted):
+def test_counts_and_defaults_are_accepted(wanted):
     topics.check_counts(wanted)
 
 
@@ -78,7 +78,7 @@ def test_an_impossible_assignment_is_refused(assignments):
     assert refused.value.code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_the_number_wanted_is_known_before_any_work():
+def test_the_partition_count_is_known_before_any_work():
     assert topics.partition_count_of(NewTopic("x"), default=4) == 4
     assert topics.partition_count_of(NewTopic("x", 7), default=4) == 7
     assert topics.partition_count_of(NewTopic("x", -5), default=4) == 0
@@ -92,7 +92,7 @@ def test_the_number_wanted_is_known_before_any_work():
         ("a", 97),
         ("my-group", 1_906_497_762),
         ("consumer group ü", 1_034_215_055),
-        ("polygenelubricants", 0),  # the hash is the one number without a positive twin
+        ("polygenelubricants", 0),  # its hash is the one number without a positive counterpart
         ("\U0001f600", 1_772_899),
     ],
 )

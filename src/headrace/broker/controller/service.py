@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from headrace.broker.controller import internal_topics
 from headrace.broker.controller.changes import ClusterChanges
 from headrace.broker.metadata.dynamic_config import DynamicConfig
+from headrace.broker.random_ids import draw_dice, draw_topic_id
 from headrace.coordination.directories import AssignmentChange
 from headrace.core import elections, features, topic_changes
 from headrace.core.controller import AddPartitions, CreateTopic, DeleteTopic
-from headrace.core.topic_changes import Dice
 from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.config import TopicConfig
@@ -56,12 +56,12 @@ class ControllerService:
         self, requests: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[CreateTopic | Rejected]:
         """One answer per request, in order; those created have their leaders when this returns."""
-        config = self._dynamic_config.config
+        config, dice = self._dynamic_config.config, self._world.dice
         async with self._changes.lock:
             answers = topic_changes.decide_creates(
                 self._changes.controller,
                 requests,
-                lambda: (self._new_topic_id(), self._throw_dice()),
+                lambda: (draw_topic_id(dice), draw_dice(dice)),
                 default_partition_count=config.int("num.partitions"),
                 default_replication_factor=config.int("default.replication.factor"),
                 check_settings=self._dynamic_config.check_topic,
@@ -294,13 +294,6 @@ class ControllerService:
                 touched = (name,)
             for topic in touched:
                 self._changes.replicas.update_topic_config(topic, self.topic_config(topic))
-
-    def _new_topic_id(self) -> TopicId:
-        return TopicId(self._world.random_id())
-
-    def _throw_dice(self) -> Dice:
-        dice = self._world.dice
-        return Dice(dice.getrandbits(32), dice.getrandbits(32))
 
     # --- features
 

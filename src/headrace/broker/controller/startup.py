@@ -13,6 +13,7 @@ from headrace.broker.controller import internal_topics
 from headrace.broker.controller.changes import ClusterChanges
 from headrace.broker.controller.directory_assignment import DirectoryAssignment
 from headrace.broker.metadata.dynamic_config import DynamicConfig
+from headrace.broker.random_ids import draw_cluster_id, draw_topic_id
 from headrace.coordination.registry import Elected, Registry
 from headrace.core import elections, features, topic_changes
 from headrace.core.controller import Controller, CreateTopic, DeleteTopic
@@ -31,7 +32,6 @@ from headrace.model.ids import (
     LeaderEpoch,
     TopicId,
     TopicPartition,
-    id_to_text,
 )
 from headrace.model.settings.resources import ResourceType
 
@@ -100,7 +100,7 @@ class Startup:
         registry = self._registry
         await registry.create_persistent_nodes()
         cluster_id = await registry.settle_cluster_id(
-            self._known_cluster_id, id_to_text(self._world.random_id())
+            self._known_cluster_id, draw_cluster_id(self._world.dice)
         )
         brokers = {self._broker_id: await self._register()}
         election = await registry.take_controllership(self._world.now())
@@ -263,7 +263,7 @@ class Startup:
                 len(ids),
             )
             return
-        topic_id = ids.pop() if ids else TopicId(self._world.random_id())
+        topic_id = ids.pop() if ids else draw_topic_id(self._world.dice)
         overrides = self._dynamic_config.overrides(ResourceType.TOPIC, name)
         change = topic_changes.decide_adopt(
             changes.controller,

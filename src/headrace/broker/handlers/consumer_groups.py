@@ -1,22 +1,17 @@
-"""The APIs of the consumer protocol (KIP-848): one heartbeat for everything, and a look at groups.
+"""The APIs of the consumer protocol (KIP-848): ConsumerGroupHeartbeat and ConsumerGroupDescribe.
 
-Both are announced always, as in Kafka, and served once the cluster's ``group.version`` is at 1
+Both are always announced, as in Kafka. They are served once the cluster's ``group.version`` is 1
 and ``group.coordinator.rebalance.protocols`` names the protocol.
 """
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
-from headrace.broker.handlers.groups import (
-    GROUP_OPERATIONS,
-    Answer,
-    ask_shard,
-    asker_of,
-    code_told,
-    draw_id,
-    gather,
-)
+from headrace.broker.handlers.coordinator_requests import Answer, ask, gather, reported_code
+from headrace.broker.handlers.groups import GROUP_OPERATIONS, request_context
 from headrace.broker.handlers.metadata import NOT_ASKED
+from headrace.broker.random_ids import draw_member_id
 from headrace.core.features import GROUP_VERSION
 from headrace.core.groups.consumer.describe import describe
 from headrace.core.groups.consumer.heartbeat import heartbeat, is_large
@@ -28,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.broker.services import Services
 
 _FIRST_GROUP_VERSION_WITH_PROTOCOL = 1
+_FIRST_HEARTBEAT_WITH_OWN_ID = 1  # clients draw their own member id (KIP-1082)
 
 
 def is_served(broker: "Services") -> bool:
@@ -42,19 +38,20 @@ def consumer_group_heartbeat(
 ) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         return m.ConsumerGroupHeartbeatResponse(
-            error_code=code_told(refusal.code), error_message=refusal.message
+            error_code=reported_code(refusal.code), error_message=refusal.message
         )
 
     if not is_served(broker):
         return refuse(Rejected(ErrorCode.UNSUPPORTED_VERSION))
-    asker = asker_of(context)
-    drawn_id = "" if request.member_id else draw_id()
-    return ask_shard(
-        broker,
+    client = request_context(context)
+    drawn_id = None
+    if context.api_version < _FIRST_HEARTBEAT_WITH_OWN_ID:
+        drawn_id = "" if request.member_id else draw_member_id(broker.world.dice)
+    return ask(
+        partial(broker.groups.ask, is_large=lambda shard: is_large(shard, client, request)),
         request.group_id,
-        lambda shard, ticket, now: heartbeat(shard, ticket, asker, request, drawn_id, now),
+        lambda shard, ticket, now: heartbeat(shard, ticket, client, request, drawn_id, now),
         refuse,
-        is_large=lambda shard: is_large(shard, asker, request),
     )
 
 
@@ -63,18 +60,18 @@ def consumer_group_describe(
 ) -> Answer:
     described = m.ConsumerGroupDescribeResponse.DescribedGroup
 
-    def ask(group_id: str) -> Answer:
+    def ask_for(group_id: str) -> Answer:
         if not is_served(broker):
             return described(group_id=group_id, error_code=ErrorCode.UNSUPPORTED_VERSION)
         if not group_id:
             return described(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
-        return ask_shard(
-            broker,
+        return ask(
+            broker.groups.ask,
             group_id,
             lambda shard, ticket, now: describe(shard, ticket, group_id, now),
             lambda refusal: described(
                 group_id=group_id,
-                error_code=code_told(refusal.code),
+                error_code=reported_code(refusal.code),
                 error_message=refusal.message,
             ),
         )
@@ -86,4 +83,4 @@ def consumer_group_describe(
                 group.authorized_operations = operations
         return m.ConsumerGroupDescribeResponse(groups=groups)
 
-    return gather((ask(group_id) for group_id in request.group_ids), finish)
+    return gather((ask_for(group_id) for group_id in request.group_ids), finish)

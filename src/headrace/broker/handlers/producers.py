@@ -1,4 +1,4 @@
-"""InitProducerId, DescribeProducers, WriteTxnMarkers: producers, as partitions know them."""
+"""InitProducerId, DescribeProducers, WriteTxnMarkers: producers as partitions know them."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,14 @@ _NO_EPOCH = -1
 
 
 def init_producer_id(broker: "Services", context: Context, request: m.InitProducerIdRequest) -> Any:
-    # A producer that goes on names both; any other negative number is as wrong as a stranger's.
+    # A producer that continues names both. Other negative numbers are rejected as unknown later.
     if (request.producer_id != NO_PRODUCER_ID) != (request.producer_epoch != _NO_EPOCH):
         return m.InitProducerIdResponse(
             error_code=ErrorCode.INVALID_REQUEST, producer_epoch=_NO_EPOCH
         )
     if request.transactional_id is None:
         return _fresh_producer_id(broker)
-    # Imported by those who use transactions: most producers are only idempotent.
+    # Imported on first use: most producers are idempotent only.
     from headrace.broker.handlers.transactions import init_transactional_producer
 
     return init_transactional_producer(broker, context, request)
@@ -82,7 +82,7 @@ def _described(
 async def write_txn_markers(
     broker: "Services", context: Context, request: m.WriteTxnMarkersRequest
 ) -> m.WriteTxnMarkersResponse:
-    """The coordinator of another broker, or a tool that ends a hanging transaction."""
+    """For the coordinator on another broker, or a tool that ends a hanging transaction."""
     response = m.WriteTxnMarkersResponse
     written = [_written(broker, marker) for marker in request.markers]
     results = []
@@ -119,7 +119,7 @@ def _written(
     )
     done: asyncio.Future[Codes] = broker.loop.create_future()
     if wanted.producer_id < 0 or wanted.producer_epoch < 0 or not partitions:
-        # As in Kafka, which has no better word for a marker that belongs to nobody.
+        # As in Kafka, which has no better code for a marker without a producer.
         done.set_result(dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR))
         return done
     marker = Marker(

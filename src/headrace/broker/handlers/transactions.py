@@ -1,24 +1,29 @@
-"""The transaction APIs: what the versions say differently, around the answers of the shard.
+"""The transaction APIs: differences between versions, around the answers of the shard.
 
-A client that does not know PRODUCER_FENCED is told INVALID_PRODUCER_EPOCH; since when it knows is
-a matter of each API's version.
+Older versions of each API do not know PRODUCER_FENCED. Their clients get INVALID_PRODUCER_EPOCH.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
 from headrace.broker.coordinators.runtime import Decide
 from headrace.broker.coordinators.transaction import refusal_of
+from headrace.broker.handlers.coordinator_requests import (
+    TOO_LARGE,
+    Answer,
+    ask,
+    gather,
+    reported_code,
+)
 from headrace.core.groups.offset_commit import Commit, take_commits, txn_commit
-from headrace.core.outcome import RequestContext
 from headrace.core.topics import OFFSETS_TOPIC, is_internal
 from headrace.core.transactions import add_partitions, answers
 from headrace.core.transactions import end_txn as ending
 from headrace.core.transactions.init_producer_id import init_producer_id
 from headrace.core.transactions.listing import Filter
 from headrace.core.transactions.shard import TransactionShard
+from headrace.core.transactions.transaction import EPOCH_BUMP
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_PRODUCER_ID, Millis, ProducerEpoch, ProducerId, TopicPartition
 from headrace.wire import messages as m
@@ -28,22 +33,18 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.markers import Codes
     from headrace.broker.services import Services
 
-# An answer, or the coroutine that will have it: dispatch takes either.
-Answer = Message | Coroutine[Any, Any, Message]
-
 _FIRST_INIT_WITH_FENCED = 4
 _FIRST_WITH_FENCED = 2  # of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn
 _FIRST_ADD_IN_BATCHES = 4
-_FIRST_ADD_BY_SECOND_GENERATION = 5
+_FIRST_ADD_WITH_BUMP = 5
 _FIRST_END_WITH_BUMP = 5
 _FIRST_COMMIT_ABORTABLE = 4
 _FIRST_COMMIT_THAT_ADDS = 5
 
-_ID_SIZE_MAX = 32_767  # what the key of a record has room for
-_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
+_ID_SIZE_MAX = 32_767  # the room in a record key
 
-# The transaction version that a client speaks, as its record keeps it.
-_FIRST_GENERATION, _SECOND_GENERATION = 0, 2
+# The transaction version of a client, as its record holds it.
+_WITHOUT_EPOCH_BUMP, _WITH_EPOCH_BUMP = 0, EPOCH_BUMP
 
 
 def init_transactional_producer(
@@ -51,12 +52,12 @@ def init_transactional_producer(
 ) -> Answer:
     transactional_id = request.transactional_id
     assert transactional_id is not None
-    fenced = _fenced(context, _FIRST_INIT_WITH_FENCED)
+    known_code = _known_codes(context, _FIRST_INIT_WITH_FENCED)
 
     def refuse(code: ErrorCode) -> Message:
-        return m.InitProducerIdResponse(error_code=fenced(code), producer_epoch=-1)
+        return m.InitProducerIdResponse(error_code=known_code(code), producer_epoch=-1)
 
-    def shaped(answer: Any) -> Message:
+    def shape(answer: Any) -> Message:
         return refuse(answer.error_code) if answer.error_code else answer
 
     if not transactional_id or len(transactional_id.encode()) > _ID_SIZE_MAX:
@@ -71,11 +72,11 @@ def init_transactional_producer(
             shard, ticket, transactional_id, request.transaction_timeout_ms, expected, now
         ),
         refuse,
-        shaped,
+        shape,
     )
 
 
-# Partitions that join a transaction.
+# Partitions that are added to a transaction.
 
 
 def add_partitions_to_txn(
@@ -99,7 +100,7 @@ def add_partitions_to_txn(
             return response(results_by_transaction=results)
         return response(results_by_topic_v3_and_below=results[0].topic_results)
 
-    return _gather([_add_partitions(broker, context, one) for one in wanted], finish)
+    return gather([_add_partitions(broker, context, one) for one in wanted], finish)
 
 
 def _add_partitions(
@@ -114,16 +115,16 @@ def _add_partitions(
         for topic in wanted.topics
         for partition in topic.partitions
     ]
-    fenced = _fenced(context, _FIRST_WITH_FENCED)
+    known_code = _known_codes(context, _FIRST_WITH_FENCED)
 
     def refuse(code: ErrorCode) -> Message:
         return answers.results(transactional_id, partitions, code)
 
-    def shaped(answer: Any) -> Message:
+    def shape(answer: m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult) -> Message:
         for topic in answer.topic_results:
             for partition in topic.results_by_partition:
-                partition.partition_error_code = fenced(partition.partition_error_code)
-        return answer  # type: ignore[no-any-return]
+                partition.partition_error_code = known_code(partition.partition_error_code)
+        return answer
 
     if not transactional_id:
         return refuse(ErrorCode.INVALID_REQUEST)
@@ -140,33 +141,32 @@ def _add_partitions(
                 shard, ticket, transactional_id, producer, partitions, now
             ),
             refuse,
-            shaped,
+            shape,
         )
-    generation = _FIRST_GENERATION
-    if context.api_version >= _FIRST_ADD_BY_SECOND_GENERATION:
-        generation = _SECOND_GENERATION
+    bumps = context.api_version >= _FIRST_ADD_WITH_BUMP
+    version = _WITH_EPOCH_BUMP if bumps else _WITHOUT_EPOCH_BUMP
     return _ask(
         broker,
         transactional_id,
         lambda shard, ticket, now: add_partitions.add(
-            shard, ticket, transactional_id, producer, partitions, generation, now
+            shard, ticket, transactional_id, producer, partitions, version, now
         ),
         refuse,
-        shaped,
+        shape,
     )
 
 
 def _not_addable(
     broker: "Services", context: Context, partitions: Sequence[TopicPartition]
 ) -> "Codes":
-    """Codes for all of them if one cannot be part of a transaction; else nothing."""
+    """A code for each partition if one of them cannot be in a transaction; else an empty dict."""
     topics = broker.metadata.topics
     codes = {}
     for topic_partition in partitions:
         topic, partition = topic_partition
         state = topics.get(topic)
         if context.api_version < _FIRST_ADD_IN_BATCHES and is_internal(topic):
-            # Offsets join by AddOffsetsToTxn; only brokers may name the topic itself.
+            # Clients add offsets with AddOffsetsToTxn; only brokers may name the internal topic.
             codes[topic_partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif state is None or not 0 <= partition < len(state.partitions):
             codes[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -181,12 +181,12 @@ def add_offsets_to_txn(
 ) -> Answer:
     transactional_id = request.transactional_id
     producer = request.producer_id, request.producer_epoch
-    fenced = _fenced(context, _FIRST_WITH_FENCED)
+    known_code = _known_codes(context, _FIRST_WITH_FENCED)
 
     def refuse(code: ErrorCode) -> Message:
-        return m.AddOffsetsToTxnResponse(error_code=fenced(code))
+        return m.AddOffsetsToTxnResponse(error_code=known_code(code))
 
-    def shaped(answer: Any) -> Message:
+    def shape(answer: Any) -> Message:
         return refuse(answer.topic_results[0].results_by_partition[0].partition_error_code)
 
     if not transactional_id:
@@ -196,36 +196,36 @@ def add_offsets_to_txn(
         broker,
         transactional_id,
         lambda shard, ticket, now: add_partitions.add(
-            shard, ticket, transactional_id, producer, [offsets], _FIRST_GENERATION, now
+            shard, ticket, transactional_id, producer, [offsets], _WITHOUT_EPOCH_BUMP, now
         ),
         refuse,
-        shaped,
+        shape,
     )
 
 
 def end_txn(broker: "Services", context: Context, request: m.EndTxnRequest) -> Answer:
     transactional_id = request.transactional_id
     producer = request.producer_id, request.producer_epoch
-    fenced = _fenced(context, _FIRST_WITH_FENCED)
+    known_code = _known_codes(context, _FIRST_WITH_FENCED)
 
     def refuse(code: ErrorCode) -> Message:
-        return m.EndTxnResponse(error_code=fenced(code))
+        return m.EndTxnResponse(error_code=known_code(code))
 
-    def shaped(answer: Any) -> Message:
+    def shape(answer: Any) -> Message:
         return refuse(answer.error_code) if answer.error_code else answer
 
     if not transactional_id:
         return refuse(ErrorCode.INVALID_REQUEST)
     bumps = context.api_version >= _FIRST_END_WITH_BUMP
-    generation = _SECOND_GENERATION if bumps else _FIRST_GENERATION
+    version = _WITH_EPOCH_BUMP if bumps else _WITHOUT_EPOCH_BUMP
     return _ask(
         broker,
         transactional_id,
         lambda shard, ticket, now: ending.end(
-            shard, ticket, transactional_id, producer, request.committed, generation, now
+            shard, ticket, transactional_id, producer, request.committed, version, now
         ),
         refuse,
-        shaped,
+        shape,
     )
 
 
@@ -244,7 +244,7 @@ def txn_offset_commit(
     is_verified = replica is not None and replica.log.producers.has_ongoing_transaction(*producer)
     verifies = broker.config.bool("transaction.partition.verification.enable")
     if replica is None or is_verified or not (adds or verifies):
-        return _commit(broker, context, request)
+        return _commit(broker, request)
     codes = broker.transactions.verify_or_add(
         request.transactional_id, producer, [offsets], adds=adds
     )
@@ -256,7 +256,7 @@ def txn_offset_commit(
             context,
             request,
             codes,
-            # Else its marker lies there by now, as in ``verification``.
+            # Otherwise the marker was written meanwhile, as in ``transaction_verification``.
             lambda: (
                 adds
                 or producers.entries.get(producer[0]) is known
@@ -284,7 +284,7 @@ def _commit_verified(
     broker: "Services", context: Context, request: m.TxnOffsetCommitRequest, code: ErrorCode
 ) -> Answer:
     if code is ErrorCode.NONE:
-        return _commit(broker, context, request)
+        return _commit(broker, request)
     refusal = refusal_of(
         code,
         adds=context.api_version >= _FIRST_COMMIT_THAT_ADDS,
@@ -294,24 +294,19 @@ def _commit_verified(
     return _commit_refused(broker, request, refusal.code)
 
 
-def _commit(broker: "Services", context: Context, request: m.TxnOffsetCommitRequest) -> Answer:
-    asker = RequestContext(context.client_id or "", f"/{context.client_host}", context.api_version)
-    try:
-        answer = broker.groups.ask(
-            request.group_id,
-            lambda shard, ticket, now: txn_commit(shard, ticket, asker, request, now),
-        )
-    except Rejected as refusal:
-        return _commit_refused(broker, request, refusal.code)
-    if isinstance(answer, asyncio.Future):
-        return _settle(answer, lambda code: _commit_refused(broker, request, code), None)
-    return answer  # type: ignore[no-any-return]
+def _commit(broker: "Services", request: m.TxnOffsetCommitRequest) -> Answer:
+    return ask(
+        broker.groups.ask,
+        request.group_id,
+        lambda shard, ticket, now: txn_commit(shard, ticket, request, now),
+        lambda refusal: _commit_refused(broker, request, refusal.code),
+    )
 
 
 def _commit_refused(
     broker: "Services", request: m.TxnOffsetCommitRequest, code: ErrorCode
 ) -> Message:
-    if code in _TOO_LARGE:
+    if code in TOO_LARGE:
         code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     response = m.TxnOffsetCommitResponse()
     commit = Commit(request.group_id, broker.metadata, False, code, 0, -1, Millis(0))
@@ -319,13 +314,13 @@ def _commit_refused(
     return response
 
 
-# Looking at transactions.
+# Descriptions and lists.
 
 
 def describe_transactions(
     broker: "Services", context: Context, request: m.DescribeTransactionsRequest
 ) -> Answer:
-    def ask(transactional_id: str) -> Answer:
+    def ask_for(transactional_id: str) -> Answer:
         if not transactional_id:
             return answers.not_described(transactional_id, ErrorCode.INVALID_REQUEST)
         return _ask(
@@ -335,8 +330,8 @@ def describe_transactions(
             lambda code: answers.not_described(transactional_id, code),
         )
 
-    return _gather(
-        [ask(transactional_id) for transactional_id in request.transactional_ids],
+    return gather(
+        [ask_for(transactional_id) for transactional_id in request.transactional_ids],
         lambda states: m.DescribeTransactionsResponse(transaction_states=states),
     )
 
@@ -355,7 +350,7 @@ def list_transactions(
             transaction_states=[state for part in parts for state in part.transaction_states],
         )
 
-    return _gather(
+    return gather(
         [
             transactions.ask_partition(
                 partition,
@@ -370,15 +365,15 @@ def list_transactions(
 # How shards are asked.
 
 
-def _fenced(context: Context, first_version: int) -> Callable[[int], ErrorCode]:
-    """Puts a code into words that the client's version knows."""
+def _known_codes(context: Context, first_version: int) -> Callable[[int], ErrorCode]:
+    """A function that replaces PRODUCER_FENCED for versions below ``first_version``."""
 
-    def spell(code: int) -> ErrorCode:
+    def known_code(code: int) -> ErrorCode:
         if code == ErrorCode.PRODUCER_FENCED and context.api_version < first_version:
             return ErrorCode.INVALID_PRODUCER_EPOCH
         return ErrorCode(code)
 
-    return spell
+    return known_code
 
 
 def _ask(
@@ -386,40 +381,12 @@ def _ask(
     transactional_id: str,
     decide: Decide[TransactionShard],
     refuse: Callable[[ErrorCode], Message],
-    shaped: Callable[[Any], Message] | None = None,
+    shape: Callable[[Any], Message] | None = None,
 ) -> Answer:
-    """Ask the shard of an id; ``refuse`` puts a failure into words, ``shaped`` an answer."""
-    try:
-        answer = broker.transactions.ask_drawing(transactional_id, decide)
-    except Rejected as refusal:
-        # As Kafka says it: the client cannot know the record that did not fit.
-        is_too_large = refusal.code in _TOO_LARGE
-        return refuse(ErrorCode.UNKNOWN_SERVER_ERROR if is_too_large else refusal.code)
-    if not isinstance(answer, Message):
-        return _settle(answer, refuse, shaped)
-    return shaped(answer) if shaped is not None else answer
-
-
-async def _settle(
-    pending: Awaitable[Message],
-    refuse: Callable[[ErrorCode], Message],
-    shaped: Callable[[Any], Message] | None,
-) -> Message:
-    try:
-        answer = await pending
-    except Rejected as refusal:
-        return refuse(refusal.code)
-    return shaped(answer) if shaped is not None else answer
-
-
-def _gather(collected: Sequence[Any], finish: Callable[[list[Any]], Message]) -> Answer:
-    """All answers in order, then ``finish``; at once unless one of them has to wait."""
-    if all(isinstance(answer, Message) for answer in collected):
-        return finish(list(collected))
-    return _gather_later(collected, finish)
-
-
-async def _gather_later(
-    collected: Sequence[Any], finish: Callable[[list[Any]], Message]
-) -> Message:
-    return finish([one if isinstance(one, Message) else await one for one in collected])
+    return ask(
+        broker.transactions.ask_drawing,
+        transactional_id,
+        decide,
+        lambda refusal: refuse(reported_code(refusal.code)),
+        shape,
+    )

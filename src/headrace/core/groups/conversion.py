@@ -1,14 +1,14 @@
-"""Groups that change their protocol while members are in them, in either direction.
+"""Groups that change their protocol while they have members, in either direction.
 
-Up: the first member of the new protocol joins a classic group of consumers. All its members come
-along as classic members, with what they have; they are told to join again by the heartbeat.
+Upgrade: the first member of the consumer protocol joins a classic group of consumers. All classic
+members stay, with what they own; their next heartbeat tells them to join again.
 
-Down: the last member of the new protocol goes, by leaving, by a time-out or because a classic
-instance takes its place. The others go on as a classic group, with what they have, and share
-anew what was given up.
+Downgrade: the last member of the consumer protocol leaves, times out, or is replaced by a classic
+instance. The others continue as a classic group, with what they own, and rebalance what was given
+up.
 
-``group.consumer.migration.policy`` says which way is open. Either way is one batch of records:
-the tombstones of the one group and the records of the other.
+``group.consumer.migration.policy`` tells which direction is allowed. Either way is one batch of
+records: the tombstones of one group and the records of the other.
 """
 
 from collections.abc import Collection
@@ -47,15 +47,15 @@ _NEWEST_EMBEDDED_VERSION = 3  # of a subscription or assignment inside a classic
 _EMBEDDED_VERSION_SIZE = 2
 
 
-# -- up: classic to consumer --------------------------------------------------------------
+# -- upgrade: classic to consumer ---------------------------------------------------------
 
 
 def upgrade(
     shard: "GroupShard", classic: ClassicGroup, now: Millis
 ) -> tuple[ConsumerState, list[NewRecord], Outcome]:
-    """The group as it will be, the records that lead there, and answers for those who wait.
+    """The upgraded group, the records that create it, and replies to parked requests.
 
-    Raises Rejected, with GROUP_ID_NOT_FOUND as in Kafka, if the group has to stay as it is.
+    Raises Rejected, with GROUP_ID_NOT_FOUND as in Kafka, if the group cannot be upgraded.
     """
     group_id = classic.group_id
     _check_upgrade(shard, classic)
@@ -102,7 +102,7 @@ def _cannot_upgrade(group_id: str, reason: str) -> Rejected:
 def _upgraded(
     member: ClassicMember, classic: ClassicGroup, cluster: ClusterMetadata
 ) -> tuple[ConsumerMember, Partitions]:
-    """A member as it comes along, and what it had; PeerBroken if what it sent cannot be read."""
+    """The upgraded member and its assignment. Raises PeerBroken if its bytes cannot be read."""
     had: dict[TopicId, frozenset[int]] = {}
     if member.assignment:
         assignment = _embedded(m.ConsumerProtocolAssignment, member.assignment)
@@ -114,7 +114,7 @@ def _upgraded(
             known = cluster.topics.get(topic.topic)
             if known is not None and topic.partitions:
                 had[known.topic_id] = frozenset(topic.partitions)
-    # Before the first generation no protocol is chosen; all of them carry the same subscription.
+    # Before the first generation no protocol is chosen; all of them have the same subscription.
     metadata = member.metadata(classic.protocol_name) or member.protocols[0][1]
     subscription = _embedded(m.ConsumerProtocolSubscription, metadata)
     upgraded = ConsumerMember(
@@ -134,14 +134,14 @@ def _upgraded(
 
 
 def subscription_of(metadata: bytes) -> m.ConsumerProtocolSubscription:
-    """What a classic consumer sends when it joins; PeerBroken if it cannot be read."""
+    """The subscription in a classic JoinGroup. Raises PeerBroken if it cannot be read."""
     return _embedded(m.ConsumerProtocolSubscription, metadata)
 
 
 def _embedded(message: type[MessageT], data: bytes) -> MessageT:
-    """Versions above those known are read as the newest known, as Kafka's clients do."""
+    """Decode; unknown newer versions are read as the newest known one, as Kafka's clients do."""
     if len(data) < _EMBEDDED_VERSION_SIZE:
-        raise PeerBroken(f"{message.__name__}: {len(data)} bytes have no version")
+        raise PeerBroken(f"{message.__name__}: {len(data)} bytes are too short for a version")
     decode = schema.decoder(message, _embedded_version(data))
     decoded, _ = decode(data, _EMBEDDED_VERSION_SIZE, len(data))
     assert isinstance(decoded, message)
@@ -151,20 +151,20 @@ def _embedded(message: type[MessageT], data: bytes) -> MessageT:
 def _embedded_version(data: bytes) -> int:
     embedded_version = int.from_bytes(data[:_EMBEDDED_VERSION_SIZE], "big", signed=True)
     if embedded_version < 0:
-        raise PeerBroken(f"an embedded message of version {embedded_version}")
+        raise PeerBroken(f"an embedded message has the invalid version {embedded_version}")
     return min(embedded_version, _NEWEST_EMBEDDED_VERSION)
 
 
-# -- down: consumer to classic ------------------------------------------------------------
+# -- downgrade: consumer to classic -------------------------------------------------------
 
 
 def can_downgrade(
     shard: "GroupShard", state: ConsumerState, going: Collection[str], *, is_replaced: bool
 ) -> bool:
-    """Are those who stay all classic, and may they become a classic group?
+    """Whether all remaining members are classic and may become a classic group.
 
-    ``going`` are the members that leave. One of them is replaced by a classic one if so said,
-    and stays in the count.
+    ``going`` are the members that leave. With ``is_replaced`` a classic member takes the place of
+    one of them and counts as remaining.
     """
     staying = [member for name, member in state.members.items() if name not in going]
     count = len(staying) + is_replaced
@@ -186,11 +186,11 @@ def downgrade(
     must_rebalance: bool,
     now: Millis,
 ) -> NewRecord:
-    """The record of the classic group that ``members`` go on as; all of them are classic.
+    """The record of the classic group that ``members`` become; all of them are classic.
 
-    With what each has, not with what it was to have: if the group should turn back before it has
-    rebalanced, only what is really free may be given away. The tombstones of the group as it was
-    are the caller's.
+    It holds what each member owns, not its target: if the group is upgraded again before it has
+    rebalanced, only partitions that are really free may be assigned. The caller adds the
+    tombstones of the consumer group.
     """
     classic = ClassicGroup(shard, state.group_id)
     classic.adopt(
@@ -224,7 +224,7 @@ def downgrade(
             Timer(state.group_id, SESSION, adopted.member_id), now + adopted.session_timeout_ms
         )
     if must_rebalance:
-        # The group is there once the record is replayed; the time to join runs from then on.
+        # Starts after the record is replayed, which creates the group.
         shard.timers.set(Timer(state.group_id, BEGIN), now)
     return group_record(classic, now)
 
@@ -232,7 +232,7 @@ def downgrade(
 def assignment_bytes(
     partitions: Partitions, cluster: ClusterMetadata, subscription: bytes
 ) -> bytes:
-    """An assignment in the version of the member's own subscription."""
+    """An assignment, encoded in the version of the member's own subscription."""
     named = []
     for topic_id, members in partitions.items():
         state = cluster.topic_by_id(topic_id)

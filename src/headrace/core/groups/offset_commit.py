@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.core.groups.group import Member
+from headrace.core.groups.group import CommitOptions, Member
 from headrace.core.groups.offsets import (
     NO_METADATA,
     PLAIN_HEAD,
@@ -21,7 +21,6 @@ from headrace.core.outcome import (
     Outcome,
     ProducerStamp,
     Reply,
-    RequestContext,
     Ticket,
 )
 from headrace.model.cluster_metadata import ClusterMetadata, TopicState
@@ -37,35 +36,47 @@ AnyCommitResponse = m.OffsetCommitResponse | m.TxnOffsetCommitResponse
 
 _PARTITION = Struct(">i")
 _LAST_TIME = (1 << 63) - 1
-_FIRST_COMMIT_WITH_GROUP_NOT_FOUND = 9
-FIRST_COMMIT_WITH_TOPIC_IDS = 10
 
 
 def commit(
     shard: "GroupShard",
     ticket: Ticket,
-    context: RequestContext,
     request: m.OffsetCommitRequest,
+    options: CommitOptions,
     now: Millis,
 ) -> Outcome:
     member = Member(
         request.member_id, request.group_instance_id, request.generation_id_or_member_epoch
     )
+    by_topic_id, supports_member_epoch, _ = options
+    metadata = shard.cluster.metadata
     code = ErrorCode.NONE
     try:
-        _check(shard, request, member, context.api_version, transactional=False, now=now)
+        group = shard.groups.get(request.group_id)
+        if group is not None:
+            group.check_commit(
+                member,
+                transactional=False,
+                supports_member_epoch=supports_member_epoch,
+                partitions=lambda: _partitions_of(request, metadata, by_topic_id),
+            )
+            if member.member_id:
+                group.committed(member, now)
+        elif member.generation >= 0:
+            raise Rejected(
+                ErrorCode.GROUP_ID_NOT_FOUND
+                if supports_member_epoch
+                else ErrorCode.ILLEGAL_GENERATION
+            )
+        # Else: a commit without a membership claim may create a group.
     except Rejected as refusal:
         code = refusal.code
-    metadata = shard.cluster.metadata
-    by_topic_id = context.api_version >= FIRST_COMMIT_WITH_TOPIC_IDS
     expire_at = -1
     if request.retention_time_ms >= 0:
         # The largest retention time means forever; its end would not fit the record.
         expire_at = min(now + request.retention_time_ms, _LAST_TIME)
     elif not code:
-        packed = take_packed(
-            request, context.api_version, metadata, by_topic_id, shard.offsets, now
-        )
+        packed = take_packed(request, options, metadata, shard.offsets, now)
         if packed is not None:
             return Outcome(packed[0], (Reply(ticket, packed[1]),))
     metadata_length_max = shard.cluster.config.int("offset.metadata.max.bytes")
@@ -78,65 +89,43 @@ def commit(
 
 
 def txn_commit(
-    shard: "GroupShard",
-    ticket: Ticket,
-    context: RequestContext,
-    request: m.TxnOffsetCommitRequest,
-    now: Millis,
+    shard: "GroupShard", ticket: Ticket, request: m.TxnOffsetCommitRequest, now: Millis
 ) -> Outcome:
     """The offsets stay pending until the end marker of the producer's transaction."""
     member = Member(request.member_id, request.group_instance_id, request.generation_id)
+    metadata = shard.cluster.metadata
     code = ErrorCode.NONE
     try:
-        _check(shard, request, member, context.api_version, transactional=True, now=now)
+        group = shard.groups.get(request.group_id)
+        if group is not None:
+            group.check_commit(
+                member,
+                transactional=True,
+                supports_member_epoch=True,
+                partitions=lambda: _partitions_of(request, metadata, by_topic_id=False),
+            )
+        elif member.generation >= 0:
+            raise Rejected(ErrorCode.ILLEGAL_GENERATION)
     except Rejected as refusal:
         code = refusal.code
-    cluster = shard.cluster
-    metadata_length_max = cluster.config.int("offset.metadata.max.bytes")
-    terms = Commit(request.group_id, cluster.metadata, False, code, metadata_length_max, -1, now)
+    metadata_length_max = shard.cluster.config.int("offset.metadata.max.bytes")
+    terms = Commit(request.group_id, metadata, False, code, metadata_length_max, -1, now)
     response = m.TxnOffsetCommitResponse()
     records = take_commits(terms, request, response, shard.offsets)
     producer = ProducerStamp(request.producer_id, request.producer_epoch)
     return Outcome(tuple(records), (Reply(ticket, response),), producer=producer)
 
 
-def _check(
-    shard: "GroupShard",
-    request: AnyCommitRequest,
-    member: Member,
-    api_version: int,
-    *,
-    transactional: bool,
-    now: Millis,
-) -> None:
-    group = shard.groups.get(request.group_id)
-    if group is None:
-        if member.generation < 0:
-            return  # a commit without a membership claim may create a group
-        if not transactional and api_version >= _FIRST_COMMIT_WITH_GROUP_NOT_FOUND:
-            raise Rejected(ErrorCode.GROUP_ID_NOT_FOUND)
-        raise Rejected(ErrorCode.ILLEGAL_GENERATION)
-    by_topic_id = not transactional and api_version >= FIRST_COMMIT_WITH_TOPIC_IDS
-    group.check_commit(
-        member,
-        transactional=transactional,
-        api_version=api_version,
-        partitions=lambda: _partitions_of(request, shard.cluster.metadata, by_topic_id),
-    )
-    if member.member_id and not transactional:
-        group.committed(member, now)
-
-
 def _partitions_of(
     request: AnyCommitRequest, metadata: ClusterMetadata, by_topic_id: bool
 ) -> Iterator[tuple[TopicId, int]]:
     """The partitions of a commit whose topics exist."""
+    topic: Any  # of either request; only OffsetCommit has topic ids
     for topic in request.topics:
-        state = (
-            metadata.topic_by_id(TopicId(topic.topic_id))  # type: ignore[union-attr]
-            if by_topic_id
-            else metadata.topics.get(topic.name)
-        )
+        if by_topic_id:
+            state = metadata.topic_by_id(TopicId(topic.topic_id))
+        else:
+            state = metadata.topics.get(topic.name)
         if state is not None:
             for wanted in topic.partitions:
                 yield state.topic_id, wanted.partition_index

@@ -1,18 +1,18 @@
-"""Committed offsets, and those of open transactions, of the groups of one shard.
+"""Committed offsets of the groups of one shard, and pending offsets of open transactions.
 
-An offset is kept as the bytes of its record's value and opened when somebody asks for it: commits
-and reloads outnumber fetches by far, and neither has to look inside.
+An offset is stored as the bytes of its record's value and decoded when it is read: commits and
+reloads outnumber fetches by far, and neither needs the content.
 
     record key     i16 1 · group · topic · i32 partition      (texts with an i16 length)
                    └──────── prefix ───────┘
     record value   version 4: i64 offset · i32 leader epoch · metadata · i64 commit timestamp ·
                    the topic's id as tagged field 0
-                   version 1 has no leader epoch, but at the end an i64 expire timestamp, for the
-                   retention time that OffsetCommit could carry up to version 4
+                   version 1 has no leader epoch, but ends with an i64 expire timestamp, for the
+                   retention time that OffsetCommit had up to version 4
 
-Offsets of a transaction are pending until its marker comes. A commit outside of transactions
-that comes later in the log makes a pending one of the same partition void: the newest record
-of a key must win whatever compaction has removed before it.
+Offsets of a transaction are pending until its marker. A later commit of the same partition outside
+of transactions voids a pending one: the newest record of a key must win, whatever compaction has
+removed before it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,10 +26,11 @@ from headrace.model.ids import Millis
 from headrace.wire import messages as m
 from headrace.wire.framing import decode_versioned, encode_versioned
 
-OFFSET_COMMIT_TYPES = (0, 1)  # 0 was written by Kafka 0.8; the key is the same
+OFFSET_COMMIT_TYPES = (0, 1)  # Kafka 0.8 wrote type 0, with the same key
 
 _TYPE = _LENGTH = Struct(">h")
 _PARTITION = Struct(">i")
+_PARTITION_AT = -_PARTITION.size  # in a record key
 _unpack_partition = _PARTITION.unpack_from
 # Most values have version 4, no metadata, and the topic id as their only tagged field.
 _PLAIN_VALUE = Struct(">hqiBq3s16s")
@@ -49,7 +50,7 @@ class CommittedOffset(NamedTuple):
     metadata: str
     commit_timestamp: int
     expire_timestamp: int  # -1: by the retention of the broker
-    topic_id: bytes  # zeros if the record does not tell
+    topic_id: bytes  # zeros if the record has none
 
 
 def encode_value(committed: CommittedOffset) -> bytes:
@@ -81,7 +82,7 @@ def decode_value(value: bytes) -> CommittedOffset:
 
 
 def key_prefix(group_id: str, topic: str) -> bytes:
-    """All of a record key but the partition; Rejected if a text is too long for it."""
+    """A record key without its partition. Raises Rejected if a text is too long."""
     group, name = group_id.encode(), topic.encode()
     if len(group) > TEXT_SIZE_MAX or len(name) > TEXT_SIZE_MAX:
         raise Rejected(ErrorCode.INVALID_GROUP_ID)
@@ -98,7 +99,7 @@ def open_prefix(prefix: bytes) -> tuple[str, str]:
 
 
 class Uncut(Protocol):
-    """Values of many partitions in one piece, cut when somebody looks at one."""
+    """Values of many partitions in one piece, cut apart when one of them is read."""
 
     @property
     def partitions(self) -> tuple[int, ...]: ...
@@ -106,7 +107,7 @@ class Uncut(Protocol):
 
 
 class TopicOffsets:
-    """The offsets of one group in one topic: values of records, by partition."""
+    """The offsets of one group in one topic: record values by partition."""
 
     __slots__ = ("_uncut", "_values", "group_id", "prefix", "topic")
 
@@ -115,7 +116,7 @@ class TopicOffsets:
         self.topic = topic
         self.prefix = prefix
         self._values: dict[int, bytes] = {}
-        self._uncut: Uncut | None = None  # newer than what ``_values`` has of its partitions
+        self._uncut: Uncut | None = None  # newer than the ``_values`` of its partitions
 
     @property
     def values(self) -> dict[int, bytes]:
@@ -126,7 +127,7 @@ class TopicOffsets:
         return self._values
 
     def put(self, uncut: Uncut) -> None:
-        """A consumer commits the same partitions every time, and nobody looks in between."""
+        """A consumer mostly commits the same partitions, and nothing reads them in between."""
         before = self._uncut
         if before is not None and before.partitions is not uncut.partitions:
             self._values.update(zip(before.partitions, before.values(), strict=True))
@@ -137,17 +138,19 @@ class Offsets:
     """Changed by ``replay`` and ``replay_marker`` alone."""
 
     def __init__(self) -> None:
-        # Two ways to the same objects; all and only those that hold an offset.
+        # Two indexes over the same objects: all and only those that hold an offset.
         self._by_prefix: dict[bytes, TopicOffsets] = {}
         self._by_group: dict[str, dict[str, TopicOffsets]] = {}
-        # Values by record key, of each producer with an open transaction; None is void.
+        # Values by record key, for each producer with an open transaction; None is void.
         self._pending: dict[int, dict[bytes, bytes | None]] = {}
-        self._pending_counts: dict[bytes, int] = {}  # transactions that hold an offset of the key
+        self._pending_counts: dict[
+            bytes, int
+        ] = {}  # how many transactions hold an offset of the key
 
     # -- replay ---------------------------------------------------------------------------
 
     def replay(self, record_key: bytes, value: bytes | None, producer_id: int) -> str | None:
-        """Returns the group if this is its first offset here."""
+        """Apply a record; returns the group id if this is the group's first offset."""
         if producer_id >= 0:
             self._replay_pending(record_key, value, producer_id)
             return None
@@ -158,15 +161,15 @@ class Offsets:
         return self._apply(record_key, value)
 
     def replay_known(self, record_key: bytes, value: bytes) -> bool:
-        """The short way, for one more offset of a group and topic that has some; else False."""
-        found = self._by_prefix.get(record_key[:-4])
+        """Fast path for another offset of a known group and topic; False if it does not apply."""
+        found = self._by_prefix.get(record_key[:_PARTITION_AT])
         if found is None or self._pending_counts or value[1] > VALUE_VERSION:
             return False
-        found.values[_unpack_partition(record_key, len(record_key) - 4)[0]] = value
+        found.values[_unpack_partition(record_key, len(record_key) + _PARTITION_AT)[0]] = value
         return True
 
     def replay_known_topic(self, prefix: bytes, uncut: Uncut) -> bool:
-        """The same for many partitions of one topic, all in a version that is known."""
+        """The same for many partitions of one topic, all in a known version."""
         found = self._by_prefix.get(prefix)
         if found is None or self._pending_counts:
             return False
@@ -180,7 +183,7 @@ class Offsets:
         held[record_key] = value
 
     def replay_marker(self, producer_id: int, committed: bool) -> list[str]:
-        """Returns the groups that have their first offset by it."""
+        """End a transaction; returns the groups that got their first offset."""
         begun = []
         for record_key, value in self._pending.pop(producer_id, {}).items():
             count = self._pending_counts.pop(record_key) - 1
@@ -193,7 +196,7 @@ class Offsets:
         return begun
 
     def _apply(self, record_key: bytes, value: bytes | None) -> str | None:
-        prefix = record_key[:-4]
+        prefix = record_key[:_PARTITION_AT]
         (partition,) = _PARTITION.unpack_from(record_key, len(prefix))
         found = self._by_prefix.get(prefix)
         if value is None:
@@ -202,7 +205,7 @@ class Offsets:
             return None
         if value[0] or value[1] > VALUE_VERSION:
             version = _TYPE.unpack_from(value)[0]
-            raise ValueError(f"an offset is kept in version {version}, which is not known here")
+            raise ValueError(f"an offset is stored in the unknown version {version}")
         if found is None:
             return self._begin(prefix, partition, value)
         found.values[partition] = value
@@ -247,22 +250,24 @@ class Offsets:
         return bool(self._pending_counts)
 
     def is_pending(self, prefix: bytes, partition: int) -> bool:
-        """Whether an open transaction could still change this offset."""
+        """Whether an open transaction may still change this offset."""
         return prefix + _PARTITION.pack(partition) in self._pending_counts
 
     def pending_of(self, group_id: str) -> list[tuple[str, int]]:
-        """Topics and partitions of a group that open transactions hold offsets of."""
+        """Topics and partitions for which open transactions hold offsets of a group."""
         found = []
         for record_key in self._pending_counts:
-            holder, topic = open_prefix(record_key[:-4])
+            holder, topic = open_prefix(record_key[:_PARTITION_AT])
             if holder == group_id:
-                found.append((topic, _PARTITION.unpack_from(record_key, len(record_key) - 4)[0]))
+                found.append(
+                    (topic, _PARTITION.unpack_from(record_key, len(record_key) + _PARTITION_AT)[0])
+                )
         return found
 
-    # -- what goes ------------------------------------------------------------------------
+    # -- deletion -------------------------------------------------------------------------
 
     def tombstones_of_group(self, group_id: str) -> list[NewRecord]:
-        """For all offsets, pending ones too: a marker that comes later must find nothing."""
+        """For all offsets, also pending ones: a later marker must find nothing."""
         gone = {
             found.prefix + _PARTITION.pack(partition): None
             for found in self.of_group(group_id).values()
@@ -281,14 +286,14 @@ class Offsets:
             for partition in found.values
         }
         for record_key in self._pending_counts:
-            if open_prefix(record_key[:-4])[1] in gone:
+            if open_prefix(record_key[:_PARTITION_AT])[1] in gone:
                 keys[record_key] = None
         return [NewRecord(record_key, None) for record_key in keys]
 
     def expired(
         self, group_id: str, expiry: Expiry, retention_ms: int, now: Millis
     ) -> Iterator[NewRecord]:
-        """Tombstones for what nobody has used for too long."""
+        """Tombstones for offsets whose retention time is over."""
         for found in self.of_group(group_id).values():
             if found.topic in expiry.kept_topics:
                 continue
@@ -297,7 +302,7 @@ class Offsets:
                 if committed.expire_timestamp >= 0:
                     is_over = now >= committed.expire_timestamp
                 else:
-                    # What was set after the group became empty (a reset) counts from then.
+                    # A reset after the group became empty counts from its commit.
                     since = max(committed.commit_timestamp, expiry.since)
                     is_over = now - since >= retention_ms
                 if is_over and not self.is_pending(found.prefix, partition):

@@ -1,9 +1,9 @@
 """Commits of many partitions at once, without an object for each.
 
-For partitions that came packed (``wire.commit``) all that a record has before and behind the
-committed place is known from the last commit of the same partitions, so the records are joined
-from pieces. ``take_packed`` does what ``offsets.take_commits`` does, for commits that are taken
-whole; everything else goes there.
+For partitions that arrive packed (``wire.commit``), all bytes of a record around the committed
+place are known from the last commit of the same partitions, so the records are joined from pieces.
+``take_packed`` does what ``offset_commit.take_commits`` does, for commits that are taken as a
+whole; all others go there.
 
     length · 0 · 0 · delta · key size · prefix · partition · value size · version      head
     OFFSET · LEADER EPOCH                                                              place
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
+from headrace.core.groups.group import CommitOptions
 from headrace.core.groups.offsets import PLAIN_SIZE, PLAIN_TAIL, TOPIC_ID_TAG, Offsets
 from headrace.core.outcome import NewRecord, PackedRecords, Shard
 from headrace.model.cluster_metadata import ClusterMetadata
@@ -22,37 +23,37 @@ from headrace.records.varint import varint
 from headrace.wire import messages as m
 from headrace.wire.commit import NamedPartitions, PackedPartitions
 from headrace.wire.framing import Encoded
-from headrace.wire.schema import Message, encoder
+from headrace.wire.schema import Message
 
 _PARTITION = Struct(">i")
 _VALUE_VERSION = b"\0\4"
 _NO_METADATA = b"\1"
 _NO_HEADERS = b"\0"
 _RESPONSE_HEAD = bytes(4)  # the throttle time
-_COUNT_MAX = 8192  # a commit of more is no everyday one
+_COUNT_MAX = 8192  # larger commits are rare
 
 
 class _Known:
-    """What follows from the partitions of a topic that a consumer names with every commit."""
+    """What follows from the partitions of a topic that a consumer names in every commit."""
 
-    __slots__ = ("api_version", "body", "first_delta", "heads", "name", "prefix", "topic_id")
+    __slots__ = ("body", "first_delta", "heads", "name", "options", "prefix", "topic_id")
 
     def __init__(
         self,
         named: NamedPartitions,
         prefix: bytes,
         first_delta: int,
-        api_version: int,
+        options: CommitOptions,
         name: str,
         topic_id: bytes,
     ) -> None:
         self.prefix = prefix
         self.first_delta = first_delta
-        self.api_version = api_version
+        self.options = options
         self.name = name
         self.topic_id = topic_id
         self.heads = list(_heads(named, prefix, first_delta))
-        self.body = _body(named, api_version, name, topic_id)
+        self.body = _body(named, options, name, topic_id)
 
 
 class _Topic(NamedTuple):
@@ -74,7 +75,7 @@ class CommitRecords(PackedRecords):
     __slots__ = ("offsets", "topics")
 
     def __init__(self, section: bytes, count: int, topics: list[_Topic], offsets: Offsets) -> None:
-        """``offsets`` are those of the shard that will replay them."""
+        """``offsets`` belong to the shard that will replay the records."""
         super().__init__(section, count)
         self.topics = topics
         self.offsets = offsets
@@ -98,25 +99,24 @@ class CommitRecords(PackedRecords):
 
 def take_packed(
     request: m.OffsetCommitRequest,
-    api_version: int,
+    options: CommitOptions,
     metadata: ClusterMetadata,
-    by_topic_id: bool,
     offsets: Offsets,
     now: Millis,
 ) -> tuple[CommitRecords, Message] | None:
-    """The records and the answer of a commit that is allowed; None if it is no case for here."""
+    """The records and the response of an allowed commit; None if the fast path does not apply."""
     if not request.topics:
         return None
     topics: list[_Topic] = []
     pieces: list[bytes] = []
     bodies: list[bytes] = []
     count = 0
-    topic: Any  # partitions are packed, or a list
+    topic: Any  # its partitions are packed, or a list
     for topic in request.topics:
         packed = topic.partitions
         if type(packed) is not PackedPartitions or not packed.places:
             return None
-        if by_topic_id:
+        if options.by_topic_id:
             state = metadata.topic_by_id(TopicId(topic.topic_id))
         else:
             state = metadata.topics.get(topic.name)
@@ -131,7 +131,7 @@ def take_packed(
         ):
             return None
         prefix = offsets.prefix(request.group_id, state.name)
-        known = _known(named, prefix, first_delta, api_version, topic)
+        known = _known(named, prefix, first_delta, options, topic)
         tail = b"".join(
             (_NO_METADATA, PLAIN_TAIL.pack(now, TOPIC_ID_TAG, state.topic_id), _NO_HEADERS)
         )
@@ -154,18 +154,18 @@ def _laid_out(heads: list[bytes], places: Sequence[bytes], tail: bytes) -> list[
 
 
 def _known(
-    named: NamedPartitions, prefix: bytes, first_delta: int, api_version: int, topic: Any
+    named: NamedPartitions, prefix: bytes, first_delta: int, options: CommitOptions, topic: Any
 ) -> _Known:
     known: _Known | None = named.derived
     if (
         known is None
         or known.prefix != prefix
         or known.first_delta != first_delta
-        or known.api_version != api_version
+        or known.options is not options
         or known.name != topic.name
         or known.topic_id != topic.topic_id
     ):
-        known = _Known(named, prefix, first_delta, api_version, topic.name, topic.topic_id)
+        known = _Known(named, prefix, first_delta, options, topic.name, topic.topic_id)
         named.derived = known
     return known
 
@@ -181,8 +181,8 @@ def _heads(named: NamedPartitions, prefix: bytes, first_delta: int) -> Iterator[
         yield varint(len(rest) + PLAIN_SIZE + len(_NO_HEADERS)) + rest + _VALUE_VERSION
 
 
-def _body(named: NamedPartitions, api_version: int, name: str, topic_id: bytes) -> bytes:
-    """What the answer says of one topic, all of whose partitions were taken."""
+def _body(named: NamedPartitions, options: CommitOptions, name: str, topic_id: bytes) -> bytes:
+    """The response for one topic, with all partitions taken."""
     response = m.OffsetCommitResponse
     answer = response.OffsetCommitResponsePartition
     given = response.OffsetCommitResponseTopic(
@@ -191,6 +191,6 @@ def _body(named: NamedPartitions, api_version: int, name: str, topic_id: bytes) 
         partitions=[answer(partition_index=index) for index in named.indexes],
     )
     out = bytearray()
-    encoder(response, api_version)(response(topics=[given]), out)
-    # Before it stands the head with the count of topics, behind it no tagged field.
+    options.encode_response(response(topics=[given]), out)
+    # Cut off the head with the count of topics, and the empty tagged fields at the end.
     return bytes(out[len(_RESPONSE_HEAD) + 1 : -1])

@@ -8,7 +8,7 @@ from headrace.core.groups.classic.group import ClassicGroup, replay_group_metada
 from headrace.core.groups.classic.responses import join_refused, left, refused
 from headrace.core.groups.consumer.patterns import TopicPatterns
 from headrace.core.groups.consumer.replay import REPLAYERS as CONSUMER_REPLAYERS
-from headrace.core.groups.group import Cluster, Group, Timer
+from headrace.core.groups.group import Cluster, Group, JoinOptions, Timer
 from headrace.core.groups.offsets import OFFSET_COMMIT_TYPES, Offsets
 from headrace.core.outcome import NOTHING, Outcome, Reply, RequestContext, Ticket
 from headrace.core.timers import Timers
@@ -22,7 +22,6 @@ Replayer = Callable[["GroupShard", bytes, bytes | None], None]
 _REPLAYERS: Mapping[int, Replayer] = {2: replay_group_metadata, **CONSUMER_REPLAYERS}
 
 _RECORD_TYPE = Struct(">h")
-_FIRST_DESCRIBE_WITH_NOT_FOUND = 6
 _DEAD = "Dead"  # the state that DescribeGroups gives to a group that does not exist
 
 
@@ -110,6 +109,7 @@ class GroupShard:
         ticket: Ticket,
         context: RequestContext,
         request: m.JoinGroupRequest,
+        options: JoinOptions,
         drawn_id: str,
         now: Millis,
     ) -> Outcome:
@@ -126,32 +126,26 @@ class GroupShard:
             if request.member_id:
                 return join_refused(ticket, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
             group = self.groups[request.group_id] = ClassicGroup(self, request.group_id)
-            outcome = group.join(ticket, context, request, drawn_id, now)
+            outcome = group.join(ticket, context, request, options, drawn_id, now)
             if group.is_empty:
                 del self.groups[request.group_id]  # the join was rejected
             return outcome
-        return group.join(ticket, context, request, drawn_id, now)
+        return group.join(ticket, context, request, options, drawn_id, now)
 
-    def sync(
-        self, ticket: Ticket, context: RequestContext, request: m.SyncGroupRequest, now: Millis
-    ) -> Outcome:
+    def sync(self, ticket: Ticket, request: m.SyncGroupRequest, now: Millis) -> Outcome:
         group = self.groups.get(request.group_id)
         if group is None:
             return refused(ticket, m.SyncGroupResponse, ErrorCode.UNKNOWN_MEMBER_ID)
-        return group.sync(ticket, context, request, now)
+        return group.sync(ticket, request, now)
 
-    def heartbeat(
-        self, ticket: Ticket, context: RequestContext, request: m.HeartbeatRequest, now: Millis
-    ) -> Outcome:
+    def heartbeat(self, ticket: Ticket, request: m.HeartbeatRequest, now: Millis) -> Outcome:
         group = self.groups.get(request.group_id)
         if group is None:
             return refused(ticket, m.HeartbeatResponse, ErrorCode.UNKNOWN_MEMBER_ID)
-        return group.heartbeat(ticket, context, request, now)
+        return group.heartbeat(ticket, request, now)
 
-    def leave(
-        self, ticket: Ticket, context: RequestContext, request: m.LeaveGroupRequest, now: Millis
-    ) -> Outcome:
-        """``request.members`` names the members that leave, whatever the version."""
+    def leave(self, ticket: Ticket, request: m.LeaveGroupRequest, now: Millis) -> Outcome:
+        """``request.members`` names the members that leave."""
         group = self.groups.get(request.group_id)
         if group is None:
             unknown = [
@@ -163,7 +157,7 @@ class GroupShard:
                 for leaving in request.members
             ]
             return left(ticket, unknown)
-        return group.leave(ticket, context, request, now)
+        return group.leave(ticket, request, now)
 
     # -- all groups of the shard ----------------------------------------------------------
 
@@ -171,20 +165,19 @@ class GroupShard:
         """Delete the offsets of deleted topics, which would read as lag forever."""
         return Outcome(tuple(self.offsets.tombstones_of_topics(topics)), splittable=True)
 
-    def describe(
-        self, ticket: Ticket, context: RequestContext, group_id: str, now: Millis
-    ) -> Outcome:
+    def describe(self, ticket: Ticket, group_id: str, now: Millis) -> Outcome:
         group = self.groups.get(group_id)
         try:
             if group is None:
                 raise Rejected(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
             answer = group.describe()
         except Rejected as refusal:
-            answer = m.DescribeGroupsResponse.DescribedGroup(group_id=group_id, group_state=_DEAD)
-            # KIP-1043: earlier versions report an unknown group as dead, without an error.
-            if context.api_version >= _FIRST_DESCRIBE_WITH_NOT_FOUND:
-                answer.error_code = refusal.code
-                answer.error_message = refusal.message
+            answer = m.DescribeGroupsResponse.DescribedGroup(
+                group_id=group_id,
+                group_state=_DEAD,
+                error_code=refusal.code,
+                error_message=refusal.message,
+            )
         return Outcome(replies=(Reply(ticket, answer),))
 
     def list_groups(

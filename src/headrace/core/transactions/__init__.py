@@ -8,7 +8,7 @@
     markers.py           the markers that end a transaction in its partitions
     expiration.py        transactions that time out, transactional ids that expire
     effects.py           what the shard needs from its surroundings
-    listing.py           which transactions a ListTransactions requests
+    listing.py           the filters of ListTransactions
     answers.py           answers of the shard, as messages
 
 A transaction ends in three steps. Each of them survives a restart:

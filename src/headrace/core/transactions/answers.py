@@ -1,4 +1,4 @@
-"""What the shard says, as the messages that leave."""
+"""Answers of a transaction shard, as messages."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,7 +15,7 @@ def answer(ticket: Ticket, response: Message) -> Outcome:
 
 
 class VerifiedPartitions(Message):
-    """What a broker's own question is answered with; it does not leave the process."""
+    """The answer to another part of this broker; it is never encoded."""
 
     __slots__ = ("codes",)
 
@@ -28,7 +28,7 @@ def results(
     partitions: Sequence[TopicPartition],
     codes: ErrorCode | Mapping[TopicPartition, ErrorCode],
 ) -> m.AddPartitionsToTxnResponse.AddPartitionsToTxnResult:
-    """One code for all partitions, or each its own."""
+    """The result for all partitions: one code for all of them, or one for each."""
     response = m.AddPartitionsToTxnResponse
     by_topic: dict[str, list[m.AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult]] = {}
     for topic_partition in partitions:
@@ -56,7 +56,7 @@ def end_refused(ticket: Ticket, code: ErrorCode) -> Outcome:
 
 
 def ended(transaction: Transaction) -> m.EndTxnResponse:
-    """What the client is to use next; until then it is told CONCURRENT_TRANSACTIONS."""
+    """The producer id and epoch of the next transaction."""
     producer_id, producer_epoch = transaction.producer_when_completed()
     return m.EndTxnResponse(producer_id=producer_id, producer_epoch=producer_epoch)
 
@@ -72,7 +72,7 @@ def not_described(
 def described(
     transaction: Transaction, partitions: Iterable[TopicPartition]
 ) -> m.DescribeTransactionsResponse.TransactionState:
-    """``partitions``: those that take part and, once it is prepared, still have no marker."""
+    """``partitions``: all of the transaction, or those without a marker once it is prepared."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         by_topic.setdefault(topic, []).append(partition)

@@ -23,9 +23,9 @@ from headrace.wire.framing import (
 )
 
 NO_PRODUCER_EPOCH = ProducerEpoch(-1)
-NEVER = Millis(-1)  # a transaction that has not begun
-# The last epoch. No client ever gets it: it is kept to end, or to fence, the transaction of the
-# epoch before, so that a producer can always be fenced.
+NEVER = Millis(-1)  # no transaction has begun
+# The last epoch. No client ever gets it: it is reserved to end or fence the transaction of the
+# epoch before, so that every producer can be fenced.
 LAST_EPOCH = ProducerEpoch(32767)
 
 # Levels of the feature ``transaction.version``.
@@ -34,7 +34,7 @@ EPOCH_BUMP = 2  # KIP-890 part 2: every end bumps the epoch, Produce adds its pa
 
 
 # A value of version 1: version, producer id, epoch, timeout, state · partitions · last update,
-# start · tagged fields, each a number, a size and itself.
+# start · tagged fields, each with its number, size and content.
 _VALUE_HEAD = Struct(">hqhib")
 _VALUE_TIMES = Struct(">qq")
 _TAGGED_ID = Struct(">BBq")
@@ -44,17 +44,18 @@ _TAGGED_VERSION = Struct(">BBh")
 class State(IntEnum):
     """The numbers are those of the records.
 
-    What each answers (add: AddPartitionsToTxn and what is added by Produce; end: EndTxn):
+    How each state answers (add: AddPartitionsToTxn and partitions that Produce adds; end: EndTxn;
+    init: InitProducerId):
 
-    EMPTY             add begins a transaction; end is INVALID_TXN_STATE, but an abort under
-                      transaction version 2 bumps the epoch; init bumps the epoch
-    ONGOING           add widens; end prepares; init aborts and says CONCURRENT_TRANSACTIONS
-    PREPARE_COMMIT    add, init and a repeated end say CONCURRENT_TRANSACTIONS, the other end
-    PREPARE_ABORT     INVALID_TXN_STATE; under transaction version 2 every end says the former
-    COMPLETE_COMMIT   as EMPTY; a repeated end is answered once more, the other end is
+    EMPTY             add begins a transaction; end gets INVALID_TXN_STATE, except that an abort
+                      with transaction version 2 bumps the epoch; init bumps the epoch
+    ONGOING           add extends; end prepares; init aborts and gets CONCURRENT_TRANSACTIONS
+    PREPARE_COMMIT    add, init and a repeated end get CONCURRENT_TRANSACTIONS, the other end
+    PREPARE_ABORT     INVALID_TXN_STATE; with transaction version 2 every end gets the former
+    COMPLETE_COMMIT   as EMPTY; a repeated end is answered again, the other end gets
     COMPLETE_ABORT    INVALID_TXN_STATE
-    DEAD              the two are never in a record: Kafka passes through them, we do not; they
-    EPOCH_FENCE       are here because ListTransactions may ask for them
+    DEAD              never in a record: only Kafka uses these two states; they are listed here
+    EPOCH_FENCE       because ListTransactions may name them
     """
 
     EMPTY = 0
@@ -82,21 +83,23 @@ AT_REST = (State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
 
 
 class Transaction(NamedTuple):
+    """One transactional id and its current or last transaction."""
+
     transactional_id: str
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
-    previous_producer_id: ProducerId  # the one before the last record, mostly the same
-    next_producer_id: ProducerId  # takes over when the prepared end is complete; -1 if none
+    previous_producer_id: ProducerId  # as of the record before; mostly the same
+    next_producer_id: ProducerId  # replaces the id when the prepared end completes; -1 if none
     timeout_ms: int
     state: State
     partitions: frozenset[TopicPartition]
-    started_at: Millis  # of the transaction under way, or of the last one; NEVER after an init
+    started_at: Millis  # of the open or the last transaction; NEVER after an init
     updated_at: Millis
-    client_transaction_version: int  # how the client of the last change speaks: 0 or 2
+    client_transaction_version: int  # of the client that made the last change: 0 or 2
 
     @property
     def epoch_exhausted(self) -> bool:
-        """Whether the next bump would leave no epoch to fence with."""
+        """Whether another bump would leave no epoch for fencing."""
         return self.producer_epoch >= LAST_EPOCH - 1
 
     @property
@@ -105,7 +108,7 @@ class Transaction(NamedTuple):
 
     @property
     def times_out_at(self) -> Millis | None:
-        """None: it has no limit. The largest timeout marks a two-phase commit (KIP-939)."""
+        """None if there is no limit: the largest timeout marks a two-phase commit (KIP-939)."""
         if self.state is not State.ONGOING or self.timeout_ms == 2**31 - 1:
             return None
         return Millis(self.started_at + self.timeout_ms)
@@ -114,13 +117,13 @@ class Transaction(NamedTuple):
         return ProducerEpoch(min(self.producer_epoch + 1, LAST_EPOCH))
 
     def producer_when_completed(self) -> tuple[ProducerId, ProducerEpoch]:
-        """The next producer id if one was prepared, else the same pair."""
+        """The prepared next producer id at epoch 0, if there is one; else the current pair."""
         if self.next_producer_id != NO_PRODUCER_ID:
             return self.next_producer_id, ProducerEpoch(0)
         return self.producer_id, self.producer_epoch
 
     def completed(self, now: Millis) -> "Transaction":
-        """After the markers: at rest."""
+        """The state after all markers are written."""
         producer_id, producer_epoch = self.producer_when_completed()
         return self._replace(
             producer_id=producer_id,
@@ -134,7 +137,7 @@ class Transaction(NamedTuple):
 
 
 def record_of(transaction: Transaction, transaction_version: int) -> NewRecord:
-    """The record in the form that the cluster's ``transaction.version`` allows."""
+    """The record, in the version that the cluster's ``transaction.version`` allows."""
     key = key_of(transaction.transactional_id)
     partitions = None if transaction.state is State.EMPTY else transaction.partitions
     if transaction_version >= FLEXIBLE_RECORDS:
@@ -145,7 +148,7 @@ def record_of(transaction: Transaction, transaction_version: int) -> NewRecord:
 def _plain_value(
     transaction: Transaction, partitions: frozenset[TopicPartition] | None
 ) -> m.TransactionLogValue:
-    """What version 0 has a place for."""
+    """The fields of version 0."""
     return m.TransactionLogValue(
         producer_id=transaction.producer_id,
         producer_epoch=transaction.producer_epoch,
@@ -160,7 +163,7 @@ def _plain_value(
 def _flexible_value(
     transaction: Transaction, partitions: frozenset[TopicPartition] | None
 ) -> bytes:
-    """Version 1, by hand: each transaction writes it three times, of the same partitions."""
+    """Version 1, without the codec: each transaction writes three, with the same partitions."""
     head = _VALUE_HEAD.pack(
         *(1, transaction.producer_id, transaction.producer_epoch),
         *(transaction.timeout_ms, transaction.state),
@@ -180,10 +183,10 @@ def _flexible_value(
 def _flexible_partitions(partitions: frozenset[TopicPartition] | None) -> bytes:
     listed = None if partitions is None else _by_topic(partitions)
     around = encode_versioned(m.TransactionLogValue(transaction_partitions=listed), 1)
-    return around[_VALUE_HEAD.size : -_VALUE_TIMES.size - 1]  # behind the times: no tagged field
+    return around[_VALUE_HEAD.size : -_VALUE_TIMES.size - 1]  # no tagged fields after the times
 
 
-# Each transaction writes three records of the same key.
+# Each transaction writes three records with the same key.
 @lru_cache(maxsize=4096)
 def key_of(transactional_id: str) -> bytes:
     return encode_record_key(m.TransactionLogKey(transactional_id=transactional_id))
@@ -191,7 +194,7 @@ def key_of(transactional_id: str) -> bytes:
 
 @lru_cache(maxsize=4096)
 def read_key(record_key: bytes) -> str | None:
-    """The transactional id, or None for a key of a kind that is not known here."""
+    """The transactional id; None for a key of an unknown type."""
     key = decode_record_key((m.TransactionLogKey,), record_key)
     return None if key is None else key.transactional_id
 

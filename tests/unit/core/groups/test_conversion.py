@@ -42,15 +42,15 @@ def test_an_empty_consumer_group_becomes_a_classic_group():
     assert groups.group.kind.value == "classic" and groups.group.state_name == "Stable"
 
 
-def test_an_id_given_out_by_an_empty_classic_group_still_works_after_the_change():
+def test_an_id_handed_out_by_an_empty_classic_group_works_after_the_change():
     groups = Consumers()
-    given = groups.join(version=4).member_id
+    given = groups.join(requires_known_member=True).member_id
     Client(groups, "a").join()
-    answer = groups.join(given, version=4)
+    answer = groups.join(given, requires_known_member=True)
     assert (answer.error_code, answer.member_id) == (ErrorCode.NONE, given)
 
 
-def test_a_stranger_does_not_change_the_kind_of_an_empty_group():
+def test_an_unknown_member_does_not_change_the_kind_of_an_empty_group():
     groups = Consumers()
     Client(groups, "a").join().leave()
     written = len(groups.log)
@@ -58,7 +58,7 @@ def test_a_stranger_does_not_change_the_kind_of_an_empty_group():
     assert groups.group.kind.value == "consumer" and len(groups.log) == written
 
 
-def test_the_first_new_member_brings_a_classic_group_along():
+def test_the_first_new_member_upgrades_a_classic_group():
     groups = Consumers()
     old_id, other_id = a_classic_group(
         groups, ({"orders": {0, 1}}, {"orders": {2, 3}}), session_ms=20_000
@@ -92,7 +92,7 @@ def test_the_upgraded_group_survives_a_reload():
         assert getattr(groups.group, name) == getattr(before, name), name
 
 
-def test_those_who_wait_in_a_rebalance_are_told_to_join_again():
+def test_parked_joins_are_told_to_join_again():
     groups = Consumers()
     (member_id,) = a_classic_group(groups)
     newcomer = groups.join(protocols=COOPERATIVE)  # waits for the other
@@ -100,14 +100,14 @@ def test_those_who_wait_in_a_rebalance_are_told_to_join_again():
     Client(groups, "a").join()
     assert groups.answer(newcomer).error_code == ErrorCode.REBALANCE_IN_PROGRESS
     assert len(groups.group.members) == 3
-    # The classic rebalance is over for good, whatever its clock says.
+    # The timers of the classic rebalance have no effect any more.
     groups.pass_time(SESSION_MS - 1)
     assert len(groups.group.members) == 3
     groups.pass_time(1)
     assert set(groups.group.members) == {"a"}
 
 
-def test_a_classic_group_that_has_not_begun_comes_along_too():
+def test_a_classic_group_before_its_first_generation_is_upgraded_too():
     groups = Consumers(group_initial_rebalance_delay_ms=3_000)
     first = groups.join(protocols=EAGER)
     assert groups.waits(first)
@@ -121,7 +121,7 @@ def test_a_classic_group_that_has_not_begun_comes_along_too():
     assert len(opened(groups.sync(old_id, 1).assignment)["orders"]) == 2
 
 
-def test_those_who_wait_for_the_leader_are_told_to_join_again():
+def test_parked_syncs_are_told_to_join_again():
     groups = Consumers()
     tickets = [groups.join(), groups.join()]
     groups.pass_time(0)
@@ -133,7 +133,7 @@ def test_those_who_wait_for_the_leader_are_told_to_join_again():
 
 
 @pytest.mark.parametrize("policy", ["disabled", "downgrade", "DISABLED"])
-def test_the_policy_may_forbid_the_way_up(policy):
+def test_the_policy_may_forbid_upgrades(policy):
     groups = Consumers(group_consumer_migration_policy=policy)
     a_classic_group(groups)
     answer = groups.enter("a")
@@ -150,7 +150,7 @@ def test_a_group_that_is_too_large_stays_classic():
     assert "exceeds the consumer group maximum size" in answer.error_message
 
 
-def test_a_group_that_is_no_group_of_consumers_stays_classic():
+def test_a_group_of_another_protocol_type_stays_classic():
     groups = Consumers()
     groups.stable(protocol_type="connect", protocols=(("default", b"\0\0"),))
     answer = groups.enter("a")
@@ -167,7 +167,7 @@ def test_a_group_that_is_no_group_of_consumers_stays_classic():
         (embedded(ALL, user_data=b"mine"), "unsupported custom assignor"),
     ],
 )
-def test_assignments_that_cannot_come_along_keep_the_group_classic(assignment, reason):
+def test_assignments_that_cannot_be_converted_keep_the_group_classic(assignment, reason):
     groups = Consumers()
     ticket = groups.join()
     groups.pass_time(0)
@@ -188,14 +188,14 @@ def test_a_heartbeat_or_a_leave_for_a_classic_group_finds_no_consumer_group():
         assert answer.error_message == "Group g is not a consumer group."
 
 
-def test_when_the_last_new_member_leaves_the_others_are_a_classic_group():
+def test_the_group_becomes_classic_when_its_last_new_member_leaves():
     groups, old, new = a_mixed_group()
     generation = groups.group.group_epoch
     had = old.owned
     assert new.leave().error_code == ErrorCode.NONE
     assert groups.group.kind.value == "classic"
     assert groups.group.generation == generation and set(groups.group.members) == {old.member_id}
-    # Until it joins again it goes on with what it had; then it gets the rest.
+    # It keeps its partitions until it joins again; then it gets the others.
     assert groups.group.state_name == "PreparingRebalance"
     assert opened(groups.group.members[old.member_id].assignment) == had
     assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
@@ -210,7 +210,7 @@ def test_the_downgraded_group_survives_a_reload():
     new.leave()
     groups.reload()
     assert groups.group.kind.value == "classic"
-    # It had not shared anew what was given up, and still has to.
+    # The rebalance had not happened yet and still has to.
     assert groups.group.state_name == "PreparingRebalance"
     assert old.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS
     ticket = groups.join(old.member_id, protocols=COOPERATIVE)
@@ -222,20 +222,20 @@ def test_the_downgraded_group_survives_a_reload():
     assert groups.group.state_name == "Empty"
 
 
-def test_when_the_last_new_member_is_not_heard_from_the_others_are_a_classic_group():
+def test_the_group_becomes_classic_when_its_last_new_member_times_out():
     groups, old, new = a_mixed_group()
     for _ in range(5):
         groups.pass_time(CONSUMER_SESSION_MS // 5)
         old.heartbeat()
     groups.pass_time(0)
     assert groups.group.kind.value == "classic"
-    # Sessions of classic members go on.
+    # The sessions of classic members continue.
     groups.pass_time(SESSION_MS + REBALANCE_MS)
     assert groups.group.state_name == "Empty"
 
 
 @pytest.mark.parametrize("policy", ["disabled", "upgrade"])
-def test_the_policy_may_forbid_the_way_down(policy):
+def test_the_policy_may_forbid_downgrades(policy):
     groups, old, new = a_mixed_group()
     groups.cluster.config = type(groups.cluster.config).parse(
         {
@@ -258,29 +258,29 @@ def test_a_group_that_is_too_large_for_the_classic_protocol_stays():
     assert groups.group.kind.value == "consumer"
 
 
-def test_an_instance_that_comes_back_as_a_classic_member_turns_the_group_classic():
+def test_an_instance_that_returns_as_a_classic_member_downgrades_the_group():
     groups = Consumers()
     new = Client(groups, "a", instance="one").join()
     assert new.owned == ALL
     protocols = EAGER
-    answer = groups.join(instance="one", version=5, protocols=protocols)
+    answer = groups.join(instance="one", protocols=protocols)
     assert answer.error_code == ErrorCode.NONE
     assert groups.group.kind.value == "classic" and groups.group.state_name == "Stable"
     assert set(groups.group.members) == {answer.member_id}
     sync = groups.sync(answer.member_id, answer.generation_id, instance="one")
     assert opened(sync.assignment) == ALL
     groups.pass_time(0)
-    assert groups.group.state_name == "Stable"  # nothing to share anew
+    assert groups.group.state_name == "Stable"  # no rebalance is needed
     assert new.beat().error_code == ErrorCode.GROUP_ID_NOT_FOUND
     groups.reload()
     assert groups.group.kind.value == "classic" and set(groups.group.members) == {answer.member_id}
 
 
-def test_an_instance_that_comes_back_with_other_topics_makes_the_classic_group_rebalance():
+def test_an_instance_that_returns_with_other_topics_makes_the_classic_group_rebalance():
     groups = Consumers()
     Client(groups, "a", instance="one").join()
     protocols = (("range", subscription("other")),)
-    answer = groups.join(instance="one", version=5, protocols=protocols)
+    answer = groups.join(instance="one", protocols=protocols)
     groups.pass_time(0)
     assert groups.group.kind.value == "classic"
     assert groups.group.state_name == "PreparingRebalance"
@@ -288,17 +288,16 @@ def test_an_instance_that_comes_back_with_other_topics_makes_the_classic_group_r
     assert code in (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
 
 
-def test_an_instance_that_comes_back_as_classic_leaves_a_group_with_new_members_as_it_is():
+def test_an_instance_that_returns_as_classic_does_not_downgrade_a_group_with_new_members():
     groups = Consumers()
     Client(groups, "a", instance="one").join()
     new = Client(groups, "b").join()
-    answer = groups.join(instance="one", version=5, protocols=EAGER)
+    answer = groups.join(instance="one", protocols=EAGER)
     assert groups.group.kind.value == "consumer"
     assert groups.group.members[answer.member_id].classic is not None
     old = groups.join(
         answer.member_id,
         instance="one",
-        version=5,
         protocols=EAGER,
     )
     assert old.error_code == ErrorCode.NONE
@@ -316,7 +315,7 @@ def test_assignments_are_written_in_the_version_of_the_members_own_metadata():
         assert opened(raw) == {"orders": {1, 2}}
 
 
-def test_subscriptions_of_versions_to_come_are_read_as_the_newest_known():
+def test_subscriptions_of_newer_versions_are_read_as_the_newest_known():
     known = m.ConsumerProtocolSubscription(topics=["orders"], rack_id="r1", generation_id=4)
     raw = encode_versioned(known, 3)
     assert subscription_of((7).to_bytes(2) + raw[2:] + b"more") == known

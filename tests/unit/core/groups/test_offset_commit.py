@@ -34,31 +34,33 @@ def test_a_member_commits_under_its_generation():
         ("client-#1", -1, ErrorCode.ILLEGAL_GENERATION),
     ],
 )
-def test_who_lies_about_itself_commits_nothing(member_id, generation, code):
+def test_a_commit_with_a_wrong_identity_is_rejected(member_id, generation, code):
     groups = Groups()
     groups.stable()
     assert groups.commit({0: 5}, member_id, generation) == {0: code}
     assert groups.offsets() == {}
 
 
-def test_an_empty_group_knows_no_members():
+def test_an_empty_group_has_no_members():
     groups = Groups()
     groups.commit({0: 1})
     assert groups.commit({0: 2}, "m", 3) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
-    assert groups.commit({0: 2}, "m", -1) == {0: OK}, "as Kafka: nobody is claimed to be here"
+    assert groups.commit({0: 2}, "m", -1) == {0: OK}, "as in Kafka: the commit claims no membership"
     assert groups.offsets() == {0: 2}
 
 
 @pytest.mark.parametrize(
-    ("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
+    ("supports_member_epoch", "code"),
+    [(False, ErrorCode.ILLEGAL_GENERATION), (True, ErrorCode.GROUP_ID_NOT_FOUND)],
 )
-def test_a_group_that_is_not_there_has_no_generations(version, code):
+def test_an_unknown_group_has_no_generations(supports_member_epoch, code):
     groups = Groups()
-    assert groups.commit({0: 5}, "m", 1, version=version) == {0: code}
+    codes = groups.commit({0: 5}, "m", 1, supports_member_epoch=supports_member_epoch)
+    assert codes == {0: code}
     assert groups.shard.groups == {}
 
 
-def test_no_commit_of_an_older_generation_is_taken():
+def test_a_commit_of_an_older_generation_is_rejected():
     groups = Groups()
     (member,), generation = groups.stable()
     newcomer = groups.join()
@@ -66,7 +68,7 @@ def test_no_commit_of_an_older_generation_is_taken():
     again = groups.join(member)
     assert groups.commit({0: 6}, member, generation) == {0: ErrorCode.ILLEGAL_GENERATION}
     late = groups.commit({0: 6}, member, generation + 1)
-    assert late == {0: ErrorCode.REBALANCE_IN_PROGRESS}, "it may be another's partition now"
+    assert late == {0: ErrorCode.REBALANCE_IN_PROGRESS}, "another member may own the partition now"
     groups.settle([again, newcomer])
     assert groups.commit({0: 6}, member, generation + 1) == {0: OK}
     assert groups.offsets() == {0: 6}
@@ -80,7 +82,7 @@ def test_partitions_that_do_not_exist_are_refused_one_by_one():
     assert groups.offsets() == {0: 1}
 
 
-def test_unknown_partitions_are_unknown_even_to_a_stranger():
+def test_unknown_partitions_are_reported_even_to_an_unknown_member():
     groups = Groups()
     groups.stable()
     assert groups.commit({0: 1, 9: 1}, "stranger", 1) == {
@@ -89,13 +91,11 @@ def test_unknown_partitions_are_unknown_even_to_a_stranger():
     }
 
 
-def test_topics_are_named_by_their_id_from_version_10_on():
+def test_topics_may_be_named_by_their_id():
     groups = Groups()
-    assert groups.commit({0: 7}, topic="", topic_id=ORDERS_ID, version=10) == {0: OK}
-    assert groups.commit({0: 7}, topic="", topic_id=b"x" * 16, version=10) == {
-        0: ErrorCode.UNKNOWN_TOPIC_ID
-    }
-    assert groups.commit({9: 7}, topic="", topic_id=ORDERS_ID, version=10) == {
+    assert groups.commit({0: 7}, topic="", topic_id=ORDERS_ID) == {0: OK}
+    assert groups.commit({0: 7}, topic="", topic_id=b"x" * 16) == {0: ErrorCode.UNKNOWN_TOPIC_ID}
+    assert groups.commit({9: 7}, topic="", topic_id=ORDERS_ID) == {
         9: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     }
     (topic,) = groups.fetch([0, 1], topic="", topic_id=ORDERS_ID).topics
@@ -115,7 +115,7 @@ def test_metadata_has_a_limit_and_what_fits_is_read_back():
     assert [x.committed_offset for x in topic.partitions] == [1, -1, 1]
 
 
-def test_a_group_id_of_ten_thousand_letters_is_kept_and_one_too_long_for_the_log_is_refused():
+def test_a_group_id_of_ten_thousand_letters_works_and_one_too_long_for_the_log_is_rejected():
     groups = Groups()
     assert groups.commit({0: 3}, group="g" * 10_000) == {0: OK}
     groups.reload()
@@ -125,10 +125,10 @@ def test_a_group_id_of_ten_thousand_letters_is_kept_and_one_too_long_for_the_log
     assert refused.value.code == ErrorCode.INVALID_GROUP_ID
 
 
-def test_a_transaction_must_name_its_member_rightly_if_it_names_one():
+def test_a_transactional_commit_must_name_a_valid_member_if_it_names_one():
     groups = Groups()
     (member,), generation = groups.stable()
-    assert groups.txn_commit({0: 1}) == {0: OK}, "old versions could not"
+    assert groups.txn_commit({0: 1}) == {0: OK}, "old versions could not name a member"
     assert groups.txn_commit({0: 1}, member_id="x", generation=generation) == {
         0: ErrorCode.UNKNOWN_MEMBER_ID
     }

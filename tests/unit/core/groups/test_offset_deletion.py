@@ -22,7 +22,7 @@ def test_deleted_topics_take_their_offsets_with_them():
     assert groups.offsets() == {}
 
 
-def test_offsets_can_be_deleted_unless_somebody_reads_the_topic():
+def test_offsets_can_be_deleted_unless_the_topic_is_subscribed():
     groups = Groups()
     (member,), generation = groups.stable()
     groups.commit({0: 5, 1: 5}, member, generation)
@@ -41,7 +41,7 @@ def test_offsets_can_be_deleted_unless_somebody_reads_the_topic():
     assert groups.offsets() == {1: 5}
 
 
-def test_offsets_of_a_group_whose_subscriptions_cannot_be_read_stay():
+def test_offsets_of_a_group_with_unreadable_subscriptions_cannot_be_deleted():
     groups = Groups()
     groups.stable(protocols=(("range", b"garbage"),))
     assert groups.group.is_subscribed("anything")
@@ -50,7 +50,7 @@ def test_offsets_of_a_group_whose_subscriptions_cannot_be_read_stay():
     assert groups.delete_offsets(0, group="none").error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_offsets_of_a_simple_group_expire_so_long_after_their_commit_and_not_before():
+def test_offsets_of_a_simple_group_expire_by_their_commit_and_not_before():
     groups = Groups()
     groups.commit({0: 5})
     groups.pass_time(CHECK_MS)
@@ -74,10 +74,10 @@ def test_offsets_do_not_expire_while_the_group_has_members_that_read_the_topic()
         groups.pass_time(1_000_000)
         groups.heartbeat(member, generation)
     assert groups.offsets() == {0: 5}
-    assert groups.offsets(topic="other") == {}, "nobody is subscribed to it"
+    assert groups.offsets(topic="other") == {}, "no member subscribes to it"
 
 
-def test_offsets_expire_so_long_after_the_group_became_empty():
+def test_offsets_expire_by_the_time_the_group_became_empty():
     groups = Groups()
     (member,), generation = groups.stable()
     groups.commit({0: 5}, member, generation)
@@ -92,7 +92,7 @@ def test_offsets_expire_so_long_after_the_group_became_empty():
     assert groups.offsets() == {} and groups.shard.groups == {}
 
 
-def test_an_offset_set_after_the_group_became_empty_counts_from_then():
+def test_an_offset_set_after_the_group_became_empty_expires_by_its_commit():
     groups = Groups()
     (member,), _ = groups.stable()
     groups.leave(member)
@@ -103,10 +103,10 @@ def test_an_offset_set_after_the_group_became_empty_counts_from_then():
     assert groups.offsets() == {1: 1}
 
 
-def test_a_retention_time_of_the_commit_counts_instead_of_the_brokers():
+def test_the_retention_time_of_a_commit_overrides_the_brokers():
     groups = Groups()
-    groups.commit({0: 5}, retention_ms=CHECK_MS, version=4)
-    groups.commit({1: 5}, retention_ms=2 * WEEK_MS, version=4)
+    groups.commit({0: 5}, retention_ms=CHECK_MS)
+    groups.commit({1: 5}, retention_ms=2 * WEEK_MS)
     assert groups.offsets() == {0: 5, 1: 5}
     groups.pass_time(CHECK_MS)
     assert groups.offsets() == {1: 5}
@@ -116,14 +116,14 @@ def test_a_retention_time_of_the_commit_counts_instead_of_the_brokers():
     assert groups.offsets() == {}
 
 
-def test_a_retention_time_without_end_is_no_error():
+def test_the_largest_retention_time_is_accepted():
     groups = Groups()
-    assert groups.commit({0: 5}, retention_ms=2**63 - 1, version=4) == {0: ErrorCode.NONE}
+    assert groups.commit({0: 5}, retention_ms=2**63 - 1) == {0: ErrorCode.NONE}
     groups.pass_time(2 * WEEK_MS)
     assert groups.offsets() == {0: 5}
 
 
-def test_a_group_without_members_and_offsets_goes_at_the_next_look():
+def test_a_group_without_members_and_offsets_is_removed_at_the_next_check():
     groups = Groups()
     (member,), _ = groups.stable()
     groups.leave(member)
@@ -133,14 +133,14 @@ def test_a_group_without_members_and_offsets_goes_at_the_next_look():
     assert groups.list() == []
 
 
-def test_a_group_somebody_is_about_to_join_does_not_go():
+def test_a_group_with_a_pending_member_is_not_removed():
     groups = Groups(group_max_session_timeout_ms=2 * WEEK_MS)
-    groups.join(version=4, session_ms=WEEK_MS)
+    groups.join(requires_known_member=True, session_ms=WEEK_MS)
     groups.pass_time(2 * CHECK_MS)
     assert "g" in groups.shard.groups
 
 
-def test_many_groups_are_looked_at_in_several_goes():
+def test_many_groups_are_checked_in_several_rounds():
     groups = Groups()
     for number in range(450):
         groups.commit({0: number}, group=f"g{number}")

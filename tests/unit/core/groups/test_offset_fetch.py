@@ -10,7 +10,7 @@ from tests.fakes.groups import Groups, a_topic
 OK = ErrorCode.NONE
 
 
-def test_offsets_of_a_group_that_never_was_are_minus_one_without_an_error():
+def test_offsets_of_an_unknown_group_are_minus_one_without_an_error():
     groups = Groups()
     answer = groups.fetch([0, 77], group="none")
     assert answer.error_code == OK
@@ -32,7 +32,7 @@ def test_offsets_survive_a_restart():
     assert groups.fetch([1]).topics[0].partitions[0].metadata == "m"
 
 
-def test_offsets_of_a_topic_that_was_made_anew_are_not_those_of_the_old_one():
+def test_offsets_of_a_re_created_topic_are_not_those_of_the_old_one():
     groups = Groups()
     groups.commit({0: 5})
     groups.cluster.metadata = groups.cluster.metadata.with_topics(
@@ -43,7 +43,7 @@ def test_offsets_of_a_topic_that_was_made_anew_are_not_those_of_the_old_one():
     assert groups.fetch([0]).topics[0].partitions[0].committed_offset == 0
 
 
-def test_offsets_of_a_topic_that_is_gone_can_still_be_listed_by_name_but_not_by_id():
+def test_offsets_of_a_deleted_topic_are_listed_by_name_but_not_by_id():
     groups = Groups()
     groups.commit({0: 5})
     groups.cluster.metadata = groups.cluster.metadata.with_topics([], ["orders"])
@@ -56,7 +56,7 @@ def test_offsets_of_a_topic_that_is_gone_can_still_be_listed_by_name_but_not_by_
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_who_asks_for_stable_offsets_is_told_to_wait_for_the_transaction(committed):
+def test_a_fetch_of_stable_offsets_must_wait_for_the_transaction(committed):
     groups = Groups()
     groups.commit({0: 1, 1: 2})
     groups.txn_commit({0: 5})

@@ -108,7 +108,7 @@ def test_values_of_all_versions_are_loaded(version):
     assert groups.fetch([0]).topics[0].partitions[0].metadata == "old"
 
 
-def test_a_value_of_an_unknown_version_is_not_taken_for_something_else():
+def test_an_offset_of_an_unknown_version_is_not_misread():
     groups = Groups()
     key = encode_record_key(m.OffsetCommitKey(group="g", topic="orders", partition=0))
     groups.log.append((key, b"\0\x05rest", -1))

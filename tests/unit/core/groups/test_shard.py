@@ -8,7 +8,7 @@ from tests.fakes.groups import Groups, subscription
 OK = ErrorCode.NONE
 
 
-def test_a_group_with_members_cannot_be_deleted_and_one_without_goes_with_its_offsets():
+def test_only_a_group_without_members_can_be_deleted_with_its_offsets():
     groups = Groups()
     (member,), generation = groups.stable()
     groups.commit({0: 5}, member, generation)
@@ -37,7 +37,7 @@ def test_groups_are_listed_by_state_and_kind():
     assert len(groups.list(kinds=["classic"])) == 2
 
 
-def test_keys_of_an_unknown_kind_are_passed_over():
+def test_keys_of_an_unknown_type_are_skipped():
     groups = Groups()
     groups.commit({0: 1})
     groups.log.append((b"\x03\xe7whatever", b"\0\0", -1))
@@ -46,10 +46,17 @@ def test_keys_of_an_unknown_kind_are_passed_over():
     assert groups.offsets() == {0: 1}
 
 
-def test_a_group_record_that_is_cut_is_refused():
+def test_a_truncated_group_record_is_rejected():
     groups = Groups()
     groups.stable(protocols=(("range", subscription("orders")),))
     key, value, _ = groups.log[-1]
     groups.log.append((key, value[:-3], -1))
     with pytest.raises(PeerBroken):
         groups.reload()
+
+
+def test_an_unknown_group_is_described_as_dead():
+    described = Groups().describe("none")
+    assert described.group_state == "Dead"
+    assert described.error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert described.error_message == "Group none not found."

@@ -1,4 +1,4 @@
-"""How a transaction begins and widens, and what is said of partitions that are in it or not."""
+"""Partitions are added to transactions, and verified before they are written."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def coordinator():
     return coordinator
 
 
-def test_the_first_partition_begins_a_transaction_and_others_widen_it(coordinator):
+def test_the_first_partition_begins_a_transaction_and_others_extend_it(coordinator):
     began_at = coordinator.now
     assert coordinator.add((100, 0), 1) is NONE
     coordinator.advance(500)
@@ -29,7 +29,7 @@ def test_the_first_partition_begins_a_transaction_and_others_widen_it(coordinato
     assert known.updated_at == began_at + 500
 
 
-def test_a_partition_that_is_in_already_costs_no_record(coordinator):
+def test_a_partition_that_was_added_before_writes_no_record(coordinator):
     coordinator.add((100, 0), 1, 2)
     records = len(coordinator.log)
     assert coordinator.add((100, 0), 2) is NONE
@@ -45,7 +45,7 @@ def test_a_partition_that_is_in_already_costs_no_record(coordinator):
         ((100, 1), "tx", ErrorCode.PRODUCER_FENCED),
     ],
 )
-def test_strangers_and_zombies_are_refused_and_nothing_changes(
+def test_unknown_producers_and_zombies_are_rejected_and_change_nothing(
     coordinator, producer, transactional_id, code
 ):
     before = dict(coordinator.shard.transactions)
@@ -66,20 +66,20 @@ def test_while_an_end_is_prepared_nothing_can_be_added(coordinator, commit):
     assert coordinator.known().partitions == frozenset(partitions(2))
 
 
-def test_verification_tells_what_is_in_the_transaction_and_adds_nothing(coordinator):
+def test_verification_reports_the_partitions_of_the_transaction_and_adds_none(coordinator):
     coordinator.add((100, 0), 1)
     assert coordinator.verify((100, 0), 1, 2) == [NONE, ErrorCode.TRANSACTION_ABORTABLE]
     assert coordinator.known().partitions == frozenset(partitions(1))
 
 
-def test_verification_without_a_transaction_refuses(coordinator):
+def test_verification_without_a_transaction_is_rejected(coordinator):
     assert coordinator.verify((100, 0), 1) is ErrorCode.TRANSACTION_ABORTABLE
     coordinator.add((100, 0), 1)
     coordinator.end((100, 0), True)
     assert coordinator.verify((100, 0), 1) is ErrorCode.TRANSACTION_ABORTABLE
 
 
-def test_the_epoch_that_only_fences_cannot_begin_a_transaction():
+def test_the_last_epoch_cannot_begin_a_transaction():
     coordinator = Coordinator(transaction_version=1)
     producer = coordinator.at_epoch(32766)
     coordinator.add(producer, 1)

@@ -46,7 +46,9 @@ def test_a_transaction_that_never_began_cannot_end(coordinator, commit):
         ((100, 3), "tx", FENCED),
     ],
 )
-def test_strangers_and_zombies_end_nothing(version, producer, transactional_id, code):
+def test_unknown_producers_and_zombies_cannot_end_a_transaction(
+    version, producer, transactional_id, code
+):
     coordinator = Coordinator()
     coordinator.init()
     coordinator.init()
@@ -59,7 +61,7 @@ def test_strangers_and_zombies_end_nothing(version, producer, transactional_id, 
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_repeated_end_is_answered_again_and_the_other_end_is_refused(coordinator, commit):
+def test_a_repeated_end_is_answered_again_and_the_other_end_is_rejected(coordinator, commit):
     coordinator.add((100, 0), 1)
     coordinator.hold_markers = True
     coordinator.end((100, 0), commit)
@@ -97,9 +99,9 @@ def test_with_version_2_the_next_transaction_waits_for_the_markers_of_the_last(c
     coordinator.add((100, 0), 1, version=2)
     coordinator.hold_markers = True
     assert coordinator.end((100, 0), True, version=2) == (NONE, 100, 1)
-    # With the epoch just given, as a producer does that sent nothing or whose records wait.
+    # With the new epoch, as a producer that sent nothing or whose records are queued.
     assert coordinator.end((100, 1), False, version=2) == (CONCURRENT, -1, -1)
-    for epoch in (0, 1, 2):  # nobody is fenced before it is over
+    for epoch in (0, 1, 2):  # no epoch is fenced before the end completes
         assert coordinator.add((100, epoch), 1, version=2) is CONCURRENT
         assert coordinator.init(expected=(100, epoch))[0] is CONCURRENT
     coordinator.release_markers()
@@ -158,7 +160,7 @@ def test_with_version_2_exhausted_epochs_end_under_the_next_producer_id(coordina
     assert coordinator.end(producer, True, version=2) == (MAPPING, -1, -1)
 
 
-def test_a_client_of_the_first_generation_may_end_what_the_second_began(coordinator):
+def test_a_client_without_epoch_bumps_may_end_what_a_newer_client_began(coordinator):
     coordinator.add((100, 0), 1, version=2)
     assert coordinator.end((100, 0), True, version=0) == (NONE, -1, -1)
     assert coordinator.known().producer_epoch == 0

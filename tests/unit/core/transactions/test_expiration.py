@@ -1,4 +1,4 @@
-"""What happens to transactions and transactional ids when nobody comes back."""
+"""Transactions time out, and idle transactional ids expire."""
 
 from headrace.core.transactions.transaction import State
 from headrace.model.errors import ErrorCode
@@ -8,7 +8,7 @@ NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
 
 
-def test_a_transaction_is_aborted_when_its_time_is_over_and_not_before():
+def test_a_transaction_is_aborted_after_its_timeout_and_not_before():
     coordinator = Coordinator()
     coordinator.init(timeout_ms=5_000)
     coordinator.add((100, 0), 1)
@@ -19,7 +19,7 @@ def test_a_transaction_is_aborted_when_its_time_is_over_and_not_before():
     assert coordinator.markers == [(1, 1, False)]
 
 
-def test_a_widened_transaction_gets_no_more_time():
+def test_an_extended_transaction_keeps_its_deadline():
     coordinator = Coordinator()
     coordinator.init(timeout_ms=5_000)
     coordinator.add((100, 0), 1)
@@ -29,20 +29,20 @@ def test_a_widened_transaction_gets_no_more_time():
     assert coordinator.known().state is State.COMPLETE_ABORT
 
 
-def test_a_producer_that_was_timed_out_is_fenced_in_either_generation():
+def test_a_producer_that_timed_out_is_fenced_with_and_without_epoch_bumps():
     for version in (0, 2):
         coordinator = Coordinator(transaction_version=version)
         coordinator.init(timeout_ms=5_000)
         coordinator.add((100, 0), 1, version=version)
         coordinator.advance(5_000)
         assert coordinator.add((100, 0), 1, version=version) is FENCED
-        # With version 2 a commit looks like a repeated end of the other kind.
+        # With version 2 a commit looks like a repeated abort with the other result.
         refused = FENCED if version == 0 else ErrorCode.INVALID_TXN_STATE
         assert coordinator.end((100, 0), True, version=version)[0] is refused
         assert coordinator.known().state is State.COMPLETE_ABORT
 
 
-def test_the_time_of_a_transaction_goes_on_across_a_restart():
+def test_the_deadline_of_a_transaction_survives_a_restart():
     coordinator = Coordinator()
     coordinator.init(timeout_ms=5_000)
     coordinator.add((100, 0), 1)
@@ -63,7 +63,7 @@ def test_an_ended_transaction_leaves_no_deadline_behind():
     assert coordinator.known().state is State.COMPLETE_COMMIT
 
 
-def test_a_time_out_at_the_last_epoch_draws_a_producer_id_first():
+def test_a_timeout_at_the_last_epoch_draws_a_producer_id_first():
     coordinator = Coordinator()
     producer = coordinator.at_epoch(32766)
     coordinator.add(producer, 1)
@@ -75,7 +75,7 @@ def test_a_time_out_at_the_last_epoch_draws_a_producer_id_first():
     assert coordinator.markers == [(1, 32767, False)]
 
 
-def test_an_abort_that_could_not_be_written_is_tried_again():
+def test_an_abort_that_could_not_be_written_is_retried():
     coordinator = Coordinator()
     coordinator.init(timeout_ms=5_000)
     coordinator.add((100, 0), 1)
@@ -95,7 +95,7 @@ def test_the_largest_timeout_means_none():
     assert coordinator.known().state is State.ONGOING
 
 
-def test_an_idle_transactional_id_is_forgotten_at_the_next_look_and_not_before():
+def test_an_idle_transactional_id_expires_at_the_next_check_and_not_before():
     coordinator = Coordinator(expiration_ms=10_000, expiration_interval_ms=4_000)
     coordinator.init()
     coordinator.advance(8_000)
@@ -110,7 +110,7 @@ def test_an_idle_transactional_id_is_forgotten_at_the_next_look_and_not_before()
     assert coordinator.init() == (NONE, 101, 0)
 
 
-def test_an_open_or_prepared_transaction_is_never_forgotten():
+def test_an_open_or_prepared_transaction_never_expires():
     coordinator = Coordinator(expiration_ms=10_000, expiration_interval_ms=4_000)
     coordinator.init(timeout_ms=900_000)
     coordinator.add((100, 0), 1)
@@ -122,7 +122,7 @@ def test_an_open_or_prepared_transaction_is_never_forgotten():
     assert coordinator.known().state is State.PREPARE_COMMIT
 
 
-def test_many_idle_ids_are_forgotten_a_few_at_a_time():
+def test_many_idle_ids_expire_in_several_rounds():
     coordinator = Coordinator(expiration_ms=10_000, expiration_interval_ms=4_000)
     for number in range(1_500):
         coordinator.init(f"tx-{number}")

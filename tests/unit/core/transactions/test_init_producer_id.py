@@ -1,4 +1,4 @@
-"""Who gets which producer id and epoch, and who is fenced by it."""
+"""InitProducerId: which id and epoch a producer gets, and which producers are fenced."""
 
 import pytest
 
@@ -38,13 +38,13 @@ def test_the_last_init_sets_the_timeout():
     assert coordinator.known().timeout_ms == 7_000
 
 
-def test_a_producer_that_goes_on_gets_the_next_epoch():
+def test_a_producer_that_continues_gets_the_next_epoch():
     coordinator = Coordinator()
     coordinator.init()
     assert coordinator.init(expected=(100, 0)) == (NONE, 100, 1)
 
 
-def test_going_on_is_answered_the_same_when_its_answer_was_lost():
+def test_a_repeated_init_of_a_continuing_producer_gets_the_same_answer():
     coordinator = Coordinator()
     coordinator.init()
     coordinator.init(expected=(100, 0))
@@ -52,7 +52,7 @@ def test_going_on_is_answered_the_same_when_its_answer_was_lost():
     assert coordinator.init(expected=(100, 1)) == (NONE, 100, 2)
 
 
-def test_going_on_with_a_stale_epoch_is_fenced_and_changes_nothing():
+def test_continuing_with_a_stale_epoch_is_fenced_and_changes_nothing():
     coordinator = Coordinator()
     coordinator.init()
     coordinator.init()  # a newer instance
@@ -62,7 +62,7 @@ def test_going_on_with_a_stale_epoch_is_fenced_and_changes_nothing():
     assert coordinator.known() == before
 
 
-def test_going_on_with_another_producer_id_is_fenced():
+def test_continuing_with_another_producer_id_is_fenced():
     coordinator = Coordinator()
     coordinator.init()
     assert coordinator.init(expected=(999, 0)) == (FENCED, *REFUSED)
@@ -82,7 +82,7 @@ def test_an_open_transaction_is_aborted_first_and_the_epoch_rises_twice():
     assert coordinator.init() == (NONE, 100, 2)
 
 
-def test_until_the_markers_are_written_an_init_must_come_again():
+def test_an_init_must_be_retried_until_the_markers_are_written():
     coordinator = Coordinator()
     coordinator.init()
     coordinator.add((100, 0), 1)
@@ -105,7 +105,7 @@ def test_a_stale_producer_cannot_abort_the_transaction_of_its_successor():
     assert coordinator.known().state is State.COMPLETE_ABORT
 
 
-def test_after_a_fence_the_old_producer_may_go_on_only_where_ends_bump_the_epoch():
+def test_a_fenced_producer_may_continue_only_where_ends_bump_the_epoch():
     for version, answer in [(2, (NONE, 100, 1)), (1, (FENCED, *REFUSED))]:
         coordinator = Coordinator(transaction_version=version)
         coordinator.init()
@@ -130,7 +130,7 @@ def test_a_repeated_init_across_the_change_of_ids_gets_the_same_answer():
 
 
 def test_the_last_epoch_is_never_handed_out():
-    """A producer fenced at its last epoch goes on: with a fresh id, not with epoch 32767."""
+    """A producer fenced at its last epoch continues with a fresh id, not with epoch 32767."""
     for version in (0, 1, 2):
         coordinator = Coordinator(transaction_version=version)
         producer = coordinator.at_epoch(32766)

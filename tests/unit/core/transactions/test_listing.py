@@ -35,7 +35,7 @@ def described(coordinator, transactional_id):
     return outcome.replies[0].response
 
 
-def test_all_are_listed_if_nothing_is_asked_for(coordinator):
+def test_all_transactions_are_listed_without_a_filter(coordinator):
     assert listed(coordinator) == [
         ("busy", 101, "Ongoing"),
         ("done", 102, "CompleteCommit"),
@@ -52,7 +52,7 @@ def test_states_and_producer_ids_narrow_the_list(coordinator):
     assert listed(coordinator, state_filters=["Dead"]) == []
 
 
-def test_unknown_states_are_named_and_let_nothing_through(coordinator):
+def test_unknown_states_are_reported_and_match_nothing(coordinator):
     assert listed(coordinator, state_filters=["Bogus"]) == []
     assert Filter(m.ListTransactionsRequest(state_filters=["Bogus", "Empty"])).unknown_states == [
         "Bogus"
@@ -60,7 +60,7 @@ def test_unknown_states_are_named_and_let_nothing_through(coordinator):
 
 
 def test_a_duration_counts_from_the_start_of_the_last_transaction(coordinator):
-    """As in Kafka, an id that never had one is always in."""
+    """As in Kafka, an id that never had a transaction always matches."""
     assert [row[0] for row in listed(coordinator, duration_filter=999)] == [
         "busy",
         "done",
@@ -84,10 +84,10 @@ def test_a_transaction_is_described_with_its_partitions(coordinator):
     assert busy.transaction_start_time_ms == coordinator.now - 1_000
     assert [(topic.topic, topic.partitions) for topic in busy.topics] == [("orders", [1, 2])]
     assert described(coordinator, "idle").transaction_start_time_ms == -1
-    assert described(coordinator, "nobody").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    assert described(coordinator, "unknown").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
-def test_a_prepared_transaction_is_described_with_the_partitions_that_still_wait(coordinator):
+def test_a_prepared_transaction_is_described_with_its_unmarked_partitions(coordinator):
     coordinator.refusals = {partitions(2)[0]: ErrorCode.NOT_LEADER_OR_FOLLOWER}
     coordinator.end((101, 0), True, transactional_id="busy")
     busy = described(coordinator, "busy")

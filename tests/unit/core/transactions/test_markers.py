@@ -22,7 +22,7 @@ def test_the_markers_wait_for_the_prepared_record(coordinator):
     assert coordinator.known().state is State.ONGOING
 
 
-def test_a_restart_goes_on_with_what_was_prepared(coordinator):
+def test_a_restart_continues_a_prepared_end(coordinator):
     coordinator.add((100, 0), 1, 2)
     coordinator.hold_markers = True
     coordinator.end((100, 0), True)
@@ -40,7 +40,7 @@ def test_a_prepared_end_without_partitions_is_completed_after_loading(coordinato
     assert coordinator.known().state is State.COMPLETE_ABORT
 
 
-def test_markers_that_fail_are_tried_again_and_only_those(coordinator):
+def test_only_failed_markers_are_retried(coordinator):
     coordinator.add((100, 0), 1, 2)
     coordinator.refusals = {partitions(2)[0]: ErrorCode.NOT_LEADER_OR_FOLLOWER}
     coordinator.end((100, 0), True)
@@ -61,7 +61,7 @@ def test_a_partition_with_a_newer_epoch_needs_no_marker(coordinator):
     assert coordinator.known().state is State.COMPLETE_ABORT
 
 
-def test_a_completion_that_could_not_be_written_is_tried_again(coordinator):
+def test_a_completion_that_could_not_be_written_is_retried(coordinator):
     coordinator.add((100, 0), 1)
     coordinator.hold_markers = True
     coordinator.end((100, 0), True)
@@ -76,7 +76,7 @@ def test_a_completion_that_could_not_be_written_is_tried_again(coordinator):
     assert coordinator.markers == [(1, 0, True)]
 
 
-def test_late_news_of_markers_does_not_complete_the_next_transaction(coordinator):
+def test_a_late_marker_result_does_not_complete_the_next_transaction(coordinator):
     coordinator.add((100, 0), 1, version=2)
     coordinator.hold_markers = True
     coordinator.end((100, 0), True, version=2)

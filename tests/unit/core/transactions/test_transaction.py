@@ -1,4 +1,4 @@
-"""The records of ``__transaction_state``: Kafka's form, at the version the cluster is at."""
+"""The records of ``__transaction_state``, in the version of the cluster's feature level."""
 
 import pytest
 from hypothesis import given
@@ -40,7 +40,7 @@ def test_the_key_is_its_type_and_the_id():
 
 
 @pytest.mark.parametrize("transaction_version", [1, 2])
-def test_from_version_1_on_everything_is_kept(transaction_version):
+def test_records_from_version_1_on_hold_every_field(transaction_version):
     record = record_of(ONGOING, transaction_version)
     assert record.value[:2] == b"\0\x01"
     assert read_value("tx", record.value) == ONGOING
@@ -66,7 +66,7 @@ small_partitions = st.builds(TopicPartition, st.sampled_from(["a", "b" * 200]), 
         st.sampled_from([0, 2]),
     )
 )
-def test_the_value_written_by_hand_is_the_one_of_the_schema(transaction):
+def test_the_hand_written_value_equals_that_of_the_codec(transaction):
     by_topic: dict[str, list[int]] = {}
     for topic, partition in sorted(transaction.partitions):
         by_topic.setdefault(topic, []).append(partition)
@@ -89,7 +89,7 @@ def test_the_value_written_by_hand_is_the_one_of_the_schema(transaction):
     assert record_of(transaction, 2).value == encode_versioned(value, 1)
 
 
-def test_version_0_keeps_what_old_brokers_know():
+def test_version_0_has_only_the_fields_of_old_brokers():
     record = record_of(ONGOING, 0)
     assert record.value[:2] == b"\0\0"
     assert read_value("tx", record.value) == ONGOING._replace(
@@ -103,7 +103,7 @@ def test_an_empty_id_has_no_list_of_partitions():
     assert read_value("tx", record_of(empty, 2).value).partitions == frozenset()
 
 
-def test_a_value_of_an_unknown_kind_is_refused():
+def test_a_value_of_an_unknown_version_is_rejected():
     with pytest.raises(PeerBroken):
         read_value("tx", b"\0\x07")
 
@@ -116,7 +116,7 @@ def test_the_records_follow_the_finalized_level_at_once():
     assert [value[:2] for _, value in coordinator.log] == [b"\0\0", b"\0\x01"]
 
 
-def test_at_level_0_no_producer_id_is_promised_that_the_record_cannot_hold():
+def test_at_level_0_no_next_producer_id_is_handed_out():
     coordinator = Coordinator(transaction_version=0)
     coordinator.init()
     known = coordinator.known()._replace(producer_epoch=32766)

@@ -13,7 +13,7 @@ from headrace.core.groups.classic.rebalance import (
 )
 from headrace.core.groups.classic.responses import join_refused, refused
 from headrace.core.groups.classic.state import CONSUMER, SYNC, ClassicState, GroupState
-from headrace.core.groups.group import Expiry, GroupKind, Member, Timer
+from headrace.core.groups.group import Expiry, GroupKind, JoinOptions, Member, Timer
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, RequestContext, Ticket
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, TopicId
@@ -40,19 +40,16 @@ class ClassicGroup(ClassicState):
         ticket: Ticket,
         context: RequestContext,
         request: m.JoinGroupRequest,
+        options: JoinOptions,
         drawn_id: str,
         now: Millis,
     ) -> Outcome:
-        return join.join(self, ticket, context, request, drawn_id, now)
+        return join.join(self, ticket, context, request, options, drawn_id, now)
 
-    def sync(
-        self, ticket: Ticket, context: RequestContext, request: m.SyncGroupRequest, now: Millis
-    ) -> Outcome:
+    def sync(self, ticket: Ticket, request: m.SyncGroupRequest, now: Millis) -> Outcome:
         return sync.sync(self, ticket, request, now)
 
-    def heartbeat(
-        self, ticket: Ticket, context: RequestContext, request: m.HeartbeatRequest, now: Millis
-    ) -> Outcome:
+    def heartbeat(self, ticket: Ticket, request: m.HeartbeatRequest, now: Millis) -> Outcome:
         try:
             member = self.known(request.member_id, request.group_instance_id)
             if request.generation_id != self.generation:
@@ -64,9 +61,7 @@ class ClassicGroup(ClassicState):
             return refused(ticket, m.HeartbeatResponse, ErrorCode.REBALANCE_IN_PROGRESS)
         return Outcome(replies=(Reply(ticket, _HEARTBEAT_OK),))
 
-    def leave(
-        self, ticket: Ticket, context: RequestContext, request: m.LeaveGroupRequest, now: Millis
-    ) -> Outcome:
+    def leave(self, ticket: Ticket, request: m.LeaveGroupRequest, now: Millis) -> Outcome:
         return departure.leave(self, ticket, request, now)
 
     def describe(self) -> m.DescribeGroupsResponse.DescribedGroup:
@@ -120,7 +115,7 @@ class ClassicGroup(ClassicState):
         member: Member,
         *,
         transactional: bool,
-        api_version: int,
+        supports_member_epoch: bool,
         partitions: Callable[[], Iterable[tuple[TopicId, int]]],
     ) -> None:
         member_id, instance_id, generation = member

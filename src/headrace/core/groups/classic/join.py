@@ -13,7 +13,7 @@ from headrace.core.groups.classic.rebalance import (
 from headrace.core.groups.classic.records import group_record
 from headrace.core.groups.classic.responses import join_refused, refused
 from headrace.core.groups.classic.state import ClassicState, GroupState
-from headrace.core.groups.group import TEXT_SIZE_MAX, Timer
+from headrace.core.groups.group import TEXT_SIZE_MAX, JoinOptions, Timer
 from headrace.core.outcome import NOTHING, Outcome, Reply, RequestContext, Ticket
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis
@@ -22,9 +22,6 @@ from headrace.wire import messages as m
 # A new member cannot heartbeat while its first join is parked, and the group does not see whether
 # its connection is still open. Without a limit, clients that retry would fill the group.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-
-_FIRST_JOIN_WITH_REQUIRED_ID = 4
-_FIRST_JOIN_WITH_SKIP_ASSIGNMENT = 9
 
 _UUID = "." * 36
 
@@ -36,11 +33,12 @@ def join(
     ticket: Ticket,
     context: RequestContext,
     request: m.JoinGroupRequest,
+    options: JoinOptions,
     drawn_id: str,
     now: Millis,
 ) -> Outcome:
     try:
-        return _join(group, ticket, context, request, drawn_id, now)
+        return _join(group, ticket, context, request, options, drawn_id, now)
     except Rejected as refusal:
         return join_refused(ticket, refusal.code, request.member_id)
 
@@ -50,6 +48,7 @@ def _join(
     ticket: Ticket,
     context: RequestContext,
     request: m.JoinGroupRequest,
+    options: JoinOptions,
     drawn_id: str,
     now: Millis,
 ) -> Outcome:
@@ -65,8 +64,10 @@ def _join(
         new_id = f"{instance_id or context.client_id}-{drawn_id}"
         if instance_id is not None:
             if instance_id in group.static:
-                return _replace_static(group, ticket, context, request, new_id, protocols, now)
-        elif requires_known_id(context, request):
+                return _replace_static(
+                    group, ticket, context, request, options, new_id, protocols, now
+                )
+        elif options.requires_known_member:
             # KIP-394: the client joins again with this id. If it dies before that, the group
             # needs no rebalance; the id is forgotten after the session timeout.
             group.pending.add(new_id)
@@ -185,6 +186,7 @@ def _replace_static(
     ticket: Ticket,
     context: RequestContext,
     request: m.JoinGroupRequest,
+    options: JoinOptions,
     new_id: str,
     protocols: Protocols,
     now: Millis,
@@ -211,7 +213,7 @@ def _replace_static(
     if group.state is GroupState.STABLE and group.choose_protocol() == group.protocol_name:
         del group.joining[new_id]
         answer = joined(group, member)
-        if context.api_version >= _FIRST_JOIN_WITH_SKIP_ASSIGNMENT:
+        if options.supports_skip_assignment:
             # KIP-814: the leader gets the members, to watch their topics, and is told that the
             # assignment stays.
             answer.skip_assignment = new_id == group.leader_id
@@ -250,12 +252,3 @@ def rebalance_timeout_ms(request: m.JoinGroupRequest) -> int:
     """Version 0 had one timeout for both."""
     given = request.rebalance_timeout_ms
     return given if given >= 0 else request.session_timeout_ms
-
-
-def requires_known_id(context: RequestContext, request: m.JoinGroupRequest) -> bool:
-    """Whether a dynamic member must first be told its id before it may join (KIP-394)."""
-    return (
-        context.api_version >= _FIRST_JOIN_WITH_REQUIRED_ID
-        and not request.member_id
-        and request.group_instance_id is None
-    )

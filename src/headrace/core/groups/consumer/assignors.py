@@ -1,15 +1,14 @@
-"""Who gets which partitions: the assignors that a coordinator runs for its consumer groups.
+"""Which member gets which partitions: the assignors that a coordinator runs for consumer groups.
 
-Both are functions of the members, of what each had in the last target, and of how many partitions
-the topics have. They take no notice of racks.
+Both are functions of the members, of each member's part in the last target, and of the partition
+counts of the topics. They ignore racks.
 
-    uniform   everybody the same number of partitions, give or take one, and as few moves as that
-              allows; where members read different topics, as even as their subscriptions allow
-    range     each topic is cut into one run of neighbours per subscriber, so that partition 7 of
+    uniform   every member gets the same number of partitions, plus or minus one, with as few moves
+              as possible; if members subscribe to different topics, as even as those allow
+    range     each topic is cut into one range of partitions per subscriber, so that partition 7 of
               two topics of the same size goes to the same member; moves do not matter
 
-The same input gives the same assignment on every broker: members and topics are taken in the
-order of their ids.
+The same input gives the same assignment on every broker: members and topics are ordered by id.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 from headrace.model.ids import TopicId
 
-# Of one member; topics without a partition are left out.
+# Of one member; topics without partitions are omitted.
 Partitions = Mapping[TopicId, frozenset[int]]
 
 
@@ -27,8 +26,8 @@ class Subscriber(NamedTuple):
 
     member_id: str
     instance_id: str | None
-    topics: frozenset[TopicId]  # that exist
-    had: Partitions  # in the last target; may name what is gone since
+    topics: frozenset[TopicId]  # existing ones only
+    had: Partitions  # in the last target; may contain deleted topics
 
 
 Assignor = Callable[[Iterable[Subscriber], Mapping[TopicId, int]], dict[str, Partitions]]
@@ -52,7 +51,7 @@ def uniform(
 def range_(
     subscribers: Iterable[Subscriber], partition_counts: Mapping[TopicId, int]
 ) -> dict[str, Partitions]:
-    # Static members first, by the name that stays: one that comes back finds its old place.
+    # Static members first, by instance id: a returning one gets its old place.
     members = sorted(
         subscribers,
         key=lambda member: (
@@ -86,7 +85,7 @@ def _topics_of(members: Sequence[Subscriber]) -> list[TopicId]:
 def _keep_what_they_had(
     members: Sequence[Subscriber], partition_counts: Mapping[TopicId, int]
 ) -> tuple[dict[str, _Held], dict[TopicId, list[int]]]:
-    """What each may keep, one owner per partition; and what is left over, in order."""
+    """What each member keeps, with one owner per partition; and the rest, in order."""
     held: dict[str, _Held] = {}
     free = {
         topic_id: dict.fromkeys(range(partition_counts[topic_id]))
@@ -110,12 +109,12 @@ def _keep_what_they_had(
 def _uniform_alike(
     members: Sequence[Subscriber], partition_counts: Mapping[TopicId, int]
 ) -> dict[str, _Held]:
-    """All read the same topics, so anybody can have any partition."""
+    """All members subscribe to the same topics, so any of them can own any partition."""
     held, free = _keep_what_they_had(members, partition_counts)
     total = sum(partition_counts[topic_id] for topic_id in members[0].topics)
     quota, extra = divmod(total, len(members))
     room: dict[str, int] = {}
-    # Those who have more than the quota come first to the places above it: one move less each.
+    # Members above the quota get the extra places first: each saves one move.
     for member in members:
         mine = held[member.member_id]
         count = sum(map(len, mine.values()))
@@ -134,7 +133,7 @@ def _uniform_alike(
         if mine_count + room[member.member_id] == quota:
             room[member.member_id] += 1
             extra -= 1
-    # Round and round, so that the partitions of a topic go to different members.
+    # Round robin, so that the partitions of a topic go to different members.
     open_members = [member.member_id for member in members if room[member.member_id]]
     turn = 0
     for topic_id in sorted(free):
@@ -151,7 +150,7 @@ def _uniform_alike(
 
 
 def _surplus(mine: _Held, count: int) -> list[tuple[TopicId, int]]:
-    """The last ``count`` partitions that somebody has; none if that is not positive."""
+    """The last ``count`` partitions of a member; none if ``count`` is not positive."""
     if count <= 0:
         return []
     everything = [
@@ -163,14 +162,14 @@ def _surplus(mine: _Held, count: int) -> list[tuple[TopicId, int]]:
 def _uniform_apart(
     members: Sequence[Subscriber], partition_counts: Mapping[TopicId, int]
 ) -> dict[str, _Held]:
-    """Members read different topics: even out topic by topic until no move helps any more."""
+    """Members subscribe to different topics: balance topic by topic until no move helps."""
     held, free = _keep_what_they_had(members, partition_counts)
     load = {member_id: sum(map(len, mine.values())) for member_id, mine in held.items()}
     readers = {
         topic_id: [member.member_id for member in members if topic_id in member.topics]
         for topic_id in free
     }
-    # Topics that few can read come first; those that many can read fill up what stays uneven.
+    # Topics with few subscribers come first; those with many even out the rest.
     order = sorted(readers, key=lambda topic_id: (len(readers[topic_id]), topic_id))
     for topic_id in order:
         if not free[topic_id]:
@@ -182,8 +181,8 @@ def _uniform_apart(
             held[member_id].setdefault(topic_id, set()).add(partition)
             load[member_id] = count + 1
             heapreplace(least_loaded, (count + 1, member_id))
-    # A move goes from one that has at least two more to one that has less: the sum of the squares
-    # of the loads falls with each, so this ends.
+    # A move goes from a member to one that has at least two fewer. The sum of the squared loads
+    # falls with each move, so this ends.
     has_moved = True
     while has_moved:
         has_moved = False

@@ -1,13 +1,13 @@
-"""What one event makes of a consumer group: the records, and the group as they will leave it.
+"""The changes that one event makes to a consumer group: records, and the group after them.
 
-A decision works on copies, because only replay may change the group. ``Change`` holds them and
-the steps that every event is made of:
+A decision works on copies, because only replay may change the group. ``Change`` holds the copies
+and has the steps of every event:
 
-    a member is new or says something new   -> ``put``, ``replace_static``
-    patterns name other topics              -> ``resolve_patterns``
-    the group epoch rises                   -> ``raise_epoch``
-    a new target is worked out              -> ``retarget``
-    the member takes its next step          -> ``reconcile``
+    a member is new or has changed    -> ``put``, ``replace_static``
+    patterns match other topics       -> ``resolve_patterns``
+    the group epoch rises             -> ``raise_epoch``
+    a new target is computed          -> ``retarget``
+    the member takes its next step    -> ``reconcile``
 """
 
 from collections.abc import Mapping
@@ -34,20 +34,23 @@ from headrace.wire import messages as m
 if TYPE_CHECKING:
     from headrace.core.groups.shard import GroupShard
 
-SESSION = "session"  # it has to be heard from
-REBALANCE = "rebalance"  # it has to give back what it was told to
-REJOIN = "rejoin"  # classic: it was told to join again
-RESYNC = "resync"  # classic: it has joined and has to fetch its assignment
+# Timers of a member: it must
+SESSION = "session"  # send a heartbeat
+REBALANCE = "rebalance"  # give back partitions
+REJOIN = "rejoin"  # join again (classic)
+RESYNC = "resync"  # fetch its assignment (classic)
 _MEMBER_TIMERS = (SESSION, REBALANCE, REJOIN, RESYNC)
 
 _KAFKA_ASSIGNORS = "org.apache.kafka.coordinator.group.assignor."
 
 
 class Change:
+    """One event's changes to a group, in the order in which they are made."""
+
     def __init__(
         self, shard: "GroupShard", state: ConsumerState, records: list[NewRecord], now: Millis
     ) -> None:
-        """``records`` come before: a group that is being made of another kind has some."""
+        """``records`` come first: those that convert a group from another kind."""
         self._shard = shard
         self._metadata = shard.cluster.metadata
         self._state = state
@@ -67,7 +70,7 @@ class Change:
         self.records.append(member.metadata_record(self.group_id))
 
     def replace_static(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """The instance is back under another id: all that was its own is still its own."""
+        """The instance returned under another id and keeps all that it owned."""
         new = old._replace(member_id=member_id, member_epoch=0, previous_member_epoch=0)
         target = self.targets.pop(old.member_id, {})
         del self.members[old.member_id]
@@ -89,7 +92,7 @@ class Change:
     # -- the group epoch ------------------------------------------------------------------
 
     def resolve_patterns(self) -> bool:
-        """Whether a pattern names other topics than before."""
+        """Match all patterns again; returns whether one matches other topics than before."""
         metadata = self._metadata
         in_use = dict.fromkeys(member.pattern for member in self.members.values() if member.pattern)
         for pattern in [pattern for pattern in self.resolved if pattern not in in_use]:
@@ -107,7 +110,7 @@ class Change:
         return has_changed
 
     def raise_epoch(self, *, must: bool) -> bool:
-        """By one, if it must or if the topics behind the subscriptions are others now."""
+        """Raise the group epoch if it ``must`` rise or if the subscribed topics have changed."""
         names = subscribed_topics(self.members.values(), self.resolved)
         metadata_hash = topics_hash(names, self._metadata)
         if not must and metadata_hash == self._state.metadata_hash:
@@ -121,13 +124,14 @@ class Change:
     # -- the target -----------------------------------------------------------------------
 
     def retarget(self) -> None:
-        """Work out who is to have what, unless that stands or was done a moment ago."""
+        """Compute a new target, unless it is current or the assignment interval is not over."""
         if self.assignment_epoch >= self.group_epoch or not is_interval_over(
             self._shard, self._state, self._now
         ):
             return
         partition_counts: dict[TopicId, int] = {}
-        # Most members read the same, and a pattern may name thousands of topics: once is enough.
+        # Most members share a subscription, and a pattern may match thousands of topics: look up
+        # each subscription once.
         topic_ids: dict[tuple[frozenset[str], str], frozenset[TopicId]] = {}
         subscribers = []
         for member in self.members.values():
@@ -156,7 +160,7 @@ class Change:
         )
 
     def _existing(self, names: frozenset[str]) -> dict[TopicId, int]:
-        """The topics among these names that there are, with their partition counts."""
+        """The existing topics among ``names``, with their partition counts."""
         topics = self._metadata.topics
         states = (topics[name] for name in names if name in topics)
         return {state.topic_id: len(state.partitions) for state in states}
@@ -198,9 +202,9 @@ class Change:
 
 
 def is_interval_over(shard: "GroupShard", state: ConsumerState, now: Millis) -> bool:
-    """Many members that come at once are worth one target (KIP-1263).
+    """Whether the next target may be computed; many changes share one target (KIP-1263).
 
-    The heartbeat of any of them will be here again.
+    Members send heartbeats, so a later one computes it.
     """
     interval_ms = setting(shard, state.group_id, "assignment.interval.ms")
     return not state.assigned_at or not interval_ms or now >= state.assigned_at + interval_ms
@@ -211,7 +215,7 @@ def may_retarget(shard: "GroupShard", state: ConsumerState, now: Millis) -> bool
 
 
 def preferred_assignor(shard: "GroupShard", members: Mapping[str, ConsumerMember]) -> str:
-    """That which most members name, if any does; a tie goes by name."""
+    """The assignor with the most votes of members, else the default; a tie goes by name."""
     known = configured_assignors(shard)
     votes: dict[str, int] = {}
     for member in members.values():
@@ -221,7 +225,7 @@ def preferred_assignor(shard: "GroupShard", members: Mapping[str, ConsumerMember
 
 
 def configured_assignors(shard: "GroupShard") -> list[str]:
-    """Those of ``group.consumer.assignors`` that there are, the default first."""
+    """The existing ones of ``group.consumer.assignors``, the default first."""
     by_class = {
         f"{_KAFKA_ASSIGNORS}UniformAssignor": "uniform",
         f"{_KAFKA_ASSIGNORS}RangeAssignor": "range",
@@ -231,13 +235,13 @@ def configured_assignors(shard: "GroupShard") -> list[str]:
 
 
 def setting(shard: "GroupShard", group_id: str, name: str) -> int:
-    """A setting of this group, else the broker's for all groups."""
+    """A setting of this group, else of the broker."""
     own = shard.cluster.group_settings(group_id).get(f"consumer.{name}")
     return int(own) if own is not None else shard.cluster.config.int(f"group.consumer.{name}")
 
 
 def set_session(shard: "GroupShard", group_id: str, member: ConsumerMember, now: Millis) -> None:
-    """The member was heard from."""
+    """Restart the session of a member that has sent a request."""
     timeout_ms = (
         member.classic.session_timeout_ms
         if member.classic is not None
@@ -254,7 +258,7 @@ def cancel_timers(shard: "GroupShard", group_id: str, member_id: str) -> None:
 def reported_of(
     topics: list[m.ConsumerGroupHeartbeatRequest.TopicPartitions] | None,
 ) -> Reported:
-    """What a heartbeat says that its member has."""
+    """What a member reports to own in its heartbeat."""
     if topics is None:
         return None
     return {TopicId(topic.topic_id): frozenset(topic.partitions) for topic in topics}

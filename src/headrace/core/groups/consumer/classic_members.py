@@ -1,9 +1,9 @@
-"""Members that still speak the classic protocol, in a group of the new one.
+"""Members that still speak the classic protocol, in a consumer group.
 
-They are members like any other: the coordinator assigns to them too. Only the words differ. A
-member epoch is told as a generation; a new target shows as REBALANCE_IN_PROGRESS, upon which the
-member joins again and says what it has; JoinGroup is one step of its reconciliation, and
-SyncGroup fetches the result. Nobody leads, nothing is parked: each answer leaves at once.
+The coordinator assigns to them as to all other members. Only the messages differ. The member epoch
+is sent as a generation. A new target shows as REBALANCE_IN_PROGRESS, and the member then joins
+again and reports what it owns. JoinGroup is one step of its reconciliation, and SyncGroup fetches
+the result. There is no leader, and nothing is parked: every request is answered at once.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from headrace.core.groups.classic.join import (
     check_texts,
     rebalance_timeout_ms,
-    requires_known_id,
 )
 from headrace.core.groups.classic.responses import join_refused, left, refused
 from headrace.core.groups.classic.state import CONSUMER
@@ -37,7 +36,7 @@ from headrace.core.groups.conversion import (
     downgrade,
     subscription_of,
 )
-from headrace.core.groups.group import TEXT_SIZE_MAX, Timer
+from headrace.core.groups.group import TEXT_SIZE_MAX, JoinOptions, Timer
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, Reply, RequestContext, Ticket
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, PeerBroken, Rejected
@@ -54,11 +53,12 @@ def join(
     ticket: Ticket,
     context: RequestContext,
     request: m.JoinGroupRequest,
+    options: JoinOptions,
     drawn_id: str,
     now: Millis,
 ) -> Outcome:
     try:
-        return _join(shard, state, ticket, context, request, drawn_id, now)
+        return _join(shard, state, ticket, context, request, options, drawn_id, now)
     except Rejected as refusal:
         return join_refused(ticket, refusal.code, request.member_id)
 
@@ -69,10 +69,11 @@ def _join(
     ticket: Ticket,
     context: RequestContext,
     request: m.JoinGroupRequest,
+    options: JoinOptions,
     drawn_id: str,
     now: Millis,
 ) -> Outcome:
-    # A classic member may end up in a classic group, whose record has less room for texts.
+    # The group may become a classic group, whose record has less room for texts.
     check_texts(context, request)
     is_new = not request.member_id
     member_id = request.member_id or drawn_id
@@ -80,7 +81,7 @@ def _join(
         raise Rejected(ErrorCode.INVALID_REQUEST)
     check_room(shard, state, member_id)
     _check_protocols(state, request)
-    if requires_known_id(context, request):
+    if is_new and request.group_instance_id is None and options.requires_known_member:
         return join_refused(ticket, ErrorCode.MEMBER_ID_REQUIRED, member_id)
     try:
         subscription = subscription_of(request.protocols[0].metadata)
@@ -115,13 +116,7 @@ def _join(
     )
     shard.timers.cancel(Timer(state.group_id, REJOIN, member_id))
     if turns_classic:
-        # A member that has still to give back or to get something can only do so in a rebalance.
-        is_at_rest = change.group_epoch == change.assignment_epoch and all(
-            member.is_reconciled_to(change.assignment_epoch) for member in change.members.values()
-        )
-        change.records += _turned_classic(
-            shard, state, change, must_rebalance=not is_at_rest, now=now
-        )
+        change.records += _turned_classic(shard, state, change, now)
     else:
         set_session(shard, state.group_id, updated, now)
         shard.timers.set(
@@ -144,7 +139,7 @@ def _updated(
         client_id=context.client_id,
         client_host=context.client_host,
         topics=frozenset(subscription.topics),
-        pattern="",  # the classic protocol has no patterns; its clients resolve their own
+        pattern="",  # the classic protocol has no patterns; its clients resolve them
         classic=ClassicTerms(
             request.session_timeout_ms,
             tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
@@ -153,14 +148,13 @@ def _updated(
 
 
 def _turned_classic(
-    shard: "GroupShard",
-    state: ConsumerState,
-    change: Change,
-    *,
-    must_rebalance: bool,
-    now: Millis,
+    shard: "GroupShard", state: ConsumerState, change: Change, now: Millis
 ) -> list[NewRecord]:
-    """The last member of the new protocol was replaced: all go on as a classic group."""
+    """The last member of the consumer protocol was replaced: the group becomes classic."""
+    # Members that are not reconciled can give partitions back and get them in a rebalance only.
+    is_at_rest = change.group_epoch == change.assignment_epoch and all(
+        member.is_reconciled_to(change.assignment_epoch) for member in change.members.values()
+    )
     after = ConsumerState(state.group_id)
     after.group_epoch = state.group_epoch
     after.resolved = change.resolved
@@ -170,7 +164,7 @@ def _turned_classic(
         shard,
         after,
         list(change.members.values()),
-        must_rebalance=must_rebalance,
+        must_rebalance=not is_at_rest,
         now=now,
     )
     return [*after.tombstones(), record]
@@ -186,7 +180,7 @@ def check_room(shard: "GroupShard", state: ConsumerState, member_id: str) -> Non
 
 
 def _check_protocols(state: ConsumerState, request: m.JoinGroupRequest) -> None:
-    """One of its protocols must be known to all other classic members, as in a classic group."""
+    """All other classic members must know one of its protocols, as in a classic group."""
     others = [member.classic for member in state.members.values() if member.classic is not None]
     known_to_all = any(
         all(any(name == protocol.name for name, _ in terms.protocols) for terms in others)
@@ -216,7 +210,7 @@ def _subscribe(
 
 
 def _known(state: ConsumerState, member_id: str, instance_id: str | None) -> ConsumerMember:
-    """The member that a request speaks for."""
+    """The member that a request comes from; raises Rejected if there is none."""
     if instance_id is not None:
         present_id = state.static.get(instance_id)
         if present_id is None:
@@ -241,7 +235,7 @@ def _classic(
 
 
 def _reported(subscription: m.ConsumerProtocolSubscription, metadata: ClusterMetadata) -> Reported:
-    """What it says that it has; eager clients give all back before they join, and say nothing."""
+    """What the member owns by its own report; eager clients own nothing when they join."""
     return {
         metadata.topics[topic.topic].topic_id: frozenset(topic.partitions)
         for topic in subscription.owned_partitions
@@ -266,7 +260,7 @@ def sync(
             raise Rejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if (
             state.assignment_epoch > member.member_epoch
-            # It has joined again already and has to finish giving back first.
+            # The member has joined again already and must give partitions back first.
             and member.state is not MemberState.UNREVOKED
         ):
             _expect_rejoin(shard, group_id, member, now)
@@ -307,7 +301,7 @@ def heartbeat(
     set_session(shard, state.group_id, member, now)
     if (
         member.member_epoch < state.assignment_epoch
-        # Nobody may be there to work out the next target but classic members, as they join.
+        # Perhaps only classic members can trigger the next target, when they join.
         or may_retarget(shard, state, now)
         or member.state is MemberState.UNREVOKED
         or (member.state is MemberState.UNRELEASED and not state.waits_for_others(member))
@@ -324,7 +318,7 @@ def leave(
     request: m.LeaveGroupRequest,
     now: Millis,
 ) -> Outcome:
-    """Also how an administrator removes members, of either protocol."""
+    """Administrators also remove members of either protocol this way."""
     answers = []
     going: dict[str, None] = {}
     for leaving in request.members:

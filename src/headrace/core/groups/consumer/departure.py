@@ -1,4 +1,4 @@
-"""How members go out of a consumer group, of their own will or not."""
+"""How members leave a consumer group, on request or fenced."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def fence(
     shard: "GroupShard", state: ConsumerState, going: Collection[str], now: Millis
 ) -> Outcome:
-    """These members are out at once; what they had is free. The others share it."""
+    """Remove these members at once. What they owned is free for the others."""
     if can_downgrade(shard, state, going, is_replaced=False):
         staying = [member for name, member in state.members.items() if name not in going]
         record = downgrade(shard, state, staying, must_rebalance=True, now=now)

@@ -11,7 +11,7 @@ from headrace.core.groups.consumer.changes import REBALANCE, SESSION, setting
 from headrace.core.groups.consumer.departure import fence
 from headrace.core.groups.consumer.members import MemberState
 from headrace.core.groups.consumer.state import ConsumerState
-from headrace.core.groups.group import Expiry, GroupKind, Member, Timer
+from headrace.core.groups.group import Expiry, GroupKind, JoinOptions, Member, Timer
 from headrace.core.outcome import NOTHING, Outcome, RequestContext, Ticket
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, Rejected
@@ -20,8 +20,6 @@ from headrace.wire import messages as m
 
 if TYPE_CHECKING:
     from headrace.core.groups.shard import GroupShard
-
-_FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 
 
 class ConsumerGroup(ConsumerState):
@@ -43,30 +41,29 @@ class ConsumerGroup(ConsumerState):
         ticket: Ticket,
         context: RequestContext,
         request: m.JoinGroupRequest,
+        options: JoinOptions,
         drawn_id: str,
         now: Millis,
     ) -> Outcome:
         if self.members:
-            return classic_members.join(self._shard, self, ticket, context, request, drawn_id, now)
+            return classic_members.join(
+                self._shard, self, ticket, context, request, options, drawn_id, now
+            )
         if request.member_id:
             return join_refused(ticket, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
         classic = ClassicGroup(self._shard, self.group_id)
         self._shard.groups[self.group_id] = classic
-        return Outcome(self.tombstones()) + classic.join(ticket, context, request, drawn_id, now)
+        return Outcome(self.tombstones()) + classic.join(
+            ticket, context, request, options, drawn_id, now
+        )
 
-    def sync(
-        self, ticket: Ticket, context: RequestContext, request: m.SyncGroupRequest, now: Millis
-    ) -> Outcome:
+    def sync(self, ticket: Ticket, request: m.SyncGroupRequest, now: Millis) -> Outcome:
         return classic_members.sync(self._shard, self, ticket, request, now)
 
-    def heartbeat(
-        self, ticket: Ticket, context: RequestContext, request: m.HeartbeatRequest, now: Millis
-    ) -> Outcome:
+    def heartbeat(self, ticket: Ticket, request: m.HeartbeatRequest, now: Millis) -> Outcome:
         return classic_members.heartbeat(self._shard, self, ticket, request, now)
 
-    def leave(
-        self, ticket: Ticket, context: RequestContext, request: m.LeaveGroupRequest, now: Millis
-    ) -> Outcome:
+    def leave(self, ticket: Ticket, request: m.LeaveGroupRequest, now: Millis) -> Outcome:
         return classic_members.leave(self._shard, self, ticket, request, now)
 
     # -- time -----------------------------------------------------------------------------
@@ -99,7 +96,7 @@ class ConsumerGroup(ConsumerState):
         member: Member,
         *,
         transactional: bool,
-        api_version: int,
+        supports_member_epoch: bool,
         partitions: Callable[[], Iterable[tuple[TopicId, int]]],
     ) -> None:
         member_id, instance_id, member_epoch = member
@@ -110,11 +107,7 @@ class ConsumerGroup(ConsumerState):
         known = self.members.get(member_id)
         if known is None:
             raise Rejected(ErrorCode.UNKNOWN_MEMBER_ID)
-        if (
-            not transactional
-            and known.classic is None
-            and api_version < _FIRST_COMMIT_WITH_MEMBER_EPOCH
-        ):
+        if not transactional and known.classic is None and not supports_member_epoch:
             raise Rejected(ErrorCode.UNSUPPORTED_VERSION)
         if member_epoch == known.member_epoch:
             return

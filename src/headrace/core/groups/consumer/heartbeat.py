@@ -45,7 +45,6 @@ from headrace.wire import messages as m
 if TYPE_CHECKING:
     from headrace.core.groups.shard import GroupShard
 
-_FIRST_HEARTBEAT_WITH_OWN_ID = 1  # from here on the client draws its member id (KIP-1082)
 LARGE_TOPIC_COUNT = 500
 _TEXT_LENGTH_SAFE = TEXT_SIZE_MAX // 4  # no character has more than four bytes
 
@@ -55,15 +54,15 @@ def heartbeat(
     ticket: Ticket,
     context: RequestContext,
     request: m.ConsumerGroupHeartbeatRequest,
-    drawn_id: str,
+    drawn_id: str | None,
     now: Millis,
 ) -> Outcome:
-    """``drawn_id`` becomes the id of a member that has none."""
+    """``drawn_id`` becomes the id of a new member; None if clients draw their own (KIP-1082)."""
     try:
-        check_request(shard, request, context.api_version)
+        check_request(shard, request, requires_member_id=drawn_id is None)
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return _leave(shard, ticket, request, now)
-        return _beat(shard, ticket, context, request, request.member_id or drawn_id, now)
+        return _beat(shard, ticket, context, request, request.member_id or drawn_id or "", now)
     except Rejected as refusal:
         response = m.ConsumerGroupHeartbeatResponse(
             error_code=refusal.code, error_message=refusal.message
@@ -72,14 +71,10 @@ def heartbeat(
 
 
 def check_request(
-    shard: "GroupShard", request: m.ConsumerGroupHeartbeatRequest, api_version: int
+    shard: "GroupShard", request: m.ConsumerGroupHeartbeatRequest, *, requires_member_id: bool
 ) -> None:
     member_epoch = request.member_epoch
-    if (
-        api_version >= _FIRST_HEARTBEAT_WITH_OWN_ID
-        or member_epoch > 0
-        or member_epoch == LEAVE_EPOCH
-    ):
+    if requires_member_id or member_epoch > 0 or member_epoch == LEAVE_EPOCH:
         _check_text(request.member_id, "MemberId")
     _check_text(request.group_id, "GroupId")
     _check_text(request.instance_id, "InstanceId")

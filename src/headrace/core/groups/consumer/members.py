@@ -1,10 +1,10 @@
-"""One member of a consumer group: what it asked for, what it has, and its records in the log.
+"""One member of a consumer group: its subscription, its partitions, and its records in the log.
 
-    5  ConsumerGroupMemberMetadata           who it is and what it wants to read
-    7  ConsumerGroupTargetAssignmentMember   what it is to have
-    8  ConsumerGroupCurrentMemberAssignment  what it has, and where it stands on the way
+    5  ConsumerGroupMemberMetadata           its identity and subscription
+    7  ConsumerGroupTargetAssignmentMember   its target: the partitions it should own
+    8  ConsumerGroupCurrentMemberAssignment  the partitions it owns, and its state
 
-A member is a value: a decision makes another one and writes the records that lead there.
+A member is a value: a decision creates another one and writes the records that lead to it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,34 +17,36 @@ from headrace.model.ids import TopicId
 from headrace.wire import messages as m
 from headrace.wire.framing import encode_record_key, encode_versioned
 
-# What a member epoch says besides a number.
+# Member epochs with a special meaning.
 JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
-STATIC_LEAVE_EPOCH = -2  # gone for a while; the instance keeps its partitions for a session's time
+STATIC_LEAVE_EPOCH = (
+    -2
+)  # a static member left temporarily and keeps its partitions until its session ends
 
-# Partitions with the epoch in which the member got each of them (KIP-1251): an offset committed
-# with an older member epoch is fine as long as the partition was the member's all the time.
+# Partitions with the epoch in which the member got each of them (KIP-1251). A commit with an older
+# member epoch is accepted if the member has owned the partition since.
 Owned = Mapping[TopicId, Mapping[int, int]]
 
 
 class MemberState(IntEnum):
-    """Where a member stands between what it has and what it is to have. Kept in the log."""
+    """How far a member is on its way to its target. Stored in the log."""
 
-    #: It has all of the target of its epoch.
+    #: The member owns all of the target of its epoch.
     STABLE = 0
-    #: It was told to give partitions back and has not said yet that it did. Its epoch waits.
+    #: The member must give partitions back and has not confirmed it. Its epoch waits.
     UNREVOKED = 1
-    #: It is at the target's epoch, but others have not given back all that it is to have.
+    #: The member has the epoch of the target, but other members still own some partitions of it.
     UNRELEASED = 2
-    #: A newer broker kept something else here. The member has to join again.
+    #: A newer broker stored a value that is unknown here. The member has to join again.
     UNKNOWN = 127
 
 
 class ClassicTerms(NamedTuple):
-    """What a member said that still speaks the classic protocol."""
+    """What a member of the classic protocol sent in its JoinGroup."""
 
     session_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]  # name and metadata, the best liked first
+    protocols: tuple[tuple[str, bytes], ...]  # name and metadata, in order of preference
 
 
 class ConsumerMember(NamedTuple):
@@ -60,9 +62,9 @@ class ConsumerMember(NamedTuple):
     topics: frozenset[str] = frozenset()
     pattern: str = ""
     assignor: str | None = None
-    classic: ClassicTerms | None = None  # None: it speaks the new protocol
+    classic: ClassicTerms | None = None  # None: it speaks the consumer protocol
     assigned: Owned = {}
-    revoking: Owned = {}  # told to give back; nobody else may have them yet
+    revoking: Owned = {}  # to be given back; no other member may own them yet
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
@@ -71,14 +73,14 @@ class ConsumerMember(NamedTuple):
         return self._replace(member_epoch=member_epoch, previous_member_epoch=self.member_epoch)
 
     def assigned_epoch(self, topic_id: TopicId, partition: int) -> int | None:
-        """Since when it has the partition; None if it does not."""
+        """The epoch since which it owns the partition; None if it does not."""
         for owned in (self.assigned, self.revoking):
             since = owned.get(topic_id, {}).get(partition)
             if since is not None:
                 return since
         return None
 
-    # -- the records that a member is made of ---------------------------------------------
+    # -- records --------------------------------------------------------------------------
 
     def metadata_record(self, group_id: str) -> NewRecord:
         value = m.ConsumerGroupMemberMetadataValue(
@@ -147,7 +149,7 @@ class ConsumerMember(NamedTuple):
         )
 
     def tombstones(self, group_id: str) -> tuple[NewRecord, NewRecord, NewRecord]:
-        """In the order in which the member's parts go."""
+        """In the order in which Kafka writes them."""
         return (
             NewRecord(assignment_key(group_id, self.member_id), None),
             NewRecord(target_key(group_id, self.member_id), None),
@@ -200,7 +202,7 @@ def without_epochs(owned: Owned) -> Partitions:
 
 
 def everything_of(member: ConsumerMember) -> Partitions:
-    """What it has, with what it has still to give back."""
+    """What the member owns, including what it must give back."""
     everything = dict(without_epochs(member.assigned))
     for topic_id, partitions in without_epochs(member.revoking).items():
         everything[topic_id] = everything.get(topic_id, frozenset()) | partitions
@@ -235,7 +237,7 @@ def _owned(
         TopicId(topic.topic_id): dict(
             zip(topic.partitions, topic.assignment_epochs, strict=True)
             if topic.assignment_epochs
-            # Kept by a broker that did not know of these epochs: the member's own is the safe one.
+            # Stored by a broker without these epochs: the member's own epoch is safe.
             else ((partition, member_epoch) for partition in topic.partitions)
         )
         for topic in kept

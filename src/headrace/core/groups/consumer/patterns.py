@@ -1,7 +1,7 @@
-"""Topics by regular expression: which names each pattern of a shard's groups matches now.
+"""Topics by regular expression: which topics each pattern of a shard's groups matches.
 
-The patterns are RE2's, as in Kafka, because a client's pattern runs on the broker: RE2 takes time
-in proportion to the text, whatever the pattern. A pattern has to match a whole name.
+The syntax is RE2's, as in Kafka, because the broker runs patterns of clients: RE2 needs time in
+proportion to the text, whatever the pattern. A pattern must match the whole name.
 """
 
 from collections.abc import Callable
@@ -9,27 +9,29 @@ from collections.abc import Callable
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.errors import ErrorCode, Rejected
 
-Matches = Callable[[str], object]  # true or not
+Matches = Callable[[str], object]  # truthy if it matches
 
-# Clients may send any number of patterns over the years; those in use come back at once.
+# Over time clients may send any number of patterns; those in use are soon compiled again.
 _PATTERN_COUNT_MAX = 1_000
 
 
 class TopicPatterns:
-    """Remembers what it found, and looks at new topics only."""
+    """Remembers the matches of each pattern and checks new topics only."""
 
     def __init__(self) -> None:
         self._metadata: ClusterMetadata | None = None
         self._names: frozenset[str] = frozenset()
         self._compiled: dict[str, Matches] = {}
-        self._found: dict[str, frozenset[str]] = {}  # for the keys of ``_compiled``, of ``_names``
+        self._found: dict[
+            str, frozenset[str]
+        ] = {}  # same keys as ``_compiled``; subsets of ``_names``
 
     def check(self, pattern: str) -> None:
-        """Rejected, with INVALID_REGULAR_EXPRESSION, unless RE2 takes it."""
+        """Raise Rejected(INVALID_REGULAR_EXPRESSION) unless RE2 accepts the pattern."""
         self._compile(pattern)
 
     def matching(self, pattern: str, metadata: ClusterMetadata) -> frozenset[str]:
-        """The topics of ``metadata`` that the pattern names; none if RE2 does not take it."""
+        """The topics of ``metadata`` that the pattern matches; none if RE2 rejects the pattern."""
         if metadata is not self._metadata:
             self._look_at(metadata)
         found = self._found.get(pattern)
@@ -37,7 +39,7 @@ class TopicPatterns:
             try:
                 matches = self._compile(pattern)
             except Rejected:
-                # Kept by a broker with another RE2.
+                # Stored by a broker with another version of RE2.
                 return frozenset()
             found = frozenset(name for name in self._names if matches(name))
             self._found[pattern] = found
@@ -57,14 +59,14 @@ class TopicPatterns:
     def _compile(self, pattern: str) -> Matches:
         compiled = self._compiled.get(pattern)
         if compiled is None:
-            # Imported by the first pattern: most brokers never see one.
+            # Imported with the first pattern: most brokers never see one.
             import re2
 
             options = re2.Options()
             options.log_errors = False
             try:
-                re2.compile(pattern, options=options)  # says what is wrong; a Set does not
-                # A Set of one is asked for yes or no, which costs a fifth of a match object.
+                re2.compile(pattern, options=options)  # reports what is wrong; a Set does not
+                # A Set of one pattern only answers yes or no, at a fifth of the cost of a match.
                 alone = re2.Set.FullMatchSet(options)
                 alone.Add(pattern)
                 alone.Compile()

@@ -1,15 +1,15 @@
-"""How one member gets from what it has to what it is to have, a step per heartbeat.
+"""How one member gets from its assignment to its target, one step per heartbeat.
 
-Members move by themselves; nobody waits for the whole group. What keeps them apart is that a
-partition is given away only when it is free: its owner must first have been told to give it back
-and must have said, by not naming it any more, that it did.
+Members move independently; none waits for the whole group. A partition is assigned only when it is
+free. Its owner must first have been told to give it back, and must have confirmed that by no
+longer reporting it.
 
-    STABLE ──── new target ───► gives back?  ── yes ──► UNREVOKED ── said so ──┐
-       ▲                            │ no                                      │
-       │                            ▼                                         │
-       └── all is free ──── takes the target's epoch and what is free ◄───────┘
-                                    │ not all is free
-                                    └──► UNRELEASED, and looks again at every heartbeat
+    STABLE ──── new target ───► must give back? ── yes ──► UNREVOKED ── confirmed ──┐
+       ▲                            │ no                                            │
+       │                            ▼                                               │
+       └── all free ──── takes the target's epoch and the free partitions ◄─────────┘
+                                    │ not all free
+                                    └──► UNRELEASED, checks again at every heartbeat
 """
 
 from collections.abc import Callable, Collection, Container, Mapping
@@ -20,19 +20,19 @@ from headrace.core.groups.consumer.members import ConsumerMember, MemberState, O
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicId
 
-# What a member says that it has; None: it did not say.
+# What a member reports to own; None: it did not report.
 Reported = Mapping[TopicId, Collection[int]] | None
 
 
 class Target(NamedTuple):
-    """Where a member is to get, and what it is told on the way."""
+    """The target of a member, and what is needed for the next step to it."""
 
     assignment_epoch: int
     partitions: Partitions
-    # Topics that the member reads, by what it says now. The target may be older than that.
+    # Topics of the current subscription. The target may be older.
     subscribed: Container[TopicId]
     is_subscription_new: bool
-    is_free: Callable[[TopicId, int], bool]  # nobody else has it, or has still to give it back
+    is_free: Callable[[TopicId, int], bool]  # no member owns it or must still give it back
     reported: Reported
 
 
@@ -78,7 +78,7 @@ def _next(member: ConsumerMember, target: Target) -> ConsumerMember:
         for partition, since in have.items():
             into = kept if partition in wanted else revoking
             into.setdefault(topic_id, {})[partition] = since
-        # What it was to give back is its own until it did; it may simply have it again.
+        # What it must give back is its own until then; it may simply keep it.
         own = member.revoking.get(topic_id, {})
         for partition in sorted(wanted):
             if partition in have:
@@ -101,7 +101,7 @@ def _next(member: ConsumerMember, target: Target) -> ConsumerMember:
 
 
 def _without_unsubscribed(member: ConsumerMember, target: Target) -> ConsumerMember:
-    """Take away topics it does not read any more, though the next target is still to come."""
+    """Revoke topics that it no longer subscribes to, before the next target is computed."""
     kept = {
         topic_id: partitions
         for topic_id, partitions in member.assigned.items()

@@ -1,7 +1,7 @@
 """Replay: from the records of consumer groups, by type, to the groups of a shard."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.core.groups.consumer.group import ConsumerGroup
 from headrace.wire import messages as m
@@ -36,10 +36,9 @@ def _replayer(
     apply: Callable[[ConsumerGroup, KeyT, ValueT | None], None],
 ) -> Replayer:
     def replay(shard: "GroupShard", record_key: bytes, value: bytes | None) -> None:
-        key = decode_record_key((key_class,), record_key)
+        key: Any = decode_record_key((key_class,), record_key)  # all of these keys name a group
         assert key is not None
-        group_id: str = key.group_id  # type: ignore[attr-defined]  # all of these keys have it
-        group = _group_to_replay(shard, group_id, value)
+        group = _group_to_replay(shard, key.group_id, value)
         if group is not None:
             opened = decode_versioned(value_class, value) if value is not None else None
             apply(group, key, opened)

@@ -1,16 +1,16 @@
 """What the log holds of a consumer group, and the records that change it.
 
-    3  ConsumerGroupMetadata                  the group epoch, and a hash of the topics behind it
-    4  ConsumerGroupPartitionMetadata         kept by brokers before 4.1; taken out when found
-    6  ConsumerGroupTargetAssignmentMetadata  of which group epoch the target is, and since when
-    16 ConsumerGroupRegularExpression         the topics that a pattern of a member names
+    3  ConsumerGroupMetadata                  the group epoch, and a hash of the subscribed topics
+    4  ConsumerGroupPartitionMetadata         written by brokers before 4.1; removed when found
+    6  ConsumerGroupTargetAssignmentMetadata  the group epoch of the target, and its time
+    16 ConsumerGroupRegularExpression         the topics that a pattern of a member matches
     5, 7, 8                                   of each member (``members.py``)
 
-Three epochs follow each other: something that matters for the assignment raises the *group epoch*,
-a new target takes it over as the *assignment epoch*, and each member reaches it as its *member
-epoch* when it has given back what it had to.
+Three epochs follow each other. A change that affects the assignment raises the *group epoch*. A new
+target takes it over as the *assignment epoch*. Each member reaches it as its *member epoch* once it
+has given back what it had to.
 
-Compaction may bring the records of a group in any order, so each of them can be the first.
+After compaction the records of a group may come in any order, so each of them can be the first.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,25 +31,27 @@ from headrace.wire import messages as m
 from headrace.wire.framing import encode_record_key, encode_versioned
 
 # As in Kafka: the first change makes it 2.
-_FIRST_GROUP_EPOCH = 1
+_INITIAL_GROUP_EPOCH = 1
 
 
 class ConsumerState:
-    """Changed by its ``replay_...`` methods alone."""
+    """Changed only by its ``replay_...`` methods."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.group_epoch = _FIRST_GROUP_EPOCH
+        self.group_epoch = _INITIAL_GROUP_EPOCH
         self.metadata_hash = 0
         self.assignment_epoch = 0
-        self.assigned_at = Millis(0)  # when the target was worked out; 0: not known
+        self.assigned_at = Millis(0)  # when the target was computed; 0: unknown
         self.members: dict[str, ConsumerMember] = {}
         self.targets: dict[str, Partitions] = {}
         self.resolved: dict[str, frozenset[str]] = {}  # topics by pattern
         self.has_partition_metadata = False
-        # Read off the members.
+        # Derived from the members.
         self.static: dict[str, str] = {}  # member id by instance id
-        self.owners: dict[tuple[TopicId, int], str] = {}  # who has it or has still to give it back
+        self.owners: dict[
+            tuple[TopicId, int], str
+        ] = {}  # the member that owns it or must still give it back
         self._subscribed: frozenset[str] | None = None
 
     # -- replay ---------------------------------------------------------------------------
@@ -91,7 +93,7 @@ class ConsumerState:
         if value is not None:
             self.put((member or ConsumerMember(member_id)).with_assignment(value))
         elif member is not None:
-            # Its other records go too, or it joins anew.
+            # Its other records are deleted too, or it joins again.
             self.put(
                 member._replace(
                     member_epoch=LEAVE_EPOCH,
@@ -130,7 +132,10 @@ class ConsumerState:
         self._subscribed = None
 
     def _forget(self, member: ConsumerMember) -> None:
-        """Another may be named already: of a compacted log only the last records are there."""
+        """Remove a member from the indexes, unless they name another one.
+
+        In a compacted log another member may come first.
+        """
         if member.instance_id is not None and (
             self.static.get(member.instance_id) == member.member_id
         ):
@@ -145,14 +150,14 @@ class ConsumerState:
 
     @property
     def subscribed_topics(self) -> frozenset[str]:
-        """All that members name, or name by a pattern; whether they exist or not."""
+        """All topics that members name or match by a pattern, existing or not."""
         if self._subscribed is None:
             self._subscribed = subscribed_topics(self.members.values(), self.resolved)
         return self._subscribed
 
     @property
     def state_name(self) -> str:
-        """As ListGroups and ConsumerGroupDescribe tell it."""
+        """As in ListGroups and ConsumerGroupDescribe."""
         if not self.members:
             return "Empty"
         if self.group_epoch > self.assignment_epoch:
@@ -162,7 +167,7 @@ class ConsumerState:
         return "Reconciling"
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Does somebody still have what the member is to have?"""
+        """Whether other members still own partitions of the member's target."""
         return member.state is MemberState.UNRELEASED and any(
             partition not in member.assigned.get(topic_id, {})
             and (topic_id, partition) in self.owners
@@ -173,7 +178,7 @@ class ConsumerState:
     # -- records --------------------------------------------------------------------------
 
     def all_records(self) -> list[NewRecord]:
-        """What makes this group out of nothing."""
+        """The records that create this group."""
         group_id = self.group_id
         records = [member.metadata_record(group_id) for member in self.members.values()]
         records.append(epoch_record(group_id, self.group_epoch, self.metadata_hash))
@@ -208,10 +213,10 @@ def subscribed_topics(
 
 
 def topics_hash(names: Iterable[str], metadata: ClusterMetadata) -> int:
-    """A number that changes when topics that are read come, go or get more partitions.
+    """A number that changes when subscribed topics are created, deleted or grow.
 
-    The number is our own. A broker that finds another's number in the log takes it for a change
-    and works out one more target, which comes out the same.
+    The number is specific to this broker. A broker that finds another one's number in the log
+    takes it for a change and computes another target, with the same result.
     """
     digest = blake2b(digest_size=8)
     is_empty = True

@@ -17,7 +17,7 @@ def test_a_parked_member_has_no_session_to_miss():
     assert groups.answer(again).error_code == ErrorCode.NONE
 
 
-def test_the_session_begins_anew_when_the_join_is_answered():
+def test_the_session_restarts_when_the_join_is_answered():
     groups = Groups()
     ticket = groups.join()
     groups.pass_time(0)
@@ -28,7 +28,7 @@ def test_the_session_begins_anew_when_the_join_is_answered():
     assert member not in groups.group.members
 
 
-def test_who_leaves_makes_the_others_share_and_the_last_one_empties_the_group():
+def test_a_leaving_member_causes_a_rebalance_and_the_last_one_empties_the_group():
     groups = Groups()
     (first, second), generation = groups.stable(2)
     answer = groups.leave(first)
@@ -43,8 +43,8 @@ def test_who_leaves_makes_the_others_share_and_the_last_one_empties_the_group():
 def test_several_members_leave_at_once_each_with_its_own_answer():
     groups = Groups()
     (one, two), _ = groups.stable_static_pair()
-    pending = groups.join(version=4).member_id
-    answer = groups.leave(("", "one"), (two, "two"), "stranger", ("", "nobody"), pending)
+    pending = groups.join(requires_known_member=True).member_id
+    answer = groups.leave(("", "one"), (two, "two"), "stranger", ("", "unknown"), pending)
     assert [x.error_code for x in answer.members] == [
         ErrorCode.NONE,
         ErrorCode.NONE,
@@ -56,17 +56,17 @@ def test_several_members_leave_at_once_each_with_its_own_answer():
     assert one not in groups.group.members
 
 
-def test_leaving_what_is_not_there_is_refused_member_by_member():
+def test_unknown_members_that_leave_are_rejected_one_by_one():
     groups = Groups()
     answer = groups.leave("a", "b", group="none")
     assert [x.error_code for x in answer.members] == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
     assert answer.error_code == ErrorCode.NONE
 
 
-def test_a_pending_member_that_leaves_lets_the_others_go_on():
+def test_a_pending_member_that_leaves_no_longer_delays_the_others():
     groups = Groups()
     (member,), _ = groups.stable()
-    pending = groups.join(version=4).member_id
+    pending = groups.join(requires_known_member=True).member_id
     groups.join()
     again = groups.join(member)
     assert groups.waits(again)

@@ -31,7 +31,7 @@ def test_a_heartbeat_extends_the_session_and_a_missing_one_ends_it():
     assert groups.heartbeat(member, generation).error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_members_that_lie_in_a_heartbeat_are_told_so():
+def test_a_heartbeat_with_a_wrong_identity_is_rejected():
     groups = Groups()
     (member,), generation = groups.stable()
     assert groups.heartbeat("x", generation).error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -51,7 +51,7 @@ def test_a_commit_extends_the_session():
     assert member in groups.group.members
 
 
-def test_only_a_stable_group_tells_what_its_members_have():
+def test_only_a_stable_group_is_described_with_assignments():
     groups = Groups()
     (first, _), _ = groups.stable(2)
     described = groups.describe()
@@ -61,12 +61,3 @@ def test_only_a_stable_group_tells_what_its_members_have():
     described = groups.describe()
     assert described.group_state == "PreparingRebalance" and described.protocol_data == ""
     assert {x.member_assignment for x in described.members} == {b""}
-
-
-def test_a_group_that_is_not_there_is_dead():
-    groups = Groups()
-    described = groups.describe("none", version=5)
-    assert described.group_state == "Dead" and described.error_code == ErrorCode.NONE
-    described = groups.describe("none", version=6)
-    assert described.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert described.error_message == "Group none not found."

@@ -7,7 +7,7 @@ from headrace.model.errors import ErrorCode
 from tests.fakes.groups import RANGE, SESSION_MS, STICKY, Groups, subscription
 
 
-def test_the_first_member_leads_and_is_told_of_everybody():
+def test_the_first_member_leads_and_gets_all_members():
     groups = Groups()
     ticket = groups.join()
     groups.pass_time(0)
@@ -21,7 +21,7 @@ def test_the_first_member_leads_and_is_told_of_everybody():
     ]
 
 
-def test_a_follower_is_not_told_of_the_others():
+def test_a_follower_does_not_get_the_other_members():
     groups = Groups()
     tickets = [groups.join(), groups.join()]
     groups.pass_time(0)
@@ -30,32 +30,32 @@ def test_a_follower_is_not_told_of_the_others():
     assert len(leader.members) == 2 and follower.members == []
 
 
-def test_from_version_4_on_a_new_member_joins_twice_and_is_forgotten_if_it_does_not():
+def test_a_member_that_needs_its_id_first_joins_twice_or_is_forgotten():
     groups = Groups()
-    answer = groups.join(version=4)
+    answer = groups.join(requires_known_member=True)
     assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
     assert answer.member_id == "client-#1"
     assert groups.group.state_name == "Empty"
-    ticket = groups.join(answer.member_id, version=4)
+    ticket = groups.join(answer.member_id, requires_known_member=True)
     groups.pass_time(0)
     assert groups.answer(ticket).member_id == answer.member_id
 
-    other = groups.join(version=4).member_id
+    other = groups.join(requires_known_member=True).member_id
     groups.pass_time(SESSION_MS - 1)
     groups.heartbeat("client-#1", 1)
     groups.pass_time(1)
-    assert groups.join(other, version=4).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert groups.join(other, requires_known_member=True).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_static_member_needs_no_second_join():
     groups = Groups()
-    ticket = groups.join(version=5, instance="one")
+    ticket = groups.join(instance="one")
     groups.pass_time(0)
     assert groups.answer(ticket).member_id == "one-#1"
     assert groups.answer(ticket).members[0].group_instance_id == "one"
 
 
-def test_an_id_that_was_never_given_out_is_unknown():
+def test_an_id_that_was_never_handed_out_is_unknown():
     groups = Groups()
     assert groups.join("stranger").error_code == ErrorCode.UNKNOWN_MEMBER_ID
     assert "g" not in groups.shard.groups
@@ -64,14 +64,14 @@ def test_an_id_that_was_never_given_out_is_unknown():
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
-def test_a_session_must_be_within_the_bounds_of_the_broker(session_ms):
+def test_the_session_timeout_must_be_within_the_limits_of_the_broker(session_ms):
     groups = Groups()
     assert groups.join(session_ms=session_ms).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
     assert groups.shard.groups == {}
 
 
 @pytest.mark.parametrize("session_ms", [6_000, 1_800_000])
-def test_the_bounds_of_a_session_are_allowed(session_ms):
+def test_the_limits_of_the_session_timeout_are_allowed(session_ms):
     groups = Groups()
     ticket = groups.join(session_ms=session_ms)
     groups.pass_time(0)
@@ -84,7 +84,7 @@ def test_the_bounds_of_a_session_are_allowed(session_ms):
 def test_a_first_member_must_name_a_type_and_a_protocol(wrong):
     groups = Groups()
     assert groups.join(**wrong).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert groups.shard.groups == {}, "nothing is left of a group that nobody entered"
+    assert groups.shard.groups == {}, "a rejected join leaves no group behind"
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_a_first_member_must_name_a_type_and_a_protocol(wrong):
     [{"protocols": (("other", b""),)}, {"protocol_type": "connect"}],
     ids=["no common protocol", "another type"],
 )
-def test_a_member_that_has_nothing_in_common_with_the_others_is_refused(wrong):
+def test_a_member_without_a_common_protocol_is_rejected(wrong):
     groups = Groups()
     groups.stable()
     assert groups.join(**wrong).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert groups.group.state_name == "Stable"
 
 
-def test_a_join_that_says_nothing_new_is_answered_again_while_the_leader_assigns():
+def test_an_unchanged_join_is_answered_again_while_the_leader_assigns():
     groups = Groups()
     ticket = groups.join()
     groups.pass_time(0)
@@ -108,7 +108,7 @@ def test_a_join_that_says_nothing_new_is_answered_again_while_the_leader_assigns
     assert groups.group.state_name == "CompletingRebalance"
 
 
-def test_a_join_that_says_something_new_begins_another_rebalance():
+def test_a_changed_join_begins_another_rebalance():
     groups = Groups()
     tickets = [groups.join(), groups.join()]
     groups.pass_time(0)
@@ -119,7 +119,7 @@ def test_a_join_that_says_something_new_begins_another_rebalance():
     assert groups.group.state_name == "PreparingRebalance"
 
 
-def test_in_a_stable_group_a_follower_may_ask_again_but_a_leader_rebalances():
+def test_in_a_stable_group_a_follower_may_rejoin_but_a_leader_causes_a_rebalance():
     groups = Groups()
     (leader, follower), generation = groups.stable(2)
     answer = groups.join(follower)
@@ -147,7 +147,7 @@ def test_a_second_join_of_the_same_member_replaces_the_first():
     assert groups.answer(new).error_code == ErrorCode.NONE
 
 
-def test_a_new_member_whose_join_is_never_answered_is_out_in_the_end():
+def test_a_new_member_whose_join_is_never_answered_is_removed_in_the_end():
     groups = Groups()
     groups.stable(1, rebalance_ms=1_000_000, session_ms=1_800_000)
     newcomer = groups.join()
@@ -159,7 +159,7 @@ def test_a_new_member_whose_join_is_never_answered_is_out_in_the_end():
     assert answer.member_id == ""
 
 
-def test_a_group_takes_no_more_members_than_it_may():
+def test_a_group_does_not_exceed_its_maximum_size():
     groups = Groups(group_max_size=2)
     tickets = [groups.join(), groups.join()]
     assert groups.join().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -168,7 +168,7 @@ def test_a_group_takes_no_more_members_than_it_may():
     answer = groups.join()
     assert answer.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED and answer.member_id == ""
     assert groups.group.state_name == "Stable"
-    # Those who are in may always rejoin.
+    # Members may always rejoin.
     again = groups.join(first)
     groups.join(second)
     assert groups.answer(again).error_code == ErrorCode.NONE
@@ -178,28 +178,28 @@ def test_a_group_takes_no_more_members_than_it_may():
     "too_long",
     [
         {"group": "x" * 40_000},
-        {"instance": "x" * 40_000, "version": 5},
+        {"instance": "x" * 40_000},
         {"client_id": "x" * 32_750},
         {"protocol_type": "x" * 40_000},
         {"protocols": (("x" * 40_000, b""),)},
     ],
     ids=lambda given: next(iter(given)),
 )
-def test_texts_that_the_log_could_not_hold_are_refused_at_the_door(too_long):
+def test_texts_too_long_for_the_record_are_rejected(too_long):
     groups = Groups()
     assert groups.join(**too_long).error_code == ErrorCode.INVALID_REQUEST
     assert groups.shard.groups == {}
 
 
-def test_a_static_member_that_comes_back_takes_its_old_place_without_a_rebalance():
+def test_a_static_member_that_returns_takes_its_old_place_without_a_rebalance():
     groups = Groups()
     (leader, old), generation = groups.stable_static_pair()
-    answer = groups.join(version=5, instance="two")
+    answer = groups.join(instance="two")
     assert answer.generation_id == generation
     assert answer.member_id == "two-#3" and answer.leader == leader and answer.members == []
     assert groups.group.state_name == "Stable"
     assert groups.sync(answer.member_id, generation).assignment == old.encode()
-    # The one before it is out, and told why.
+    # The replaced member is fenced everywhere.
     for code in (
         groups.heartbeat(old, generation, instance="two").error_code,
         groups.sync(old, generation, instance="two").error_code,
@@ -211,42 +211,40 @@ def test_a_static_member_that_comes_back_takes_its_old_place_without_a_rebalance
     assert groups.heartbeat(old, generation).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_leader_that_comes_back_does_not_assign_again():
+def test_a_static_leader_that_returns_does_not_assign_again():
     groups = Groups()
     (old, _), _ = groups.stable_static_pair()
-    answer = groups.join(version=8, instance="one")
+    answer = groups.join(instance="one")
     assert answer.leader == old != answer.member_id, "it must not take itself for the leader"
     assert answer.members == [] and not answer.skip_assignment
     assert groups.group.leader_id == answer.member_id
 
 
-def test_from_version_9_on_a_static_leader_is_told_to_skip_the_assignment():
+def test_a_static_leader_is_told_to_skip_the_assignment_if_its_client_supports_it():
     groups = Groups()
     (_, follower), _ = groups.stable_static_pair()
-    answer = groups.join(version=9, instance="one")
+    answer = groups.join(supports_skip_assignment=True, instance="one")
     assert answer.leader == answer.member_id and answer.skip_assignment
     assert [x.member_id for x in answer.members] == [answer.member_id, follower]
-    assert not groups.join(version=9, instance="two").skip_assignment
+    assert not groups.join(supports_skip_assignment=True, instance="two").skip_assignment
 
 
 def test_a_static_member_with_another_protocol_rebalances():
     groups = Groups()
-    tickets = [
-        groups.join(version=5, instance=name, protocols=(RANGE, STICKY)) for name in ("one", "two")
-    ]
+    tickets = [groups.join(instance=name, protocols=(RANGE, STICKY)) for name in ("one", "two")]
     groups.pass_time(0)
     groups.settle(tickets)
-    groups.join(version=5, instance="two", protocols=(STICKY,))
+    groups.join(instance="two", protocols=(STICKY,))
     assert groups.group.state_name == "PreparingRebalance"
 
 
-def test_a_static_member_that_comes_back_while_the_leader_assigns_rebalances():
+def test_a_static_member_that_returns_while_the_leader_assigns_causes_a_rebalance():
     groups = Groups()
-    tickets = [groups.join(version=5, instance="one"), groups.join(version=5, instance="two")]
+    tickets = [groups.join(instance="one"), groups.join(instance="two")]
     groups.pass_time(0)
     old = groups.answer(tickets[1]).member_id
     waiting = groups.sync(old, 1, instance="two")
-    groups.join(version=5, instance="two")
+    groups.join(instance="two")
     assert groups.answer(waiting).error_code == ErrorCode.FENCED_INSTANCE_ID
     assert groups.group.state_name == "PreparingRebalance"
 
@@ -254,6 +252,6 @@ def test_a_static_member_that_comes_back_while_the_leader_assigns_rebalances():
 def test_a_static_member_that_joins_twice_fences_its_first_join():
     groups = Groups()
     groups.stable()
-    first = groups.join(version=5, instance="one")
-    groups.join(version=5, instance="one")
+    first = groups.join(instance="one")
+    groups.join(instance="one")
     assert groups.answer(first).error_code == ErrorCode.FENCED_INSTANCE_ID

@@ -17,7 +17,7 @@ from tests.fakes.groups import subscription
         b"\0\0\0\0\0\1\0\2\xff\xff",
     ],
 )
-def test_a_subscription_of_garbage_is_refused_in_words(garbage):
+def test_garbage_is_not_read_as_a_subscription(garbage):
     with pytest.raises(ValueError):
         subscribed_topics(garbage)
 

@@ -4,7 +4,7 @@ from headrace.model.errors import ErrorCode
 from tests.fakes.groups import RANGE, REBALANCE_MS, ROUND_ROBIN, SESSION_MS, STICKY, Groups
 
 
-def test_the_protocol_that_most_members_like_best_wins_among_those_that_all_know():
+def test_the_common_protocol_with_the_most_votes_wins():
     groups = Groups()
     tickets = [
         groups.join(protocols=(ROUND_ROBIN, RANGE, STICKY)),
@@ -28,7 +28,7 @@ def test_a_new_group_waits_for_more_members_and_longer_while_they_come():
     groups.pass_time(2_999)
     second = groups.join()
     groups.pass_time(1)
-    assert groups.answers == {}, "somebody came: the delay begins anew"
+    assert groups.answers == {}, "a new member restarts the delay"
     groups.pass_time(2_999)
     assert groups.answers == {}
     groups.pass_time(1)
@@ -59,14 +59,14 @@ def test_a_member_that_joins_makes_the_others_join_again():
     assert groups.answer(newcomer).generation_id == generation + 1
 
 
-def test_members_that_do_not_join_in_the_rebalance_time_are_out():
+def test_members_that_do_not_join_within_the_rebalance_timeout_are_removed():
     groups = Groups()
     (first, second), generation = groups.stable(2)
     newcomer = groups.join()
     again = groups.join(first)
     for _ in range(REBALANCE_MS // 5000 - 1):
         groups.pass_time(5_000)
-        groups.heartbeat(second, generation)  # alive, but deaf
+        groups.heartbeat(second, generation)  # alive, but does not rejoin
     groups.pass_time(4_999)
     assert groups.waits(again)
     groups.pass_time(1)
@@ -78,7 +78,7 @@ def test_members_that_do_not_join_in_the_rebalance_time_are_out():
     assert groups.heartbeat(second, generation).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_another_member_leads_if_the_leader_does_not_come_back():
+def test_another_member_leads_if_the_leader_does_not_rejoin():
     groups = Groups()
     (leader, follower), generation = groups.stable(2)
     groups.join()
@@ -88,10 +88,10 @@ def test_another_member_leads_if_the_leader_does_not_come_back():
     assert leader not in groups.group.members
 
 
-def test_a_pending_member_holds_the_rebalance_up_until_its_session_would_be_over():
+def test_a_pending_member_delays_the_rebalance_for_its_session_timeout():
     groups = Groups()
     (member,), _ = groups.stable()
-    groups.join(version=4)  # gets an id and does not come back
+    groups.join(requires_known_member=True)  # gets an id and does not join with it
     groups.join()
     again = groups.join(member)
     assert groups.waits(again)
@@ -99,8 +99,8 @@ def test_a_pending_member_holds_the_rebalance_up_until_its_session_would_be_over
     assert groups.answer(again).error_code == ErrorCode.NONE
 
 
-def test_the_one_that_joined_last_leads_if_the_leader_is_gone():
-    """One that joined before it may be gone as well, though its join still waits."""
+def test_the_member_that_joined_last_leads_if_the_leader_is_gone():
+    """A member that joined earlier may be gone as well, though its join is still parked."""
     groups = Groups()
     groups.stable()
     older, newer = groups.join(), groups.join()
@@ -125,11 +125,11 @@ def test_a_static_member_that_is_away_keeps_its_place_through_a_rebalance():
     }
 
 
-def test_a_group_whose_static_members_are_all_away_waits_for_their_sessions():
+def test_a_group_without_its_static_members_waits_for_their_sessions():
     groups = Groups()
     (one, two), generation = groups.stable_static_pair()
-    newcomer = groups.join(version=4).member_id
-    ticket = groups.join(newcomer, version=4)
+    newcomer = groups.join(requires_known_member=True).member_id
+    ticket = groups.join(newcomer, requires_known_member=True)
     groups.leave(newcomer)
     assert groups.answer(ticket).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     for _ in range(2 * REBALANCE_MS // 5000):

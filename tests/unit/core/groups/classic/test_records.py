@@ -1,4 +1,4 @@
-"""What the GroupMetadata record brings back after a reload."""
+"""A classic group after a reload from its GroupMetadata record."""
 
 from headrace.model.errors import ErrorCode
 from tests.fakes.groups import SESSION_MS, Groups, subscription
@@ -33,7 +33,7 @@ def test_an_unfinished_rebalance_is_not_loaded():
 def test_a_static_member_replaced_before_a_restart_is_known_after_it():
     groups = Groups()
     (_, old), generation = groups.stable_static_pair()
-    new = groups.join(version=5, instance="two").member_id
+    new = groups.join(instance="two").member_id
     groups.reload()
     assert groups.heartbeat(new, generation, instance="two").error_code == ErrorCode.NONE
     fenced = groups.heartbeat(old, generation, instance="two").error_code
@@ -51,7 +51,7 @@ def test_an_empty_group_is_loaded_with_its_generation():
     assert groups.answer(ticket).generation_id == generation + 2
 
 
-def test_an_emptied_group_whose_record_was_refused_is_emptied_later():
+def test_an_empty_group_whose_record_failed_is_written_later():
     groups = Groups()
     (member,), _ = groups.stable()
     groups.is_writable = False

@@ -28,7 +28,7 @@ def test_an_assignment_of_garbage_is_passed_on_as_it_is():
     assert groups.sync(member, 1).assignment == b"\x00\xff\xfe"
 
 
-def test_members_that_lie_in_a_sync_are_told_so():
+def test_a_sync_with_a_wrong_identity_or_protocol_is_rejected():
     groups = Groups()
     (leader, _), generation = groups.stable(2)
     assert groups.sync("x", generation).error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -42,14 +42,14 @@ def test_members_that_lie_in_a_sync_are_told_so():
     assert groups.sync(leader, 1, group="none").error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_sync_comes_too_late_once_the_next_rebalance_has_begun():
+def test_a_sync_is_rejected_once_the_next_rebalance_has_begun():
     groups = Groups()
     (leader,), generation = groups.stable()
     groups.join()
     assert groups.sync(leader, generation).error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_members_that_do_not_sync_in_the_rebalance_time_are_out():
+def test_members_that_do_not_sync_within_the_rebalance_timeout_are_removed():
     groups = Groups()
     tickets = [groups.join(), groups.join()]
     groups.pass_time(0)
@@ -65,7 +65,7 @@ def test_members_that_do_not_sync_in_the_rebalance_time_are_out():
     assert groups.group.members.keys() == {follower}
 
 
-def test_a_member_that_never_fetches_its_assignment_is_out_of_a_stable_group_too():
+def test_a_member_that_never_fetches_its_assignment_is_removed_from_a_stable_group():
     groups = Groups()
     tickets = [groups.join(), groups.join()]
     groups.pass_time(0)
@@ -79,7 +79,7 @@ def test_a_member_that_never_fetches_its_assignment_is_out_of_a_stable_group_too
     assert groups.group.state_name == "PreparingRebalance"
 
 
-def test_an_assignment_that_cannot_be_written_leaves_the_group_to_join_again():
+def test_an_assignment_that_cannot_be_written_can_be_synced_again():
     groups = Groups()
     ticket = groups.join()
     groups.pass_time(0)

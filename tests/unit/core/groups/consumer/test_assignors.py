@@ -1,4 +1,4 @@
-"""Who gets which partitions: examples by hand, then what must hold for any group."""
+"""Assignors: examples first, then what must hold for any group."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ def member(name, *topics, had=None, instance=None):
 
 
 def as_members(assignment, members):
-    """The same members with what they got."""
+    """The same members with their last target."""
     return [m._replace(had=assignment[m.member_id]) for m in members]
 
 
@@ -26,14 +26,14 @@ def count(partitions):
 # Uniform.
 
 
-def test_uniform_gives_everybody_the_same_number_give_or_take_one():
+def test_uniform_gives_every_member_the_same_number_plus_or_minus_one():
     members = [member(name, T1, T2) for name in "abc"]
     got = uniform(members, {T1: 3, T2: 4})
     assert sorted(map(count, got.values())) == [2, 2, 3]
-    assert got["a"] == {T1: {0}, T2: {0, 3}}  # a topic's partitions go round
+    assert got["a"] == {T1: {0}, T2: {0, 3}}  # round robin over the members
 
 
-def test_uniform_moves_no_more_than_it_must():
+def test_uniform_moves_as_few_partitions_as_possible():
     members = [member("a", T1), member("b", T1)]
     got = uniform(members, {T1: 6})
     assert got == {"a": {T1: {0, 2, 4}}, "b": {T1: {1, 3, 5}}}
@@ -45,12 +45,12 @@ def test_uniform_moves_no_more_than_it_must():
         assert after[name][T1] < left[name][T1]
 
 
-def test_uniform_forgets_what_is_gone():
+def test_uniform_ignores_deleted_topics_and_partitions():
     got = uniform([member("a", T1, had={T1: {0, 1, 9}, T2: {0}})], {T1: 2})
     assert got == {"a": {T1: {0, 1}}}
 
 
-def test_uniform_takes_no_partition_twice_though_two_had_it():
+def test_uniform_assigns_a_partition_once_even_if_two_members_had_it():
     had = {T1: {0, 1}}
     got = uniform([member("a", T1, had=had), member("b", T1, had=had)], {T1: 2})
     assert sorted((count(got["a"]), count(got["b"]))) == [1, 1]
@@ -67,14 +67,14 @@ def test_uniform_with_different_subscriptions():
     assert got == {"a": {T1: {0, 1, 2, 3}}, "b": {T2: {0, 1, 2, 3}}}
 
 
-def test_uniform_evens_out_what_others_can_take():
+def test_uniform_moves_partitions_that_others_can_take():
     # b has most of T1, which a can read too.
     got = uniform([member("a", T1), member("b", T1, T2, had={T1: {0, 1, 2, 3}})], {T1: 4, T2: 2})
     assert count(got["a"]) == 3 and count(got["b"]) == 3
     assert len(got["b"].get(T1, ())) == 1
 
 
-def test_nobody_and_nothing():
+def test_no_members_or_no_partitions():
     for assign in (uniform, range_):
         assert assign([], {}) == {}
         assert assign([member("a")], {}) == {"a": {}}
@@ -83,7 +83,7 @@ def test_nobody_and_nothing():
 # Range.
 
 
-def test_range_cuts_each_topic_into_runs_that_go_together():
+def test_range_cuts_topics_of_the_same_size_alike():
     got = range_([member("b", T1, T2), member("a", T1, T2)], {T1: 3, T2: 3})
     assert got == {"a": {T1: {0, 1}, T2: {0, 1}}, "b": {T1: {2}, T2: {2}}}
 
@@ -95,7 +95,7 @@ def test_range_puts_static_members_first_by_their_instance():
     assert got == {"z": {T1: {0}}, "y": {T1: {1}}, "a": {T1: {2}}}
 
 
-def test_range_counts_only_those_who_read_the_topic():
+def test_range_counts_only_subscribers_of_the_topic():
     got = range_([member("a", T1), member("b", T1, T2), member("c", T2)], {T1: 2, T2: 2})
     assert got == {"a": {T1: {0}}, "b": {T1: {1}, T2: {0}}, "c": {T2: {1}}}
 
@@ -124,11 +124,11 @@ def groups(draw):
 
 
 def check_whole(got, members, counts):
-    """Every partition that somebody reads has exactly one owner, who reads it."""
+    """Every subscribed partition has exactly one owner, which subscribes to it."""
     owners = {}
     for name, topics in got.items():
         for topic, partitions in topics.items():
-            assert partitions, "a topic without a partition is left out"
+            assert partitions, "topics without partitions are omitted"
             for partition in partitions:
                 assert (topic, partition) not in owners
                 owners[topic, partition] = name
@@ -140,7 +140,7 @@ def check_whole(got, members, counts):
 
 
 @given(groups())
-def test_uniform_is_whole_even_and_steady(group):
+def test_uniform_is_complete_even_and_stable(group):
     members, counts = group
     got = uniform(members, counts)
     check_whole(got, members, counts)
@@ -156,7 +156,7 @@ def test_uniform_is_whole_even_and_steady(group):
 
 
 @given(groups())
-def test_range_is_whole_and_knows_no_past(group):
+def test_range_is_complete_and_ignores_earlier_targets(group):
     members, counts = group
     got = range_(members, counts)
     check_whole(got, members, counts)
@@ -167,13 +167,13 @@ def test_range_is_whole_and_knows_no_past(group):
 
 
 @given(groups(), st.data())
-def test_uniform_moves_only_what_a_change_of_members_asks_for(group, data):
+def test_uniform_moves_only_what_a_change_of_members_requires(group, data):
     members, counts = group
     same = [m._replace(topics=frozenset(TOPICS)) for m in members]
     before = as_members(uniform(same, counts), same)
     gone = data.draw(st.integers(0, len(before) - 1))
     stay = before[:gone] + before[gone + 1 :]
     for m in stay:
-        # Nobody who stays gives anything up when somebody else goes.
+        # A remaining member gives nothing up when another one leaves.
         after = uniform(stay, counts)
         assert all(m.had[topic] <= after[m.member_id][topic] for topic in m.had)

@@ -15,7 +15,7 @@ def test_new_partitions_are_assigned_with_the_next_heartbeat():
     assert groups.told(answer) == {"orders": {0, 1, 2, 3, 4, 5}}
 
 
-def test_a_deleted_topic_is_taken_away():
+def test_a_deleted_topic_is_revoked():
     groups = Consumers()
     client = Client(groups, "a", ("orders", "other")).join()
     other = groups.topic_id("other")
@@ -27,7 +27,7 @@ def test_a_deleted_topic_is_taken_away():
     assert other not in groups.group.targets["a"]
 
 
-def test_a_topic_made_anew_is_another_topic():
+def test_a_re_created_topic_is_another_topic():
     groups = Consumers()
     client = Client(groups, "a", ("other",)).join()
     groups.drop_topic("other")
@@ -37,7 +37,7 @@ def test_a_topic_made_anew_is_another_topic():
     assert groups.told(answer) == {"other": {0}}
 
 
-def test_a_change_that_could_not_be_written_is_tried_again():
+def test_a_change_that_could_not_be_written_is_retried():
     groups = Consumers()
     client = Client(groups, "a").join()
     client.beat()
@@ -48,7 +48,7 @@ def test_a_change_that_could_not_be_written_is_tried_again():
     assert groups.told(client.beat()) == {"orders": {0, 1, 2, 3, 4, 5}}
 
 
-def test_topics_that_nobody_reads_change_nothing():
+def test_unsubscribed_topics_change_nothing():
     groups = Consumers()
     client = Client(groups, "a").join()
     written = len(groups.log)
@@ -57,7 +57,7 @@ def test_topics_that_nobody_reads_change_nothing():
     assert len(groups.log) == written and groups.group.group_epoch == 2
 
 
-def test_a_pattern_names_topics_that_are_there_and_those_that_come():
+def test_a_pattern_matches_existing_and_later_topics():
     groups = Consumers()
     client = Client(groups, "a", None, pattern="o.*").join()
     assert client.owned == {"orders": {0, 1, 2, 3}, "other": {0, 1}}
@@ -83,7 +83,7 @@ def test_names_and_a_pattern_add_up():
     assert client.owned == {"third": {0}, "other": {0, 1}}
 
 
-def test_the_record_of_a_pattern_goes_with_its_last_member():
+def test_the_record_of_a_pattern_is_deleted_with_its_last_member():
     groups = Consumers()
     first = Client(groups, "a", None, pattern="ord.*").join()
     second = Client(groups, "b", None, pattern="ord.*").join()
@@ -97,7 +97,7 @@ def test_the_record_of_a_pattern_goes_with_its_last_member():
     assert groups.group.resolved == {}
 
 
-def test_the_assignor_that_most_name_is_taken():
+def test_the_assignor_with_the_most_votes_is_used():
     groups = Consumers()
     Client(groups, "a").join()
     assert groups.look().assignor_name == "uniform"

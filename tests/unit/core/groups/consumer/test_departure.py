@@ -6,7 +6,7 @@ from tests.fakes.consumers import CONSUMER_SESSION_MS, Client, Consumers
 ALL = {"orders": {0, 1, 2, 3}}
 
 
-def test_what_a_member_had_is_free_at_once_when_it_leaves():
+def test_partitions_of_a_member_are_free_as_soon_as_it_leaves():
     groups = Consumers()
     first, second = Client(groups, "a").join(), Client(groups, "b").join()
     groups.settle_all(first, second)
@@ -17,7 +17,7 @@ def test_what_a_member_had_is_free_at_once_when_it_leaves():
     assert first.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_that_is_not_heard_from_is_out_after_its_session_and_not_before():
+def test_a_silent_member_is_fenced_after_its_session_and_not_before():
     groups = Consumers()
     Client(groups, "a").join()
     groups.pass_time(CONSUMER_SESSION_MS - 1)
@@ -27,7 +27,7 @@ def test_a_member_that_is_not_heard_from_is_out_after_its_session_and_not_before
     assert groups.beat("a", 2).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_each_heartbeat_begins_the_session_anew():
+def test_each_heartbeat_restarts_the_session():
     groups = Consumers()
     client = Client(groups, "a").join()
     for _ in range(3):
@@ -35,7 +35,7 @@ def test_each_heartbeat_begins_the_session_anew():
         assert not client.beat().error_code
 
 
-def test_a_member_that_does_not_give_back_in_time_is_out_though_it_heartbeats():
+def test_a_member_that_does_not_give_back_in_time_is_fenced_despite_heartbeats():
     groups = Consumers()
     first = Client(groups, "a", rebalance_ms=10_000).join()
     second = Client(groups, "b").join()
@@ -59,7 +59,7 @@ def test_a_member_that_gave_back_in_time_stays():
     assert set(groups.group.members) == {"a", "b"}
 
 
-def test_time_outs_go_on_after_a_reload():
+def test_timeouts_survive_a_reload():
     groups = Consumers()
     first = Client(groups, "a", rebalance_ms=10_000).join()
     Client(groups, "b").join()
@@ -71,7 +71,7 @@ def test_time_outs_go_on_after_a_reload():
     groups.pass_time(1)
     assert "a" not in groups.group.members  # it never gave back
     groups.pass_time(CONSUMER_SESSION_MS)
-    assert groups.group.members == {}  # nobody was heard from
+    assert groups.group.members == {}  # no member sent a heartbeat
 
 
 def test_removing_an_empty_group_leaves_nothing():

@@ -1,10 +1,10 @@
-"""ConsumerGroupDescribe, and what the other requests tell of a consumer group."""
+"""ConsumerGroupDescribe, and how other requests present a consumer group."""
 
 from headrace.model.errors import ErrorCode
 from tests.fakes.consumers import Client, Consumers
 
 
-def test_describing_a_group_tells_of_members_what_they_have_and_what_they_are_to_have():
+def test_a_described_member_has_its_assignment_and_its_target():
     groups = Consumers()
     first = Client(groups, "a", rack="r1").join()
     Client(groups, "b", None, pattern="oth.*", instance="one").join()
@@ -25,7 +25,7 @@ def test_describing_a_group_tells_of_members_what_they_have_and_what_they_are_to
     ]
 
 
-def test_what_is_still_to_be_given_back_is_part_of_what_a_member_has():
+def test_an_assignment_includes_what_must_be_given_back():
     groups = Consumers()
     first = Client(groups, "a").join()
     Client(groups, "b").join()
@@ -35,22 +35,21 @@ def test_what_is_still_to_be_given_back_is_part_of_what_a_member_has():
     assert len(a.target_assignment.topic_partitions[0].partitions) == 2
 
 
-def test_describing_what_is_no_consumer_group():
+def test_only_consumer_groups_can_be_described():
     groups = Consumers()
-    found = groups.look("nobody")
+    found = groups.look("unknown")
     assert found.error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    assert found.error_message == "Group nobody not found."
+    assert found.error_message == "Group unknown not found."
     groups.stable(group="old")
     assert groups.look("old").error_message == "Group old is not a consumer group."
 
 
-def test_describe_groups_finds_no_classic_group_and_list_groups_says_what_it_is():
+def test_describe_groups_rejects_a_consumer_group_and_list_groups_names_its_kind():
     groups = Consumers()
     Client(groups, "a").join()
-    answer = groups.describe(version=6)
+    answer = groups.describe()
     assert (answer.error_code, answer.group_state) == (ErrorCode.GROUP_ID_NOT_FOUND, "Dead")
     assert answer.error_message == "Group g is not a classic group."
-    assert groups.describe(version=5).error_code == ErrorCode.NONE
     (listed,) = groups.list(kinds={"consumer"}, states={"stable"})
     assert (listed.group_id, listed.protocol_type) == ("g", "consumer")
     assert (listed.group_state, listed.group_type) == ("Stable", "consumer")

@@ -3,10 +3,10 @@
 import pytest
 
 from headrace.core.groups.consumer.heartbeat import LARGE_TOPIC_COUNT, is_large
+from headrace.core.outcome import RequestContext
 from headrace.model.errors import ErrorCode
 from headrace.wire import messages as m
 from tests.fakes.consumers import CONSUMER_SESSION_MS, REBALANCE_TIMEOUT_MS, Client, Consumers
-from tests.fakes.groups import a_context
 
 ALL = {"orders": {0, 1, 2, 3}}
 
@@ -23,11 +23,11 @@ def test_the_first_member_gets_everything_with_its_first_heartbeat():
     assert groups.group.kind.value == "consumer" and groups.group.protocol_type == "consumer"
 
 
-def test_a_version_0_client_may_leave_its_id_to_the_coordinator_a_later_one_may_not():
+def test_only_a_client_that_does_not_draw_its_own_id_gets_one():
     groups = Consumers()
-    answer = groups.enter("", version=0)
+    answer = groups.enter("", draws_own_id=False)
     assert answer.member_id == "#1" and answer.member_epoch == 2
-    assert groups.enter("", version=1).error_code == ErrorCode.INVALID_REQUEST
+    assert groups.enter("").error_code == ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize(
@@ -47,22 +47,24 @@ def test_a_version_0_client_may_leave_its_id_to_the_coordinator_a_later_one_may_
         ),
     ],
 )
-def test_a_join_that_lacks_something_is_refused_and_changes_nothing(changed, reason):
+def test_an_incomplete_join_is_rejected_and_changes_nothing(changed, reason):
     groups = Consumers()
     answer = groups.enter(**{"member_id": "a", **changed})
     assert (answer.error_code, answer.error_message) == (ErrorCode.INVALID_REQUEST, reason)
     assert groups.log == [] and groups.shard.groups == {}
 
 
-def test_member_epochs_that_mean_nothing_are_refused():
+def test_invalid_member_epochs_are_rejected():
     groups = Consumers()
     assert groups.beat("a", -3).error_code == ErrorCode.INVALID_REQUEST
     answer = groups.beat("a", -2)
-    assert answer.error_code == ErrorCode.INVALID_REQUEST  # only a static member can
+    assert (
+        answer.error_code == ErrorCode.INVALID_REQUEST
+    )  # only a static member may leave temporarily
     assert answer.error_message == "InstanceId can't be null."
 
 
-def test_texts_that_no_record_can_keep_are_refused():
+def test_texts_too_long_for_a_record_are_rejected():
     groups = Consumers()
     long = "x" * 32_768
     assert groups.enter(long).error_code == ErrorCode.INVALID_REQUEST
@@ -80,7 +82,7 @@ def test_an_assignor_must_be_one_of_those_configured():
     assert only_range.enter("a", assignor="uniform").error_code == ErrorCode.UNSUPPORTED_ASSIGNOR
 
 
-def test_a_group_and_a_member_come_to_be_by_joining_alone():
+def test_only_joining_creates_a_group_or_a_member():
     groups = Consumers()
     answer = groups.beat("a", 5)
     assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -93,16 +95,16 @@ def test_a_group_and_a_member_come_to_be_by_joining_alone():
     assert groups.beat("b", -1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_full_group_takes_nobody_new():
+def test_a_full_group_rejects_new_members():
     groups = Consumers(group_consumer_max_size=1)
     groups.enter("a")
     answer = groups.enter("b")
     assert answer.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     assert "maximum capacity of 1 members" in answer.error_message
-    assert groups.enter("a").error_code == ErrorCode.NONE  # it is in already
+    assert groups.enter("a").error_code == ErrorCode.NONE  # it is a member already
 
 
-def test_a_topic_that_does_not_exist_may_be_read_and_comes_when_it_is_made():
+def test_a_missing_topic_may_be_subscribed_and_is_assigned_once_it_exists():
     groups = Consumers()
     client = Client(groups, "a", ("later",)).join()
     assert client.owned == {}
@@ -111,7 +113,7 @@ def test_a_topic_that_does_not_exist_may_be_read_and_comes_when_it_is_made():
     assert client.owned == {"later": {0, 1}}
 
 
-def test_a_heartbeat_that_says_nothing_is_told_nothing_and_writes_nothing():
+def test_a_heartbeat_without_changes_returns_and_writes_nothing():
     groups = Consumers()
     client = Client(groups, "a").join()
     written = len(groups.log)
@@ -121,7 +123,7 @@ def test_a_heartbeat_that_says_nothing_is_told_nothing_and_writes_nothing():
     assert len(groups.log) == written
 
 
-def test_a_full_request_is_told_the_whole_assignment_again():
+def test_a_full_request_gets_the_whole_assignment_again():
     groups = Consumers()
     groups.enter("a")
     full = {"topics": ("orders",), "rebalance_ms": REBALANCE_TIMEOUT_MS, "owned": ALL}
@@ -131,14 +133,14 @@ def test_a_full_request_is_told_the_whole_assignment_again():
         assert answer.assignment is None, left_out
 
 
-def test_other_topics_bring_another_target_at_once():
+def test_a_new_subscription_gets_a_new_target_at_once():
     groups = Consumers()
     groups.enter("a")
     answer = groups.beat("a", 2, topics=("orders", "other"))
     assert answer.member_epoch == 3
     assert groups.told(answer) == {"orders": {0, 1, 2, 3}, "other": {0, 1}}
     answer = groups.beat("a", 3, topics=("other",))
-    # It has to give orders back first, and is at its old epoch until it did.
+    # It must give orders back first and keeps its old epoch until then.
     assert answer.member_epoch == 3
     assert groups.told(answer) == {"other": {0, 1}}
     assert groups.group.state_name == "Reconciling"
@@ -154,7 +156,7 @@ def test_an_epoch_from_the_future_is_fenced():
     assert "greater member epoch (3)" in answer.error_message
 
 
-def test_the_previous_epoch_is_taken_once_more_because_the_answer_may_have_been_lost():
+def test_the_previous_epoch_is_accepted_because_the_response_may_be_lost():
     groups = Consumers()
     groups.enter("a")
     assert groups.beat("a", 2, topics=("orders", "other")).member_epoch == 3
@@ -162,7 +164,7 @@ def test_the_previous_epoch_is_taken_once_more_because_the_answer_may_have_been_
     assert answer.error_code == ErrorCode.NONE and answer.member_epoch == 3
 
 
-def test_the_previous_epoch_is_fenced_if_the_member_has_what_it_should_not_or_does_not_say():
+def test_the_previous_epoch_is_fenced_unless_the_member_reports_a_subset_of_its_assignment():
     groups = Consumers()
     groups.enter("a")
     groups.beat("a", 2, topics=("orders", "other"))
@@ -192,7 +194,7 @@ def test_a_fenced_member_joins_again_under_its_id():
     assert len(groups.group.members) == 1
 
 
-def test_a_static_member_that_is_back_within_its_session_finds_its_partitions():
+def test_a_static_member_that_returns_within_its_session_keeps_its_partitions():
     groups = Consumers()
     first = Client(groups, "a", instance="one").join()
     second = Client(groups, "b").join()
@@ -201,16 +203,16 @@ def test_a_static_member_that_is_back_within_its_session_finds_its_partitions():
     answer = first.leave(-2)
     assert (answer.error_code, answer.member_epoch) == (0, -2)
     second.beat_and_obey()
-    assert second.owned != ALL  # it is only away
+    assert second.owned != ALL  # it left temporarily
     groups.pass_time(CONSUMER_SESSION_MS - 1)
     second.beat()
     back = Client(groups, "c", instance="one").join()
     assert back.owned == had
-    assert groups.group.group_epoch == 3  # nothing to share anew
+    assert groups.group.group_epoch == 3  # no new target is needed
     assert set(groups.group.members) == {"b", "c"}
 
 
-def test_a_static_member_that_is_not_back_in_time_is_out():
+def test_a_static_member_that_does_not_return_in_time_is_fenced():
     groups = Consumers()
     first = Client(groups, "a", instance="one").join()
     first.leave(-2)
@@ -218,7 +220,7 @@ def test_a_static_member_that_is_not_back_in_time_is_out():
     assert groups.group.members == {}
 
 
-def test_an_instance_is_taken_while_its_member_is_there():
+def test_an_instance_id_is_taken_while_its_member_is_active():
     groups = Consumers()
     Client(groups, "a", instance="one").join()
     answer = groups.enter("b", instance="one")
@@ -226,7 +228,7 @@ def test_an_instance_is_taken_while_its_member_is_there():
     assert "owned by a member" in answer.error_message
 
 
-def test_whoever_was_replaced_is_fenced_and_a_stranger_unknown():
+def test_a_replaced_static_member_is_fenced_and_an_unknown_instance_is_unknown():
     groups = Consumers()
     first = Client(groups, "a", instance="one").join()
     first.leave(-2)
@@ -237,14 +239,14 @@ def test_whoever_was_replaced_is_fenced_and_a_stranger_unknown():
     assert groups.beat("b", -2, instance="two").error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_static_member_that_leaves_for_good_gives_up_its_place():
+def test_a_static_member_that_leaves_for_good_frees_its_instance_id():
     groups = Consumers()
     first = Client(groups, "a", instance="one").join()
     assert first.leave(-1).error_code == ErrorCode.NONE
     assert groups.group.members == {} and groups.group.static == {}
 
 
-def test_a_static_member_may_come_back_with_other_topics():
+def test_a_static_member_may_return_with_other_topics():
     groups = Consumers()
     first = Client(groups, "a", instance="one").join()
     first.leave(-2)
@@ -253,17 +255,17 @@ def test_a_static_member_may_come_back_with_other_topics():
     assert back.owned == {"other": {0, 1}}
 
 
-def test_commits_of_a_static_member_that_went_away_are_over():
+def test_commits_of_a_static_member_that_left_temporarily_are_rejected():
     groups = Consumers()
     first = Client(groups, "a", instance="one").join()
     first.leave(-2)
-    assert groups.commit({0: 5}, "a", 2, version=9) == {0: ErrorCode.STALE_MEMBER_EPOCH}
+    assert groups.commit({0: 5}, "a", 2) == {0: ErrorCode.STALE_MEMBER_EPOCH}
     back = Client(groups, "b", instance="one").join()
-    assert groups.commit({0: 5}, "a", 2, version=9) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
-    assert groups.commit({0: 5}, "b", back.member_epoch, version=9) == {0: ErrorCode.NONE}
+    assert groups.commit({0: 5}, "a", 2) == {0: ErrorCode.UNKNOWN_MEMBER_ID}
+    assert groups.commit({0: 5}, "b", back.member_epoch) == {0: ErrorCode.NONE}
 
 
-def test_a_pattern_that_re2_does_not_take_is_refused_and_changes_nothing():
+def test_an_invalid_pattern_is_rejected_and_changes_nothing():
     groups = Consumers()
     for pattern in ("[a", r"(a)\1", "(?=a)"):
         answer = groups.enter("a", None, pattern=pattern)
@@ -272,7 +274,7 @@ def test_a_pattern_that_re2_does_not_take_is_refused_and_changes_nothing():
     assert groups.log == []
 
 
-def test_only_what_is_new_about_many_topics_is_large():
+def test_only_a_change_of_many_topics_is_large():
     groups = Consumers()
 
     def asks_for_much(epoch, *, group="g", pattern=None, topics=None):
@@ -283,7 +285,7 @@ def test_only_what_is_new_about_many_topics_is_large():
             subscribed_topic_regex=pattern,
             subscribed_topic_names=topics,
         )
-        return is_large(groups.shard, a_context(1), request)
+        return is_large(groups.shard, RequestContext("client", "/10.0.0.1"), request)
 
     assert not asks_for_much(0, pattern="o.*"), "there are two topics"
     many = [f"o{number}" for number in range(LARGE_TOPIC_COUNT)]

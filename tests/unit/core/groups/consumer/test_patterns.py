@@ -12,20 +12,20 @@ def a_cluster(*names):
     return ClusterMetadata("cluster").with_topics([a_topic(name, 1) for name in names])
 
 
-def test_what_was_found_follows_the_picture():
+def test_matches_follow_the_metadata():
     patterns = TopicPatterns()
     metadata = a_cluster("a1", "a2", "b1")
     assert patterns.matching("a.*", metadata) == {"a1", "a2"}
     assert patterns.matching("a.*", metadata) == {"a1", "a2"}
     metadata = metadata.with_topics([a_topic("a3", 1), a_topic("b3", 1)], ["a1"])
     assert patterns.matching("a.*", metadata) == {"a2", "a3"}
-    # One that was never asked for before sees the same.
+    # A new pattern sees the same metadata.
     assert patterns.matching("(a|b)3", metadata) == {"a3", "b3"}
     metadata = metadata.with_brokers([], metadata.controller_id)
     assert patterns.matching("a.*", metadata) == {"a2", "a3"}
 
 
-def test_a_pattern_names_whole_names():
+def test_a_pattern_matches_whole_names():
     patterns = TopicPatterns()
     metadata = a_cluster("a", "ab", "abc")
     assert patterns.matching("a|ab", metadata) == {"a", "ab"}
@@ -39,16 +39,16 @@ def test_internal_topics_are_topics():
 
 
 @pytest.mark.parametrize("pattern", ["[a", r"(.)\1", "a{1001}", "\ud800", "(?!x)"])
-def test_a_pattern_that_re2_does_not_take(pattern):
+def test_an_invalid_pattern_is_rejected_and_matches_nothing(pattern):
     patterns = TopicPatterns()
     with pytest.raises(Rejected) as refusal:
         patterns.check(pattern)
     assert refusal.value.code == ErrorCode.INVALID_REGULAR_EXPRESSION
-    # A log may hold one that another RE2 took.
+    # A log may hold a pattern that another version of RE2 accepted.
     assert patterns.matching(pattern, a_cluster("a")) == frozenset()
 
 
-def test_many_patterns_over_the_years_do_not_pile_up():
+def test_the_number_of_compiled_patterns_is_limited():
     patterns = TopicPatterns()
     metadata = a_cluster("a")
     for number in range(2_500):

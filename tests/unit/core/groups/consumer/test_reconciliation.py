@@ -13,13 +13,13 @@ def test_a_second_member_gets_its_half_only_when_the_first_has_given_it_back():
     assert second.member_epoch == 3 and second.owned == {}
     assert groups.group.members["b"].state is MemberState.UNRELEASED
 
-    answer = first.beat()  # told to give back, stays at its epoch
+    answer = first.beat()  # must give partitions back, keeps its epoch
     assert answer.member_epoch == 2
     kept = groups.told(answer)["orders"]
     assert len(kept) == 2
     assert groups.group.members["a"].state is MemberState.UNREVOKED
     assert second.beat().assignment is None
-    assert first.beat().member_epoch == 2  # said nothing new: it has not given back yet
+    assert first.beat().member_epoch == 2  # no new report: it has not given back yet
 
     first.obey()
     assert first.beat().member_epoch == 3
@@ -28,7 +28,7 @@ def test_a_second_member_gets_its_half_only_when_the_first_has_given_it_back():
     assert groups.group.state_name == "Stable"
 
 
-def test_a_member_that_still_names_a_partition_still_has_it():
+def test_a_member_owns_a_partition_as_long_as_it_reports_it():
     groups = Consumers()
     first = Client(groups, "a").join()
     Client(groups, "b").join()
@@ -41,7 +41,7 @@ def test_a_member_that_still_names_a_partition_still_has_it():
     assert groups.group.members["a"].state is MemberState.UNREVOKED
 
 
-def test_states_are_told_by_their_names():
+def test_a_group_reports_its_states_by_name():
     groups = Consumers(group_consumer_assignment_interval_ms=1_000)
     first = Client(groups, "a").join()
     assert groups.group.state_name == "Stable"
@@ -57,7 +57,7 @@ def test_states_are_told_by_their_names():
     assert groups.group.state_name == "Empty"
 
 
-def test_what_a_member_is_to_give_back_may_come_back_to_it():
+def test_a_member_may_keep_what_it_was_told_to_give_back():
     groups = Consumers()
     first = Client(groups, "a").join()
     second = Client(groups, "b").join()
@@ -68,10 +68,10 @@ def test_what_a_member_is_to_give_back_may_come_back_to_it():
     assert groups.told(answer) == ALL and answer.member_epoch == 4
 
 
-def test_targets_wait_for_the_interval_and_then_serve_everybody_who_came_meanwhile():
+def test_a_target_waits_for_the_interval_and_then_covers_all_new_members():
     groups = Consumers(group_consumer_assignment_interval_ms=1_000)
     clients = [Client(groups, name).join() for name in "abcd"]
-    assert groups.group.assignment_epoch == 2  # the first is worked out at once
+    assert groups.group.assignment_epoch == 2  # the first target is computed at once
     assert [client.member_epoch for client in clients] == [2, 2, 2, 2]
     groups.pass_time(999)
     assert clients[0].beat().assignment is None

@@ -1,4 +1,4 @@
-"""What a consumer group keeps in the log, held against records that Kafka 4.3.1 wrote."""
+"""The records of consumer groups, compared with records that Kafka 4.3.1 wrote."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def a_shard_of_kafkas(count=None):
     return groups, groups.shard.groups[GROUP]
 
 
-def test_kafkas_group_is_read_as_kafka_described_it():
+def test_a_group_written_by_kafka_is_read_as_kafka_described_it():
     _, group = a_shard_of_kafkas()
     assert group.kind.value == "consumer" and group.state_name == "Stable"
     assert group.group_epoch == group.assignment_epoch == 6
@@ -59,7 +59,7 @@ def test_kafkas_group_is_read_as_kafka_described_it():
     assert group.targets["a"] == {TOPIC_ID: frozenset({0, 2})}
 
 
-def test_a_classic_member_in_kafkas_group_is_read():
+def test_a_classic_member_in_a_group_written_by_kafka_is_read():
     _, group = a_shard_of_kafkas(count=8)
     member = group.members[CLASSIC_ID]
     assert member.classic.session_timeout_ms == 10_000
@@ -68,7 +68,7 @@ def test_a_classic_member_in_kafkas_group_is_read():
     assert (member.topics, member.rebalance_timeout_ms) == (frozenset({TOPIC}), 20_000)
 
 
-def test_the_same_group_is_written_as_kafka_wrote_it():
+def test_a_group_is_written_as_kafka_wrote_it():
     written = dict(golden_records())
     _, group = a_shard_of_kafkas()
     for member in group.members.values():
@@ -88,9 +88,9 @@ def test_the_same_group_is_written_as_kafka_wrote_it():
     assert tuple(classic) in list(golden_records())
 
 
-def test_a_group_of_kafkas_goes_on_here():
+def test_a_group_written_by_kafka_continues():
     groups, group = a_shard_of_kafkas()
-    # The number that stands for the topics is not ours: one more target, which is the same.
+    # The hash of the topics is Kafka's own: one more target, with the same result.
     answer = groups.beat("a", 6, group=GROUP)
     assert answer.error_code == 0 and answer.member_epoch == 7
     assert groups.shard.groups[GROUP].targets["a"] == {TOPIC_ID: frozenset({0, 2})}
@@ -107,12 +107,12 @@ def test_a_member_state_from_a_newer_broker_makes_the_member_join_again():
     groups.reload()
     assert groups.group.members["a"].state is MemberState.UNKNOWN
     assert client.beat().error_code == 110  # FENCED_MEMBER_EPOCH
-    # Once it has given everything up it goes on.
+    # Once it has given everything up, it joins again.
     assert groups.enter("a").error_code == 0
     assert groups.group.state_name == "Stable"
 
 
-def test_partitions_kept_without_epochs_count_from_the_members_own():
+def test_partitions_stored_without_epochs_get_the_members_epoch():
     value = m.ConsumerGroupCurrentMemberAssignmentValue
     kept = value(
         member_epoch=7,
@@ -127,7 +127,7 @@ def test_partitions_kept_without_epochs_count_from_the_members_own():
     assert member.assigned == {TOPIC_ID: {1: 7, 2: 7}}
 
 
-def test_what_brokers_before_4_1_kept_of_topics_goes_with_the_next_epoch():
+def test_partition_metadata_of_brokers_before_4_1_is_deleted_with_the_next_epoch():
     groups = Consumers()
     client = Client(groups, "a").join()
     old = m.ConsumerGroupPartitionMetadataValue(topics=[])
@@ -139,7 +139,7 @@ def test_what_brokers_before_4_1_kept_of_topics_goes_with_the_next_epoch():
     assert not groups.group.has_partition_metadata
 
 
-def test_tombstones_of_what_is_not_there_do_nothing():
+def test_tombstones_without_a_record_do_nothing():
     groups = Consumers()
     client = Client(groups, "a").join()
     client.leave()
