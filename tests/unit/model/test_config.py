@@ -456,6 +456,25 @@ def test_what_belongs_to_one_broker_cannot_be_set_for_all():
         check_dynamic(config, {"cordoned.log.dirs": "/a"}, for_all=True)
 
 
+@pytest.mark.parametrize(
+    ("limit", "setting"),
+    [
+        ("group.consumer.min.assignment.interval.ms", "consumer.assignment.interval.ms"),
+        ("group.consumer.max.assignment.interval.ms", "consumer.assignment.interval.ms"),
+        ("group.consumer.min.heartbeat.interval.ms", "consumer.heartbeat.interval.ms"),
+        ("group.consumer.max.heartbeat.interval.ms", "consumer.heartbeat.interval.ms"),
+        ("group.consumer.min.session.timeout.ms", "consumer.session.timeout.ms"),
+        ("group.consumer.max.session.timeout.ms", "consumer.session.timeout.ms"),
+    ],
+)
+def test_the_broker_limits_what_a_group_may_set(limit, setting):
+    value = "50000" if "session" in setting else "10000"
+    beyond = int(value) + (1 if ".min." in limit else -1)
+    check_group_overrides(BrokerConfig.parse({limit: value}), {setting: value})
+    with pytest.raises(ConfigError, match=f"expected at .* {limit}={beyond}"):
+        check_group_overrides(BrokerConfig.parse({limit: str(beyond)}), {setting: value})
+
+
 def test_a_group_keeps_within_the_limits_of_the_broker():
     config = BrokerConfig.parse({})
     check_group_overrides(config, {"consumer.session.timeout.ms": "50000"})
