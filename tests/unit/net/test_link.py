@@ -299,9 +299,9 @@ def test_an_impossible_size_closes_the_connection(size):
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "a web request"),
+        (b"GET / HTTP/1.1\r\n\r\n", "an HTTP request"),
         (bytes.fromhex("16030100a5010000a10303"), "a TLS handshake"),
-        (b"\x7f\xff\xff\xff", "a frame of 2147483647 bytes"),
+        (b"\x7f\xff\xff\xff", "a request of 2147483647 bytes"),
     ],
 )
 def test_the_service_learns_which_other_protocol_a_client_speaks(data, what):

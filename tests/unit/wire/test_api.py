@@ -44,8 +44,8 @@ def test_a_version_is_served_only_within_its_range() -> None:
 
 
 def test_the_log_names_an_unsupported_request() -> None:
-    assert what_is_not_served(19, 1) == "CreateTopics version 1; versions 2 to 7 are served"
-    assert what_is_not_served(55, 2) == "DescribeQuorum (API key 55), which is not served"
+    assert what_is_not_served(19, 1) == "CreateTopics version 1; versions 2 to 7 are supported"
+    assert what_is_not_served(55, 2) == "DescribeQuorum (API key 55), which is not supported"
     assert "999" in what_is_not_served(999, 0)
 
 

@@ -142,7 +142,7 @@ def test_five_billion_tagged_fields_are_refused_at_the_end_of_the_frame() -> Non
 
 @pytest.mark.parametrize("message_version", [0, 11])  # a number is missing, or a byte
 def test_a_message_that_ends_early_is_called_truncated(message_version: int) -> None:
-    with pytest.raises(PeerBroken, match=f"MetadataRequest version {message_version}, cut short"):
+    with pytest.raises(PeerBroken, match=f"MetadataRequest version {message_version}, truncated"):
         schema.decoder(m.MetadataRequest, message_version)(b"\x01", 0, 1)
 
 
