@@ -85,7 +85,7 @@ SHOWN_BY = {
     "test_a_cleaner_that_never_comes_to_an_end_hears_of_changed_settings": (
         "log.cleaner.io.max.bytes.per.second",
     ),
-    "test_the_other_units_resolve_likewise": (
+    "test_coarser_units_and_log_dir_count_if_nothing_finer_is_set": (
         "log.dir",
         "log.roll.hours",
         "log.roll.jitter.hours",
@@ -98,7 +98,7 @@ SHOWN_BY = {
         "log.retention.check.interval.ms",
         "retention.ms",
     ),
-    "test_the_finest_unit_of_retention_wins": (
+    "test_the_finest_unit_of_retention_counts": (
         "log.retention.hours",
         "log.retention.minutes",
     ),
