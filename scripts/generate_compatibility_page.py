@@ -1,4 +1,4 @@
-"""Writes docs/compatibility.md from what the broker announces and from the differences kept here.
+"""Write docs/compatibility.md from the announced APIs and the list of differences below.
 
 python scripts/generate_compatibility_page.py            write the page
 python scripts/generate_compatibility_page.py --check    fail if it is not up to date
@@ -21,14 +21,14 @@ INTRODUCTION = """\
 
 <!-- Written by scripts/generate_compatibility_page.py; do not edit. -->
 
-Headrace speaks the Kafka wire protocol and keeps Kafka's files. The measure is Apache Kafka 4.3.1:
-the same requests in the same versions, the same error codes, the same bytes on disk. This page
-says what is served, what is not yet, and where the two differ on purpose. What each setting does
-is in [configuration.md](configuration.md), the files are in [formats.md](formats.md).
+Headrace implements the Kafka wire protocol and Kafka's file formats. The reference is Apache Kafka
+4.3.1: the same requests in the same versions, the same error codes, the same bytes on disk. This
+page lists the supported APIs, the missing ones, and the intended differences.
+[configuration.md](configuration.md) describes every setting, [formats.md](formats.md) the files.
 """
 
-# Who judges, what, and with which command.
-JUDGES = (
+# The tests of compatibility: with what, of what, and by which command.
+CHECKS = (
     (
         "confluent-kafka, kafka-python, aiokafka",
         "produce, consume, groups, transactions and administration over the wire",
@@ -40,48 +40,48 @@ JUDGES = (
         "`make test`",
     ),
     (
-        "folders written by Apache Kafka 4.3.1",
-        "that they open here with the same records, and compact alike",
+        "log directories written by Apache Kafka 4.3.1",
+        "they open with the same records and compact in the same way",
         "`make test`",
     ),
     (
-        "Kafka's own command line tools, of 3.9.1 and of 4.3.1",
-        "that they work unchanged",
+        "Kafka's command line tools, 3.9.1 and 4.3.1",
+        "they work unchanged",
         "`make interop`",
     ),
     (
         "Kafka's DumpLogSegments, and a Kafka broker",
-        "that they read the folders that we write",
+        "they read log directories of Headrace",
         "`make interop`",
     ),
     (
-        "kcat; kafka-python's own integration suite",
-        "a C client in scripts; a foreign set of tests",
+        "kcat; the integration tests of kafka-python",
+        "a C client in scripts; the tests of another project",
         "`make interop`",
     ),
     (
         "Kafka's TransactionalMessageCopier and its formatters",
-        "transactions, and the records of the internal topics",
+        "transactions, and the records of internal topics",
         "`make interop`",
     ),
     (
-        "Kafka Streams 4.3.1, an application of exactly_once_v2",
-        "that every record counts once while it and the broker are killed",
+        "Kafka Streams 4.3.1, an application with exactly_once_v2",
+        "every record counts once, though the application and the broker are killed",
         "`make interop`",
     ),
     (
         "Spark 4.0.0 with its own Kafka jar",
-        "that the same job gives the same table, and keys the same partition",
+        "the same job gives the same table, and keys go to the same partitions",
         "`make interop`",
     ),
     (
         "Apicurio's schema registry and Confluent's Avro serializer",
-        "a Java program that keeps its state in topics; values that Spark reads by it",
+        "a Java program with its state in topics; values that Spark reads with its schemas",
         "`make interop`",
     ),
 )
 
-# Why an API that Kafka announces is not served here.
+# Why Headrace does not support an API that Kafka announces.
 NOT_SERVED = {
     "quotas and users come with a later release": (
         ApiKey.DESCRIBE_CLIENT_QUOTAS,
@@ -115,128 +115,127 @@ NOT_SERVED = {
     ),
 }
 
-# What needs a word beside the range of versions.
+# Remarks on supported APIs.
 REMARKS = {
-    ApiKey.PRODUCE: "0 to 2 are announced and close the connection, as in Kafka: librdkafka turns "
-    "compression on by them",
-    ApiKey.API_VERSIONS: "an unknown version is answered in version 0 with error 35",
-    ApiKey.LIST_OFFSETS: "Kafka begins at 1; KafkaJS sends 0",
+    ApiKey.PRODUCE: "0 to 2 are announced and close the connection, as in Kafka: librdkafka "
+    "enables compression only if they are announced",
+    ApiKey.API_VERSIONS: "the response to an unknown version has version 0 and error 35",
+    ApiKey.LIST_OFFSETS: "Kafka starts at 1, but KafkaJS sends 0",
     ApiKey.ELECT_LEADERS: "on one node: ELECTION_NOT_NEEDED (84)",
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: "on one node: to itself, or cancel",
     ApiKey.LIST_PARTITION_REASSIGNMENTS: "on one node: none",
-    ApiKey.ALTER_REPLICA_LOG_DIRS: "a restart begins a copy anew, where Kafka goes on with it",
+    ApiKey.ALTER_REPLICA_LOG_DIRS: "a restart starts the copy again; Kafka continues it",
     ApiKey.DESCRIBE_ACLS: "SECURITY_DISABLED (54): there is no authorizer",
     ApiKey.CREATE_ACLS: "the same",
     ApiKey.DELETE_ACLS: "the same",
-    ApiKey.CREATE_DELEGATION_TOKEN: "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED (64), as Kafka says to "
-    "a client that did not authenticate",
+    ApiKey.CREATE_DELEGATION_TOKEN: "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED (64), as in Kafka for "
+    "a client that has not authenticated",
     ApiKey.RENEW_DELEGATION_TOKEN: "the same",
     ApiKey.EXPIRE_DELEGATION_TOKEN: "the same",
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "the same",
-    ApiKey.SASL_HANDSHAKE: "ILLEGAL_SASL_STATE (34), as Kafka says on a listener without SASL; "
+    ApiKey.SASL_HANDSHAKE: "ILLEGAL_SASL_STATE (34), as in Kafka on a listener without SASL; "
     "TLS and SASL come with a later release",
-    ApiKey.SASL_AUTHENTICATE: "ILLEGAL_SASL_STATE (34) too",
+    ApiKey.SASL_AUTHENTICATE: "the same",
 }
 
-# What it is about, what Apache Kafka 4.3.1 does, what Headrace does and why.
+# Subject, behavior of Apache Kafka 4.3.1, behavior of Headrace and the reason.
 DIFFERENCES: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "What a producer sends": (
+    "Produced batches": (
         (
             "records inside a batch",
             "unpacked and checked one by one",
-            "only what the 61-byte batch header shows is checked (CRC, magic, codec, counts, "
-            "one batch per partition, control bit, largest time), and the batch is stored as it "
-            "came. `headrace.validate.records=true` unpacks and checks each, off the event loop; "
+            "only the 61-byte batch header is checked (CRC, magic, codec, counts, one batch per "
+            "partition, control bit, maximum timestamp), and the batch is stored as sent. "
+            "`headrace.validate.records=true` unpacks and checks every record in a child process; "
             "compacted topics always do",
         ),
         (
-            "codec bits that name no codec, or records that do not unpack",
+            "an unknown codec, or records that cannot be unpacked",
             "UNKNOWN_SERVER_ERROR (-1)",
-            "INVALID_RECORD (87) with a message; the second only where records are unpacked",
+            "INVALID_RECORD (87) with a message; the second only if records are unpacked",
         ),
         (
             "bytes after the batch",
-            "fewer than 12 are ignored; more are CORRUPT_MESSAGE (2) unless they are a batch",
-            "INVALID_RECORD (87), however many",
+            "fewer than 12 are ignored; more are CORRUPT_MESSAGE (2), unless they are a batch",
+            "always INVALID_RECORD (87)",
         ),
         (
             "the append-time bit set by the client",
             "accepted",
-            "INVALID_TIMESTAMP (32): the bit is the broker's to set, and its times would be "
-            "taken for the broker's",
+            "INVALID_TIMESTAMP (32): otherwise the client's timestamps would look like those of "
+            "the broker",
         ),
         (
             "a refused batch",
-            "the code, mostly without a message",
-            "the code with a message that says what was expected",
+            "the error code, mostly without a message",
+            "the error code and a message with the expected value",
         ),
     ),
     "Sizes and limits": (
         (
             "a request other than Produce above 16 MiB (Fetch: 2 MiB)",
-            "taken up to `socket.request.max.bytes` (100 MB)",
-            "the connection is closed: decoding such a frame would cost the others their share",
+            "accepted up to `socket.request.max.bytes` (100 MB)",
+            "the connection is closed: decoding such a request would delay other clients",
         ),
         (
-            "requests in work on one connection",
+            "in-flight requests of one connection",
             "one; the others wait in the socket",
-            "up to 128 Produce requests; nothing is handled behind a request that waits, such as "
-            "a long poll",
+            "up to 128 Produce requests; requests after one that waits, such as a long poll, wait "
+            "too",
         ),
         (
-            "half-received requests",
-            "bounded by `queued.max.request.bytes` if set; the reader pauses",
-            "always bounded (256 MiB or twice the largest request unless set); who would exceed "
-            "it is disconnected",
+            "memory for partly received requests",
+            "bounded by `queued.max.request.bytes` if set; the broker stops reading",
+            "always bounded (if not set, by 256 MiB or twice `socket.request.max.bytes`); a "
+            "connection that needs more is closed",
         ),
     ),
     "Settings": (
         (
-            "an unknown broker setting set over the wire",
-            "kept, in case a plug-in knows it",
+            "a client sets an unknown broker setting",
+            "stored, because a plug-in may know it",
             "INVALID_REQUEST (42): there are no plug-ins, so it is a mistake",
         ),
         (
-            "levels of broker loggers",
-            "Java's loggers",
-            "those of Python's `logging` under `headrace`",
+            "broker loggers",
+            "loggers of Java classes",
+            "Python loggers below `headrace`",
         ),
         (
             "`listeners`, `node.id`, replication factors of internal topics",
-            "every interface; must be given; 3",
-            "127.0.0.1:9092; 1; 1. A node on its own is reached by nobody who was not meant to",
+            "every interface; required; 3",
+            "127.0.0.1:9092; 1; 1. Other machines can connect only if the configuration says so",
         ),
         (
             "telemetry (71, 72)",
-            "announced when a receiver is installed",
+            "announced if a receiver is installed",
             "never announced",
         ),
     ),
-    "TransactionCoordinator": (
+    "Transactions": (
         (
-            "InitProducerId of a producer whose epoch is no longer the last, while its successor "
-            "has a transaction open",
-            "the successor's transaction is aborted; the stale producer is fenced when it asks "
-            "again",
-            "PRODUCER_FENCED (90) at once: the successor goes on",
+            "InitProducerId of a producer with an old epoch, while the producer with the current "
+            "epoch has an open transaction",
+            "the open transaction is aborted; the old producer is fenced when it tries again",
+            "PRODUCER_FENCED (90) immediately; the open transaction continues",
         ),
     ),
     "The log": (
         (
             "leader epoch of a partition after a restart of its only broker",
-            "two higher: without a leader, then led again",
-            "one higher: every start is a new reign",
+            "two higher: one change to no leader, one to the leader again",
+            "one higher: every start is a new term as leader",
         ),
         (
-            "base timestamp of a batch that compaction rewrote",
-            "that of the first record kept",
-            "as it was, so that the records kept need not be rewritten; record times are the "
-            "same either way",
+            "base timestamp of a batch after compaction",
+            "that of the first remaining record",
+            "unchanged, so that the remaining records need no rewriting; their timestamps are the "
+            "same",
         ),
         (
             "two keys with the same hash in compaction",
-            "taken for one (MD5)",
-            "taken for one (BLAKE2, 128 bits)",
+            "treated as one key (MD5)",
+            "treated as one key (BLAKE2, 128 bits)",
         ),
         (
             "compaction",
@@ -245,62 +244,62 @@ DIFFERENCES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
         (
             "indexes of the active segment",
-            "mapped, preallocated to `segment.index.bytes`",
-            "in memory, written when flushed, rolled or closed; never preallocated",
+            "memory-mapped, preallocated to `segment.index.bytes`",
+            "in memory; written when the segment is flushed, rolled or closed; never preallocated",
         ),
         (
             "tiered storage",
             "with a plug-in",
-            "none; its special timestamps in ListOffsets find nothing",
+            "none; ListOffsets with its special timestamps returns nothing",
         ),
         (
             "ListOffsets by time after DeleteRecords",
-            "finds nothing while a segment below the new start, with such a time, is on disk",
-            "finds the first record from the new start on",
+            "returns nothing while a segment before the new start with such a timestamp is on disk",
+            "returns the first record from the new start on",
         ),
     ),
-    "What a client is answered": (
+    "Responses": (
         (
-            "Metadata for a topic that it makes (`auto.create.topics.enable`)",
-            "UNKNOWN_TOPIC_OR_PARTITION (3); it is there when the client asks again",
-            "the topic with its leaders: it is made before the answer",
+            "Metadata for a missing topic (`auto.create.topics.enable`)",
+            "UNKNOWN_TOPIC_OR_PARTITION (3); the topic exists when the client tries again",
+            "the topic with its leaders: it is created before the response",
         ),
         (
             "FindCoordinator before the internal topic exists",
-            "COORDINATOR_NOT_AVAILABLE (15); it is there when the client asks again",
-            "the coordinator: the topic is made before the answer",
+            "COORDINATOR_NOT_AVAILABLE (15); the topic exists when the client tries again",
+            "the coordinator: the topic is created before the response",
         ),
         (
-            "a Fetch that its sizes cut short",
+            "a Fetch response limited by its sizes",
             "ends within a batch, which the client drops",
-            "has whole batches only, up to the last index entry within the size",
+            "has only complete batches, up to the last index entry within the size",
         ),
         (
-            "the order of topics, partitions and groups in an answer",
+            "the order of topics, partitions and groups in a response",
             "mostly that of a hash table",
             "mostly that of the request",
         ),
         (
             "a partition twice in one Produce, Fetch or DeleteRecords",
-            "taken once",
-            "taken and answered twice",
+            "handled once",
+            "handled and answered twice",
         ),
         (
-            "an isolation level that there is not, in Fetch or ListOffsets",
+            "an unknown isolation level in Fetch or ListOffsets",
             "UNKNOWN_SERVER_ERROR (-1)",
-            "read as uncommitted",
+            "treated as read_uncommitted",
         ),
     ),
     "The cluster": (
         (
-            "where its state is kept",
+            "cluster state",
             "a Raft log (`__cluster_metadata`)",
-            "the tree of Kafka 3.9's ZooKeeper, in a SQLite file beside the logs",
+            "the ZooKeeper tree of Kafka 3.9, in a SQLite file in a log directory",
         ),
         (
             "`metadata.version`",
             "changes what is written",
-            "only tells tools which release this stands for",
+            "only tells tools the corresponding release",
         ),
     ),
 }
@@ -338,21 +337,22 @@ def missing_rows() -> Iterator[tuple[str, ...]]:
 def page() -> str:
     parts = [
         INTRODUCTION,
-        "## Who says so\n",
-        table(("judge", "what it judges", "run by"), JUDGES),
-        "## Served\n",
-        f"{len(SERVED)} of the {len(ANNOUNCED)} APIs that Apache Kafka 4.3.1 announces\n"
-        "to clients, in every version that it announces. ApiVersions tells clients exactly this.\n",
+        "## How it is tested\n",
+        table(("with", "what is tested", "run by"), CHECKS),
+        "## Supported APIs\n",
+        f"{len(SERVED)} of the {len(ANNOUNCED)} APIs that Apache Kafka 4.3.1 announces to\n"
+        "clients, in every version that it announces. ApiVersions returns exactly these.\n",
         table(("key", "API", "versions", "Kafka 4.3.1", "remark"), served_rows()),
-        "## Not served\n",
-        "Not announced either, so clients do without or say that the broker cannot do it.\n",
+        "## Missing APIs\n",
+        "These are not announced, so clients do without them or report that the broker does not "
+        "support them.\n",
         table(("key", "API", "versions of Kafka 4.3.1", "why"), missing_rows()),
         "## Features\n",
         table(
             ("feature", "levels"),
             ((f"`{name}`", versions(*levels)) for name, levels in SUPPORTED.items()),
         ),
-        "## Where we differ\n",
+        "## Differences\n",
     ]
     for subject, rows in DIFFERENCES.items():
         parts += [f"### {subject}\n", table(("what", "Apache Kafka 4.3.1", "Headrace"), rows)]

@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the tables of settings.
+"""Write docs/configuration.md from the tables of settings.
 
 python scripts/generate_configuration_page.py            write the page
 python scripts/generate_configuration_page.py --check    fail if it is not up to date
@@ -21,46 +21,46 @@ INTRODUCTION = """\
 
 <!-- Written by scripts/generate_configuration_page.py; do not edit. -->
 
-Headrace takes Apache Kafka's settings under Kafka's names. This page has every one of Kafka 4.3.1,
-and every broker setting of its earlier releases that is gone since.
+Headrace uses Apache Kafka's settings under Kafka's names. This page lists every setting of Kafka
+4.3.1, and every broker setting that Kafka removed in earlier releases.
 
-## How settings are given
+## How to change settings
 
 ```
 headrace serve server.properties -X num.partitions=3 -X log.retention.hours=24
 ```
 
-- A `server.properties` file in Java's syntax; the one that Kafka 4.3 ships starts a node unchanged.
-- `-X name=value` on the command line, over the file.
-- While the broker runs: `headrace configs set`, `kafka-configs.sh` or any client. Such *dynamic*
-  settings are kept and survive a restart. The column *changes* says where it is possible: for one
-  *broker*, for the *cluster* (and for one broker too), or with a *restart* only.
-- On a topic, when it is created or later. A topic's value wins over the broker's; deleting it
-  brings the broker's back.
+- In a `server.properties` file in Java's syntax. The file that Kafka 4.3 ships works unchanged.
+- With `-X name=value` on the command line, which overrides the file.
+- While the broker runs, with `headrace configs set`, `kafka-configs.sh` or any client. Such
+  *dynamic* settings survive a restart. The column *changes* says where this is possible: for one
+  *broker*, for the *cluster* (and for one broker), or only with a *restart*.
+- On a topic, when it is created or later. The value of a topic overrides that of the broker; delete
+  it to return to the value of the broker.
 
 For a broker setting, the first of these counts: dynamic for this broker, dynamic for all brokers,
-the file and `-X`, the default. Where a setting exists in several units (`log.retention.ms`,
-`.minutes`, `.hours`), the finest one that is given counts.
+the file and `-X`, the default. If a setting exists in several units (`log.retention.ms`,
+`.minutes`, `.hours`), the finest unit that is set counts.
 
-A bad value is refused by name, with what was expected. An unknown name is a warning with the
-nearest name (`--strict` refuses it). Limits that defeat each other are a warning at start.
+An invalid value is refused; the error has the name and the expected value. An unknown name
+produces a warning with the most similar name (`--strict` refuses it). Conflicting limits produce a
+warning at start.
 
-## What the columns say
+## Columns
 
 | status | meaning |
 |---|---|
-| served | it does what it does in Kafka |
-| successor | an old name; taken as the present one, with a warning |
-| no effect | it is checked and accepted, and does nothing, for the reason given; the log says so |
-| refused | the node does not start with it, for the reason given |
+| served | it works as in Kafka |
+| successor | an old name; its successor is used, with a warning |
+| no effect | it is checked and accepted but does nothing, for the given reason; the log says so |
+| refused | the node does not start with it, for the given reason |
 
-*Default* is that of Kafka 4.3.1. A node of its own differs where one is marked with \\*: it listens
-to its own machine only, has a number without being told, and keeps one replica of internal topics.
-*Old default* is what an earlier release had, or what the sample files of its time gave, where that
-differs. Sizes are bytes. `-` is no value.
+*Default* is the default of Kafka 4.3.1. A standalone node uses the value marked \\*. *Old default*
+is the default of an earlier release, or the value in its sample files, if it differs. Sizes are in
+bytes. `-` means no value.
 """
 
-# Settings that stop a start instead of being ignored.
+# Settings that prevent the start.
 REFUSED = {"zookeeper.connect", "authorizer.class.name"}
 
 CHANGES = {"": "restart", "b": "broker", "c": "cluster"}
@@ -93,25 +93,24 @@ def page() -> str:
     for subject, names in by_subject(kafka.BROKER).items():
         parts += [f"### {subject}\n", settings_table({name: kafka.BROKER[name] for name in names})]
     parts += [
-        "### Dynamic only\n\nA file cannot give these.\n",
+        "### Dynamic only\n\nThese cannot be set in a file.\n",
         settings_table(kafka.DYNAMIC_ONLY),
-        "### Ours\n",
+        "### Headrace\n",
         settings_table(OURS),
-        "## Topic settings\n\nThe broker setting that counts without one is named in brackets.\n",
+        "## Topic settings\n\nThe broker setting that a topic inherits is in parentheses.\n",
         settings_table(kafka.TOPIC, synonyms=True),
         "## Group settings\n",
         settings_table(kafka.GROUP, synonyms=True),
         "## Client metrics\n",
         settings_table(kafka.CLIENT_METRICS),
-        "## Old names of the broker\n\nKnown to some release before 4.3, and gone.\n",
+        "## Removed broker settings\n\nSettings of releases before 4.3.\n",
         old_table(legacy_names.BROKER),
-        "## Old names of topics\n\nRefused when a client sets them now; taken along when an older "
-        "cluster has stored them.\n",
+        "## Removed topic settings\n\nRefused if a client sets them; accepted if an older cluster "
+        "has stored them.\n",
         old_table(legacy_names.TOPIC),
-        "## Old names of clients\n\nNot the broker's. In its file they are a warning with the name "
-        "of today.\n",
+        "## Client settings\n\nIn a broker file they produce a warning with the present name.\n",
         client_table(),
-        f"`{'`, `'.join(legacy_names.ZOOKEEPER_FILE)}` belong into ZooKeeper's own file or folder.",
+        f"`{'`, `'.join(legacy_names.ZOOKEEPER_FILE)}` belong into the configuration of ZooKeeper.",
     ]
     return "\n".join(parts) + "\n"
 
@@ -119,7 +118,7 @@ def page() -> str:
 def by_subject(table: Mapping[str, kafka.Row]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {subject: [] for subject, _ in SUBJECTS}
     for name in table:
-        # The longest beginning decides: num.replica.fetchers is not about folders.
+        # The longest prefix decides: num.replica.fetchers is not about log directories.
         fitting = [
             (len(beginning), subject)
             for subject, beginnings in SUBJECTS
@@ -127,7 +126,7 @@ def by_subject(table: Mapping[str, kafka.Row]) -> dict[str, list[str]]:
             if name.startswith(beginning)
         ]
         if not fitting:
-            raise SystemExit(f"{name} fits no subject: give SUBJECTS its beginning")
+            raise SystemExit(f"{name} fits no subject: add its prefix to SUBJECTS")
         found[max(fitting)[1]].append(name)
     return found
 
@@ -157,7 +156,15 @@ def settings_table(table: Mapping[str, kafka.Row], *, synonyms: bool = False) ->
                 reason,
             )
         )
-    columns = ("setting", "type", "default", "old default", "changes", "status", "what and why")
+    columns = (
+        "setting",
+        "type",
+        "default",
+        "old default",
+        "changes",
+        "status",
+        "meaning or reason",
+    )
     return markdown(columns, rows)
 
 
@@ -195,7 +202,7 @@ def old_table(table: Mapping[str, legacy_names.OldRow]) -> str:
         else:
             status, reason = "no effect", descriptions.REASONS[reason_key]
         rows.append((f"`{name}`", kind_of(kind, None), value(default), status, reason))
-    return markdown(("setting", "type", "old default", "status", "taken as, or why"), rows)
+    return markdown(("setting", "type", "old default", "status", "successor or reason"), rows)
 
 
 def client_table() -> str:
@@ -209,7 +216,7 @@ def client_table() -> str:
         )
         for name, (whose, default, today, present) in legacy_names.CLIENT.items()
     ]
-    return markdown(("setting", "whose", "old default", "today", "default today"), rows)
+    return markdown(("setting", "client", "old default", "present name", "present default"), rows)
 
 
 def markdown(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -224,7 +231,7 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
             return 0
-        print(f"{PAGE.name} is not up to date: run {Path(__file__).name}")
+        print(f"{PAGE.name} is out of date: run {Path(__file__).name}")
         return 1
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(text, encoding="utf-8")

@@ -1,15 +1,13 @@
-"""Writes the field tables in ``wire/messages`` from the definitions in Apache Kafka's jars.
+"""Write the field tables in ``wire/messages`` from the definitions in Apache Kafka's jars.
 
     python scripts/generate_messages.py --newest 4.3.1/jars --older 3.9.1/jars
 
-Each argument is a folder with Kafka's jars, whose names carry the version. The
-newest release says what a message is; the older one adds the versions that the
-newest no longer defines, so that one class serves a message from its first
-version on. A merged table is only written if, version by version, it reads
-exactly as the definition that it came from.
+Each argument is a directory with Kafka's jars, which have the version in their names. The newest
+release defines a message; the older one adds the versions that the newest has removed, so that one
+class covers all versions. A merged table is written only if every version of it equals the original
+definition.
 
-What is written is data about the protocol: names, types, version ranges,
-defaults. Nothing else of the definitions is kept.
+The tables contain only facts about the protocol: names, types, version ranges, defaults.
 """
 
 import argparse
@@ -34,9 +32,9 @@ NEWEST_ARTIFACTS = (
     "kafka-share-coordinator",
     "kafka-storage",
 )
-# Old versions matter where an old peer may send them; records are read by their newest definition.
+# Old versions matter only for requests of old clients; records use their newest definition.
 OLDER_ARTIFACTS = ("kafka-clients",)
-# Tiered storage, which has no part here.
+# Tiered storage, which is not supported.
 SKIPPED = re.compile(r"RemoteLog|RemotePartition")
 
 PYTHON_TYPES = {
@@ -94,7 +92,7 @@ class Field:
     nullable: Versions = NEVER
     tagged: Versions = NEVER
     tag: int | None = None
-    default: str = ""  # as in the definition; "" is the type's own zero
+    default: str = ""  # as in the definition; "" is the zero value of the type
     legacy: bool = False  # keeps the old string encoding in flexible versions
 
     @property
@@ -135,8 +133,8 @@ def snake_case(name: str) -> str:
 
 
 def parse_default(spec: dict[str, Any]) -> str:
-    # JSON's own null counts as "no default" in Kafka's generator; only the
-    # string "null" makes the default null.
+    # Kafka's generator treats JSON's null as "no default"; only the string "null" makes the default
+    # null.
     default = str(spec["default"]) if spec.get("default") is not None else ""
     if default.lower() in ("true", "false"):
         default = default.lower()
@@ -183,9 +181,11 @@ def parse_message(text: str) -> Message:
     )
 
 
-def messages_of(folder: Path, artifacts: tuple[str, ...], sources: list[str]) -> dict[str, Message]:
+def messages_of(
+    directory: Path, artifacts: tuple[str, ...], sources: list[str]
+) -> dict[str, Message]:
     found: dict[str, Message] = {}
-    for jar in sorted(folder.glob("kafka-*.jar")):
+    for jar in sorted(directory.glob("kafka-*.jar")):
         artifact = re.sub(r"-\d[\w.]*\.jar$", "", jar.name)
         if artifact not in artifacts:
             continue
@@ -201,7 +201,7 @@ def messages_of(folder: Path, artifacts: tuple[str, ...], sources: list[str]) ->
 
 
 def reading(message: Message, fields: list[Field], api_version: int) -> Iterator[tuple[Any, ...]]:
-    """What one version of a message is on the wire, in order, structs opened."""
+    """The fields of one version of a message in wire order, with structs inlined."""
     flexible = api_version in message.flexible
     for item in fields:
         if api_version not in item.versions:
@@ -224,7 +224,7 @@ def reading(message: Message, fields: list[Field], api_version: int) -> Iterator
 
 
 def joined(older: Versions, newest: Versions, dropped: Versions) -> Versions:
-    """One range that is ``older`` within the dropped versions and ``newest`` after them."""
+    """A range that combines ``older``, for the removed versions, and ``newest``."""
     before = Versions(older.first, min(older.last, dropped.last))
     after = Versions(max(newest.first, dropped.last + 1), newest.last)
     if not before:
@@ -236,7 +236,7 @@ def joined(older: Versions, newest: Versions, dropped: Versions) -> Versions:
 
 
 def merge_fields(older: list[Field], newest: list[Field], dropped: Versions) -> list[Field]:
-    """The newest fields with the ranges of the dropped versions put back."""
+    """The newest fields, with ranges that include the removed versions."""
     by_name = {item.name: item for item in older}
     merged = []
     for item in newest:
@@ -253,7 +253,7 @@ def merge_fields(older: list[Field], newest: list[Field], dropped: Versions) -> 
                 tagged=joined(old.tagged, item.tagged, dropped),
             )
         )
-    # A field that only the dropped versions have goes behind the one it followed.
+    # A field that exists only in removed versions goes after its old predecessor.
     known = {item.name for item in merged}
     for place, item in enumerate(older):
         if item.name in known or item.versions.first > dropped.last:
@@ -271,7 +271,7 @@ def merge(older: Message, newest: Message) -> Message:
     if older.versions.first >= newest.versions.first:
         return newest
     dropped = Versions(older.versions.first, newest.versions.first - 1)
-    # A struct may have got another name since; its fields are found by the field that uses it.
+    # A struct may have been renamed; find its fields through the field that uses it.
     renamed = {
         new.element: old.element
         for new in [item for fields in (newest.fields, *newest.structs.values()) for item in fields]
@@ -318,7 +318,7 @@ def all_messages(newest_folder: Path, older_folder: Path, sources: list[str]) ->
 
 
 def reachable(message: Message) -> dict[str, list[Field]]:
-    """The structs in the order of first use, without those that nothing uses."""
+    """The used structs, in the order of first use."""
     found: dict[str, list[Field]] = {}
 
     def visit(fields: list[Field]) -> None:
@@ -415,8 +415,8 @@ def write_stub(messages: list[Message]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--newest", type=Path, required=True, help="folder with the newest jars")
-    parser.add_argument("--older", type=Path, required=True, help="folder with older jars")
+    parser.add_argument("--newest", type=Path, required=True, help="directory with the newest jars")
+    parser.add_argument("--older", type=Path, required=True, help="directory with older jars")
     arguments = parser.parse_args()
     sources: list[str] = []
     messages = all_messages(arguments.newest, arguments.older, sources)

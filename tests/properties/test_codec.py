@@ -1,4 +1,4 @@
-"""Decoders against frames that somebody broke: one error of ours, and nothing out of proportion."""
+"""Decoders of damaged frames raise PeerBroken and use no more memory than the frame justifies."""
 
 import random
 
@@ -11,7 +11,7 @@ from headrace.wire import framing, schema
 from headrace.wire.schema import Message
 from tests.unit.wire.message_values import Values, encoded, every_message_and_version
 
-# Lengths, counts and varints that lie, wherever in the frame they land.
+# Wrong lengths, counts and varints, at any position in the frame.
 LIES = (
     b"\x7f\xff\xff\xff",
     b"\x80\x00\x00\x00",
@@ -32,7 +32,7 @@ MUTATIONS_PER_VERSION = 130
 
 
 def mutated(raw: bytes, rng: random.Random) -> bytes:
-    """One to three wounds: flipped bits, lies over or between bytes, a piece lost or doubled."""
+    """One to three mutations: flipped bits, wrong numbers, a piece removed or doubled."""
     frame = bytearray(raw)
     for _ in range(rng.randint(1, 3)):
         place = rng.randint(0, len(frame))
@@ -52,7 +52,7 @@ def mutated(raw: bytes, rng: random.Random) -> bytes:
 
 
 def weight(value: object) -> int:
-    """How many elements of arrays a message holds, all levels together."""
+    """The number of array elements in a message, at all levels."""
     if isinstance(value, list):
         return len(value) + sum(weight(item) for item in value)
     if isinstance(value, Message):
@@ -61,7 +61,7 @@ def weight(value: object) -> int:
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_mutated_frames_are_read_or_refused_within_their_own_size() -> None:
+def test_mutated_frames_are_decoded_or_refused_within_their_own_size() -> None:
     tried = refused = 0
     for name, message_version in every_message_and_version():
         rng = random.Random(f"{name} {message_version}")
@@ -72,7 +72,7 @@ def test_a_hundred_thousand_mutated_frames_are_read_or_refused_within_their_own_
         ]
         for _ in range(MUTATIONS_PER_VERSION):
             frame = mutated(rng.choice(originals), rng)
-            tail = frame[:20]  # what a pooled buffer may hold behind the frame
+            tail = frame[:20]  # what a pooled buffer may contain after the frame
             tried += 1
             try:
                 message, position = decode(frame + tail, 0, len(frame))
@@ -80,10 +80,10 @@ def test_a_hundred_thousand_mutated_frames_are_read_or_refused_within_their_own_
                 refused += 1
                 continue
             assert position <= len(frame)
-            # Every element took at least a byte of the frame.
+            # Every element takes at least one byte of the frame.
             assert weight(message) <= len(frame)
     assert tried >= 100_000
-    assert refused > tried / 10  # the wounds are not mere scratches
+    assert refused > tried / 10  # the mutations are severe enough
 
 
 def test_what_a_decoder_accepts_does_not_depend_on_what_follows_the_frame() -> None:

@@ -1,1 +1,1 @@
-"""The words of the domain: names for numbers, errors, settings, the cluster metadata."""
+"""The vocabulary of the domain: ids, errors, settings, cluster metadata."""

@@ -1,7 +1,7 @@
-"""The metadata of the cluster: brokers, topics, partitions, as any broker answers Metadata from.
+"""Cluster metadata: brokers, topics and partitions, as every broker knows them.
 
-Every value here is frozen. A change makes a new ``ClusterMetadata`` that shares what did not
-change, so a handler may keep one across an ``await`` and sees no half-made change.
+All values are immutable. A change makes a new ``ClusterMetadata`` that shares the unchanged parts,
+so a handler can keep one across an ``await`` and never sees an incomplete change.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,36 +20,36 @@ class Endpoint(NamedTuple):
 
 
 class LevelRange(NamedTuple):
-    """Which levels of a feature a broker can live with; both ends are in it."""
+    """The levels of a feature that a broker supports, both inclusive."""
 
     lowest: int
     highest: int
 
 
 class BrokerEntry(NamedTuple):
-    """One live broker. Its epoch tells it from an earlier one with the same id."""
+    """One live broker. Its epoch distinguishes it from an earlier broker with the same id."""
 
     broker_id: BrokerId
-    endpoints: Mapping[str, Endpoint]  # by listener name, in the order given
+    endpoints: Mapping[str, Endpoint]  # by listener name, in the configured order
     rack: str | None
     broker_epoch: int
-    features: Mapping[str, LevelRange] = MappingProxyType({})  # by name; Kafka 3.9 names none
+    features: Mapping[str, LevelRange] = MappingProxyType({})  # by name; Kafka 3.9 registers none
 
 
 class PartitionState(NamedTuple):
-    """Who leads one partition and who is in sync, as last agreed in the cluster."""
+    """Leader, ISR and replicas of one partition, as last written by the controller."""
 
     topic: str
     partition: int
     topic_id: TopicId
-    leader: BrokerId  # NO_LEADER while nobody may lead
+    leader: BrokerId  # NO_LEADER if no replica can lead
     leader_epoch: LeaderEpoch
     isr: tuple[BrokerId, ...]
     replicas: tuple[BrokerId, ...]  # the first is the preferred leader
-    partition_epoch: int  # of this state; a change names the one it replaces
+    partition_epoch: int  # a change has the epoch of the state that it replaces
     adding: tuple[BrokerId, ...] = ()
     removing: tuple[BrokerId, ...] = ()
-    offline: tuple[BrokerId, ...] = ()  # replicas that cannot serve now
+    offline: tuple[BrokerId, ...] = ()  # replicas whose disk or broker is not available
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -59,19 +59,19 @@ class PartitionState(NamedTuple):
 class TopicState(NamedTuple):
     name: str
     topic_id: TopicId
-    partitions: tuple[PartitionState, ...]  # at its own index each
+    partitions: tuple[PartitionState, ...]  # by partition number
     internal: bool
 
 
 class TopicDirectories(NamedTuple):
-    """In which log directory of one broker the partitions of a topic lie."""
+    """The log directories of the partitions of a topic on one broker."""
 
     topic_id: TopicId
-    directories: Mapping[int, str]  # the directory id, by partition
+    directories: Mapping[int, str]  # directory ids by partition
 
 
 class ClusterMetadata:
-    """The whole cluster at one moment. ``generation`` grows with every change."""
+    """The cluster at one moment. ``generation`` grows with every change."""
 
     __slots__ = ("_by_id", "brokers", "cluster_id", "controller_id", "generation", "topics")
 
@@ -113,7 +113,7 @@ class ClusterMetadata:
     def with_topics(
         self, changed: Iterable[TopicState], removed: Iterable[str] = ()
     ) -> "ClusterMetadata":
-        """Topics that came, changed or went; one made anew replaces its old id too."""
+        """With new, changed and removed topics; a re-created topic also replaces its old id."""
         topics = dict(self.topics)
         by_id = dict(self._by_id)
         for name in removed:
@@ -131,7 +131,7 @@ class ClusterMetadata:
         )
 
     def with_partitions(self, states: Iterable[PartitionState]) -> "ClusterMetadata":
-        """Partitions of known topics in their new state."""
+        """With new states of partitions of known topics."""
         by_topic: dict[str, list[PartitionState]] = {}
         for state in states:
             by_topic.setdefault(state.topic, list(self.topics[state.topic].partitions))[

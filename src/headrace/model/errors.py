@@ -1,19 +1,19 @@
 """Kafka's error codes by name, and the four kinds of failure.
 
-    Rejected    the client's request    -> an error code in the reply
-    Fenced      our own authority       -> step down; a newer epoch rules
-    Corrupt     our own disk            -> the replica goes offline
-    PeerBroken  the other end's bytes   -> close that connection
+    Rejected    the request is refused            -> its error code in the response
+    Fenced      this broker has an older epoch    -> it steps down
+    Corrupt     files on our disk are damaged     -> the replica goes offline
+    PeerBroken  the peer sent invalid bytes       -> its connection is closed
 
-Anything else is a bug in Headrace: before anything was appended it costs one
-connection, while applying effects or replaying it stops the broker.
+Any other exception is a bug in Headrace. Before the append it closes one connection; while effects
+are applied or records replayed it stops the broker.
 """
 
 from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """The numbers on the wire, from ``Errors`` of Apache Kafka 4.3.1."""
+    """Error codes as on the wire, from ``Errors`` of Apache Kafka 4.3.1."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -153,7 +153,7 @@ class ErrorCode(IntEnum):
 
 
 class Rejected(Exception):
-    """The request cannot be served; the reply says why with ``code``."""
+    """The request is refused; the response has ``code``."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(message or code.name)
@@ -162,16 +162,16 @@ class Rejected(Exception):
 
 
 class Fenced(Exception):
-    """A newer epoch rules; whoever holds the older one steps down."""
+    """There is a newer epoch; the holder of the older one steps down."""
 
 
 class Corrupt(Exception):
-    """Our own files contradict themselves; the replica goes offline."""
+    """Files on our disk are damaged; the replica goes offline."""
 
 
 class PeerBroken(Exception):
-    """The other end sent bytes that cannot be understood; its connection is closed."""
+    """The peer sent invalid bytes; its connection is closed."""
 
 
 class ConfigError(Exception):
-    """A setting is wrong; the message names it and says what was expected."""
+    """A setting is invalid; the message has its name and the expected value."""

@@ -1,7 +1,7 @@
-"""The words of the domain. Every number that travels has a name here.
+"""Types for ids, offsets, epochs and times.
 
-Offsets count records, positions count bytes, and the two never mix. A name
-ending in ``_end`` is exclusive and one beginning with ``last_`` is inclusive.
+Offsets count records and positions count bytes; the two types never mix. Names that end in ``_end``
+are exclusive, names that begin with ``last_`` are inclusive.
 """
 
 import base64
@@ -10,12 +10,12 @@ from typing import NamedTuple, NewType
 BrokerId = NewType("BrokerId", int)
 Offset = NewType("Offset", int)  # of a record within its partition
 Position = NewType("Position", int)  # of a byte within its segment file
-LeaderEpoch = NewType("LeaderEpoch", int)  # of one reign over one partition
-ControllerEpoch = NewType("ControllerEpoch", int)  # of one reign over the cluster
+LeaderEpoch = NewType("LeaderEpoch", int)  # of one term as leader of a partition
+ControllerEpoch = NewType("ControllerEpoch", int)  # of one term as controller
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
-ZkVersion = NewType("ZkVersion", int)  # of a tree node; guards a write, orders nothing
-Millis = NewType("Millis", int)  # a point on the broker's clock, never a duration
+ZkVersion = NewType("ZkVersion", int)  # of a tree node; guards a write, does not order writes
+Millis = NewType("Millis", int)  # a time of the broker's clock, never a duration
 TopicId = NewType("TopicId", bytes)  # 16 bytes, as on the wire
 
 NO_TOPIC_ID = TopicId(bytes(16))

@@ -1,1 +1,1 @@
-"""The door to sockets. Above this package nobody sees one."""
+"""Sockets. No other package of the broker uses one."""

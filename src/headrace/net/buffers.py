@@ -1,9 +1,8 @@
-"""Receive buffers: pooled, borrowed only while bytes are pending, bounded in all.
+"""Receive buffers: pooled, borrowed only while bytes are pending, bounded in total.
 
-An idle connection owns none: a private 256 KiB buffer each would cost 256 MB for a thousand
-idle clients. Nor does one that stopped after the first bytes of a frame (see ``link``). Large
-buffers are kept warm too, because a fresh megabyte from the allocator costs more page faults
-than the copy it saves.
+An idle connection has none: a buffer of 256 KiB each would cost 256 MB for a thousand idle
+clients. A connection that stopped after the first bytes of a frame has none either (see ``link``).
+Large buffers are reused too: page faults in newly allocated memory cost more than a copy.
 """
 
 _SIZE_USUAL = 1 << 18
@@ -24,19 +23,19 @@ class Buffer:
 class BufferPool:
     """All receive buffers of a broker.
 
-    ``size_max`` bounds what frames under way may hold beyond their first buffer
-    (``queued.max.request.bytes``). Who would exceed it is refused: the connection is closed, so
-    that a flood of half-sent large requests cannot take the memory of the others.
+    ``size_max`` (``queued.max.request.bytes``) bounds the memory of partly received requests that
+    do not fit into a buffer of the usual size. A connection that needs more is closed, so that
+    a flood of half-sent large requests cannot use up the memory.
     """
 
     def __init__(self, size_max: int) -> None:
         self.size_max = size_max
-        self.large_size = 0  # lent out, beyond the usual size
+        self.large_size = 0  # bytes of borrowed buffers above the usual size
         self._usual: list[Buffer] = []
         self._large: list[Buffer] = []
 
     def borrow(self, size_hint: int = 0) -> Buffer:
-        """A buffer to receive into; a large one if a warm one lies ready for the hint."""
+        """A buffer to receive into; a large one if the pool has one for ``size_hint``."""
         if size_hint > _SIZE_USUAL:
             for slot, buffer in enumerate(self._large):
                 if size_hint <= len(buffer.data) <= self._size_left():
@@ -47,8 +46,8 @@ class BufferPool:
     def grow(self, buffer: Buffer, start: int, end: int, size_needed: int) -> Buffer | None:
         """Move ``[start, end)`` into a larger buffer; None when the bound is reached.
 
-        The size doubles, so that warm buffers fit many requests. Near the bound it is exact, so
-        that a lone request of ``size_max`` bytes still fits.
+        The size doubles, so that pooled buffers fit many requests. Near the bound it is exact, so
+        that a single request of ``size_max`` bytes fits.
         """
         size_wanted = min(2 * len(buffer.data), 1 << (size_needed - 1).bit_length())
         size_left = self._size_left() + (len(buffer.data) if len(buffer.data) > _SIZE_USUAL else 0)

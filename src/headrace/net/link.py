@@ -1,24 +1,24 @@
-"""One client's connection: frames in, answers out in request order.
+"""One client connection: receives requests and sends responses in the order of the requests.
 
-The caller's duties, and what it gets in return:
+The contract with the service:
 
-1. ``Service.request(link, view, start, end)`` is called for every complete frame, in place in
-   the receive buffer. Views into it are valid until ``Service.turn_ended`` returns, no longer.
-2. Each request ends in exactly one of ``link.answer(parts)`` (now), ``slot = link.hold()`` or
-   ``link.later()`` followed by ``slot.answer(parts)`` (once), or nothing (acks=0).
-3. ``parts`` is a list of bytes-like objects and ``FileRange``s that already holds the size
-   prefix; answers leave in the order of their requests whatever the order they are given in.
-4. ``Service.turn_ended(link)`` is called once per readable event after the last frame; what the
-   event staged is written there, and only then are answers sent, with those of other
-   connections (``outbox``).
-5. ``Service.unreadable(file_range, error)`` is called when a file does not yield what an answer
-   promised, and ``Service.peer_broken(link, broken)`` when a client sent what is no request; the
-   connection is closed right after.
+1. The link calls ``Service.request(link, view, start, end)`` for every complete frame, in place in
+   the receive buffer. Views into it are valid until ``Service.turn_ended`` returns.
+2. The service answers each request in exactly one way: ``link.answer(parts)`` (now),
+   ``slot = link.hold()`` or ``link.later()`` followed by one ``slot.answer(parts)``, or not at all
+   (acks=0).
+3. ``parts`` is a list of bytes-like objects and ``FileRange``s that begins with the size prefix.
+   Responses are sent in the order of the requests, in whatever order the service gives them.
+4. The link calls ``Service.turn_ended(link)`` once per readable event, after the last frame. The
+   service writes there what the event staged. Only then are responses sent, together with those
+   of other connections (``outbox``).
+5. The link calls ``Service.unreadable(file_range, error)`` if a file cannot be read, and
+   ``Service.peer_broken(link, broken)`` if the client sent invalid bytes. Then it closes the
+   connection.
 
-Back-pressure: nothing further is parsed while a held request is unanswered, while ``later``
-slots reach ``IN_FLIGHT_MAX``, or while the client does not read what it was sent; and a
-connection whose buffer is full is not read at all. A client that misbehaves fills its own
-buffer and nobody else's.
+Back-pressure: the link parses no further request while a held request is unanswered, while
+``IN_FLIGHT_MAX`` responses are pending, or while the client does not read its responses. It does
+not read from a connection whose buffer is full, so a misbehaving client fills only its own buffer.
 """
 
 import asyncio
@@ -39,13 +39,13 @@ _log = logging.getLogger(__name__)
 
 _SIZE = Struct(">i").unpack_from
 IN_FLIGHT_MAX = 128
-# Kafka keeps 100 parts far below this too; Linux takes at most IOV_MAX = 1024 in one call.
+# Linux accepts at most IOV_MAX = 1024 buffers in one call.
 _PARTS_PER_SEND = 512
 _REST_SIZE_MAX = 1 << 14
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _HAS_SENDFILE = hasattr(os, "sendfile")
-# What ``sendfile`` says of the file. Everything else is taken for the socket's: a client that
-# goes away in an odd manner must not cost a disk.
+# Errors of ``sendfile`` that concern the file. All others count as errors of the socket: a client
+# that disconnects in an unusual way must not take a disk offline.
 _FILE_ERRNOS = frozenset(
     getattr(errno, name)
     for name in ("EIO", "EUCLEAN", "EBADMSG", "ESTALE", "ENXIO")
@@ -53,10 +53,10 @@ _FILE_ERRNOS = frozenset(
 )
 
 
-# What stands first in what other programs send, where a request has its size.
+# The first bytes of other protocols, where a request has its size.
 _OTHER_PROTOCOLS = {
-    "a TLS handshake, where no TLS is spoken": (b"\x16\x03",),
-    "a web request, where Kafka's protocol is spoken": (b"GET ", b"HEAD", b"POST"),
+    "a TLS handshake; this listener does not use TLS": (b"\x16\x03",),
+    "an HTTP request; this listener speaks the Kafka protocol": (b"GET ", b"HEAD", b"POST"),
 }
 
 
@@ -65,7 +65,7 @@ def _impossible_size(size: int, size_max: int) -> str:
     for what, beginnings in _OTHER_PROTOCOLS.items():
         if first.startswith(beginnings):
             return what
-    return f"a frame of {size} bytes, where 0 to {size_max} (socket.request.max.bytes) are allowed"
+    return f"a request of {size} bytes; socket.request.max.bytes is {size_max}"
 
 
 class FileHandle(Protocol):
@@ -90,7 +90,7 @@ Part = bytes | bytearray | memoryview | FileRange
 
 
 class Service(Protocol):
-    """What stands behind a connection."""
+    """The broker's side of a connection."""
 
     def request(self, link: "Link", view: memoryview, start: int, end: int) -> None: ...
     def turn_ended(self, link: "Link") -> None: ...
@@ -100,7 +100,7 @@ class Service(Protocol):
 
 
 class _Rest:
-    """The part of a file range that is still to be sent."""
+    """The part of a file range that is not sent yet."""
 
     __slots__ = ("file", "position", "size")
 
@@ -111,7 +111,7 @@ class _Rest:
 
 
 class Slot:
-    """The place of one answer that is not there yet."""
+    """The place of a pending response."""
 
     __slots__ = ("link", "holds", "parts")
 
@@ -121,7 +121,7 @@ class Slot:
         self.parts: Sequence[Part] | None = None
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Give the answer; it leaves when those before it have left."""
+        """Set the response. It is sent after those of earlier requests."""
         self.parts = parts
         self.link.slot_answered(self)
 
@@ -170,7 +170,7 @@ class Link:
         self.sock = sock
         self.peer_host, self.peer_port = peer
         self.listener_name = listener_name
-        self.state: Any = None  # the service's own, per connection
+        self.state: Any = None  # of the service, per connection
         self.closed = False
         self.active_at = loop.time()
         self._fd = sock.fileno()
@@ -182,7 +182,7 @@ class Link:
         self._buffer: Buffer | None = None  # borrowed only while bytes are pending
         self._read_at = 0
         self._filled_to = 0
-        self._rest = b""  # a short beginning of a frame, kept without a buffer
+        self._rest = b""  # the first bytes of a frame, kept without a buffer
         self._frame_size_hint = 0
         self._out: list[Any] = []
         self._slots: deque[Slot] = deque()
@@ -197,10 +197,10 @@ class Link:
     def __str__(self) -> str:
         return f"{self.peer_host}:{self.peer_port}"
 
-    # --- answers -------------------------------------------------------------
+    # --- responses -----------------------------------------------------------
 
     def answer(self, parts: Sequence[Part]) -> None:
-        """Answer the request being handled, now."""
+        """Answer the current request now."""
         if self._slots:
             slot = Slot(self, False)
             slot.parts = parts
@@ -209,14 +209,14 @@ class Link:
             self._out += parts
 
     def hold(self) -> Slot:
-        """Answer later, and handle nothing further on this connection until then."""
+        """Answer later, and handle no other request of this connection until then."""
         slot = Slot(self, True)
         self._held += 1
         self._slots.append(slot)
         return slot
 
     def later(self) -> Slot:
-        """Answer later, and go on with the requests behind it meanwhile."""
+        """Answer later, and handle the following requests in the meantime."""
         slot = Slot(self, False)
         self._slots.append(slot)
         return slot
@@ -229,19 +229,19 @@ class Link:
             self._out += slots.popleft().parts or ()
         if not self._in_turn and not self.closed and self._flush():
             if self._filled_to > self._read_at and not self._stalled():
-                # Frames that came in behind the held one. Not from here: the answer may have
-                # been given in the middle of another connection's turn.
+                # Handle the frames received after the held one. Not here: this may be the turn of
+                # another connection.
                 self._loop.call_soon(self._resume)
             elif not self._reading:
                 self._update_reading()
 
     def close_when_sent(self) -> None:
-        """Handle nothing further, and close once what was answered has left."""
+        """Handle no further request, and close after the responses are sent."""
         self._close_when_sent = True
         self.mute()
 
     def mute(self) -> None:
-        """Handle nothing further of what this client sends."""
+        """Handle no further request of this client."""
         self._muted = True
 
     # --- reading -------------------------------------------------------------
@@ -271,7 +271,7 @@ class Link:
             return
         self.active_at = now = self._loop.time()
         self._outbox.turn_begins(now)
-        if self.closed:  # by what it was sent just now
+        if self.closed:  # while its responses were sent
             return
         self._filled_to += count
         if self._stalled():
@@ -286,7 +286,7 @@ class Link:
             self._update_reading()
 
     def _take_turn(self) -> None:
-        """Handle every complete frame, then let the service write and answer."""
+        """Handle every complete frame, then let the service write and respond."""
         buffer = self._buffer
         assert buffer is not None
         view = buffer.view
@@ -299,7 +299,7 @@ class Link:
             while filled_to - read_at >= 4:
                 (size,) = _SIZE(view, read_at)
                 if not 0 <= size <= self._frame_size_max:
-                    # There is no next boundary to search for: the stream is over.
+                    # The next request cannot be found, so the connection is over.
                     raise PeerBroken(_impossible_size(size, self._frame_size_max))
                 frame_end = read_at + 4 + size
                 if frame_end > filled_to:
@@ -314,10 +314,10 @@ class Link:
         except PeerBroken as broken:
             self._service.peer_broken(self, broken)
             self.close_when_sent()
-        except Exception as bug:  # noqa: BLE001 - a bug costs its own connection
-            # The service answers bugs itself, unless that has one too. To go on would handle again
-            # what was read already.
-            _log.error("closing the connection from %s, which met a bug", self, exc_info=bug)
+        except Exception as bug:  # noqa: BLE001 - a bug closes only its own connection
+            # The service handles its own bugs, unless that fails too. Continuing here would handle
+            # the same requests again.
+            _log.error("Internal error; closing the connection from %s", self, exc_info=bug)
             self.close()
         finally:
             self._service.turn_ended(self)
@@ -331,10 +331,10 @@ class Link:
             self._update_reading()
 
     def _keep_rest(self, read_at: int, filled_to: int, size_needed: int) -> bool:
-        """Make room for what is missing of the last frame; False if the link is closed."""
+        """Make room for the rest of the last frame; False if the link is closed."""
         buffer = self._buffer
         if buffer is None:
-            return False  # its answers were sent at once, and were the last
+            return False  # closed after its last responses were sent
         pending = filled_to - read_at
         if not pending:
             self._return_buffer()
@@ -343,20 +343,19 @@ class Link:
         if size_needed:
             self._frame_size_hint = size_needed
         if pending <= _REST_SIZE_MAX and (size_needed or pending < 4):
-            # Perhaps no more comes for a long time, and ten thousand such clients would hold
-            # gigabytes; to copy so little costs less than the call that receives the rest.
+            # The rest may take long, and the buffers of ten thousand such clients would take
+            # gigabytes. Copying so little costs less than the call that receives the rest.
             self._rest = bytes(buffer.view[read_at:filled_to])
             self._return_buffer()
             return True
         if size_needed > capacity and pending == capacity - read_at:
-            # Doubling as bytes arrive, not to the announced size at once: memory goes to those
-            # who send, not to those who only say that they will.
+            # Double as bytes arrive, instead of allocating the announced size: memory goes to
+            # clients that send, not to those that only announce.
             larger = self._pool.grow(buffer, read_at, filled_to, size_needed)
             if larger is None:
                 _log.warning(
-                    "closing the connection from %s: no memory for its request of %d bytes, "
-                    "because %d bytes of requests are half received and "
-                    "queued.max.request.bytes allows %d",
+                    "closing the connection from %s: no memory for its request of %d bytes; "
+                    "partly received requests use %d bytes and queued.max.request.bytes is %d",
                     self,
                     size_needed,
                     self._pool.large_size,
@@ -397,11 +396,11 @@ class Link:
             self._flush()
 
     def _flush(self) -> bool:
-        """Send what can be sent now; False if that was the end of the connection."""
+        """Send what the socket accepts now; False if the connection is closed."""
         out = self._out
         if out and not self._writing:
             self._send(out)
-            if out:  # closing empties it
+            if out:  # closing clears it
                 self._writing = True
                 self._loop.add_writer(self._fd, self._writable)
         if self._close_when_sent and not out and not self._slots:
@@ -449,11 +448,11 @@ class Link:
         except BlockingIOError:
             return
         except OSError as error:
-            _log.debug("the connection from %s broke while answering: %s", self, error)
+            _log.debug("the connection from %s failed while sending: %s", self, error)
             self.close()
 
     def _send_range(self, out: list[Any], rest: FileRange) -> bool:
-        """Send from a file; False when the socket is full for now."""
+        """Send from a file; False if the socket is full."""
         try:
             if _HAS_SENDFILE:
                 sent = os.sendfile(self._fd, rest.file.fd, rest.position, rest.size)
@@ -468,17 +467,17 @@ class Link:
             del out[0]
             return True
         if sent == 0:
-            # The file is shorter than when the answer was made (a truncated log). The size
-            # prefix is out, so only closing is honest.
-            raise OSError("the log was cut while it was being sent")
+            # The log was truncated after the response was built. The size prefix is sent, so the
+            # connection must be closed.
+            raise OSError("the log was truncated while it was being sent")
         out[0] = _Rest(rest.file, rest.position + sent, rest.size - sent)
         return True
 
-    # --- the end -------------------------------------------------------------
+    # --- closing -------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
-        """Nothing is being answered; a request may be half received."""
+        """No response is pending; a request may be partly received."""
         return not self._slots and not self._out
 
     def close(self) -> None:

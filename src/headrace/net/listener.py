@@ -1,10 +1,9 @@
-"""A listening address: accepts connections, within the limits on their number.
+"""A listener: accepts connections within Kafka's limits.
 
-The limits are Kafka's (``max.connections``, ``max.connections.per.ip`` and its overrides). Over
-the limit a connection is closed at once, with one log line per address and second, so that a
-flood of them fills neither memory nor the log. Those that come faster than
-``max.connection.creation.rate`` wait in the kernel's backlog until it is their turn. When the
-process runs out of file descriptors, accepting pauses for a moment instead of spinning.
+Above ``max.connections``, ``max.connections.per.ip`` and its overrides, a connection is closed
+immediately, with at most one log line per second, so that a flood of connections fills neither
+memory nor the log. Connections above ``max.connection.creation.rate`` wait in the kernel's backlog.
+If the process has no file descriptors left, the listener pauses briefly instead of spinning.
 """
 
 import asyncio
@@ -20,12 +19,12 @@ from headrace.net.outbox import Outbox
 
 _log = logging.getLogger(__name__)
 
-_ACCEPTS_PER_EVENT = 64  # then others get their turn
+_ACCEPTS_PER_EVENT = 64  # then other events are handled
 _PAUSE_S = 0.2
 
 
 class CreationRate:
-    """So many connections per second; after a quiet second, as many at once."""
+    """Limits connections per second; after an idle second, that many may come at once."""
 
     def __init__(self, per_second: int) -> None:
         self.per_second = per_second
@@ -33,7 +32,7 @@ class CreationRate:
         self._counted_at = 0.0
 
     def wait_s(self, now: float) -> float:
-        """How long nobody more may come in; 0 if somebody may now."""
+        """Seconds until the next connection may be accepted; 0 if now."""
         earned = (now - self._counted_at) * self.per_second
         self._allowance = min(self._allowance + earned, float(max(self.per_second, 1)))
         self._counted_at = now
@@ -46,7 +45,7 @@ class CreationRate:
 
 
 class ConnectionLimits:
-    """How many connections there are and may be, over all listeners of a broker."""
+    """Counts and limits the connections of all listeners of a broker."""
 
     def __init__(
         self,
@@ -64,12 +63,12 @@ class ConnectionLimits:
         self.count_by_ip: Counter[str] = Counter()
 
     def refusal(self, ip: str) -> str | None:
-        """Why one more connection from ``ip`` is too many, or None."""
+        """Why another connection from ``ip`` is refused; None if it is accepted."""
         if len(self.links) >= self.total_max:
-            return f"{len(self.links)} connections are open and max.connections is {self.total_max}"
+            return f"{len(self.links)} connections are open; max.connections is {self.total_max}"
         allowed = self.per_ip.get(ip, self.per_ip_max)
         if self.count_by_ip[ip] >= allowed:
-            return f"it has {self.count_by_ip[ip]} open and max.connections.per.ip is {allowed}"
+            return f"it has {self.count_by_ip[ip]} connections; max.connections.per.ip is {allowed}"
         return None
 
     def opened(self, link: Link) -> None:
@@ -122,11 +121,11 @@ class Listener:
         self._refusal_logged_at = 0.0
 
     def bind(self) -> tuple[str, int]:
-        """Take the address, without accepting yet; returns host and the port really taken."""
+        """Bind the address, without accepting yet. Returns the host and the actual port."""
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         host = self._host
         if not host:
-            # Every interface, IPv6 included where the machine has it.
+            # Every interface, including IPv6 if the machine has it.
             family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
         elif family is socket.AF_INET:
             family = socket.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)[0][0]
@@ -136,7 +135,7 @@ class Listener:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if not host else 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if self._receive_buffer_size is not None:
-                # Inherited by accepted sockets; later would be too late for the TCP window.
+                # Accepted sockets inherit it; setting it on them is too late for the TCP window.
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_size)
             sock.setblocking(False)
             sock.bind((host, self._port))
@@ -144,7 +143,8 @@ class Listener:
             sock.close()
             raise OSError(
                 error.errno,
-                f"listener {self.name} cannot take {host or '*'}:{self._port}: {error.strerror}",
+                f"listener {self.name} cannot listen on {host or '*'}:{self._port}: "
+                f"{error.strerror}",
             ) from error
         self._sock = sock
         return host, sock.getsockname()[1]
@@ -168,13 +168,13 @@ class Listener:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # Also what the network says of the one that came (accept(2) passes that on):
-                # whether the next call would meet it again cannot be known.
+                # accept(2) also reports network errors of the new connection. The next call may
+                # fail in the same way.
                 advice = ""
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    advice = ". Raise the limit on open files (ulimit -n) or lower max.connections"
+                    advice = ". Raise the limit of open files (ulimit -n) or lower max.connections"
                 _log.error(
-                    "listener %s pauses accepting with %d connections open: %s%s",
+                    "listener %s pauses accepting; %d connections are open: %s%s",
                     self.name,
                     len(self._limits.links),
                     error.strerror,
@@ -192,7 +192,7 @@ class Listener:
         refusal = self._limits.refusal(host)
         count = self._limits.count_by_listener[self.name]
         if refusal is None and count >= self._connections_max:
-            refusal = f"{count} connections are open on this listener, which is its limit"
+            refusal = f"{count} connections are open on this listener, its limit"
         if refusal is not None:
             sock.close()
             now = self._loop.time()
@@ -207,7 +207,7 @@ class Listener:
             if self._send_buffer_size is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_size)
         except OSError:
-            sock.close()  # gone again before we looked
+            sock.close()  # the client has already disconnected
             return
         assert self._service is not None
         link = Link(
@@ -223,7 +223,7 @@ class Listener:
         self._limits.opened(link)
 
     def _pause_accepting(self, wait_s: float) -> None:
-        """Callers wait in the kernel's backlog meanwhile."""
+        """Clients wait in the kernel's backlog in the meantime."""
         assert self._sock is not None and self._loop is not None
         self._loop.remove_reader(self._sock.fileno())
         self._pause = self._loop.call_later(wait_s, self._accept_again)
@@ -234,7 +234,7 @@ class Listener:
         self._loop.add_reader(self._sock.fileno(), self._acceptable)
 
     def close(self) -> None:
-        """Stop accepting; connections already made stay."""
+        """Stop accepting; existing connections stay open."""
         if self._sock is None:
             return
         if self._pause is not None:

@@ -1,7 +1,7 @@
-"""Waiting for sockets: awake for a moment while requests come close together, asleep otherwise.
+"""Waiting for sockets: poll briefly while requests follow each other closely, sleep otherwise.
 
-To put a core to sleep and to wake it costs more than to answer a small request. A client that
-sends the next one as soon as the last is answered would pay that every time.
+Sleeping and waking up takes longer than answering a small request. A client that sends its next
+request right after a response would pay for that every time.
 """
 
 import asyncio
@@ -10,26 +10,25 @@ import selectors
 import time
 from collections.abc import Callable
 
-# A client on the same machine or in the same rack comes back well within this.
+# A client on the same machine or in the same rack sends its next request well within this.
 _WINDOW_S = 250e-6
-# One short wait among others proves nothing; several do.
+# Short waits in a row before polling begins: a single one proves nothing.
 _STREAK = 8
-# To yield the core to nobody takes a microsecond or less.
+# Yielding takes a microsecond or less if no other thread wants the core.
 _WANTED_BY_OTHERS_S = 20e-6
 
 if hasattr(selectors, "EpollSelector"):
 
     class PollingSelector(selectors.EpollSelector):
-        """Looks again and again for a moment before it sleeps, if the last waits were short.
+        """Polls for a moment before it sleeps, if the last waits were short.
 
-        It holds no core that somebody else could use: when another thread ran while we
-        yielded, we sleep like everybody. And under full load it changes nothing, since
-        there is always something to do and nothing to wait for.
+        It does not take the core from others: if another thread ran while it yielded, it sleeps.
+        Under full load it changes nothing, because some socket is always ready.
         """
 
         def __init__(self) -> None:
             super().__init__()
-            self.ready_count = 0  # when it was last looked
+            self.ready_count = 0  # at the last poll
             self._short_waits = 0
 
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
@@ -67,7 +66,7 @@ if hasattr(selectors, "EpollSelector"):
             return ready
 
     class PollingLoop(asyncio.SelectorEventLoop):
-        """For a process that has nothing else to do."""
+        """For a process that only runs the broker."""
 
         def __init__(self) -> None:
             self.selector = PollingSelector()
@@ -75,12 +74,12 @@ if hasattr(selectors, "EpollSelector"):
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """For a process of its own: where clients share it, they need the core more."""
+    """A polling loop. Not for a process that also runs clients: they need the core more."""
     return PollingLoop() if hasattr(selectors, "EpollSelector") else asyncio.new_event_loop()
 
 
 def ready_counter(loop: asyncio.AbstractEventLoop) -> Callable[[], int]:
-    """How many sockets a loop found ready for the turn it is in; other loops don't tell."""
+    """A function that returns how many sockets are ready in this iteration; 1 for other loops."""
     if hasattr(selectors, "EpollSelector") and isinstance(loop, PollingLoop):
         selector = loop.selector
         return lambda: selector.ready_count

@@ -1,1 +1,1 @@
-"""Record batches as bytes: headers, records, codecs. Pure."""
+"""Record batches as bytes: headers, records, codecs. Pure: no I/O, no clock."""

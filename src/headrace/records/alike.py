@@ -1,9 +1,9 @@
-"""Spans of sections that are alike: found once for all that differ in their values alone.
+"""Spans of similar sections: computed once for all sections that differ only in their values.
 
-Who commits the same offsets or writes the same keys again and again leaves batches of which only
-the values change. Compaction does not look at values, so what it has found out about one such
-section holds for all of them. A section is cut into what ``spans`` reads (lengths, deltas, keys)
-and what it steps over, with one ``struct``; the first is what sections are known by.
+A client that commits the same offsets or writes the same keys repeatedly leaves batches that
+differ only in their values. Compaction ignores values, so the spans of one such section are valid
+for all of them. One ``struct`` splits a section into the bytes that ``spans`` reads (lengths,
+deltas, keys), which are the cache key, and the bytes that it skips.
 """
 
 from struct import Struct
@@ -11,12 +11,12 @@ from struct import Struct
 from headrace.records.record import Span, spans
 from headrace.records.varint import read_varint
 
-_COUNT_MIN = 2  # for a single record nothing is won
+_COUNT_MIN = 2  # caching a single record saves nothing
 _LAYOUTS_KEPT = 1000
 
 
 class Spans:
-    """``found`` is what ``spans`` finds; one object for all sections that are alike, if kept."""
+    """The result of ``spans``; one shared object for all similar sections, if ``is_kept``."""
 
     __slots__ = ("found", "is_kept")
 
@@ -26,7 +26,7 @@ class Spans:
 
 
 class _Layout:
-    """Where sections of one size and count have their values, and what is known of them."""
+    """Positions of the values in sections of one size and record count, and cached spans."""
 
     __slots__ = ("holes", "known", "unpack")
 
@@ -43,13 +43,13 @@ class _Layout:
 
 class AlikeSections:
     def __init__(self, records_kept: int = 50_000) -> None:
-        """Memory is bounded by how many records may be remembered: about 300 bytes each."""
+        """``records_kept`` bounds the memory: about 300 bytes per record."""
         self._room = records_kept
-        # None for a size and count that was met once: most never come again.
+        # None for a size and count seen once: most never occur again.
         self._layouts: dict[tuple[int, int], _Layout | None] = {}
 
     def spans(self, data: bytes, record_count: int) -> Spans:
-        """As ``record.spans``; raises BadBatch for bytes that are no records."""
+        """As ``record.spans``. Raises BadBatch if the bytes are not records."""
         shape = len(data), record_count
         layout = self._layouts.get(shape)
         if layout is not None:
@@ -68,20 +68,20 @@ class AlikeSections:
                 self._layouts[shape] = None
             return
         layout = self._layouts[shape]
-        self._room -= len(made.found)  # also if it comes to nothing: the work is bounded by this
+        self._room -= len(made.found)  # even if nothing is cached: this bounds the work, too
         holes = [_hole(data, span) for span in made.found]
         if layout is None:
             layout = self._layouts[shape] = _Layout(holes)
         elif layout.holes != holes:
-            return  # cut in the wrong places, it would be taken for another
+            return  # this layout would split the section at the wrong positions
         made.is_kept = True
         layout.known[b"".join(layout.unpack(data))] = made
 
 
 def _hole(data: bytes, span: Span) -> tuple[int, int]:
-    """What ``spans`` does not read: all but the first byte of the value's size, to the end."""
+    """The bytes that ``spans`` skips: all after the first byte of the value length."""
     _, position = read_varint(data, span.start)  # length
-    _, position = read_varint(data, position + 1)  # timestamp delta, behind the attributes
+    _, position = read_varint(data, position + 1)  # timestamp delta, after the attributes
     _, position = read_varint(data, position)  # offset delta
-    _, position = read_varint(data, position)  # size of the key
+    _, position = read_varint(data, position)  # key length
     return position + len(span.key or b"") + 1, span.end

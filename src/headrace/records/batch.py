@@ -1,30 +1,30 @@
-"""The record batch: its 61-byte header read, checked and stamped in place.
+"""The record batch: read, check and stamp its 61-byte header in place.
 
 A batch of magic 2, byte by byte (all numbers big-endian):
 
     at   size  field                   note
-     0    8    base offset             of its first record; the leader stamps it
+     0    8    base offset             of its first record; stamped by the leader
      8    4    length                  bytes that follow this field, so size - 12
-    12    4    leader epoch            the leader stamps it
+    12    4    leader epoch            stamped by the leader
     16    1    magic                   2
-    17    4    CRC-32C                 of everything from byte 21 to the end of the batch
+    17    4    CRC-32C                 of the bytes from 21 to the end of the batch
     21    2    attributes              bits 0-2 codec, 3 append time, 4 transactional, 5 control,
                                        6 the base timestamp is a delete horizon
-    23    4    last offset delta       last offset - base offset; survives compaction
+    23    4    last offset delta       last offset - base offset; compaction keeps it
     27    8    base timestamp          record timestamps are deltas to it
-    35    8    max timestamp           with bit 3 it is the time of every record
+    35    8    max timestamp           with bit 3: the timestamp of every record
     43    8    producer id             -1 if the producer is not idempotent
     51    2    producer epoch
     53    4    base sequence
-    57    4    record count            compaction lowers it, the offsets stay
-    61         records                 one compressed block if the codec says so
+    57    4    record count            compaction lowers it and keeps the offsets
+    61         records                 one compressed block, if there is a codec
 
-Base offset and leader epoch lie outside the CRC: the broker stamps both into
-the receive buffer without touching the checksum. The append time lies inside.
+The CRC does not cover base offset and leader epoch: the broker stamps both into the receive
+buffer and keeps the CRC. It does cover the append time.
 
-Magic 0 and 1, which only old folders hold, have one header per message. Such a
-message (or compressed wrapper) reads as a batch of one record whose offset is
-the message's; records/record.py opens it.
+Magic 0 and 1, which only directories of old releases contain, have one header per message. Such a
+message (or compressed wrapper) reads as a batch of one record with the offset of the message;
+records/record.py opens it.
 """
 
 from collections.abc import Iterator
@@ -92,7 +92,7 @@ _unpack_header = HEADER.unpack_from
 
 
 class BadBatch(ValueError):
-    """Bytes that are no batch. ``code`` is what a client that sent them is told."""
+    """Bytes that are not a batch. ``code`` is the error code for a client that sent them."""
 
     def __init__(self, code: ErrorCode, reason: str) -> None:
         super().__init__(reason)
@@ -141,7 +141,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon(self) -> int | None:
-        """When compaction may drop this batch's tombstones and markers; None until it saw them."""
+        """When compaction may drop the tombstones and markers of this batch, if known."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
@@ -156,7 +156,7 @@ _new = tuple.__new__
 
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at ``position``. The batch may reach beyond the buffer; its CRC is not checked."""
+    """The header at ``position``. Does not check the CRC, nor that the batch is complete."""
     try:
         (offset, length, leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp,
          max_timestamp, producer_id, producer_epoch, base_sequence, record_count) = _unpack_header(
@@ -169,8 +169,8 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if length < HEADER_SIZE - LOG_OVERHEAD:
         raise BadBatch(
             ErrorCode.CORRUPT_MESSAGE,
-            f"a batch cannot have {length} bytes after its length: "
-            f"the header alone has {HEADER_SIZE - LOG_OVERHEAD}",
+            f"the length field says {length} bytes; "
+            f"the header alone needs {HEADER_SIZE - LOG_OVERHEAD}",
         )
     return _new(
         BatchHeader,
@@ -182,10 +182,10 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 def headers(
     buffer: Buffer, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of every whole batch in ``buffer[start:end]``.
+    """Position and header of every complete batch in ``buffer[start:end]``.
 
-    Ends at a batch that is cut by ``end`` (a fetch may bring one): the caller
-    sees it because position + size of the last one stays below ``end``.
+    Stops at a batch that ``end`` truncates, as a fetch may do. Then position + size of the last
+    batch is below ``end``.
     """
     if end is None:
         end = len(buffer)
@@ -199,7 +199,7 @@ def headers(
 
 
 def crc_holds(batch: memoryview, header: BatchHeader) -> bool:
-    """Whether the bytes of one whole batch (of any magic) have the checksum that it carries."""
+    """Whether the CRC of one complete batch, of any magic, is right."""
     if header.magic == 2:
         return crc32c(batch[CRC_FROM : header.size]) == header.crc
     import zlib
@@ -208,12 +208,11 @@ def crc_holds(batch: memoryview, header: BatchHeader) -> bool:
 
 
 def check_produced(records: memoryview, produce_version: int = MAX_SEQUENCE) -> BatchHeader:
-    """The header of the ONE batch that a client produced, or Rejected with Kafka's code.
+    """The header of the ONE batch that a client produced. Raises Rejected with Kafka's code.
 
-    The order of the checks is Kafka's, since it decides the code of a batch
-    that is wrong in two ways: format and number of batches first, then the
-    CRC, then what the header claims. Only the header is looked at; what
-    unpacking would show is the business of ``record.validate_records``.
+    The checks are in Kafka's order, because the first one that fails decides the error code:
+    format and number of batches, then the CRC, then the header fields. Records are not unpacked;
+    ``record.validate_records`` does that.
     """
     try:
         (offset, length, leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp,
@@ -243,15 +242,15 @@ def check_produced(records: memoryview, produce_version: int = MAX_SEQUENCE) -> 
 
 
 def stamp(batch: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
-    """Write what the leader decides into the batch, in place; the CRC does not cover it."""
+    """Write the base offset and the leader epoch into the batch; the CRC does not cover them."""
     _pack_i64(batch, BASE_OFFSET_AT, base_offset)
     _pack_i32(batch, LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_append_time(batch: memoryview | bytearray, now: int) -> None:
-    """Give every record of the batch the time ``now``, in place, and make the CRC anew.
+    """Give every record of the batch the timestamp ``now`` and update the CRC.
 
-    The base timestamp stays: with the append-time bit nobody reads the deltas.
+    The base timestamp stays: readers ignore the deltas when the append-time bit is set.
     """
     attributes = _i16.unpack_from(batch, ATTRIBUTES_AT)[0]
     _i16.pack_into(batch, ATTRIBUTES_AT, attributes | APPEND_TIME)
@@ -260,37 +259,35 @@ def stamp_append_time(batch: memoryview | bytearray, now: int) -> None:
 
 
 def seal(batch: memoryview | bytearray) -> None:
-    """Make the CRC of one whole batch anew, in place."""
+    """Write the CRC of one complete batch into its header."""
     _u32.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
 
 
 def _refuse_if_wrong(records: memoryview, produce_version: int) -> None:
-    """The slow twin of the checks in ``check_produced``: one sentence for each failure."""
+    """The checks of ``check_produced`` again, with a message for each failure."""
     invalid, corrupt = ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE
     magic = records[MAGIC_AT]
     if magic > 2:
-        raise Rejected(corrupt, f"the batch has magic {magic}; 2 is the newest there is")
+        raise Rejected(corrupt, f"the batch has magic {magic}; the newest is 2")
     if magic < 2:
-        raise Rejected(invalid, f"the batch has magic {magic}; produce requests carry magic 2 only")
+        raise Rejected(invalid, f"the batch has magic {magic}; a produce request needs magic 2")
     header = _read_produced(records)
     codec = header.codec
     if codec > ZSTD:
-        raise Rejected(invalid, f"there is no codec {codec}")
+        raise Rejected(invalid, f"codec {codec} does not exist")
     if codec == ZSTD and produce_version < ZSTD_SINCE_PRODUCE_VERSION:
         raise Rejected(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"Produce version {produce_version} cannot carry zstd; "
-            f"version {ZSTD_SINCE_PRODUCE_VERSION} and newer can",
+            f"Produce version {produce_version} does not support zstd; "
+            f"version {ZSTD_SINCE_PRODUCE_VERSION} and newer do",
         )
     if header.size > len(records):
-        raise Rejected(
-            invalid, f"the batch is cut: it claims {header.size} bytes and {len(records)} came"
-        )
+        raise Rejected(invalid, f"the batch is truncated: {len(records)} of {header.size} bytes")
     if header.size < len(records):
         raise Rejected(
             invalid,
             f"{len(records) - header.size} bytes follow the batch; "
-            "a produce request carries exactly one batch per partition",
+            "a produce request has exactly one batch per partition",
         )
     if header.base_offset != 0:
         raise Rejected(
@@ -299,27 +296,27 @@ def _refuse_if_wrong(records: memoryview, produce_version: int) -> None:
     if not crc_holds(records, header):
         raise Rejected(
             corrupt,
-            f"the batch carries CRC {header.crc:#010x} "
-            f"but its bytes have {crc32c(records[CRC_FROM:]):#010x}",
+            f"the header has CRC {header.crc:#010x}, "
+            f"but the bytes have {crc32c(records[CRC_FROM:]):#010x}",
         )
     count, last_offset_delta = header.record_count, header.last_offset_delta
     if count <= 0 or count != last_offset_delta + 1:
         raise Rejected(
             invalid,
-            f"the batch claims {count} records with offset deltas 0 to {last_offset_delta}",
+            f"the header has record count {count} and last offset delta {last_offset_delta}",
         )
     if header.producer_id >= 0 and header.base_sequence < 0:
         raise Rejected(
             invalid,
-            f"producer {header.producer_id} sent the sequence {header.base_sequence}; "
-            "an idempotent batch needs one of 0 or more",
+            f"idempotent producer {header.producer_id} sent base sequence {header.base_sequence}; "
+            "expected 0 or more",
         )
     if header.is_control:
         raise Rejected(invalid, "clients may not write control batches")
     if header.log_append_time:
         raise Rejected(
             ErrorCode.INVALID_TIMESTAMP,
-            "the batch has the append-time bit, which is the broker's to set",
+            "the append-time bit is set; only the broker may set it",
         )
 
 
@@ -331,23 +328,23 @@ def _read_produced(records: memoryview) -> BatchHeader:
 
 
 def _refusal(records: memoryview) -> Rejected:
-    """For produced bytes too few to hold a header."""
+    """The error for produced bytes that are too short for a header."""
     if len(records) > MAGIC_AT and records[MAGIC_AT] < 2:
         magic = records[MAGIC_AT]
-        reason = f"the batch has magic {magic}; produce requests carry magic 2 only"
+        reason = f"the batch has magic {magic}; a produce request needs magic 2"
     else:
-        reason = f"no batch fits into {len(records)} bytes; a header alone has {HEADER_SIZE}"
+        reason = f"{len(records)} bytes are no batch; the header alone needs {HEADER_SIZE}"
     return Rejected(ErrorCode.INVALID_RECORD, reason)
 
 
 def _read_short_header(buffer: Buffer, position: int) -> BatchHeader:
-    """Fewer than 61 bytes left: only an old message can be that small."""
+    """Fewer than 61 bytes are left: only a message of magic 0 or 1 can be that small."""
     left = len(buffer) - position
     if position >= 0 and left > MAGIC_AT and buffer[position + MAGIC_AT] < 2:
         return _read_legacy_header(buffer, position)
     raise BadBatch(
         ErrorCode.CORRUPT_MESSAGE,
-        f"{max(left, 0)} bytes are too few for a batch header of {HEADER_SIZE}",
+        f"{max(left, 0)} bytes are left; a batch header needs {HEADER_SIZE}",
     )
 
 
@@ -355,7 +352,7 @@ def _read_legacy_header(buffer: Buffer, position: int) -> BatchHeader:
     magic = buffer[position + MAGIC_AT]
     least = _LEGACY_SIZE.get(magic)
     if least is None:
-        raise BadBatch(ErrorCode.CORRUPT_MESSAGE, f"there is no batch of magic {magic}")
+        raise BadBatch(ErrorCode.CORRUPT_MESSAGE, f"magic {magic} does not exist")
     timestamp = NO_TIMESTAMP
     try:
         offset, length, crc, magic, attributes = _LEGACY_HEADER.unpack_from(buffer, position)
@@ -363,13 +360,13 @@ def _read_legacy_header(buffer: Buffer, position: int) -> BatchHeader:
             timestamp = _i64.unpack_from(buffer, position + _LEGACY_TIMESTAMP_AT)[0]
     except StructError:
         raise BadBatch(
-            ErrorCode.CORRUPT_MESSAGE, f"the header of a message of magic {magic} is cut"
+            ErrorCode.CORRUPT_MESSAGE, f"the header of a message of magic {magic} is truncated"
         ) from None
     size = length + LOG_OVERHEAD
     if size < least:
         raise BadBatch(
             ErrorCode.CORRUPT_MESSAGE,
-            f"a message of magic {magic} has at least {least} bytes, not {size}",
+            f"a message of magic {magic} needs at least {least} bytes, not {size}",
         )
     attributes &= CODEC_MASK | (APPEND_TIME if magic else 0)
     return BatchHeader(

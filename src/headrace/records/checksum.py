@@ -1,9 +1,8 @@
-"""CRC-32C, from the native module alone.
+"""CRC-32C from the native module of the ``crc32c`` package.
 
-The ``crc32c`` package reads its own version number when it is imported, which
-pulls in the e-mail parser and more: 70 ms, half of what the whole broker may
-take to start. Only its compiled module is needed, so that one is loaded by
-itself. Should the package ever be laid out differently, the slow way works.
+Importing the package itself takes 70 ms, half of the broker's start, because it reads its own
+version number with the e-mail parser. So only the compiled module is loaded. If a later release
+moves it, the normal import still works.
 """
 
 import importlib.machinery
@@ -27,5 +26,5 @@ def _native_crc32c() -> Callable[..., int]:
     return crc32c
 
 
-# Takes any contiguous buffer, a memoryview too; the GIL is released for long ones.
+# Accepts any contiguous buffer; releases the GIL for long ones.
 crc32c = _native_crc32c()

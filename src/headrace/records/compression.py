@@ -1,14 +1,13 @@
-"""The four codecs, in the framing that Java's clients write and read.
+"""The four codecs, in the framing of the Java clients.
 
-    1  gzip     members of RFC 1952, one after the other
-    2  snappy   xerial blocks (16-byte head, then length + raw block, 32 KiB each) are written;
-                a bare raw block, as librdkafka sends it, is read too
-    3  lz4      a frame with independent blocks: Java refuses linked ones
+    1  gzip     one or more RFC 1952 members
+    2  snappy   written as xerial blocks (16-byte head, then length + raw block, 32 KiB each);
+                a single raw block, as librdkafka sends it, can be read too
+    3  lz4      a frame with independent blocks; Java refuses linked ones
     4  zstd     frames
 
-The broker opens batches only where it must, so the native library is loaded on
-first use. Whatever is wrong with the bytes, ``decompress`` raises BadBatch and
-nothing else, and never produces more than its ``limit``.
+The native library is loaded on first use, because the broker rarely unpacks a batch.
+``decompress`` raises BadBatch for any invalid data and never returns more than ``limit`` bytes.
 """
 
 import mmap
@@ -28,22 +27,24 @@ from headrace.records.batch import (
     Buffer,
 )
 
-# What one batch may unfold to. Kafka streams and has no bound; a batch of max.message.bytes would
-# need a ratio of 256 to meet this one.
+# Maximum size of a decompressed batch. Kafka decompresses in a stream, without a limit. A batch of
+# max.message.bytes reaches this one only with a ratio of 256.
 DECOMPRESSED_SIZE_MAX = 256 * 1024 * 1024
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEAD = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"  # version, least version to read
+_XERIAL_HEAD = (
+    _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
+)  # version, oldest compatible version
 _XERIAL_BLOCK_SIZE = 32 * 1024
-_SNAPPY_RATIO_MAX = 32  # its longest copy makes 64 bytes of 3
+_SNAPPY_RATIO_MAX = 32  # the longest copy turns 3 bytes into 64
 _i32 = Struct(">i")
 _LZ4_FAST = 9
 _ZSTD_DEFAULT = 3
-_GZIP_WBITS = 31  # a gzip head is expected, with the largest window
+_GZIP_WBITS = 31  # expect a gzip header, allow the largest window
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """``level`` counts as in Kafka's settings; None is the default there. Snappy has none."""
+    """Compress at Kafka's ``level``; None is its default. Snappy has no levels."""
     if codec == NO_CODEC:
         return bytes(data)
     if codec == GZIP:
@@ -54,7 +55,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     if codec == SNAPPY:
         return _compress_xerial(cramjam.snappy, memoryview(data))
     if codec == LZ4:
-        # Java's clients take the fast compressor at their default level, the thorough one else.
+        # Java clients use the fast compressor at their default level, and lz4hc at any other.
         native = None if level in (None, _LZ4_FAST) else level
         frame = cramjam.lz4.Compressor(native, content_checksum=False, block_linked=False)
         frame.compress(bytes(data))
@@ -76,7 +77,7 @@ def decompress(codec: int, data: Buffer, limit: int = DECOMPRESSED_SIZE_MAX) -> 
     try:
         if codec == SNAPPY:
             return _decompress_snappy(cramjam.snappy, memoryview(data), limit)
-        # Untouched pages of an anonymous map cost nothing, so the whole limit can be offered.
+        # Untouched pages of an anonymous map cost nothing, so it can have the size of the limit.
         with mmap.mmap(-1, limit + 1) as room:
             codec_module = cramjam.lz4 if codec == LZ4 else cramjam.zstd
             size = codec_module.decompress_into(data, room)
@@ -101,15 +102,15 @@ def _decompress_snappy(snappy: Any, data: memoryview, limit: int) -> bytes:
     parts = []
     position = len(_XERIAL_HEAD)
     while position < len(data):
-        if data[position : position + 8] == _XERIAL_MAGIC:  # streams put one after the other
+        if data[position : position + 8] == _XERIAL_MAGIC:  # concatenated streams
             position += len(_XERIAL_HEAD)
             continue
         block_at = position + _i32.size
         if block_at > len(data):
-            raise _broken(SNAPPY, "the last block is cut")
+            raise _broken(SNAPPY, "the last block is truncated")
         position = block_at + _i32.unpack_from(data, position)[0]
         if not block_at <= position <= len(data):
-            raise _broken(SNAPPY, "a block reaches beyond the end")
+            raise _broken(SNAPPY, "a block extends beyond the data")
         block = _decompress_raw_snappy(snappy, data[block_at:position], limit)
         limit -= len(block)
         parts.append(block)
@@ -117,12 +118,12 @@ def _decompress_snappy(snappy: Any, data: memoryview, limit: int) -> bytes:
 
 
 def _decompress_raw_snappy(snappy: Any, block: memoryview, limit: int) -> bytes:
-    # The length stands in front of the block; it is checked before anything is allocated.
+    # The block begins with its length; check it before allocating memory.
     size = snappy.decompress_raw_len(block)
     if size > limit:
         raise _too_large(SNAPPY, limit)
     if size > len(block) * _SNAPPY_RATIO_MAX:
-        raise _broken(SNAPPY, "a block claims more than its bytes can unfold to")
+        raise _broken(SNAPPY, "a block claims an impossible compression ratio")
     return bytes(snappy.decompress_raw(block))
 
 
@@ -140,7 +141,7 @@ def _decompress_gzip(data: Buffer, limit: int) -> bytes:
         if left < 0:
             raise _too_large(GZIP, limit)
         if not member.eof:
-            raise _broken(GZIP, "the stream is cut")
+            raise _broken(GZIP, "the stream is truncated")
         rest = member.unused_data
     if not parts:
         raise _broken(GZIP, "the stream is empty")
@@ -148,17 +149,15 @@ def _decompress_gzip(data: Buffer, limit: int) -> bytes:
 
 
 def _broken(codec: int, why: str) -> BadBatch:
-    return BadBatch(
-        ErrorCode.INVALID_RECORD, f"the {CODEC_NAMES[codec]} data cannot be read: {why}"
-    )
+    return BadBatch(ErrorCode.INVALID_RECORD, f"the {CODEC_NAMES[codec]} data is invalid: {why}")
 
 
 def _too_large(codec: int, limit: int) -> BadBatch:
     return BadBatch(
         ErrorCode.INVALID_RECORD,
-        f"the {CODEC_NAMES[codec]} data unfolds to more than {limit} bytes",
+        f"the {CODEC_NAMES[codec]} data decompresses to more than {limit} bytes",
     )
 
 
 def _no_such_codec(codec: int) -> BadBatch:
-    return BadBatch(ErrorCode.INVALID_RECORD, f"there is no codec {codec}")
+    return BadBatch(ErrorCode.INVALID_RECORD, f"codec {codec} does not exist")

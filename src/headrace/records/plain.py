@@ -1,7 +1,7 @@
-"""Batches of plain records: keys and values of one time, without headers. Coordinators write these.
+"""Batches of plain records: keys and values with one timestamp, without headers.
 
-By hand, beside ``record``, because nothing but keys and values is wanted, of a hundred records
-with each commit and of a hundred thousand with each reload.
+Coordinators write and load these. A commit writes a hundred records and a reload reads a hundred
+thousand, so this module avoids the per-record objects of ``record``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,10 +21,10 @@ from headrace.records.varint import long_varint, varint
 
 _NULL = varint(-1)
 
-# Beginnings of records by delta, for each pair of key and value size. A commit has many records
-# of one shape, and the next commit has them again.
+# First bytes of records by offset delta, for each pair of key and value size. A commit has many
+# records with the same sizes, and the next commit repeats them.
 _heads: dict[tuple[int, int], dict[int, bytes]] = {}
-_HEADS_KEPT = 256  # shapes
+_HEADS_KEPT = 256  # pairs of sizes
 _HEADS_DELTA_END = 1024
 
 
@@ -34,7 +34,7 @@ def plain_batch(
     now: int,
     codec: int = NO_CODEC,
 ) -> bytearray:
-    """One batch to append; ``producer`` is the id and epoch whose transaction it belongs to."""
+    """A batch of these records; ``producer`` is the id and epoch of its transaction, if any."""
     parts: list[bytes] = []
     last_shape = (-1, -1)
     heads: dict[int, bytes] = {}
@@ -62,8 +62,8 @@ def batch_around(
     now: int,
     codec: int = NO_CODEC,
 ) -> bytearray:
-    """The batch of a section of so many records."""
-    assert count > 0, "recovery would cut the log at a batch of no records"
+    """The batch around an uncompressed records section with ``count`` records."""
+    assert count > 0, "recovery would truncate the log at a batch without records"
     if codec != NO_CODEC:
         section = compress(codec, section)
     producer_id, producer_epoch = producer or (-1, -1)
@@ -83,8 +83,8 @@ def batch_around(
 def keys_and_values(
     section: bytes, record_count: int
 ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
-    """Offset delta, key and value of each record of an opened section, whoever wrote it."""
-    # Varints are read in place, as in ``record.spans``: nearly all of them have one byte.
+    """Offset delta, key and value of each record of a decompressed section, from any writer."""
+    # Varints are decoded inline, as in ``record.spans``: nearly all of them have one byte.
     position = 0
     section_end = len(section)
     try:
@@ -118,11 +118,11 @@ def keys_and_values(
                 value = section[position : position + (n >> 1)]
                 position += n >> 1
             if position >= record_end or record_end > section_end:
-                raise _bad("a record is longer than its length says")
+                raise _bad("a record is longer than its length field")
             yield (delta >> 1) ^ -(delta & 1), key, value
             position = record_end
     except IndexError:
-        raise _bad("the last record is cut") from None
+        raise _bad("the last record is truncated") from None
 
 
 def _heads_of(shape: tuple[int, int]) -> dict[int, bytes]:
@@ -135,9 +135,9 @@ def _heads_of(shape: tuple[int, int]) -> dict[int, bytes]:
 
 
 def _record_head(key_size: int, value_size: int, delta: int) -> bytes:
-    """All that stands before the key.
+    """The bytes before the key.
 
-    The zero that ends a record (it has no headers) stands at the beginning of the next one.
+    They begin with the zero that ends the previous record: its number of headers.
     """
     value_head_size = len(varint(value_size))
     # Attributes and the timestamp delta are zero.

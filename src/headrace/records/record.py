@@ -1,6 +1,6 @@
-"""Records inside a batch: opened, built, checked. Nothing here runs for a batch that stays closed.
+"""Records inside a batch: read, build and check them. Batches that stay packed do not need this.
 
-A record of magic 2 (numbers are zigzag varints unless said):
+A record of magic 2 (numbers are zigzag varints unless noted):
 
     length            bytes that follow
     attributes        1 byte, unused
@@ -10,10 +10,10 @@ A record of magic 2 (numbers are zigzag varints unless said):
     value length, value       -1 for null
     header count, then for each: key length, key, value length, value (-1 for null)
 
-Since both deltas lean on the batch header, a record can be dropped from a batch
-without rewriting its neighbours, as long as base offset and base timestamp stay.
+Both deltas refer to the batch header, so a record can be removed without rewriting the others, as
+long as base offset and base timestamp stay.
 
-Bad bytes raise BadBatch, whatever is wrong with them.
+Any invalid bytes raise BadBatch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,11 +47,11 @@ from headrace.records.varint import long_varint, put_varint, read_varint
 
 _i32 = Struct(">i")
 _MARKER_KEY = Struct(">hh")  # version, type
-# The whole record of a marker: what stands before its key, the key; before its value, the value
-# (version, coordinator epoch); no headers.
+# A complete marker record: the bytes before the key, the key (version, type), the byte before the
+# value, the value (version, coordinator epoch), no headers.
 _MARKER_RECORD = Struct(">5shhshib")
-_MARKER_RECORD_HEAD = b"\x20\0\0\0\x08"  # 16 bytes follow, attributes, deltas; a key of 4
-_MARKER_VALUE_HEAD = b"\x0c"  # a value of 6
+_MARKER_RECORD_HEAD = b"\x20\0\0\0\x08"  # length 16, attributes, deltas, key length 4
+_MARKER_VALUE_HEAD = b"\x0c"  # value length 6
 ABORT, COMMIT = 0, 1  # types of transaction markers
 
 
@@ -64,7 +64,7 @@ class Record(NamedTuple):
 
 
 class Span(NamedTuple):
-    """One record by its place in the opened records section; ``end`` is exclusive."""
+    """The position of one record in the decompressed records section; ``end`` is exclusive."""
 
     start: int
     end: int
@@ -75,7 +75,7 @@ class Span(NamedTuple):
 
 
 class RecordFault(NamedTuple):
-    """Why one record of a produced batch is refused, as the Produce response tells it."""
+    """Why one record of a produced batch is refused, for the Produce response."""
 
     record_index: int
     message: str
@@ -83,7 +83,7 @@ class RecordFault(NamedTuple):
 
 
 def iter_records(batch: Buffer, limit: int = DECOMPRESSED_SIZE_MAX) -> Iterator[Record]:
-    """The records of one whole batch, control records too, with their absolute offsets."""
+    """The records of one complete batch, including control records, with absolute offsets."""
     header = read_header(batch)
     if header.magic < 2:
         return _legacy_records(batch, header, limit)
@@ -91,19 +91,18 @@ def iter_records(batch: Buffer, limit: int = DECOMPRESSED_SIZE_MAX) -> Iterator[
 
 
 def open_records(batch: Buffer, header: BatchHeader, limit: int = DECOMPRESSED_SIZE_MAX) -> bytes:
-    """The records section of a batch of magic 2, uncompressed."""
+    """The decompressed records section of a batch of magic 2."""
     if header.size > len(batch):
-        raise _bad(f"the batch is cut: it has {header.size} bytes and {len(batch)} are there")
+        raise _bad(f"the batch is truncated: {len(batch)} of {header.size} bytes")
     if header.size == RECORDS_AT:
-        return b""  # compaction took every record; there is nothing to decompress
+        return b""  # compaction removed every record; there is nothing to decompress
     return decompress(header.codec, memoryview(batch)[RECORDS_AT : header.size], limit)
 
 
 def spans(data: bytes, record_count: int) -> list[Span]:
-    """Where the records of an opened section lie, with what compaction asks of each.
+    """The records of a decompressed section, with the fields that compaction needs.
 
-    Values and headers are stepped over, not read: this is the inner loop of
-    compaction.
+    Skips values and headers: this is the inner loop of compaction.
     """
     found: list[Span] = []
     add = found.append
@@ -119,7 +118,7 @@ def spans(data: bytes, record_count: int) -> list[Span]:
                 n, position = long_varint(data, position, n)
             end = position + (n >> 1)
             if n & 1 or end > section_end:
-                raise _bad("a record reaches beyond its batch")
+                raise _bad("a record extends beyond its batch")
             position += 1  # attributes
             n = data[position]
             position += 1
@@ -143,19 +142,19 @@ def spans(data: bytes, record_count: int) -> list[Span]:
                 key = data[position:key_end]
                 position = key_end
             if position >= end:
-                raise _bad("a key reaches beyond its record")
+                raise _bad("a key extends beyond its record")
             # The sign of a zigzag varint is the lowest bit of its first byte.
             add(new(Span, (start, end, timestamp_delta, offset_delta, key, not data[position] & 1)))
             position = end
     except IndexError:
-        raise _bad("the last record is cut") from None
+        raise _bad("the last record is truncated") from None
     if position != section_end:
         raise _bad(f"{section_end - position} bytes follow the last record of the batch")
     return found
 
 
 def with_timestamp_delta(data: bytes, span: Span, timestamp_delta: int) -> bytes:
-    """The bytes of one record with another timestamp delta, all else as it was."""
+    """The bytes of one record with another timestamp delta."""
     body_at = span.start
     while data[body_at] > 0x7F:
         body_at += 1
@@ -186,13 +185,12 @@ def build_batch(
     last_offset_delta: int | None = None,
     delete_horizon: int | None = None,
 ) -> bytes:
-    """One batch of magic 2. Offsets of records are absolute, so 0, 1, 2 … in a batch to produce.
+    """One batch of magic 2. Record offsets are absolute, so 0, 1, 2 … in a batch to produce.
 
-    ``last_offset_delta`` serves batches that lost their last records to
-    compaction; it also makes a batch without records possible.
+    ``last_offset_delta`` is for batches whose last records, or all of them, were compacted away.
     """
     if not records:
-        codec = NO_CODEC  # as Kafka does: nothing is there to compress
+        codec = NO_CODEC  # as in Kafka: there is nothing to compress
     attributes = codec & CODEC_MASK
     attributes |= APPEND_TIME if timestamp_type else 0
     attributes |= TRANSACTIONAL if transactional else 0
@@ -226,7 +224,7 @@ def build_batch(
 
 
 def assemble(header: BatchHeader, section: Buffer) -> bytes:
-    """A batch of these header fields and this (already compressed) section; size and CRC anew."""
+    """A batch with these header fields and this (compressed) section, with new size and CRC."""
     size = RECORDS_AT + len(section)
     batch = bytearray(size)
     HEADER.pack_into(batch, 0, header.base_offset, size - LOG_OVERHEAD, *header[LEADER_EPOCH:])
@@ -238,13 +236,12 @@ def assemble(header: BatchHeader, section: Buffer) -> bytes:
 def build_survivors(
     header: BatchHeader, data: bytes, kept: Sequence[Span], delete_horizon: int | None = None
 ) -> bytes:
-    """The batch of ``header`` and opened section ``data`` with the records ``kept`` alone.
+    """The batch of ``header`` and decompressed section ``data``, reduced to the records ``kept``.
 
-    It keeps its offsets, its sequences, its codec and, unless ``delete_horizon``
-    takes its place, its base timestamp.
+    Offsets, sequences and codec stay. ``delete_horizon`` replaces the base timestamp, if given.
     """
     if not kept:
-        # As Kafka leaves a batch that is only there for its producer or its offsets.
+        # As in Kafka: an empty batch stays for the state of its producer or for its offsets.
         keep_bits = APPEND_TIME | TRANSACTIONAL | CONTROL
         return assemble(
             header._replace(
@@ -310,9 +307,9 @@ def build_marker(
 
 
 def marker_type(key: bytes | None) -> int:
-    """ABORT, COMMIT, or the number of a control record that is no transaction marker."""
+    """ABORT, COMMIT, or the type of another control record."""
     if key is None or len(key) < _MARKER_KEY.size:
-        raise _bad("a control record lacks its key")
+        raise _bad("a control record has no key")
     kind: int = _MARKER_KEY.unpack_from(key)[1]
     return kind
 
@@ -320,7 +317,7 @@ def marker_type(key: bytes | None) -> int:
 def recompress(
     batch: Buffer, codec: int, level: int | None = None, limit: int = DECOMPRESSED_SIZE_MAX
 ) -> bytes:
-    """The same batch with another codec. Only native code touches the records."""
+    """The same batch with another codec. Only native code processes the records."""
     header = read_header(batch)
     section = open_records(batch, header, limit)
     attributes = header.attributes & ~CODEC_MASK | codec
@@ -331,16 +328,12 @@ def validate_records(
     batch: Buffer,
     *,
     compacted: bool,
-    earliest: int | None = None,
-    latest: int | None = None,
     limit: int = DECOMPRESSED_SIZE_MAX,
 ) -> list[RecordFault]:
-    """What unpacking a produced batch shows to be wrong, record by record; empty if nothing is.
+    """The invalid records of a produced batch. Raises BadBatch if the bytes are not records.
 
-    ``earliest`` and ``latest`` (both inclusive) bound the timestamps of a
-    CreateTime topic. Raises BadBatch where the bytes are no records at all.
-    Kafka silently renumbers wrong offset deltas and corrects a wrong maximal
-    timestamp; here both are refused, since the batch is stored as it came.
+    Kafka silently corrects wrong offset deltas and a wrong maximum timestamp. Here both are
+    refused, because the batch is stored as the client sent it.
     """
     faults: list[RecordFault] = []
     header = read_header(batch)
@@ -348,13 +341,12 @@ def validate_records(
     record_count = 0
     for index, record in enumerate(iter_records(batch, limit)):
         record_count += 1
-        timestamp = record.timestamp
-        max_timestamp = max(max_timestamp, timestamp)
+        max_timestamp = max(max_timestamp, record.timestamp)
         if record.offset - header.base_offset != index:
             faults.append(
                 RecordFault(
                     index,
-                    f"the offset delta is {record.offset - header.base_offset}, not {index}",
+                    f"expected offset delta {index}, not {record.offset - header.base_offset}",
                     ErrorCode.INVALID_RECORD,
                 )
             )
@@ -362,28 +354,16 @@ def validate_records(
             faults.append(
                 RecordFault(
                     index,
-                    "the topic is compacted and takes no record without a key",
+                    "a compacted topic needs a key in every record",
                     ErrorCode.INVALID_RECORD,
-                )
-            )
-        elif timestamp != NO_TIMESTAMP and (
-            (earliest is not None and timestamp < earliest)
-            or (latest is not None and timestamp > latest)
-        ):
-            faults.append(
-                RecordFault(
-                    index,
-                    f"the timestamp {timestamp} is out of range: "
-                    f"the topic takes {earliest} to {latest}",
-                    ErrorCode.INVALID_TIMESTAMP,
                 )
             )
     if not faults and not header.log_append_time and max_timestamp != header.max_timestamp:
         faults.append(
             RecordFault(
                 record_count - 1,
-                f"the header names {header.max_timestamp} as the latest timestamp, "
-                f"but it is {max_timestamp}",
+                f"the header has maximum timestamp {header.max_timestamp}, "
+                f"but the records have {max_timestamp}",
                 ErrorCode.INVALID_RECORD,
             )
         )
@@ -395,22 +375,22 @@ def _records(header: BatchHeader, data: bytes) -> Iterator[Record]:
     append_time = header.max_timestamp if header.log_append_time else None
     position = 0
     if header.record_count < 0:
-        raise _bad(f"the batch claims {header.record_count} records")
+        raise _bad(f"the header has record count {header.record_count}")
     for _ in range(header.record_count):
         try:
             length, position = read_varint(data, position)
             end = position + length
             if length < 0 or end > len(data):
-                raise _bad("a record reaches beyond its batch")
+                raise _bad("a record extends beyond its batch")
             timestamp_delta, position = read_varint(data, position + 1)
             offset_delta, position = read_varint(data, position)
             key, position = _nullable(data, position, end)
             value, position = _nullable(data, position, end)
             record_headers, position = _headers(data, position, end)
         except IndexError:
-            raise _bad("the last record is cut") from None
+            raise _bad("the last record is truncated") from None
         if position != end:
-            raise _bad("a record is longer or shorter than its length says")
+            raise _bad("a record does not have the length of its length field")
         yield Record(
             base_offset + offset_delta,
             base_timestamp + timestamp_delta if append_time is None else append_time,
@@ -429,7 +409,7 @@ def _headers(
     if count == 0:
         return (), position
     if not 0 < count <= end - position:  # each takes two bytes at least
-        raise _bad(f"a record claims {count} headers")
+        raise _bad(f"a record has header count {count}")
     found = []
     for _ in range(count):
         key, position = _nullable(data, position, end)
@@ -447,11 +427,11 @@ def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     length, position = read_varint(data, position)
     if length < 0:
         if length != -1:
-            raise _bad(f"a field has the length {length}")
+            raise _bad(f"a field has length {length}")
         return None, position
     field_end = position + length
     if field_end > end:
-        raise _bad("a field reaches beyond its record")
+        raise _bad("a field extends beyond its record")
     return data[position:field_end], field_end
 
 
@@ -482,29 +462,29 @@ def _legacy_records(
 ) -> Iterator[Record]:
     """One message of magic 0 or 1; a compressed one wraps others.
 
-    Inside a wrapper of magic 1 the offsets count from 0 and the wrapper's own
-    offset is that of the last; inside one of magic 0 they are absolute.
+    In a wrapper of magic 1 the offsets count from 0, and the wrapper has the offset of the last
+    message. In a wrapper of magic 0 they are absolute.
     """
     if header.size > len(message):
-        raise _bad(f"the message is cut: it has {header.size} bytes and {len(message)} are there")
+        raise _bad(f"the message is truncated: {len(message)} of {header.size} bytes")
     view = memoryview(message)[: header.size]
     key, position = _legacy_field(view, LEGACY_KEY_AT[header.magic])
     value, position = _legacy_field(view, position)
     if position != header.size:
-        raise _bad("a message is longer or shorter than its length says")
+        raise _bad("a message does not have the length of its length field")
     if header.codec == NO_CODEC:
         yield Record(header.base_offset, header.max_timestamp, key, value)
         return
     if nested or value is None:
-        raise _bad("a compressed message holds another one, or nothing")
+        raise _bad("a compressed message contains another one, or nothing")
     inner = decompress(header.codec, value, limit)
     messages = list(headers(inner))
     if not messages or messages[-1][0] + messages[-1][1].size != len(inner):
-        raise _bad("a compressed message holds no whole messages")
+        raise _bad("a compressed message contains no complete messages")
     shift = header.base_offset - messages[-1][1].base_offset if header.magic else 0
     for position, inner_header in messages:
         if inner_header.magic != header.magic:
-            raise _bad("a compressed message holds messages of another magic")
+            raise _bad("a compressed message contains messages of another magic")
         piece = inner[position : position + inner_header.size]
         for record in _legacy_records(piece, inner_header, limit, nested=True):
             timestamp = header.max_timestamp if header.log_append_time else record.timestamp
@@ -515,13 +495,13 @@ def _legacy_field(view: memoryview, position: int) -> tuple[bytes | None, int]:
     try:
         length = _i32.unpack_from(view, position)[0]
     except StructError:
-        raise _bad("a message is cut") from None
+        raise _bad("a message is truncated") from None
     position += _i32.size
     if length < 0:
         return None, position
     field_end = position + length
     if field_end > len(view):
-        raise _bad("a field reaches beyond its message")
+        raise _bad("a field extends beyond its message")
     return bytes(view[position:field_end]), field_end
 
 

@@ -1,11 +1,11 @@
-"""Zigzag varints: how numbers inside records are written."""
+"""Zigzag varints, the encoding of numbers inside records."""
 
 from headrace.model.errors import ErrorCode
 from headrace.records.batch import BadBatch
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """A number and the position behind it; IndexError if the data ends within."""
+    """The number and the position after it. Raises IndexError if the data ends before."""
     n = data[position]
     position += 1
     if n > 0x7F:
@@ -14,7 +14,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def long_varint(data: bytes, position: int, first: int) -> tuple[int, int]:
-    """The rest of a varint whose first byte says that more follow; zigzag is left to the caller."""
+    """The number that starts with ``first``, before zigzag decoding, and the position after it."""
     n = first & 0x7F
     shift = 7
     while True:

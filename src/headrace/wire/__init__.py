@@ -1,1 +1,1 @@
-"""Kafka's protocol as bytes: messages, their codecs, headers and the list of APIs. No sockets."""
+"""The Kafka protocol as bytes: messages, codecs, headers, APIs. No sockets."""

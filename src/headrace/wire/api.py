@@ -1,9 +1,8 @@
-"""Which APIs there are, in which versions Kafka announces them, and which of them are served.
+"""The APIs of Kafka: their keys, the versions that Kafka announces, the versions served here.
 
-Ranges are (first, last), both inclusive. ``SERVED`` is what ApiVersions tells a
-client, so it must be true. The one exception is Produce: versions 0 to 2 are
-announced and close the connection, as in Kafka 4, because librdkafka switches
-compression on by them.
+Ranges are (first, last), both inclusive. ApiVersions tells clients ``SERVED``, so it must be true,
+with one exception: Produce versions 0 to 2 are announced and close the connection, as in Kafka 4,
+because librdkafka enables compression only if they are announced.
 """
 
 from enum import IntEnum
@@ -110,9 +109,8 @@ class ApiKey(IntEnum):
     DELETE_SHARE_GROUP_OFFSETS = 92
 
 
-# What a broker listener of Apache Kafka 4.3.1 answers to ApiVersions 4, all of it.
-# Versions still unstable there (InitProducerId 6) and telemetry without a
-# receiver (71, 72) are absent.
+# The response of a broker listener of Apache Kafka 4.3.1 to ApiVersions 4. Unstable versions
+# (InitProducerId 6) and telemetry without a receiver (71, 72) are absent.
 ANNOUNCED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.PRODUCE: (0, 13),
     ApiKey.FETCH: (4, 18),
@@ -248,10 +246,10 @@ _SERVED_KEYS = (
 )
 
 SERVED: dict[ApiKey, tuple[int, int]] = {key: ANNOUNCED[key] for key in _SERVED_KEYS}
-# Kafka 4 begins at 1; KafkaJS sends 0.
+# Kafka 4 starts at version 1, but KafkaJS sends version 0.
 SERVED[ApiKey.LIST_OFFSETS] = (0, ANNOUNCED[ApiKey.LIST_OFFSETS][1])
 
-# From this version on an API has compact lengths and tagged fields.
+# From this version on, an API has compact lengths and tagged fields.
 FIRST_FLEXIBLE_VERSION: dict[int, int] = {key: facts[3] for key, facts in APIS.items()}
 
 
@@ -261,14 +259,14 @@ def is_served(api_key: int, api_version: int) -> bool:
 
 
 def what_is_not_served(api_key: int, api_version: int) -> str:
-    """A request that nobody was told to send, in words for the log."""
+    """A description of an unsupported request, for the log."""
     if api_key not in APIS:
-        return f"a request with API key {api_key}, which Kafka does not have"
+        return f"a request with API key {api_key}, which does not exist in Kafka"
     served = SERVED.get(ApiKey(api_key))
     if served is None:
-        return f"{api_name(api_key)} (API key {api_key}), which is not served"
+        return f"{api_name(api_key)} (API key {api_key}), which is not supported"
     first, last = served
-    return f"{api_name(api_key)} version {api_version}; versions {first} to {last} are served"
+    return f"{api_name(api_key)} version {api_version}; versions {first} to {last} are supported"
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:

@@ -1,18 +1,17 @@
-"""OffsetCommit by hand: what a consumer says again with each commit is looked at once.
+"""OffsetCommit requests: the parts that a consumer repeats are decoded once.
 
-A consumer commits all its partitions at once, a hundred of them in a second's rhythm, and nearly
-always without metadata. In the flexible versions such partitions have one width:
+A consumer commits all its partitions in one request, perhaps a hundred of them every second, and
+nearly always without metadata. In flexible versions such partitions have a fixed width:
 
     i32 partition · i64 offset · i32 leader epoch · u8 size of the metadata + 1 · u8 tagged fields
                     └──────── place ───────┘
 
-From one commit to the next only the places differ. All the rest, the request's *form*, is known
-by its bytes: a request is cut into form and places with one ``struct``, and if the form was met
-before, nothing is decoded. Anything unusual (metadata, tags, an older version) goes to the
-compiled codec.
+Two commits differ only in the places. The other bytes are the *form* of the request. One ``struct``
+splits a request into form and places; a known form needs no decoding. The compiled codec decodes
+everything unusual (metadata, tags, an older version).
 """
 
-# Every broker loads this, and annotations would build message classes that it may never need.
+# Every broker loads this module; evaluated annotations would build message classes at start.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -45,11 +44,11 @@ class NamedPartitions:
         self.lowest = min(self.indexes, default=0)
         self.highest = max(self.indexes, default=0)
         self.sizes = block[_METADATA_AT::_WIDTH]  # of the metadata + 1; 0 for null
-        self.derived: Any = None  # whoever serves commits may keep here what follows from these
+        self.derived: Any = None  # for the group coordinator, to cache what it computes from them
 
 
 class PackedPartitions:
-    """Reads like a list of partitions, each made when it is asked for; all without metadata."""
+    """A sequence of partitions without metadata; each is built when it is read."""
 
     __slots__ = ("named", "places")
 
@@ -88,7 +87,7 @@ class _Form:
 
     @property
     def size(self) -> int:
-        """About how much memory it takes, with what is derived: a record key for each partition."""
+        """The approximate memory, including ``derived``: a record key per partition."""
         return sum(
             len(named.indexes) * (len(self.group_id) + len(name) + 150)
             for name, _, named in self.topics
@@ -116,7 +115,7 @@ class _Form:
 
 
 class _Cut:
-    """How requests of one layout are cut into forms and places, and the forms that were met."""
+    """Splits requests of one layout into form and places; has the known forms."""
 
     __slots__ = ("_pieces", "forms", "places_at")
 
@@ -135,16 +134,16 @@ class _Cut:
         return b"".join(pieces[::2]), pieces[1::2]
 
 
-# By version, size and the first byte, which is the size of the group's name. Forgotten all at
-# once when they have grown large: who commits often is soon known again.
+# By version, size and the first byte, which is the length of the group id. All are dropped when
+# they have grown large: frequent commits are soon known again.
 _cuts: dict[tuple[int, int, int], _Cut] = {}
 _SIZE_KEPT = 16 << 20
 _kept_size = 0
-_FORM_SIZE_MAX = 1 << 18  # about 1500 partitions; a longer request is not worth being known
+_FORM_SIZE_MAX = 1 << 18  # about 1500 partitions; longer requests are not remembered
 
 
 def decode(buffer: Buffer, position: int, end: int, api_version: int) -> m.OffsetCommitRequest:
-    """Raises PeerBroken and nothing else, as all decoders."""
+    """Decode a request. Raises PeerBroken and nothing else, as all decoders."""
     size = end - position
     layout = (api_version, size, buffer[position] if size else 0)
     cut = _cuts.get(layout)
@@ -179,7 +178,7 @@ def _keep(data: bytes, layout: tuple[int, int, int], form: _Form, places_at: lis
 
 
 def _look(data: bytes, api_version: int) -> tuple[_Form, list[int]] | None:
-    """The form and where places are; None for what is unusual, be it broken or not."""
+    """The form and the positions of the places; None for an unusual or invalid request."""
     places_at: list[int] = []
     try:
         group_id, at = _text(data, 0)
@@ -203,7 +202,7 @@ def _look(data: bytes, api_version: int) -> tuple[_Form, list[int]] | None:
             block_end = at + len(block)
             if (
                 len(block) != count * _WIDTH
-                or block[_METADATA_AT::_WIDTH].strip(b"\0\1")  # no metadata, or an empty one
+                or block[_METADATA_AT::_WIDTH].strip(b"\0\1")  # null or empty metadata
                 or block[_TAGS_AT::_WIDTH].strip(b"\0")
                 or data[block_end]
             ):
@@ -219,7 +218,7 @@ def _look(data: bytes, api_version: int) -> tuple[_Form, list[int]] | None:
 
 
 def _length(data: bytes, at: int) -> tuple[int, int]:
-    """A compact length of up to two bytes, and the position behind it."""
+    """A compact length of up to two bytes, and the position after it."""
     size = data[at]
     if size < 0x80:
         size, at = size - 1, at + 1

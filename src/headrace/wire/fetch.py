@@ -1,16 +1,16 @@
-"""Fetch by hand: the shape of a consumer's requests, and answers around ranges of files.
+"""Fetch: the shape of a consumer's requests, and responses around file ranges.
 
-A consumer of one partition asks again and again for the same but for where to go on. A
-``FetchShape`` remembers the bytes around what changes; who matches it needs no decoding.
+A consumer of one partition repeats its request with another session epoch and fetch offset. A
+``FetchShape`` remembers the other bytes; a matching request needs no decoding.
 
     request     size | api key, version | correlation id | client id … session id | session epoch
                        ^^^^^ head ^^^^^                    ^^^^^^^ before epoch ^^
                 | topics … leader epoch | fetch offset | … rack id
                   ^^^ before offset ^^^                  ^^ rest ^
 
-Answers are of versions 4 to 18 (12 and later are flexible). Records stand last in a partition's
-entry, so an answer is pieces of head, records, head, records, ... The caller gets them as a list
-whose sizes are known, with the size prefix already in front, and no record is copied.
+Responses have versions 4 to 18 (flexible from 12). Records are last in the entry of a partition,
+so a response is a list: head, records, head, records, ... It begins with the size prefix, and no
+record is copied.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from typing import Any
 _FLEXIBLE_SINCE = 12
 TOPIC_ID_SINCE = 13
 _NO_REPLICA_ID_SINCE = 15
-_ONE = 2  # as the count of an array
+_ONE = 2  # one element, as a compact array count
 
 _read_epoch = Struct(">i").unpack_from
 _read_offset = Struct(">q").unpack_from
@@ -35,7 +35,7 @@ _put_head = Struct(">ii").pack_into
 
 
 class FetchShape:
-    """Requests for one partition by its topic's id, as one client sends them."""
+    """The shape of one client's requests for one partition by topic id."""
 
     __slots__ = (
         "_head",
@@ -58,10 +58,10 @@ class FetchShape:
 
     @classmethod
     def of(cls, frame: bytes, api_version: int, body_at: int) -> "FetchShape | None":
-        """Of a whole request without its size; None if it is for more than one partition."""
+        """The shape of a request without its size; None if it has more than one partition."""
         if api_version < TOPIC_ID_SINCE:
             return None
-        # replica id (once), longest wait, least and most bytes, isolation level, session id
+        # replica id (before 15), max wait, min bytes, max bytes, isolation level, session id
         epoch_at = body_at + 17 + (4 if api_version < _NO_REPLICA_ID_SINCE else 0)
         topics_at = epoch_at + 4
         partitions_at = topics_at + 1 + 16
@@ -70,9 +70,9 @@ class FetchShape:
         return cls(frame, epoch_at, partitions_at + 1 + 4 + 4)  # partition, leader epoch
 
     def match(self, view: memoryview, start: int, end: int) -> tuple[int, int] | None:
-        """Session epoch and fetch offset of the request in ``[start, end)`` if it is like that."""
+        """Session epoch and fetch offset of the request in ``[start, end)``, if it matches."""
         data = view.obj
-        assert isinstance(data, bytearray)  # compares in place, as no view does
+        assert isinstance(data, bytearray)  # a view cannot compare in place
         epoch_at = start + self._epoch_at
         offset_at = start + self._offset_at
         if (
@@ -87,7 +87,7 @@ class FetchShape:
 
 
 class FetchedPartition:
-    """What one partition answers: bytes, or a range of a file, of ``records_size``."""
+    """The entry of one partition: bytes, or a file range, of ``records_size``."""
 
     __slots__ = (
         "partition",
@@ -144,12 +144,12 @@ def encode_fetch_response(
     error_code: int = 0,
     throttle_time_ms: int = 0,
 ) -> list[Any]:
-    """The whole frame. ``topics`` go by name up to version 12 and by id from 13 on."""
+    """The complete frame. ``topics`` have names up to version 12, and ids from version 13."""
     flexible = version >= _FLEXIBLE_SINCE
-    head = bytearray(9 if flexible else 8)  # size, correlation id, tags of the header
+    head = bytearray(9 if flexible else 8)  # size, correlation id, header tags
     parts: list[Any] = [head]
     out = head
-    size = -4  # of all parts before ``out``; the size itself does not count
+    size = -4  # of all parts before ``out``, without the size field itself
     if version >= 7:
         out += _session(throttle_time_ms, error_code, session_id)
     else:
@@ -180,7 +180,7 @@ def encode_fetch_response(
 
 
 def _put_partition(out: bytearray, entry: FetchedPartition, version: int, flexible: bool) -> None:
-    """Everything of one partition up to and with the size of its records."""
+    """The entry of one partition up to and including the size of its records."""
     if version >= 5:
         out += _partition_v5(
             entry.partition,
@@ -203,7 +203,7 @@ def _put_partition(out: bytearray, entry: FetchedPartition, version: int, flexib
             if flexible:
                 out.append(0)
     if version >= 11:
-        out += b"\xff\xff\xff\xff"  # preferred read replica: the leader
+        out += b"\xff\xff\xff\xff"  # preferred read replica: none
     size = entry.records_size
     out += _uvarint(size + 1) if flexible else _i32(size)
 
@@ -212,5 +212,5 @@ def _put_partition_tags(out: bytearray, entry: FetchedPartition) -> None:
     if entry.diverging is None:
         out.append(0)
     else:
-        # One tagged field, number 0, of 13 bytes: leader epoch, end offset, no tags of its own.
+        # One tagged field with tag 0 and 13 bytes: leader epoch, end offset, no tags.
         out += b"\x01\x00\x0d" + _diverging(*entry.diverging) + b"\0"

@@ -1,8 +1,8 @@
-"""The shape of a producer's requests, so that the next one of the same shape needs no decoding.
+"""The shape of a producer's requests: the next request of the same shape needs no decoding.
 
 A producer that writes to one partition sends requests that differ only in correlation id and
-records. A ``ProduceShape`` remembers the bytes around these and where they lie; a match costs
-two comparisons. It also holds the answer as a template to be filled in.
+records. A ``ProduceShape`` remembers the other bytes and their positions; a match takes two
+comparisons. It also has the response as a template.
 
     request     size | api key, version | correlation id | client id … index | records | tags
                        ^^^^^ prefix ^^^^                   ^^^^^^ middle ^^^^
@@ -20,7 +20,7 @@ _put_i32 = Struct(">i").pack_into
 
 
 class ProduceShape:
-    """Requests with one topic and one partition, as one client sends them."""
+    """The shape of one client's requests with one topic and one partition."""
 
     __slots__ = (
         "_prefix",
@@ -33,10 +33,10 @@ class ProduceShape:
     )
 
     def __init__(self, frame: memoryview, api_version: int, records: memoryview) -> None:
-        """``frame`` is a whole request without its size; ``records`` the view decoded from it.
+        """``frame`` is a request without its size; ``records`` is the view decoded from it.
 
-        Every field before the records but the correlation id belongs to the shape, so that
-        acks, timeout and transactional id are the same for all requests that match.
+        The shape includes all fields before the records except the correlation id, so all matching
+        requests have the same acks, timeout and transactional id.
         """
         self._flexible = api_version >= _FLEXIBLE_SINCE
         self._v3 = api_version < 5
@@ -50,14 +50,14 @@ class ProduceShape:
         self._outcome_at = 0
 
     def learn_answer(self, answer: bytes, outcome_at: int) -> None:
-        """``answer`` is a whole response frame; its error code stands at ``outcome_at``."""
+        """``answer`` is a response frame with its error code at ``outcome_at``."""
         self._template = answer
         self._outcome_at = outcome_at
 
     def match(self, view: memoryview, start: int, end: int) -> memoryview | None:
         """The records of the request in ``[start, end)`` if it has this shape."""
         data = view.obj
-        assert isinstance(data, bytearray)  # compares in place, as no view does
+        assert isinstance(data, bytearray)  # a view cannot compare in place
         if not data.startswith(self._prefix, start) or not data.startswith(self._middle, start + 8):
             return None
         at = start + self._records_at
@@ -107,7 +107,7 @@ def _uvarint_length(value: int) -> int:
 
 
 def outcome_position(api_version: int, topic_name_size: int) -> int:
-    """Where the error code stands in a response frame with one topic and one partition."""
+    """The position of the error code in a response frame with one topic and one partition."""
     if api_version < _FLEXIBLE_SINCE:
         # size, correlation id | topics | name | partitions | index
         return 8 + 4 + 2 + topic_name_size + 4 + 4

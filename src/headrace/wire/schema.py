@@ -1,21 +1,20 @@
-"""Field tables into classes, encoders and decoders, compiled per message and version on first use.
+"""Classes, encoders and decoders from field tables, compiled per message and version on first use.
 
     decode = decoder(m.MetadataRequest, 12)    decode(buffer, position, end) -> message, position
     encode = encoder(m.MetadataResponse, 12)   encode(message, out) appends to a bytearray
 
-A codec is one flat Python function: structs are opened in place, neighbours of
-fixed width share one ``struct`` call, and a length that fits one byte needs no
-loop. A field that a version lacks gets its default when read and is left out
-when written, so that a handler sees one shape whatever the client speaks.
+A codec is one flat Python function: nested structs are inlined, adjacent fields of fixed width
+share one ``struct`` call, and a length of one byte needs no loop. A field that a version lacks has
+its default when decoded and is omitted when encoded, so a handler sees the same class for all
+versions.
 
-What a decoder promises about bytes from outside:
+Guarantees of a decoder for untrusted bytes:
 
-* It reads only ``buffer[position:end]``. It works on a slice of exactly these
-  bytes, so what a pooled buffer holds behind them cannot be reached.
+* It reads only ``buffer[position:end]``. It works on a slice, so other bytes of a pooled buffer
+  are unreachable.
 * It raises ``PeerBroken`` and nothing else.
-* Time and memory stay proportional to the frame. A count is compared with the
-  bytes that are left, at the smallest width an element can have, before
-  anything is built.
+* Time and memory are proportional to the frame. A count is checked against the bytes left, at the
+  smallest possible width of an element, before memory is allocated.
 """
 
 from collections.abc import Callable
@@ -29,7 +28,7 @@ Buffer = bytes | bytearray | memoryview
 
 NO_LIMIT = 32767  # "3+" has no last version; API versions are int16
 
-# What ``struct`` calls the types of fixed width, and their sizes.
+# The ``struct`` codes and sizes of the types of fixed width.
 _FIXED = {
     "bool": ("?", 1),
     "int8": ("b", 1),
@@ -61,7 +60,7 @@ class Field(NamedTuple):
     nullable: Versions
     tagged: Versions
     tag: int
-    default: str  # as the table spells it; "" is the type's own zero
+    default: str  # as in the table; "" is the zero value of the type
     legacy: bool  # keeps the old string encoding in flexible versions
 
     @property
@@ -70,7 +69,7 @@ class Field(NamedTuple):
 
 
 class Definition(NamedTuple):
-    """One message as its table tells it; the message itself is the struct named ``name``."""
+    """One message, from its table; the message itself is the struct ``name``."""
 
     name: str
     kind: str
@@ -81,10 +80,10 @@ class Definition(NamedTuple):
 
 
 class Message:
-    """What all messages and their structs share: equality by fields, and a readable form."""
+    """The base of all messages and structs: equality by fields, and a readable form."""
 
     __slots__: tuple[str, ...] = ()
-    __hash__ = None  # type: ignore[assignment]  # fields may change, so nothing may be keyed by one
+    __hash__ = None  # type: ignore[assignment]  # fields can change
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
@@ -114,7 +113,7 @@ def decoder(
 @overload
 def decoder(message: str, api_version: int) -> Decoder: ...
 def decoder(message: type[Message] | str, api_version: int) -> Decoder:
-    """The function that reads one version of a message; LookupError if there is none such."""
+    """The decoder of one version of a message. Raises LookupError if there is none."""
     found = _decoders.get((message, api_version))
     if found is None:
         found = _DecoderSource(*_checked(message, api_version)).compiled()
@@ -127,7 +126,7 @@ def encoder(message: type[MessageT], api_version: int) -> Callable[[MessageT, by
 @overload
 def encoder(message: str, api_version: int) -> Encoder: ...
 def encoder(message: type[Message] | str, api_version: int) -> Encoder:
-    """The function that writes one version of a message; LookupError if there is none such."""
+    """The encoder of one version of a message. Raises LookupError if there is none."""
     found = _encoders.get((message, api_version))
     if found is None:
         found = _EncoderSource(*_checked(message, api_version)).compiled()
@@ -216,18 +215,18 @@ def _parse_field(line: str) -> Field:
 
 
 def message_class(name: str) -> type[Message]:
-    """The class of a message; its structs are attributes of it, under Kafka's names."""
+    """The class of a message; its structs are its attributes, under Kafka's names."""
     found = _classes.get(name)
     if found is None:
-        # Brokers in one test process run on threads of their own. A codec made
-        # twice does no harm, but objects of two classes would never be equal:
-        # setdefault is one step for all threads, so the first class stays.
+        # Several brokers of a test process run on different threads. A codec may be built twice,
+        # but objects of two classes would never be equal. setdefault is atomic, so the first
+        # class stays.
         found = _classes.setdefault(name, _build_class(definition(name)))
     return found
 
 
 def _default_source(field: Field) -> str:
-    """An expression for the default of a field, a new object each time where it can change."""
+    """An expression for the default of a field; a new object each time if it is mutable."""
     if field.default == "null":
         return "None"
     if field.is_array:
@@ -250,7 +249,7 @@ def _default_source(field: Field) -> str:
 def _build_class(known: Definition) -> type[Message]:
     lines = []
     for struct_name, fields in known.structs.items():
-        # A list or a struct as a default would be shared by all; UNSET stands for a new one.
+        # A mutable default would be shared; UNSET means a new one.
         parameters = []
         body = []
         for field in fields:
@@ -288,10 +287,10 @@ def _build_class(known: Definition) -> type[Message]:
 
 
 class _Source:
-    """Lines of a function being written, and what they refer to.
+    """The source lines of a generated function, and the names that they use.
 
-    ``run`` holds neighbours of fixed width that are not written yet: the code
-    of ``struct``, and an expression to pack or a target to unpack into.
+    ``run`` has the adjacent fields of fixed width that are not emitted yet: their ``struct`` codes,
+    and the expressions to pack or targets to unpack into.
     """
 
     def __init__(self, known: Definition, api_version: int) -> None:
@@ -326,7 +325,7 @@ class _Source:
         return field.nullable.includes(self.api_version)
 
     def present(self, fields: list[Field]) -> tuple[list[Field], list[Field], list[Field]]:
-        """Fields on the wire in order, tagged fields by tag, and those this version lacks."""
+        """Fields on the wire in order, tagged fields by tag, and fields not in this version."""
         plain, tagged, absent = [], [], []
         for field in fields:
             if not field.versions.includes(self.api_version):
@@ -344,8 +343,8 @@ class _Source:
         return self.names["run"]
 
     def struct_method(self, codes: str, method: str) -> str:
-        """The name under which the function finds ``Struct(codes).pack`` or its like."""
-        name = f"{method}_{codes.replace('?', 'y')}"  # "?" is no letter
+        """The name of ``Struct(codes).pack`` (or another method) in the function."""
+        name = f"{method}_{codes.replace('?', 'y')}"  # "?" is not valid in a name
         self.names[name] = getattr(_struct(codes), method)
         return name
 
@@ -361,11 +360,10 @@ def _struct(codes: str) -> Struct:
 
 
 class _DecoderSource(_Source):
-    """Writes a decoder. In its source, ``d`` is the data, ``p`` the position, ``end`` exclusive.
+    """Generates a decoder. In its source, ``d`` is the data, ``p`` the position, ``end`` exclusive.
 
-    Reading a fixed width or a byte beyond the data fails inside ``struct`` or
-    the index, which the ``except`` at its end turns into ``PeerBroken``. Slices are cut
-    short in silence, so each of them is checked before.
+    Reading a number or a byte beyond the data raises an error that the ``except`` at the end of the
+    function turns into ``PeerBroken``. Slices do not raise, so their ends are checked first.
     """
 
     def __init__(self, known: Definition, api_version: int) -> None:
@@ -378,12 +376,12 @@ class _DecoderSource(_Source):
             "longer": _longer_uvarint,
             "uvarint": _read_uvarint,
             "skip_tags": _skip_tags,
-            "SHORT": f"{known.name} version {api_version}, cut short",
-            "NULL": f"{known.name} version {api_version} with null where nothing allows it",
-            "TAG": f"{known.name} version {api_version} with a tagged field of another size",
+            "SHORT": f"{known.name} version {api_version}, truncated",
+            "NULL": f"{known.name} version {api_version} with null in a field that is not nullable",
+            "TAG": f"{known.name} version {api_version} with a tagged field of the wrong size",
         }
-        # Records must stay where they are. Everything else is small, and a
-        # bytes object is the fastest thing to take apart.
+        # Records must stay in the buffer. Everything else is small, and a bytes object is the
+        # fastest to decode.
         self.keeps_views = any(
             field.element == "records" for fields in known.structs.values() for field in fields
         )
@@ -438,14 +436,14 @@ class _DecoderSource(_Source):
             self.read_sized(target, field, self.is_nullable(field), "i" if wide else "h")
 
     def read_length(self, code: str, flexible: bool) -> None:
-        """Leaves the length in ``n``: of a compact one plus 1, else -1 for null."""
+        """Put the length into ``n``: compact lengths plus 1, others with -1 for null."""
         self.run.append(("B" if flexible else code, "n"))
         self.flush()
         if flexible:
             self.emit("if n > 127: n, p = longer(d, p, n)")
 
     def read_null(self, target: str, nullable: bool, flexible: bool) -> None:
-        """The branch that follows ``if`` the length is one: null, or refused."""
+        """The branch after ``if`` there is a length: null, or an error."""
         if not nullable:
             self.emit("else:", "    raise PeerBroken(NULL)")
         elif flexible:
@@ -484,7 +482,7 @@ class _DecoderSource(_Source):
         self.read_struct(inner, fields)
         self.flush()
         self.indent -= 1
-        # A tag has an unsigned varint here, any other place a signed byte.
+        # In a tagged field this is an unsigned varint, otherwise a signed byte.
         null = 0 if field.tagged.includes(self.api_version) else -1
         self.emit(f"elif n == {null}:", f"    {target} = None")
         self.emit("else:", "    raise PeerBroken(NULL)")
@@ -496,7 +494,7 @@ class _DecoderSource(_Source):
         self.indent += 1
         if flexible:
             self.emit("n -= 1")
-        # An element without a single byte would let a count of billions pass.
+        # Elements of zero bytes would allow a count of billions.
         width = max(1, self.width_of_element(field))
         self.emit(f"q = p + n * {width}" if width > 1 else "q = p + n")
         self.emit("if q > end: raise PeerBroken(SHORT)")
@@ -552,7 +550,7 @@ class _DecoderSource(_Source):
         return 1 if self.is_flexible(field) else 2 if field.element == "string" else 4
 
     def width_of_struct(self, fields: list[Field]) -> int:
-        """The fewest bytes that a struct can take in this version."""
+        """The minimum size of a struct in this version."""
         plain, _, _ = self.present(fields)
         width = 1 if self.flexible else 0
         for field in plain:
@@ -566,7 +564,7 @@ class _DecoderSource(_Source):
 
 
 def _longer_uvarint(data: Buffer, position: int, first: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte said that there is more."""
+    """The rest of an unsigned varint of several bytes."""
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
         byte = data[position]
@@ -574,7 +572,7 @@ def _longer_uvarint(data: Buffer, position: int, first: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise PeerBroken("a varint of more than 5 bytes")
+    raise PeerBroken("a varint with more than 5 bytes")
 
 
 def _read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
@@ -585,7 +583,7 @@ def _read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
 
 
 def _skip_tags(data: Buffer, position: int, first: int) -> int:
-    """Past the tagged fields whose count begins with ``first``; none of them is known here."""
+    """The position after unknown tagged fields; ``first`` is the first byte of their count."""
     count = first
     if first > 127:
         count, position = _longer_uvarint(data, position, first)
@@ -595,7 +593,7 @@ def _skip_tags(data: Buffer, position: int, first: int) -> int:
         size, position = _read_uvarint(data, position)
         position += size
         if position > end:
-            raise PeerBroken("a tagged field that is cut short")
+            raise PeerBroken("a truncated tagged field")
     return position
 
 
@@ -604,11 +602,11 @@ def skip_all_tags(data: Buffer) -> int:
     try:
         return _skip_tags(data, 1, data[0])
     except IndexError as broken:
-        raise PeerBroken("tagged fields that are cut short") from broken
+        raise PeerBroken("truncated tagged fields") from broken
 
 
 class _EncoderSource(_Source):
-    """Writes an encoder. In its source, ``out`` (or a ``t…`` for a tagged field) is appended to."""
+    """Generates an encoder. Its source appends to ``out`` (or to a ``t…`` for a tagged field)."""
 
     def __init__(self, known: Definition, api_version: int) -> None:
         super().__init__(known, api_version)
@@ -617,7 +615,7 @@ class _EncoderSource(_Source):
         self.lines.append("def run(o, out):")
         self.write_struct("o", known.structs[known.name])
         self.flush()
-        # A message without a field in this version still needs a body.
+        # The function needs a body even if this version has no fields.
         self.emit("return None")
 
     def flush(self) -> None:
@@ -638,7 +636,7 @@ class _EncoderSource(_Source):
         if tagged:
             self.write_tags(source, tagged)
         elif self.flexible:
-            self.run.append(("x", ""))  # no tagged fields: a zero byte
+            self.run.append(("x", ""))  # no tagged fields: one zero byte
 
     def write_field(self, source: str, field: Field) -> None:
         if field.is_array:
@@ -651,7 +649,7 @@ class _EncoderSource(_Source):
             self.write_sized(source, field, self.is_nullable(field))
 
     def write_length(self, code: str, flexible: bool) -> None:
-        """Writes what is in ``n``, together with the run before it."""
+        """Write ``n`` together with the pending run of fields."""
         if not flexible:
             self.run.append((code, "n"))
             self.flush()
@@ -732,7 +730,7 @@ class _EncoderSource(_Source):
             self.indent -= 1
 
     def write_tags(self, source: str, tagged: list[Field]) -> None:
-        """Tagged fields that differ from their default, in the order of their tags."""
+        """Write the tagged fields that differ from their defaults, in the order of their tags."""
         self.flush()
         conditions = [self.differs(f"{source}.{field.name}", field) for field in tagged]
         self.emit(f"n = {' + '.join(f'({condition})' for condition in conditions)}")
@@ -753,12 +751,12 @@ class _EncoderSource(_Source):
         self.indent -= 1
 
     def differs(self, source: str, field: Field) -> str:
-        """A condition, true or false, that the field must be written."""
+        """A condition that is true if the field must be written."""
         if field.default == "null":
             return f"{source} is not None"
         if field.is_struct and not field.is_array:
-            # Spelled out: three such fields in each partition of a Fetch response
-            # would cost more than all the rest if compared as objects.
+            # Field by field: comparing objects, for three such fields in each partition of a Fetch
+            # response, would cost more than all the rest.
             inner = self.unique("c")
             null = f"({inner} := {source}) is None" if field.nullable != _NEVER else ""
             parts = [
@@ -784,7 +782,7 @@ def _short_array_packers(code: str) -> list[Callable[..., bytes]]:
 
 
 def put_uvarint(out: bytearray, value: int) -> None:
-    """Appends an unsigned varint: seven bits a byte, lowest first."""
+    """Append an unsigned varint: seven bits per byte, lowest first."""
     while value > 127:
         out.append(value & 0x7F | 0x80)
         value >>= 7

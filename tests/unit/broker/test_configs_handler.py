@@ -1,4 +1,4 @@
-"""Settings over the wire: sources, synonyms, changes, refusals."""
+"""Config requests: sources, synonyms, changes, errors, log levels."""
 
 import asyncio
 import logging
@@ -23,7 +23,7 @@ CONTEXT = Context(32, 4, 1, "test", "PLAINTEXT", "127.0.0.1")
 
 
 class KeptSettings:
-    """The part of the control that keeps settings, in a dictionary. Storing takes a moment."""
+    """The part of the controller service that stores settings, in a dictionary."""
 
     def __init__(self, broker):
         self.broker = broker
@@ -135,7 +135,7 @@ def test_a_topic_lists_every_setting_with_the_brokers_as_default():
     assert found.documentation is None
 
 
-def test_the_winner_stands_first_among_the_synonyms():
+def test_the_effective_value_is_the_first_synonym():
     broker = a_broker({"log.cleaner.backoff.ms": "1", "log.cleaner.delete.retention.ms": "5"})
     incremental(broker, BROKER, "", ("log.cleaner.delete.retention.ms", SET, "6"))
     incremental(broker, BROKER, "1", ("log.cleaner.delete.retention.ms", SET, "7"))
@@ -189,7 +189,7 @@ def test_a_broker_lists_every_setting_and_which_can_change():
     assert synonyms(secret) == [("ssl.key.password", None, 4)]
 
 
-def test_a_broker_that_was_given_no_id_says_which_it_has_under_both_names():
+def test_a_broker_with_the_default_id_lists_it_under_both_names():
     broker = a_broker()
     broker.config = BrokerConfig.parse({})
     for name in ("node.id", "broker.id"):
@@ -197,7 +197,7 @@ def test_a_broker_that_was_given_no_id_says_which_it_has_under_both_names():
         assert (found.value, found.config_source) == ("1", 5)
 
 
-def test_the_settings_of_all_brokers_are_those_that_were_set():
+def test_the_settings_of_all_brokers_are_only_those_that_are_set():
     broker = a_broker()
     assert described(broker, BROKER, "").configs == []
     incremental(broker, BROKER, "", ("message.max.bytes", SET, "2000000"))
@@ -211,11 +211,11 @@ def test_only_the_settings_asked_for_are_listed(keys):
     assert [each.name for each in found] == ["retention.ms"]
 
 
-def test_an_empty_list_of_names_asks_for_all_as_in_kafka():
+def test_an_empty_list_of_names_means_all_as_in_kafka():
     assert len(described(a_broker(), TOPIC, "orders", []).configs) == 33
 
 
-def test_documentation_comes_when_asked_for():
+def test_documentation_is_included_on_request():
     broker = a_broker()
     assert entry(broker, TOPIC, "orders", "retention.ms", documentation=True).documentation
     unserved = entry(broker, BROKER, "1", "num.io.threads", documentation=True).documentation
@@ -238,12 +238,12 @@ def test_documentation_comes_when_asked_for():
         (64, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_what_cannot_be_described_has_kafkas_code(kind, name, code):
+def test_an_invalid_resource_has_kafkas_code(kind, name, code):
     result = described(a_broker(), kind, name)
     assert (result.error_code, result.configs) == (code, [])
 
 
-def test_one_unknown_kind_refuses_the_whole_request():
+def test_one_unknown_resource_type_refuses_the_whole_request():
     resource = m.DescribeConfigsRequest.DescribeConfigsResource
     request = m.DescribeConfigsRequest(
         resources=[
@@ -255,7 +255,7 @@ def test_one_unknown_kind_refuses_the_whole_request():
     assert [result.error_code for result in results] == [ErrorCode.INVALID_REQUEST] * 2
 
 
-def test_a_group_and_client_metrics_show_their_own_over_the_default():
+def test_groups_and_client_metrics_list_their_own_value_before_the_default():
     broker = a_broker()
     assert (
         incremental(broker, GROUP, "g", ("consumer.session.timeout.ms", SET, "50000")).error_code
@@ -298,7 +298,7 @@ def test_lists_are_appended_to_and_subtracted_from():
         assert broker.controller.overrides(TOPIC, "orders")["cleanup.policy"] == now
 
 
-def test_a_lone_comma_is_no_empty_list():
+def test_a_single_comma_is_not_an_empty_list():
     broker = a_broker()
     answer = incremental(broker, TOPIC, "orders", ("cleanup.policy", SET, ","))
     assert answer.error_code == ErrorCode.INVALID_CONFIG
@@ -399,7 +399,7 @@ def test_one_refused_resource_does_not_keep_the_others_from_changing():
     assert broker.controller.overrides(TOPIC, "b") == {"retention.ms": "5"}
 
 
-def test_changes_made_at_once_do_not_lose_each_other():
+def test_concurrent_changes_are_all_stored():
     broker = a_broker()
     request_type = m.IncrementalAlterConfigsRequest
 
@@ -425,7 +425,7 @@ def test_changes_made_at_once_do_not_lose_each_other():
     assert broker.controller.overrides(TOPIC, "orders") == {"retention.ms": "5", "segment.ms": "5"}
 
 
-def test_a_setting_without_effect_is_said_to_have_none(caplog):
+def test_a_setting_without_effect_is_logged(caplog):
     with caplog.at_level(logging.WARNING, logger="headrace"):
         incremental(a_broker(), TOPIC, "orders", ("local.retention.ms", SET, "5"))
     assert "topic orders: local.retention.ms has no effect" in caplog.text
@@ -441,7 +441,7 @@ def a_logger():
     logger.setLevel(logging.NOTSET)
 
 
-def test_the_levels_of_our_loggers_can_be_seen_set_and_given_back(a_logger):
+def test_log_levels_can_be_listed_set_and_deleted(a_logger):
     broker = a_broker()
     root_level = logging.getLogger("headrace").getEffectiveLevel()
     a_logger.setLevel(logging.WARNING)
@@ -458,7 +458,7 @@ def test_the_levels_of_our_loggers_can_be_seen_set_and_given_back(a_logger):
 
 
 @pytest.mark.parametrize("parent", ["headrace", "headrace.made", "headrace.made.for"])
-def test_a_level_can_be_set_above_loggers_where_nobody_logs(a_logger, parent):
+def test_the_level_of_a_parent_logger_can_be_set(a_logger, parent):
     broker = a_broker()
     before = a_logger.getEffectiveLevel()
     assert entry(broker, BROKER_LOGGER, "1", parent).config_source == 6
@@ -483,7 +483,7 @@ def test_a_wrong_level_is_refused_before_any_is_set(change, code, a_logger):
     assert a_logger.level == logging.NOTSET
 
 
-def test_levels_are_not_for_the_older_request():
+def test_alter_configs_cannot_change_log_levels():
     answer = replaced(a_broker(), BROKER_LOGGER, "1", ("root", "INFO"))
     assert answer.error_code == ErrorCode.INVALID_REQUEST
 
@@ -497,7 +497,7 @@ def listed(broker, *kinds, api_version=1):
     return list_config_resources(broker, context, request)
 
 
-def test_everything_that_can_have_settings_is_listed_by_kind():
+def test_config_resources_are_listed_by_type():
     broker = a_broker()
     incremental(broker, CLIENT_METRICS, "s", ("interval.ms", SET, "1000"))
     found = {(each.resource_type, each.resource_name) for each in listed(broker).config_resources}

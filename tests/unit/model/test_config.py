@@ -1,4 +1,4 @@
-"""The settings of a broker: what is taken, refused, warned of, and what follows from it."""
+"""The settings of a broker: accepted and refused values, warnings, effective values."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def refusal(values, **options):
     return str(refused.value)
 
 
-def test_without_a_file_the_defaults_are_those_of_kafka_for_a_node_of_its_own():
+def test_without_a_file_a_standalone_node_has_kafkas_defaults():
     config = BrokerConfig.parse({})
 
     assert config.warnings == []
@@ -67,7 +67,7 @@ def test_without_a_file_the_defaults_are_those_of_kafka_for_a_node_of_its_own():
             assert config.int(name) == 1
 
 
-def test_the_file_that_kafka_ships_is_taken_as_it_is():
+def test_the_file_that_kafka_ships_is_accepted_unchanged():
     config = BrokerConfig.parse(parse_properties(KAFKA_43_SERVER_PROPERTIES), strict=True)
 
     assert [str(listener) for listener in config.listeners] == ["PLAINTEXT://:9092"]
@@ -77,7 +77,7 @@ def test_the_file_that_kafka_ships_is_taken_as_it_is():
     assert any("CONTROLLER://:9093 is not opened" in note for note in config.notes)
 
 
-def test_an_unknown_setting_is_a_program_error_to_ask_for():
+def test_reading_an_unknown_setting_is_a_programming_error():
     with pytest.raises(KeyError, match=r"no\.such\.setting"):
         BrokerConfig.parse({}).int("no.such.setting")
 
@@ -106,7 +106,7 @@ def test_an_unknown_setting_is_a_program_error_to_ask_for():
         ("max.connections.per.ip.overrides", "host", "expected host:limit"),
     ],
 )
-def test_a_bad_value_is_refused_by_name_with_what_was_expected(name, text, expected):
+def test_an_invalid_value_is_refused_with_its_name_and_the_expected_value(name, text, expected):
     message = refusal({name: text})
 
     assert message.startswith(f"{name}={text}: ")
@@ -129,7 +129,7 @@ def test_values_are_read_as_kafka_reads_them(name, text, value):
     assert BrokerConfig.parse({name: text}).value(name) == value
 
 
-def test_a_secret_is_not_repeated_in_a_refusal():
+def test_an_error_does_not_contain_a_secret():
     # No rule refuses a password today; the message is what must never show one.
     from headrace.model.settings.values import parse_value
 
@@ -138,7 +138,7 @@ def test_a_secret_is_not_repeated_in_a_refusal():
     assert "(hidden)" in str(refused.value)
 
 
-def test_an_unknown_name_is_a_warning_that_suggests_the_near_one():
+def test_an_unknown_name_produces_a_warning_with_the_most_similar_name():
     config = BrokerConfig.parse({"num.partitons": "3"})
 
     assert config.warnings == [
@@ -157,7 +157,7 @@ def test_an_unknown_name_is_a_warning_that_suggests_the_near_one():
         ("entirely.made.up", "is not a broker setting; it has no effect"),
     ],
 )
-def test_a_name_that_belongs_elsewhere_is_said_to(name, hint):
+def test_a_topic_or_client_setting_produces_a_warning_that_says_so(name, hint):
     (warning,) = BrokerConfig.parse({name: "1"}).warnings
     assert hint in warning
 
@@ -177,25 +177,25 @@ def test_a_name_that_belongs_elsewhere_is_said_to(name, hint):
         ("log.message.timestamp.difference.max.ms", "7", "log.message.timestamp.after.max.ms", 7),
     ],
 )
-def test_an_old_name_is_taken_as_its_successor_and_said_to(old, text, successor, value):
+def test_an_old_name_counts_as_its_successor_with_a_warning(old, text, successor, value):
     config = BrokerConfig.parse({old: text})
 
     assert config.int(successor) == value
     assert f"{old} is an old name: using {successor}={value}" in config.warnings
 
 
-def test_the_present_name_wins_over_the_old_one():
+def test_the_present_name_takes_precedence_over_the_old_one():
     config = BrokerConfig.parse({"log.delete.delay.ms": "5", "log.segment.delete.delay.ms": "6"})
 
     assert config.int("log.segment.delete.delay.ms") == 6
     assert any("is set too and takes precedence" in warning for warning in config.warnings)
 
 
-def test_a_bad_value_under_an_old_name_is_refused_under_that_name():
+def test_an_invalid_value_of_an_old_name_is_refused_with_that_name():
     assert refusal({"log.delete.delay.ms": "soon"}).startswith("log.delete.delay.ms=soon: ")
 
 
-def test_host_name_and_port_of_old_make_a_listener():
+def test_host_name_and_port_become_a_listener():
     config = BrokerConfig.parse({"port": "9095", "host.name": "::1", "advertised.host.name": "db"})
 
     assert [str(listener) for listener in config.listeners] == ["PLAINTEXT://[::1]:9095"]
@@ -207,22 +207,22 @@ def test_host_name_and_port_of_old_make_a_listener():
 @pytest.mark.parametrize(
     "name", ["replica.lag.max.messages", "inter.broker.protocol.version", "zookeeper.set.acl"]
 )
-def test_an_old_name_without_successor_is_said_to_have_no_effect(name):
+def test_an_old_name_without_a_successor_produces_a_warning(name):
     config = BrokerConfig.parse({name: "true" if name.endswith("acl") else "1"})
     assert any(line.startswith(f"{name} has no effect: ") for line in config.warnings)
 
 
-def test_what_is_not_served_is_said_to_have_no_effect_and_why():
+def test_a_setting_without_effect_produces_a_message_with_the_reason():
     config = BrokerConfig.parse({"num.io.threads": "16", "replica.fetch.min.bytes": "2"})
 
     assert any(
         line.startswith("replica.fetch.min.bytes has no effect: ") for line in config.warnings
     )
-    # A thread count is not worth a warning: nothing that was asked for is missing.
+    # A thread count is not worth a warning: the operator loses nothing.
     assert any(line.startswith("num.io.threads has no effect: ") for line in config.notes)
 
 
-def test_a_cluster_is_refused_by_name_until_there_are_clusters():
+def test_settings_of_a_cluster_are_refused_by_name():
     assert refusal({"zookeeper.connect": "zk:2181"}).startswith("zookeeper.connect=zk:2181: ")
     voters = "1@a:9093,2@b:9093,3@c:9093"
     assert "clusters are not supported yet" in refusal({"controller.quorum.voters": voters})
@@ -231,11 +231,11 @@ def test_a_cluster_is_refused_by_name_until_there_are_clusters():
     assert "a controller on another node" in refusal(elsewhere)
 
 
-def test_who_asks_for_an_authorizer_does_not_get_an_open_node():
+def test_a_node_with_an_authorizer_does_not_start():
     assert "authorization is not supported yet" in refusal({"authorizer.class.name": "x.Acl"})
 
 
-def test_node_id_and_broker_id_must_agree():
+def test_node_id_and_broker_id_must_be_equal():
     assert BrokerConfig.parse({"broker.id": "0"}).node_id == 0
     both = BrokerConfig.parse({"broker.id": "7", "node.id": "7"})
     assert both.node_id == both.int("broker.id") == 7
@@ -257,11 +257,11 @@ def test_node_id_and_broker_id_must_agree():
         ({"log.retention.minutes": "-1"}, -1),
     ],
 )
-def test_the_finest_unit_of_retention_wins(given, milliseconds):
+def test_the_finest_unit_of_retention_counts(given, milliseconds):
     assert BrokerConfig.parse(given).int("log.retention.ms") == milliseconds
 
 
-def test_the_other_units_resolve_likewise():
+def test_coarser_units_and_log_dir_count_if_nothing_finer_is_set():
     config = BrokerConfig.parse(
         {
             "log.roll.hours": "2",
@@ -289,7 +289,7 @@ def test_the_other_units_resolve_likewise():
         ({"max.connections.per.ip": "0"}, ["max.connections.per.ip=0"]),
     ],
 )
-def test_values_that_are_wrong_only_together_are_refused_where_kafka_refuses_them(values, names):
+def test_combinations_that_kafka_refuses_are_refused(values, names):
     message = refusal(values)
     assert all(name in message for name in names)
 
@@ -307,7 +307,7 @@ def test_values_that_are_wrong_only_together_are_refused_where_kafka_refuses_the
         ({"message.max.bytes": "200000000"}, ["socket.request.max.bytes", "message.max.bytes"]),
     ],
 )
-def test_limits_that_defeat_each_other_are_a_warning_with_both_names(values, names):
+def test_conflicting_limits_produce_a_warning_with_both_names(values, names):
     warnings = BrokerConfig.parse(values).warnings
     assert any(all(name in warning for name in names) for warning in warnings), warnings
 
@@ -372,7 +372,7 @@ def test_advertised_listeners_must_be_listeners_that_clients_can_reach():
     assert "inter.broker.listener.name=Y" in refusal({**one, "inter.broker.listener.name": "Y"})
 
 
-def test_a_node_with_controller_listeners_alone_is_refused():
+def test_a_node_with_only_controller_listeners_is_refused():
     values = {"listeners": "CONTROLLER://:9093", "controller.listener.names": "CONTROLLER"}
     assert "controller.listener.names" in refusal(values)
 
@@ -387,7 +387,7 @@ def test_limits_of_one_listener_are_its_own():
     assert refusal({name: "few"}).startswith(f"{name}=few: ")
 
 
-def test_settings_of_one_listener_that_do_nothing_are_said_to():
+def test_settings_of_one_listener_without_effect_produce_a_message():
     for name in ("listener.name.gone.max.connections", "listener.name.plaintext.num.io.threads"):
         (line,) = (config := BrokerConfig.parse({name: "5"})).warnings + config.notes
         assert line.startswith(f"{name} has no effect: ")
@@ -398,7 +398,7 @@ def test_limits_of_one_host():
     assert config.connection_limits_by_host() == {"127.0.0.1": 3, "::1": 4}
 
 
-def test_dynamic_settings_lie_over_the_file_and_fall_back_when_gone():
+def test_dynamic_settings_override_the_file_until_they_are_deleted():
     file_config = BrokerConfig.parse({"log.retention.hours": "24", "message.max.bytes": "2000000"})
     config = file_config.with_dynamic(
         {"log.retention.ms": "5000000", "message.max.bytes": "3000000"}
@@ -443,17 +443,36 @@ def test_a_change_that_cannot_be_made_while_running_is_refused_by_name(name, tex
         ("ssl.keymanager.algorithm", "PKIX"),
     ],
 )
-def test_a_change_without_effect_is_taken_as_it_is_in_the_file(name, text):
+def test_a_dynamic_setting_without_effect_is_accepted(name, text):
     check_dynamic(BrokerConfig.parse({}), {name: text}, for_all=False)
     (line,) = without_effect({name: text}, BROKER)
     assert line.startswith(f"{name} has no effect: ")
 
 
-def test_what_belongs_to_one_broker_cannot_be_set_for_all():
+def test_a_per_broker_setting_cannot_be_set_for_all_brokers():
     config = BrokerConfig.parse({})
     check_dynamic(config, {"cordoned.log.dirs": "/a"}, for_all=False)
     with pytest.raises(ConfigError, match="belongs to one broker"):
         check_dynamic(config, {"cordoned.log.dirs": "/a"}, for_all=True)
+
+
+@pytest.mark.parametrize(
+    ("limit", "setting"),
+    [
+        ("group.consumer.min.assignment.interval.ms", "consumer.assignment.interval.ms"),
+        ("group.consumer.max.assignment.interval.ms", "consumer.assignment.interval.ms"),
+        ("group.consumer.min.heartbeat.interval.ms", "consumer.heartbeat.interval.ms"),
+        ("group.consumer.max.heartbeat.interval.ms", "consumer.heartbeat.interval.ms"),
+        ("group.consumer.min.session.timeout.ms", "consumer.session.timeout.ms"),
+        ("group.consumer.max.session.timeout.ms", "consumer.session.timeout.ms"),
+    ],
+)
+def test_the_broker_limits_what_a_group_may_set(limit, setting):
+    value = "50000" if "session" in setting else "10000"
+    beyond = int(value) + (1 if ".min." in limit else -1)
+    check_group_overrides(BrokerConfig.parse({limit: value}), {setting: value})
+    with pytest.raises(ConfigError, match=f"expected at .* {limit}={beyond}"):
+        check_group_overrides(BrokerConfig.parse({limit: str(beyond)}), {setting: value})
 
 
 def test_a_group_keeps_within_the_limits_of_the_broker():

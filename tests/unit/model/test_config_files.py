@@ -1,4 +1,4 @@
-"""Java's properties syntax, and what the tables of settings promise each other."""
+"""Java's properties syntax, and the consistency of the tables of settings."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ def test_properties_are_read_as_java_reads_them(text, values):
 
 
 @given(st.text())
-def test_no_text_breaks_the_reader(text):
+def test_any_text_can_be_parsed(text):
     parse_properties(text)
 
 
@@ -46,7 +46,7 @@ def test_no_text_breaks_the_reader(text):
         st.sampled_from(sorted({*kafka.BROKER, *legacy_names.BROKER})), st.text(max_size=8)
     )
 )
-def test_any_values_are_taken_or_refused_in_words(values):
+def test_any_values_are_accepted_or_refused_by_name(values):
     from headrace.model.errors import ConfigError
 
     try:
@@ -59,7 +59,7 @@ TABLES = [kafka.BROKER, kafka.TOPIC, kafka.GROUP, kafka.CLIENT_METRICS, kafka.DY
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_default_passes_its_own_rule_and_prints_as_it_is_written(table):
+def test_every_default_is_valid_and_prints_as_it_is_written(table):
     for name, row in table.items():
         for text in {row.default, NODE_DEFAULTS.get(name)} - {None}:
             assert value_to_text(parse_value(name, text, row)) == text, name
@@ -82,20 +82,18 @@ def test_every_old_name_has_a_successor_or_a_reason():
                 parse_value(name, default, kafka.Row(kind, None, None, "", ""))
 
 
-def test_words_are_about_settings_that_exist():
+def test_descriptions_are_of_existing_settings():
     known = {*kafka.BROKER, *kafka.TOPIC, *OURS}
     assert descriptions.MEANINGS.keys() <= known
     assert descriptions.OLD_DEFAULTS.keys() <= known
 
 
-def test_no_reason_is_without_a_setting():
+def test_every_reason_is_used():
     used = {row.no_effect for table in TABLES for row in table.values()}
     used |= {
         row[3] for table in (legacy_names.BROKER, legacy_names.TOPIC) for row in table.values()
     }
-    assert (
-        descriptions.REASONS.keys() - {"listener"} <= used
-    )  # that one is of a prefix, not of a row
+    assert descriptions.REASONS.keys() - {"listener"} <= used  # used for a prefix, not for a row
 
 
 def test_every_synonym_of_a_topic_or_group_setting_is_a_broker_setting():

@@ -1,4 +1,4 @@
-"""The page of settings says what the tables say."""
+"""The configuration page is generated from the current tables."""
 
 from scripts.generate_configuration_page import PAGE, page
 

@@ -1,4 +1,4 @@
-"""A topic's view of the settings: its own over the broker's, and back."""
+"""The effective settings of a topic: its own over those of the broker."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_there_is_an_attribute_for_every_topic_setting():
     assert set(TopicConfig._fields) == names
 
 
-def test_without_overrides_all_topics_share_one_view_of_the_broker():
+def test_topics_without_overrides_share_one_config():
     broker = BrokerConfig.parse({"log.retention.hours": "1", "log.cleanup.policy": "compact"})
     config = topic_config(broker, {})
 
@@ -38,14 +38,14 @@ def test_the_defaults_are_those_of_kafka():
         assert text.lower() == (row.default or "").lower(), name
 
 
-def test_a_topic_value_wins_over_the_brokers_and_without_it_the_brokers_is_back():
+def test_a_topic_value_overrides_that_of_the_broker():
     broker = BrokerConfig.parse({"message.max.bytes": "2000000"})
 
     assert topic_config(broker, {"max.message.bytes": "64000"}).max_message_bytes == 64_000
     assert topic_config(broker, {}).max_message_bytes == 2_000_000
 
 
-def test_a_dynamic_broker_setting_is_seen_by_topics_without_their_own():
+def test_topics_without_their_own_value_inherit_a_dynamic_broker_setting():
     broker = BrokerConfig.parse({}).with_dynamic({"log.cleaner.delete.retention.ms": "7"})
 
     assert topic_config(broker, {}).delete_retention_ms == 7
@@ -89,13 +89,13 @@ def test_every_kind_of_value_reaches_its_attribute():
         ({"remote.storage.enable": "true"}, "tiered storage is not supported"),
     ],
 )
-def test_a_bad_wish_of_a_client_is_refused_by_name(overrides, reason):
+def test_an_invalid_topic_setting_of_a_client_is_refused_by_name(overrides, reason):
     with pytest.raises(ConfigError) as refused:
         check_topic_overrides(BrokerConfig.parse({}), overrides)
     assert reason in str(refused.value)
 
 
-def test_what_an_older_cluster_has_stored_is_taken_along():
+def test_removed_settings_that_an_older_cluster_has_stored_are_accepted():
     config = topic_config(
         BrokerConfig.parse({}),
         {"message.format.version": "2.8-IV1", "message.timestamp.difference.max.ms": "9"},
@@ -104,13 +104,13 @@ def test_what_an_older_cluster_has_stored_is_taken_along():
     assert config.message_timestamp_after_max_ms == 9
 
 
-def test_limits_that_defeat_each_other_are_named_with_the_topic():
+def test_conflicting_limits_are_named_with_the_topic():
     config = topic_config(BrokerConfig.parse({}), {"segment.bytes": "1048576"})
     (line,) = contradictions(config, "orders")
     assert line.startswith("topic orders: segment.bytes=1048576 is below max.message.bytes=1048588")
 
 
-def test_a_setting_that_is_not_served_says_so():
+def test_a_topic_setting_without_effect_has_a_message():
     lines = without_effect({"retention.ms": "1", "local.retention.ms": "1"}, kafka.TOPIC)
     (line,) = lines
     assert line.startswith("local.retention.ms has no effect: there is no tiered storage")

@@ -1,4 +1,4 @@
-"""Receive buffers: reused, and bounded in all."""
+"""Receive buffers: reuse, and the bound on all of them together."""
 
 from headrace.net.buffers import BufferPool
 
@@ -40,13 +40,13 @@ def test_warm_buffers_count_towards_the_bound():
     pool.give_back(second)
 
 
-def test_usual_buffers_do_not_count():
+def test_buffers_of_the_usual_size_do_not_count():
     pool = BufferPool(0)
     assert [len(pool.borrow().data) for _ in range(3)] == [USUAL] * 3
     assert pool.large_size == 0
 
 
-def test_the_bytes_received_so_far_move_along():
+def test_a_larger_buffer_contains_the_bytes_received_so_far():
     pool = BufferPool(MIB)
     buffer = pool.borrow()
     buffer.view[10:13] = b"abc"

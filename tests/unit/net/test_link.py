@@ -1,4 +1,4 @@
-"""One connection: frames, order of answers, back-pressure, file ranges, hostile bytes."""
+"""One connection: frames, order of responses, back-pressure, file ranges, invalid bytes."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ FRAME_SIZE_MAX = 1 << 20
 
 
 class Service:
-    """Keeps what came; answers when the test says so."""
+    """Records requests; responds when the test says so."""
 
     def __init__(self):
         self.requests = []
@@ -117,8 +117,8 @@ def run(test):
             peer.close()
         assert unforeseen == []
 
-    asyncio.run(body(1))  # answers are sent at once
-    asyncio.run(body(2))  # and with those of others
+    asyncio.run(body(1))  # responses are sent immediately
+    asyncio.run(body(2))  # and together with those of other connections
 
 
 async def until(condition):
@@ -127,7 +127,7 @@ async def until(condition):
             await asyncio.sleep(0.001)
 
 
-def test_frames_arrive_whole_however_they_are_cut():
+def test_frames_arrive_complete_in_any_pieces():
     async def test(service, peer):
         stream = frame(b"one") + frame(b"") + frame(b"three" * 100)
         for byte in stream:
@@ -158,7 +158,7 @@ def test_a_frame_larger_than_the_usual_buffer_arrives_and_the_buffers_return():
     run(test)
 
 
-def test_answers_leave_in_the_order_of_their_requests():
+def test_responses_are_sent_in_the_order_of_their_requests():
     async def test(service, peer):
         slots = []
 
@@ -179,7 +179,7 @@ def test_answers_leave_in_the_order_of_their_requests():
     run(test)
 
 
-def test_nothing_is_handled_behind_a_held_request():
+def test_requests_after_a_held_one_wait():
     async def test(service, peer):
         slots = []
         service.act = lambda link, body: slots.append(link.hold())
@@ -195,7 +195,7 @@ def test_nothing_is_handled_behind_a_held_request():
     run(test)
 
 
-def test_requests_under_way_are_bounded():
+def test_in_flight_requests_are_bounded():
     async def test(service, peer):
         slots = []
         service.act = lambda link, body: slots.append(link.later())
@@ -212,14 +212,14 @@ def test_requests_under_way_are_bounded():
     run(test)
 
 
-def test_a_client_that_does_not_read_stops_being_served_and_goes_on_when_it_reads():
+def test_a_client_that_does_not_read_is_not_served_until_it_reads():
     async def test(service, peer):
         answer = frame(bytes(500_000))
         service.act = lambda link, body: link.answer([answer])
         await peer.send(frame(b"x") * 20)
         await until(lambda: service.requests)
         handled = len(service.requests)
-        # All twenty came in one event and were answered together; further ones wait.
+        # All twenty arrived in one event and were answered together; later ones wait.
         await peer.send(frame(b"z") * 5)
         await asyncio.sleep(0.02)
         assert len(service.requests) == handled
@@ -247,7 +247,7 @@ def test_file_ranges_are_sent_between_bytes(tmp_path):
     os.close(fd)
 
 
-def test_a_range_of_a_file_that_was_cut_closes_the_connection(tmp_path):
+def test_a_truncated_file_closes_the_connection(tmp_path):
     path = tmp_path / "segment"
     path.write_bytes(bytes(10))
     fd = os.open(path, os.O_RDONLY)
@@ -270,9 +270,7 @@ def test_a_range_of_a_file_that_was_cut_closes_the_connection(tmp_path):
         (errno.EHOSTUNREACH, False),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told_and_a_lost_client_is_not_taken_for_one(
-    monkeypatch, code, is_of_the_file
-):
+def test_an_unreadable_file_is_reported_and_a_lost_client_is_not(monkeypatch, code, is_of_the_file):
     def broken(*_):
         raise OSError(code, "broken")
 
@@ -301,12 +299,12 @@ def test_an_impossible_size_closes_the_connection(size):
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (b"GET / HTTP/1.1\r\n\r\n", "a web request"),
+        (b"GET / HTTP/1.1\r\n\r\n", "an HTTP request"),
         (bytes.fromhex("16030100a5010000a10303"), "a TLS handshake"),
-        (b"\x7f\xff\xff\xff", "a frame of 2147483647 bytes"),
+        (b"\x7f\xff\xff\xff", "a request of 2147483647 bytes"),
     ],
 )
-def test_the_service_learns_who_took_the_port_for_another(data, what):
+def test_the_service_learns_which_other_protocol_a_client_speaks(data, what):
     async def test(service, peer):
         await peer.send(data)
         await until(lambda: service.closed)
@@ -316,7 +314,7 @@ def test_the_service_learns_who_took_the_port_for_another(data, what):
     run(test)
 
 
-def test_bytes_that_the_service_cannot_understand_close_only_after_earlier_answers():
+def test_an_invalid_request_closes_the_connection_after_earlier_responses():
     async def test(service, peer):
         def act(link, body):
             if body == b"bad":
@@ -332,7 +330,7 @@ def test_bytes_that_the_service_cannot_understand_close_only_after_earlier_answe
     run(test)
 
 
-def test_announced_size_takes_no_memory_before_the_bytes_come():
+def test_an_announced_size_takes_no_memory_before_the_bytes_arrive():
     async def test(service, peer):
         await peer.send(struct.pack(">i", FRAME_SIZE_MAX) + bytes(1000))
         await until(lambda: len(peer.link._rest) == 1004)
@@ -342,7 +340,7 @@ def test_announced_size_takes_no_memory_before_the_bytes_come():
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 1000, 16_000])
-def test_the_beginning_of_a_frame_holds_no_buffer_and_is_not_forgotten(size):
+def test_the_first_bytes_of_a_frame_are_kept_without_a_buffer(size):
     async def test(service, peer):
         whole = frame(os.urandom(20_000))
         await peer.send(frame(b"before") + whole[:size])
@@ -356,7 +354,7 @@ def test_the_beginning_of_a_frame_holds_no_buffer_and_is_not_forgotten(size):
     run(test)
 
 
-def test_a_bug_that_nobody_foresaw_costs_the_connection_and_nothing_is_handled_twice():
+def test_an_unexpected_error_closes_the_connection_and_no_request_is_handled_twice():
     async def test(service, peer):
         def act(link, body):
             if body == b"bug":
@@ -373,7 +371,7 @@ def test_a_bug_that_nobody_foresaw_costs_the_connection_and_nothing_is_handled_t
     run(test)
 
 
-def test_over_the_bound_on_half_received_requests_the_newcomer_is_closed():
+def test_a_connection_beyond_the_memory_for_requests_is_closed():
     async def body():
         service = Service()
         peer = Peer(service, BufferPool(size_max=600_000))
@@ -389,7 +387,7 @@ def test_over_the_bound_on_half_received_requests_the_newcomer_is_closed():
     asyncio.run(body())
 
 
-def test_a_client_that_goes_while_it_waits_is_noticed():
+def test_a_client_that_disconnects_while_it_waits_is_noticed():
     async def test(service, peer):
         service.act = lambda link, body: link.hold()
         await peer.send(frame(b"wait"))
@@ -400,7 +398,7 @@ def test_a_client_that_goes_while_it_waits_is_noticed():
     run(test)
 
 
-def test_answers_of_connections_that_are_served_together_leave_together():
+def test_responses_of_connections_served_together_are_sent_together():
     async def body():
         service = Service()
         outbox = Outbox(asyncio.get_running_loop(), lambda: 2)
@@ -428,7 +426,7 @@ def test_answers_of_connections_that_are_served_together_leave_together():
     asyncio.run(body())
 
 
-def test_a_connection_that_ends_when_the_others_are_sent_for_takes_no_turn():
+def test_a_connection_closed_while_others_are_sent_handles_no_request():
     async def test(service, peer):
         outbox = Outbox(asyncio.get_running_loop(), lambda: 2)
         other = Peer(service, outbox=outbox)

@@ -1,4 +1,4 @@
-"""A listening address whose accept fails."""
+"""A listener whose accept fails."""
 
 import asyncio
 import errno
@@ -37,7 +37,7 @@ class Failing:
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EPROTO, errno.EPERM, errno.ENETDOWN])
-def test_accepting_goes_on_after_a_pause_whatever_the_network_says(monkeypatch, caplog, code):
+def test_accepting_resumes_after_a_pause_for_any_error(monkeypatch, caplog, code):
     monkeypatch.setattr(listener_module, "_PAUSE_S", 0)
 
     async def story():

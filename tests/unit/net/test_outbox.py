@@ -1,4 +1,4 @@
-"""Answers leave together, none of them too late, and one that fails costs its own connection."""
+"""Responses are sent together, none too late; a failure closes only its own connection."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ def run(test, ready_count=9):
     return asyncio.run(body())
 
 
-def test_answers_leave_together_when_all_who_were_ready_have_been_served():
+def test_responses_are_sent_after_all_ready_connections_are_served():
     def test(outbox, told):
         for name in "abc":
             outbox.turn_begins(7.0)
@@ -43,7 +43,7 @@ def test_answers_leave_together_when_all_who_were_ready_have_been_served():
     assert run(test) == ["a", "b", "c"]
 
 
-def test_with_the_last_who_was_ready_all_answers_leave():
+def test_the_last_ready_connection_sends_all_responses():
     def test(outbox, told):
         outbox.put(Sender("a", told), 7.0)
         assert told == []
@@ -53,7 +53,7 @@ def test_with_the_last_who_was_ready_all_answers_leave():
     assert run(test, ready_count=2) == ["a", "b"]
 
 
-def test_who_is_served_alone_waits_for_nobody():
+def test_a_connection_served_alone_sends_immediately():
     def test(outbox, told):
         outbox.put(Sender("a", told), 7.0)
         assert told == ["a"]
@@ -61,7 +61,7 @@ def test_who_is_served_alone_waits_for_nobody():
     assert run(test, ready_count=1) == ["a"]
 
 
-def test_answers_do_not_wait_for_many_long_turns():
+def test_responses_do_not_wait_for_many_long_turns():
     def test(outbox, told):
         outbox.put(Sender("first", told), 7.0)
         outbox.turn_begins(7.0004)
@@ -76,7 +76,7 @@ def test_answers_do_not_wait_for_many_long_turns():
     assert run(test) == ["first", "second", "third"]
 
 
-def test_what_is_put_while_others_send_leaves_as_well():
+def test_a_response_added_while_others_are_sent_is_sent_too():
     def test(outbox, told):
         class Chatty(Sender):
             def send_answers(self):
@@ -90,12 +90,12 @@ def test_what_is_put_while_others_send_leaves_as_well():
     assert run(test) == ["one", "other"]
 
 
-def test_a_bug_in_one_costs_its_own_connection(caplog):
+def test_an_error_in_one_closes_only_its_own_connection(caplog):
     def test(outbox, told):
         outbox.put(Sender("bad", told, ValueError("oops")), 7.0)
         outbox.put(Sender("good", told), 7.0)
 
     for ready_count in (1, 2):  # sent at once, and with others
         assert run(test, ready_count) == ["bad closed", "good"]
-        assert "closing the connection from bad, which met a bug" in caplog.text
+        assert "Internal error; closing the connection from bad" in caplog.text
         caplog.clear()

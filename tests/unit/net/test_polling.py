@@ -16,11 +16,11 @@ READY = [("key", selectors.EVENT_READ)]
 
 
 class Kernel:
-    """Time and sockets by hand: looking and yielding take a microsecond each."""
+    """A hand-moved clock and sockets: a poll and a yield take a microsecond each."""
 
     def __init__(self):
         self.now = 100.0
-        self.next_at = 0.0  # when the next request comes
+        self.next_at = 0.0  # when the next request arrives
         self.sleeps = []
         self.yield_s = 1e-6
 
@@ -41,7 +41,7 @@ class Kernel:
 
 @pytest.fixture
 def kernel(monkeypatch):
-    """In the names of this one module: other loops of the process go by the real one."""
+    """Patched in this module only: other loops of the process use the real one."""
     kernel = Kernel()
     monkeypatch.setattr(polling, "time", SimpleNamespace(monotonic=lambda: kernel.now))
     monkeypatch.setattr(polling, "os", SimpleNamespace(sched_yield=kernel.sched_yield))
@@ -54,14 +54,14 @@ def selector(kernel):
         select = kernel.select
 
     class Selector(polling.PollingSelector, Epoll):
-        """Polls, and what it looks at is the kernel of the test."""
+        """Polls the kernel of the test."""
 
     with Selector() as selector:
         yield selector
 
 
 def wait(kernel, selector, after_s, timeout=None):
-    """True if the next request, after so long, found us awake."""
+    """True if the selector is awake when the next request arrives after this time."""
     kernel.next_at = kernel.now + after_s
     slept = len(kernel.sleeps)
     assert selector.select(timeout) == READY
@@ -77,7 +77,7 @@ def test_sleeps_when_requests_are_far_apart(kernel, selector):
     assert not any(wait(kernel, selector, 1e-3) for _ in range(20))
 
 
-def test_goes_to_sleep_when_the_client_does_not_come_back(kernel, selector):
+def test_sleeps_when_the_client_does_not_come_back(kernel, selector):
     for _ in range(20):
         wait(kernel, selector, 100e-6)
     before = kernel.now
@@ -87,14 +87,14 @@ def test_goes_to_sleep_when_the_client_does_not_come_back(kernel, selector):
     assert not wait(kernel, selector, 100e-6), "one long wait ends it"
 
 
-def test_leaves_the_core_to_whoever_wants_it(kernel, selector):
+def test_leaves_the_core_to_another_process_that_needs_it(kernel, selector):
     for _ in range(20):
         wait(kernel, selector, 100e-6)
     kernel.yield_s = 50e-6
     assert not wait(kernel, selector, 100e-6)
 
 
-def test_never_waits_longer_than_asked(kernel, selector):
+def test_never_waits_longer_than_requested(kernel, selector):
     for _ in range(20):
         wait(kernel, selector, 100e-6)
     kernel.next_at = kernel.now + 1.0
@@ -103,13 +103,13 @@ def test_never_waits_longer_than_asked(kernel, selector):
     assert kernel.now - before < 60e-6, "and a few looks"
 
 
-def test_is_not_woken_by_work_that_is_always_there(kernel, selector):
+def test_work_that_is_always_ready_does_not_keep_it_awake(kernel, selector):
     for _ in range(100):
         assert wait(kernel, selector, 0), "there was nothing to wait for"
     assert not wait(kernel, selector, 100e-6)
 
 
-def test_a_look_without_waiting_tells_nothing(kernel, selector):
+def test_a_poll_without_waiting_is_ignored(kernel, selector):
     for _ in range(20):
         wait(kernel, selector, 100e-6)
         kernel.next_at = kernel.now + 100e-6

@@ -1,4 +1,4 @@
-"""Spans that are remembered are those that looking would find."""
+"""Cached spans equal the spans that a scan finds."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ def one_of(keys, value):
     return section([(key, value) for key in keys])
 
 
-def test_sections_that_differ_in_values_alone_are_one_from_the_second_on():
+def test_sections_that_differ_only_in_values_share_spans_from_the_second_on():
     alike = AlikeSections()
     found = [alike.spans(one_of([b"a", b"b", b"c"], value), 3) for value in (b"1", b"2", b"3")]
     assert found[0].found == found[1].found == found[2].found
@@ -28,7 +28,7 @@ def test_sections_that_differ_in_values_alone_are_one_from_the_second_on():
     assert [span.key for span in other.found] == [b"a", b"b", b"d"]
 
 
-def test_no_more_is_remembered_than_there_is_room_for():
+def test_the_cache_is_bounded():
     alike = AlikeSections(records_kept=5)
     for number in range(4):
         keys = [b"%d" % number, b"x", b"y"]
@@ -37,7 +37,7 @@ def test_no_more_is_remembered_than_there_is_room_for():
     assert not any(alike.spans(one_of([b"a"], b"v"), 1).is_kept for _ in range(3)), "only one"
 
 
-def test_sections_of_one_size_with_values_elsewhere_are_told_apart():
+def test_sections_of_one_size_with_values_at_other_positions_are_distinguished():
     alike = AlikeSections()
     for first, second, key in ((9, 1, b"b"), (9, 1, b"b"), (1, 9, b"b"), (1, 9, b"c")):
         data = section([(b"a", b"v" * first), (key, b"v" * second)])
@@ -57,7 +57,7 @@ def looked(find, data, count):
 
 
 @given(st.lists(st.tuples(st.lists(st.tuples(keys, values), min_size=1, max_size=4), changes)))
-def test_it_finds_what_looking_finds_in_whatever_order_sections_come(given_sections):
+def test_the_spans_are_those_of_a_scan_in_any_order_of_sections(given_sections):
     alike = AlikeSections(records_kept=20)
     for _ in range(3):
         for records, given_changes in given_sections:

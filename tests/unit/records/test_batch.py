@@ -1,4 +1,4 @@
-"""The batch header: what is read, what is refused with which code, what stamping leaves alone."""
+"""The batch header: reading, error codes of invalid batches, stamping."""
 
 import struct
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def a_batch(**changes: object) -> bytearray:
 
 
 def changed(at: str, value: int, *, sealed: bool = True) -> Callable[[], bytearray]:
-    """A batch with one header field overwritten, its CRC right again unless told."""
+    """A batch with one header field overwritten; ``sealed`` updates its CRC."""
     places = {
         "base_offset": (">q", batch_layout.BASE_OFFSET_AT),
         "length": (">i", batch_layout.LENGTH_AT),
@@ -85,7 +85,7 @@ def test_a_sequence_wraps_to_zero_after_the_largest() -> None:
     assert read_header(a_batch()).last_sequence == -1
 
 
-def test_a_good_batch_is_taken() -> None:
+def test_a_valid_batch_is_accepted() -> None:
     batch = a_batch(producer_id=7, producer_epoch=0, base_sequence=0)
     assert check_produced(memoryview(batch)) == read_header(batch)
 
@@ -94,8 +94,8 @@ def test_a_good_batch_is_taken() -> None:
     ("why", "build", "code"),
     [
         ("nothing", lambda: bytearray(), ErrorCode.INVALID_RECORD),
-        ("a cut header", lambda: a_batch()[:60], ErrorCode.INVALID_RECORD),
-        ("a cut batch", lambda: a_batch()[:-1], ErrorCode.INVALID_RECORD),
+        ("a truncated header", lambda: a_batch()[:60], ErrorCode.INVALID_RECORD),
+        ("a truncated batch", lambda: a_batch()[:-1], ErrorCode.INVALID_RECORD),
         ("two batches", lambda: a_batch() + a_batch(), ErrorCode.INVALID_RECORD),
         ("bytes after it", lambda: a_batch() + b"x", ErrorCode.INVALID_RECORD),
         ("a wrong CRC", changed("crc", 1, sealed=False), ErrorCode.CORRUPT_MESSAGE),
@@ -125,7 +125,7 @@ def test_a_produced_batch_is_refused_with_kafkas_code_for(
     assert refused.value.message
 
 
-def test_no_records_and_a_last_delta_to_match_are_refused() -> None:
+def test_a_batch_without_records_is_refused() -> None:
     batch = changed("record_count", 0)()
     struct.pack_into(">i", batch, batch_layout.LAST_OFFSET_DELTA_AT, -1)
     seal(batch)
@@ -154,7 +154,7 @@ def test_stamping_leaves_the_crc_valid() -> None:
     assert batch[batch_layout.MAGIC_AT :] == before[batch_layout.MAGIC_AT :]
 
 
-def test_an_append_time_becomes_the_time_of_every_record_and_the_crc_is_made_anew() -> None:
+def test_the_append_time_becomes_the_time_of_every_record_and_the_crc_is_updated() -> None:
     batch = a_batch(codec=1)
 
     stamp_append_time(memoryview(batch), 5_000)
@@ -166,7 +166,7 @@ def test_an_append_time_becomes_the_time_of_every_record_and_the_crc_is_made_ane
     assert [record.timestamp for record in iter_records(batch)] == [5_000] * 3
 
 
-def test_headers_walk_over_whole_batches_and_stop_at_a_cut_one() -> None:
+def test_headers_walk_over_complete_batches_and_stop_at_a_truncated_one() -> None:
     one, two = bytes(a_batch()), bytes(a_batch(base_offset=0, codec=1))
     buffer = b"xxx" + one + two + one[:-1]
 
@@ -178,7 +178,7 @@ def test_headers_walk_over_whole_batches_and_stop_at_a_cut_one() -> None:
     assert list(headers(b"")) == []
 
 
-def test_a_header_that_cannot_be_one_raises_the_one_error() -> None:
+def test_an_impossible_header_raises_bad_batch() -> None:
     for size in range(HEADER_SIZE):
         with pytest.raises(BadBatch):
             read_header(bytes(a_batch()[:size]))

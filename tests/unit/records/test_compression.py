@@ -1,4 +1,4 @@
-"""The codecs: framings of others are read, bombs and broken bytes end in the one error."""
+"""The codecs: framings of other clients, decompression bombs, invalid data."""
 
 import gzip
 
@@ -29,10 +29,10 @@ def test_a_bomb_stops_at_the_limit(codec: int) -> None:
 
 
 @pytest.mark.parametrize("codec", NAMED)
-def test_bytes_cut_anywhere_raise_the_one_error(codec: int) -> None:
+def test_truncated_data_raises_bad_batch(codec: int) -> None:
     data = compress(codec, TEXT)
     for size in [*range(40), *range(40, len(data), 97)]:
-        # A cut exactly between two xerial blocks cannot be seen; the record count shows it.
+        # A cut exactly between two xerial blocks is invisible here; the record count reveals it.
         try:
             assert TEXT.startswith(decompress(codec, data[:size]))
             assert codec == SNAPPY
@@ -40,7 +40,7 @@ def test_bytes_cut_anywhere_raise_the_one_error(codec: int) -> None:
             pass
 
 
-def test_an_unknown_codec_raises_the_one_error() -> None:
+def test_an_unknown_codec_raises_bad_batch() -> None:
     for codec in (5, 6, 7):
         with pytest.raises(BadBatch):
             decompress(codec, b"")
@@ -52,12 +52,12 @@ def test_a_raw_snappy_block_is_read() -> None:
     assert decompress(SNAPPY, bytes(cramjam.snappy.compress_raw(TEXT))) == TEXT
 
 
-def test_a_snappy_block_that_claims_too_much_is_refused_before_anything_is_allocated() -> None:
+def test_a_snappy_block_with_an_impossible_ratio_is_refused_before_memory_is_allocated() -> None:
     with pytest.raises(BadBatch):
         decompress(SNAPPY, b"\xff\xff\xff\x7f" + b"x" * 100)
 
 
-def test_xerial_streams_one_after_the_other_are_read() -> None:
+def test_concatenated_xerial_streams_are_read() -> None:
     assert decompress(SNAPPY, compress(SNAPPY, TEXT) + compress(SNAPPY, b"tail")) == TEXT + b"tail"
 
 
@@ -78,7 +78,7 @@ def test_lz4_frames_have_independent_blocks_since_java_refuses_linked_ones() -> 
     assert compress(LZ4, TEXT)[4] & 0x20
 
 
-def test_gzip_members_one_after_the_other_are_read_and_share_the_limit() -> None:
+def test_concatenated_gzip_members_are_read_and_share_the_limit() -> None:
     data = gzip.compress(TEXT) * 2
     assert decompress(GZIP, data) == TEXT * 2
     with pytest.raises(BadBatch):
@@ -86,7 +86,7 @@ def test_gzip_members_one_after_the_other_are_read_and_share_the_limit() -> None
 
 
 @pytest.mark.parametrize(("codec", "least", "most"), [(GZIP, 1, 9), (LZ4, 1, 17), (ZSTD, -5, 19)])
-def test_a_higher_level_makes_less_of_the_same(codec: int, least: int, most: int) -> None:
+def test_a_higher_level_compresses_better(codec: int, least: int, most: int) -> None:
     data = b"".join(b"%d words, and %d more\n" % (n * n, n % 77) for n in range(5000))
     little, much = (compress(codec, data, level) for level in (most, least))
     assert len(little) < len(much)

@@ -1,4 +1,4 @@
-"""Batches of plain records, written and read back; also what others wrote is read."""
+"""Batches of plain records are written and read back; batches of other writers are read."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ def test_a_batch_of_thousands_of_records_reads_back():
     assert [(record.key, record.value) for record in found] == many
 
 
-def test_records_that_others_wrote_are_read_by_what_they_hold():
+def test_records_of_other_writers_are_read():
     """With headers, timestamps, gaps from compaction and without a key."""
     batch = build_batch(
         [
@@ -57,7 +57,7 @@ def test_records_that_others_wrote_are_read_by_what_they_hold():
 
 
 @given(st.integers(min_value=0, max_value=60), st.integers(min_value=0, max_value=255))
-def test_broken_records_are_bad_and_nothing_else(place, byte):
+def test_invalid_records_raise_bad_batch_and_nothing_else(place, byte):
     batch = plain_batch([(b"key", b"value"), (b"other", None), (b"k", b"v" * 30)], None, 1)
     section = bytearray(open_records(batch, read_header(batch)))
     section[min(place, len(section) - 1)] = byte
@@ -69,7 +69,7 @@ def test_broken_records_are_bad_and_nothing_else(place, byte):
         assert len(found) == 3
 
 
-def test_a_record_that_is_cut_is_bad():
+def test_a_truncated_record_raises_bad_batch():
     batch = plain_batch([(b"key", b"value")], None, 1)
     section = open_records(batch, read_header(batch))
     for end in range(len(section)):

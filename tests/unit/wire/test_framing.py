@@ -13,7 +13,7 @@ from tests.unit.wire.message_values import encoded
 def header_bytes(
     api_key: int, api_version: int, header_version: int, client_id: str | None
 ) -> bytes:
-    """The header as the message ``RequestHeader`` says it."""
+    """The header, encoded as the message ``RequestHeader``."""
     header = m.RequestHeader(
         request_api_key=api_key,
         request_api_version=api_version,
@@ -45,7 +45,7 @@ def test_controlled_shutdown_0_has_no_client_id() -> None:
     assert decode(frame, 12, len(frame))[0].broker_id == 9
 
 
-def test_tagged_fields_in_a_header_are_passed_over() -> None:
+def test_tagged_fields_in_a_header_are_skipped() -> None:
     raw = header_bytes(3, 12, 2, "x")[:-1] + b"\x01\x05\x02ab"
     assert framing.parse_request_header(raw, 0, len(raw)).body_position == len(raw)
 
@@ -55,13 +55,13 @@ def test_an_unannounced_version_of_api_versions_still_has_a_flexible_header() ->
     assert framing.parse_request_header(raw, 0, len(raw)).body_position == len(raw)
 
 
-def test_a_key_that_nobody_knows_is_still_named() -> None:
+def test_the_header_of_an_unknown_api_key_is_read() -> None:
     raw = header_bytes(999, 3, 1, "x")
     assert framing.parse_request_header(raw, 0, len(raw)).api_key == 999
 
 
 @pytest.mark.parametrize("header_version", [1, 2])
-def test_a_header_cut_at_any_byte_is_refused_though_the_rest_lies_behind_the_end(
+def test_a_header_truncated_at_any_byte_is_refused_even_if_the_buffer_has_the_rest(
     header_version: int,
 ) -> None:
     raw = header_bytes(3, 12 if header_version == 2 else 4, header_version, "client")
@@ -111,14 +111,14 @@ def test_every_request_and_response_frame_is_read_back() -> None:
             assert decode(frame, body_position, len(frame))[1] == len(frame)
 
 
-def test_the_answer_to_api_versions_keeps_the_oldest_header() -> None:
+def test_the_response_to_api_versions_keeps_the_oldest_header() -> None:
     for api_version in range(5):
         assert framing.response_header(18, api_version, 1) == b"\x00\x00\x00\x01"
     assert framing.response_header(3, 8, 1) == b"\x00\x00\x00\x01"
     assert framing.response_header(3, 9, 1) == b"\x00\x00\x00\x01\x00"
 
 
-def test_a_response_header_cut_at_any_byte_is_refused() -> None:
+def test_a_response_header_truncated_at_any_byte_is_refused() -> None:
     raw = framing.response_header(3, 9, 1)
     for end in range(len(raw)):
         with pytest.raises(PeerBroken):

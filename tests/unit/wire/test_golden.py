@@ -28,7 +28,9 @@ def key_of(entry: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("entry", entries("requests"))
-def test_a_client_request_is_read_whole_and_written_as_it_came(entry: dict[str, Any]) -> None:
+def test_a_client_request_is_decoded_completely_and_encoded_identically(
+    entry: dict[str, Any],
+) -> None:
     frame = bytes.fromhex(entry["frame"])
     header = framing.parse_request_header(frame, 0, len(frame))
     assert (api_name(header.api_key), header.api_version) == (entry["api"], entry["version"])
@@ -47,7 +49,9 @@ def test_a_client_request_is_read_whole_and_written_as_it_came(entry: dict[str, 
 
 
 @pytest.mark.parametrize("entry", entries("responses"))
-def test_an_answer_of_kafka_is_read_whole_and_written_as_it_came(entry: dict[str, Any]) -> None:
+def test_a_response_of_kafka_is_decoded_completely_and_encoded_identically(
+    entry: dict[str, Any],
+) -> None:
     frame = bytes.fromhex(entry["frame"])
     api_key, api_version = key_of(entry), entry["version"]
     correlation_id, body_position = framing.parse_response_header(
@@ -61,7 +65,7 @@ def test_an_answer_of_kafka_is_read_whole_and_written_as_it_came(entry: dict[str
     assert again[4:].hex() == frame.hex()
 
 
-def test_three_python_clients_and_the_java_one_are_on_record() -> None:
+def test_three_python_clients_and_the_java_client_are_recorded() -> None:
     senders = {entry.values[0]["from"].rpartition(" ")[0] for entry in entries("requests")}
     assert senders >= {"confluent-kafka", "kafka-python", "aiokafka", "Apache Kafka tools"}
 
@@ -71,7 +75,7 @@ def rewritten() -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_what_kafka_itself_rewrote_unchanged_is_read_and_written_the_same_way() -> None:
+def test_frames_that_kafka_decodes_and_encodes_identically_are_the_same_here() -> None:
     """The versions that kio does not know (scripts/record_rewritten.py)."""
     for entry in rewritten():
         frame = bytes.fromhex(entry["frame"])
@@ -80,7 +84,7 @@ def test_what_kafka_itself_rewrote_unchanged_is_read_and_written_the_same_way() 
         assert encoded(message, entry["version"]).hex() == entry["frame"], entry
 
 
-def test_every_version_is_judged_by_kio_or_by_kafka_itself() -> None:
+def test_every_version_is_compared_with_kio_or_with_kafka() -> None:
     judged = {(entry["message"], entry["version"]) for entry in rewritten()}
     judged |= {(name, known) for name, versions in KIO_CLASSES.items() for known in versions}
     assert judged >= set(every_message_and_version())

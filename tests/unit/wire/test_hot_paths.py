@@ -1,4 +1,4 @@
-"""The hand-written Produce and Fetch paths say the same bytes as the general codec."""
+"""The hand-written Produce and Fetch paths produce the bytes of the general codec."""
 
 import os
 
@@ -62,7 +62,7 @@ def general_fetch_response(version, session_id, topics):
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_a_fetch_answer_is_what_the_general_codec_would_say(version):
+def test_a_fetch_response_has_the_bytes_of_the_general_codec(version):
     name = TOPIC_ID if version >= 13 else "orders"
     large = os.urandom(300)
     topics = [
@@ -83,7 +83,7 @@ def test_a_fetch_answer_is_what_the_general_codec_would_say(version):
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_an_empty_fetch_answer_carries_its_error(version):
+def test_an_empty_fetch_response_has_its_error(version):
     (only,) = encode_fetch_response(version, 1, 0, [], error_code=70)
     response, _ = schema.decoder(m.FetchResponse, version)(
         only, 9 if version >= 12 else 8, len(only)
@@ -131,7 +131,7 @@ def test_the_next_fetch_of_a_shape_is_found_without_decoding(version):
 
 
 @pytest.mark.parametrize("version", FETCH_BY_ID)
-def test_a_fetch_that_differs_in_any_other_byte_is_not_taken_for_it(version):
+def test_a_fetch_that_differs_in_any_other_byte_does_not_match(version):
     frame = fetch_request(version)
     shape = fetch_shape(version, frame)
     marked = fetch_request(version, correlation_id=-1, epoch=0, offset=-1)
@@ -154,7 +154,7 @@ def test_fetches_of_another_kind_are_not_remembered(version):
         frame = fetch_request(version, topics=topics)
         assert fetch_shape(version, frame) is None
     if version >= 13:
-        # The same count written in two bytes, which no client does but which is allowed.
+        # The same count in two bytes: allowed, though no client does it.
         frame = fetch_request(version)
         at = frame.index(b"\x02" + TOPIC_ID)
         frame[at : at + 1] = b"\x82\x00"
@@ -204,7 +204,7 @@ def test_the_next_request_of_a_shape_is_found_without_decoding(version, size):
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_a_request_of_another_shape_is_not_taken_for_it(version):
+def test_a_request_of_another_shape_does_not_match(version):
     shape = learned(version, b"first")
     other_acks = produce_request(version, b"second", acks=1)
     assert shape.match(memoryview(other_acks), 4, len(other_acks)) is None
@@ -214,7 +214,7 @@ def test_a_request_of_another_shape_is_not_taken_for_it(version):
 
 
 @pytest.mark.parametrize("version", PRODUCE_VERSIONS)
-def test_an_answer_is_filled_in_where_the_outcome_stands(version):
+def test_the_outcome_is_written_into_the_remembered_response(version):
     response = m.ProduceResponse
 
     def answer(correlation_id, **outcome):

@@ -1,4 +1,4 @@
-"""The classes and codecs that ``schema`` makes of the tables."""
+"""The classes and codecs that ``schema`` generates from the tables."""
 
 import tracemalloc
 
@@ -19,13 +19,13 @@ def versions_of(name: str) -> range:
 
 
 @pytest.mark.parametrize("name", ALL_NAMES)
-def test_what_is_written_in_any_version_is_read_back(name: str) -> None:
+def test_a_message_of_any_version_is_read_back(name: str) -> None:
     for message_version in versions_of(name):
         for seed in range(3):
             message = Values(name, message_version, seed).message()
             raw = encoded(message, message_version)
             decode = schema.decoder(name, message_version)
-            # Whole, and from the middle of a used buffer of each kind.
+            # Alone, and from the middle of a used buffer of each kind.
             assert decode(raw, 0, len(raw)) == (message, len(raw))
             used = b"\xfe" * 7 + raw + b"\xff" * 9
             for buffer in (used, bytearray(used), memoryview(bytearray(used))):
@@ -36,7 +36,7 @@ def test_what_is_written_in_any_version_is_read_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL_NAMES)
-def test_a_message_cut_at_any_byte_is_refused_though_the_rest_lies_behind_the_end(
+def test_a_message_truncated_at_any_byte_is_refused_even_if_the_buffer_has_the_rest(
     name: str,
 ) -> None:
     for message_version in versions_of(name):
@@ -48,7 +48,7 @@ def test_a_message_cut_at_any_byte_is_refused_though_the_rest_lies_behind_the_en
 
 
 @pytest.mark.parametrize("name", ALL_NAMES)
-def test_unknown_tagged_fields_are_passed_over(name: str) -> None:
+def test_unknown_tagged_fields_are_skipped(name: str) -> None:
     """A newer peer may add tagged fields at the end of any struct; the outermost is enough here."""
     for message_version in versions_of(name):
         if not schema.definition(name).flexible.includes(message_version):
@@ -62,7 +62,7 @@ def test_unknown_tagged_fields_are_passed_over(name: str) -> None:
         assert decode(unknown, 0, len(unknown)) == (message, len(unknown))
 
 
-def test_unknown_tagged_fields_inside_an_element_are_passed_over() -> None:
+def test_unknown_tagged_fields_inside_an_element_are_skipped() -> None:
     topics = [m.MetadataRequest.MetadataRequestTopic(name=name) for name in ("ab", "cd")]
     request = m.MetadataRequest(topics=topics)
     raw = encoded(request, 12)
@@ -73,7 +73,7 @@ def test_unknown_tagged_fields_inside_an_element_are_passed_over() -> None:
 
 
 def test_no_element_of_an_array_is_empty_on_the_wire() -> None:
-    """A count is held against the bytes left; an element of no bytes would slip through."""
+    """A count is checked against the bytes left, so every element needs at least one."""
     for name, message_version in every_message_and_version():
         source = schema._DecoderSource(schema.definition(name), message_version)
         for struct_name, fields in source.known.structs.items():
@@ -90,7 +90,7 @@ HUGE_COUNTS = {
 
 
 @pytest.mark.parametrize("count", HUGE_COUNTS.values(), ids=HUGE_COUNTS.keys())
-def test_a_count_that_the_frame_cannot_hold_is_refused_before_anything_is_built(
+def test_a_count_too_large_for_the_frame_is_refused_before_memory_is_allocated(
     count: bytes,
 ) -> None:
     tracemalloc.start()
@@ -110,7 +110,7 @@ def test_a_count_that_the_frame_cannot_hold_is_refused_before_anything_is_built(
 @pytest.mark.parametrize(
     "count", [b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\x7f", b"\x80\x80\x80\x80\x10"]
 )
-def test_a_compact_count_that_the_frame_cannot_hold_is_refused(count: bytes) -> None:
+def test_a_compact_count_too_large_for_the_frame_is_refused(count: bytes) -> None:
     with pytest.raises(PeerBroken):
         schema.decoder(m.MetadataRequest, 12)(count + b"abc", 0, 8)
 
@@ -141,8 +141,8 @@ def test_five_billion_tagged_fields_are_refused_at_the_end_of_the_frame() -> Non
 
 
 @pytest.mark.parametrize("message_version", [0, 11])  # a number is missing, or a byte
-def test_a_message_that_ends_early_is_called_cut_short(message_version: int) -> None:
-    with pytest.raises(PeerBroken, match=f"MetadataRequest version {message_version}, cut short"):
+def test_a_message_that_ends_early_is_called_truncated(message_version: int) -> None:
+    with pytest.raises(PeerBroken, match=f"MetadataRequest version {message_version}, truncated"):
         schema.decoder(m.MetadataRequest, message_version)(b"\x01", 0, 1)
 
 
@@ -156,7 +156,7 @@ def test_a_tagged_field_must_have_the_size_it_announced() -> None:
         schema.decoder(m.ApiVersionsResponse, 3)(raw, 0, len(raw))
 
 
-def test_null_where_nothing_allows_it_is_refused() -> None:
+def test_null_in_a_field_that_is_not_nullable_is_refused() -> None:
     with pytest.raises(PeerBroken):
         schema.decoder(m.FindCoordinatorRequest, 0)(b"\xff\xff", 0, 2)
     with pytest.raises(PeerBroken):
@@ -190,7 +190,7 @@ def test_in_a_tag_a_struct_that_is_null_is_a_zero() -> None:
             decode(raw[:-1] + other, 0, len(raw))
 
 
-def test_text_that_is_no_utf8_is_refused() -> None:
+def test_text_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(PeerBroken):
         schema.decoder(m.FindCoordinatorRequest, 0)(b"\x00\x02\xc3\x28", 0, 4)
     # Also where records make the decoder work on views.
@@ -219,7 +219,7 @@ def test_records_are_a_view_into_the_buffer_and_can_be_stamped_there() -> None:
     assert b"RECords" in raw
 
 
-def test_a_message_without_records_keeps_nothing_of_the_buffer() -> None:
+def test_a_message_without_records_keeps_no_view_of_the_buffer() -> None:
     message = m.SaslAuthenticateRequest(auth_bytes=b"secret")
     raw = bytearray(encoded(message, 2))
     request, _ = schema.decoder(m.SaslAuthenticateRequest, 2)(raw, 0, len(raw))
@@ -252,14 +252,14 @@ def test_messages_are_equal_by_their_fields_and_have_no_others() -> None:
     assert m.FindCoordinatorRequest(key="a") != m.FindCoordinatorRequest(key="b")
     assert m.FindCoordinatorRequest() != m.HeartbeatRequest()
     with pytest.raises(AttributeError):
-        m.FindCoordinatorRequest().colour = 1  # type: ignore[attr-defined]
+        m.FindCoordinatorRequest().color = 1  # type: ignore[attr-defined]
     with pytest.raises(TypeError):
-        m.FindCoordinatorRequest(colour=1)  # type: ignore[call-arg]
+        m.FindCoordinatorRequest(color=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError):
         hash(m.FindCoordinatorRequest())
 
 
-def test_a_message_or_version_that_does_not_exist_is_our_own_mistake() -> None:
+def test_a_message_or_version_that_does_not_exist_is_a_programming_error() -> None:
     with pytest.raises(LookupError):
         schema.decoder(m.MetadataRequest, 99)
     with pytest.raises(LookupError):
@@ -268,12 +268,12 @@ def test_a_message_or_version_that_does_not_exist_is_our_own_mistake() -> None:
         m.NoSuchRequest  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_codecs_are_made_once() -> None:
+def test_codecs_are_compiled_once() -> None:
     assert schema.decoder(m.MetadataRequest, 4) is schema.decoder(m.MetadataRequest, 4)
     assert schema.encoder("MetadataRequest", 4) is schema.encoder("MetadataRequest", 4)
 
 
-def test_versions_that_the_newest_kafka_dropped_are_still_spoken() -> None:
+def test_versions_that_kafka_has_removed_can_still_be_encoded() -> None:
     """Their definitions come from the older release; one class serves them all."""
     for name, oldest in {
         "ProduceRequest": 0,

@@ -1,7 +1,7 @@
-"""Leaders, reassignments, ACLs, tokens, SASL: what a node on its own can say about them.
+"""Elections, reassignments, ACLs, delegation tokens, SASL: the responses of a standalone node.
 
-Elections and reassignments are the controller's, also on a cluster of one, where
-there is rarely anything to do. There is no authorizer, no token and no SASL, and each says so.
+The controller handles elections and reassignments, though one broker rarely needs them. Requests
+about ACLs, tokens and SASL get the error that Kafka sends where these are disabled.
 """
 
 from collections.abc import Iterable
@@ -25,9 +25,7 @@ async def elect_leaders(
 ) -> m.ElectLeadersResponse:
     response = m.ElectLeadersResponse
     if request.election_type not in (_PREFERRED, _UNCLEAN):
-        raise Rejected(
-            ErrorCode.INVALID_REQUEST, f"There is no election of type {request.election_type}."
-        )
+        raise Rejected(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}.")
     everywhere = request.topic_partitions is None
     wanted: Iterable[tuple[str, Iterable[int]]]
     if request.topic_partitions is None:
@@ -40,7 +38,7 @@ async def elect_leaders(
         for partition in dict.fromkeys(partitions):
             refusal = await _elect(broker, TopicPartition(topic, partition), request.election_type)
             if everywhere and refusal and refusal.code == ErrorCode.ELECTION_NOT_NEEDED:
-                # Asked for all: only those where something happened are of interest.
+                # A request for all partitions gets only those with an election.
                 continue
             answers.append(
                 response.PartitionResult(
@@ -93,7 +91,7 @@ def alter_partition_reassignments(
 def list_partition_reassignments(
     broker: "Services", context: Context, request: m.ListPartitionReassignmentsRequest
 ) -> m.ListPartitionReassignmentsResponse:
-    # Replicas cannot move on a cluster of one, so none is ever under way.
+    # One broker cannot reassign replicas, so no reassignment is ever in progress.
     return m.ListPartitionReassignmentsResponse(error_message=None)
 
 
@@ -156,10 +154,10 @@ def describe_delegation_token(
 
 
 def _tokens_refused() -> ErrorCode:
-    """Kafka says first that a client without a name of its own cannot have tokens.
+    """Kafka's error for a client that has not authenticated.
 
-    Only those who authenticated are told that tokens are off
-    (DELEGATION_TOKEN_AUTH_DISABLED), and nobody can authenticate here.
+    Only authenticated clients would get DELEGATION_TOKEN_AUTH_DISABLED, and no client can
+    authenticate here.
     """
     return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
 
@@ -173,13 +171,13 @@ def sasl_handshake(
 def sasl_authenticate(
     broker: "Services", context: Context, request: m.SaslAuthenticateRequest
 ) -> m.SaslAuthenticateResponse:
-    raise Rejected(_sasl_refused(), "This listener takes clients without SASL.")
+    raise Rejected(_sasl_refused(), "This listener does not use SASL.")
 
 
 def _sasl_refused() -> ErrorCode:
-    """Kafka's answer on a listener without SASL: the client is in already.
+    """Kafka's error on a listener without SASL.
 
-    Unannounced, it would leave a client whose settings are wrong with less: some ask
-    unannounced and are cut off without a word, some speak of a broker that is too old.
+    The API is announced, so that a misconfigured client gets this error. Otherwise some clients
+    would be disconnected without a message, and others would report an old broker.
     """
     return ErrorCode.ILLEGAL_SASL_STATE

@@ -1,4 +1,4 @@
-"""ApiVersions, DescribeCluster, FindCoordinator, UpdateFeatures: what this cluster is."""
+"""ApiVersions, DescribeCluster, FindCoordinator and UpdateFeatures."""
 
 import logging
 import re
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Name and version of a client's software (KIP-511) end up in metrics, hence the narrow rule.
+# Name and version of the client software (KIP-511) become metrics, hence the strict rule.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE = 3
-# Before this version clients fail on a feature whose lowest level is 0 (KAFKA-17011).
+# Earlier clients fail on a feature with minimum level 0 (KAFKA-17011).
 _FIRST_VERSION_WITH_LEVEL_0 = 4
 
-_BROKERS, _CONTROLLERS = 1, 2  # kinds of endpoints
-_GROUP, _TRANSACTION, _SHARE = 0, 1, 2  # kinds of coordinators
+_BROKERS, _CONTROLLERS = 1, 2  # types of endpoints
+_GROUP, _TRANSACTION, _SHARE = 0, 1, 2  # types of coordinators
 _COORDINATOR_TOPICS = {
     _GROUP: OFFSETS_TOPIC,
     _TRANSACTION: TRANSACTIONS_TOPIC,
@@ -37,14 +37,14 @@ _COORDINATOR_TOPICS = {
 }
 _FIRST_VERSION_WITH_MANY_KEYS = 4
 _FIRST_VERSION_WITH_SHARE = 6
-# A share coordinator is asked for by group, topic id and partition.
+# The key of a share coordinator: group, topic id and partition.
 _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:-?\d+")
 
 
 def api_versions(
     broker: "Services", context: Context, request: m.ApiVersionsRequest | None
 ) -> m.ApiVersionsResponse:
-    """``request`` is None when it came in a version that nobody here can read."""
+    """``request`` is None if its version is not supported."""
     response = m.ApiVersionsResponse
     if request is None:
         lowest, highest = SERVED[ApiKey.API_VERSIONS]
@@ -90,12 +90,12 @@ def describe_cluster(
     if request.endpoint_type == _CONTROLLERS:
         raise Rejected(
             ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            "This is an endpoint of a broker, and one of a controller was wanted.",
+            "This is a broker endpoint; the request is for a controller endpoint.",
         )
     if request.endpoint_type != _BROKERS:
         raise Rejected(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            f"There are no endpoints of type {request.endpoint_type}.",
+            f"Unknown endpoint type {request.endpoint_type}.",
         )
     metadata = broker.metadata
     return response(
@@ -123,9 +123,9 @@ def describe_cluster(
 async def find_coordinator(
     broker: "Services", context: Context, request: m.FindCoordinatorRequest
 ) -> m.FindCoordinatorResponse:
-    """Who leads the partition of the internal topic that a key belongs to.
+    """The leader of the key's partition of the internal topic.
 
-    The topic is made when it is first asked for, and the answer waits for it.
+    The first request creates the topic and waits for it.
     """
     many = context.api_version >= _FIRST_VERSION_WITH_MANY_KEYS
     keys = request.coordinator_keys if many else [request.key]
@@ -156,7 +156,7 @@ def _coordinator(
     answer = m.FindCoordinatorResponse.Coordinator(key=key, node_id=-1, port=-1, error_message="")
     if topic is None:
         answer.error_code = ErrorCode.INVALID_REQUEST
-        answer.error_message = "There is no coordinator of that kind."
+        answer.error_message = "Unknown coordinator type."
         return answer
     if topic == SHARE_STATE_TOPIC and not _SHARE_KEY.fullmatch(key):
         answer.error_code = ErrorCode.INVALID_REQUEST
@@ -200,7 +200,7 @@ async def update_features(
 
 
 def _update_kind(context: Context, update: m.UpdateFeaturesRequest.FeatureUpdateKey) -> int:
-    # Version 0 could only say whether a downgrade was meant.
+    # Version 0 only has a flag for downgrades.
     if context.api_version == 0:
         return features.SAFE_DOWNGRADE if update.allow_downgrade else features.UPGRADE
     return update.upgrade_type

@@ -1,4 +1,4 @@
-"""DescribeLogDirs and AlterReplicaLogDirs: which partition lies in which folder, and how large."""
+"""DescribeLogDirs and AlterReplicaLogDirs: log directories, their partitions and sizes."""
 
 import asyncio
 import shutil
@@ -26,7 +26,7 @@ def describe_log_dirs(
 
 
 def _wanted(request: m.DescribeLogDirsRequest) -> set[TopicPartition] | None:
-    """None stands for all."""
+    """None means all partitions."""
     if request.topics is None:
         return None
     return {
@@ -79,7 +79,7 @@ def _describe(
 async def alter_replica_log_dirs(
     broker: "Services", context: Context, request: m.AlterReplicaLogDirsRequest
 ) -> m.AlterReplicaLogDirsResponse:
-    """Begin moves; DescribeLogDirs shows how far they are."""
+    """Start moves between log directories; DescribeLogDirs shows their progress."""
     response = m.AlterReplicaLogDirsResponse
     by_topic: dict[str, list[m.AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult]] = {}
     for asked in request.dirs:
@@ -95,7 +95,9 @@ async def alter_replica_log_dirs(
                         partition_index=partition, error_code=code
                     )
                 )
-                await asyncio.sleep(0)  # to make a folder takes a while; others want an answer too
+                await asyncio.sleep(
+                    0
+                )  # creating a directory takes time; let other requests through
     return response(
         results=[
             response.AlterReplicaLogDirTopicResult(topic_name=topic, partitions=partitions)
@@ -105,12 +107,12 @@ async def alter_replica_log_dirs(
 
 
 def _move(broker: "Services", topic_partition: TopicPartition, target: Path) -> None:
-    check_name(topic_partition)  # as Kafka: first, whatever else is wrong
+    check_name(topic_partition)  # first, as in Kafka
     for directory in broker.logs.directories:
         if directory.path == target:
             break
     else:
-        raise Rejected(ErrorCode.LOG_DIR_NOT_FOUND, f"{target} is none of log.dirs")
+        raise Rejected(ErrorCode.LOG_DIR_NOT_FOUND, f"{target} is not in log.dirs")
     if directory.offline is not None:
         raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{target} is offline: {directory.offline}")
     replica = broker.replicas.require(*topic_partition)

@@ -1,7 +1,7 @@
-"""Metadata and DescribeTopicPartitions: the metadata of the cluster, as one listener sees it.
+"""Metadata and DescribeTopicPartitions: the cluster metadata, as clients of one listener see it.
 
-Any broker answers for the whole cluster. Addresses are those that the brokers advertise for
-the listener on which the client came in.
+Any broker answers for the whole cluster. Addresses are those that the brokers advertise for the
+listener of the client.
 """
 
 from collections.abc import Awaitable, Iterable
@@ -17,19 +17,19 @@ from headrace.wire import messages as m
 if TYPE_CHECKING:
     from headrace.broker.services import Services
 
-# Bit sets of what a client may do, by the numbers of Kafka's operations. Without an
-# authorizer everybody may do everything that makes sense for the kind of thing:
-# READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS of a topic,
+# Bit sets of the allowed operations, by Kafka's numbers. Without an authorizer every client may do
+# everything. On a topic: READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS,
+# ALTER_CONFIGS.
 TOPIC_OPERATIONS = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-# CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE of
-# the cluster.
+# On the cluster: CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS,
+# IDEMPOTENT_WRITE.
 CLUSTER_OPERATIONS = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 NOT_ASKED = -(2**31)
 
-# Up to version 3 a request cannot say whether missing topics may be made: they are.
+# Requests of earlier versions always create missing topics, if the broker allows it.
 _FIRST_VERSION_WITH_CONSENT = 4
 _FIRST_VERSION_WITH_LISTENER_ERROR = 6
-# Versions 10 and 11 have the fields for it, but an answer there cannot leave the name out.
+# Versions 10 and 11 have the fields, but their responses cannot omit the name.
 _FIRST_VERSION_BY_ID = 12
 
 Partition = m.MetadataResponse.MetadataResponsePartition
@@ -55,7 +55,7 @@ def _require_names(context: Context, request: m.MetadataRequest) -> None:
     ):
         raise Rejected(
             ErrorCode.INVALID_REQUEST,
-            f"topics are asked for by id from version {_FIRST_VERSION_BY_ID} on",
+            f"topic ids are supported from version {_FIRST_VERSION_BY_ID}",
         )
 
 
@@ -82,7 +82,7 @@ def build_metadata(
     request: m.MetadataRequest,
     refusals: dict[str, ErrorCode] | None = None,
 ) -> m.MetadataResponse:
-    """The answer from ``metadata`` alone. ``refusals`` say why a topic could not be made."""
+    """The response from ``metadata``. ``refusals`` say why a topic could not be created."""
     listener = context.listener
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     if request.topics is None or _asks_for_all(context, request):
@@ -90,7 +90,7 @@ def build_metadata(
             _topic(metadata, topic, context, operations) for topic in metadata.topics.values()
         ]
     else:
-        # A name asked for twice is answered once, so the answer cannot outgrow the request.
+        # A repeated name is answered once, so the response cannot outgrow the request.
         wanted = dict.fromkeys((w.name, TopicId(w.topic_id)) for w in request.topics)
         topics = [
             _wanted_topic(metadata, name, topic_id, context, operations, refusals or {})
@@ -114,7 +114,7 @@ def build_metadata(
 
 
 def _asks_for_all(context: Context, request: m.MetadataRequest) -> bool:
-    # Version 0 has no null: there an empty list stands for all.
+    # Version 0 has no null: an empty list means all topics.
     return context.api_version == 0 and not request.topics
 
 
@@ -177,7 +177,7 @@ def _partition(metadata: ClusterMetadata, state: PartitionState, context: Contex
 
 
 def leader_error(metadata: ClusterMetadata, state: PartitionState, listener: str) -> ErrorCode:
-    """Why a client on ``listener`` cannot reach the leader, or NONE."""
+    """The error if a client of ``listener`` cannot reach the leader; NONE if it can."""
     leader = metadata.brokers.get(state.leader)
     if leader is None:
         return ErrorCode.LEADER_NOT_AVAILABLE
@@ -194,7 +194,7 @@ Described = m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTop
 def describe_topic_partitions(
     broker: "Services", context: Context, request: m.DescribeTopicPartitionsRequest
 ) -> m.DescribeTopicPartitionsResponse:
-    """Topics in the order of their names, cut after so many partitions; the cursor goes on."""
+    """Topics by name, up to a number of partitions; the cursor says where to continue."""
     names = sorted({wanted.name for wanted in request.topics})
     try:
         names, first_partition = _from_cursor(broker.metadata, names, request.cursor)
@@ -245,7 +245,7 @@ def _from_cursor(
     names: list[str],
     cursor: m.DescribeTopicPartitionsRequest.Cursor | None,
 ) -> tuple[list[str], int]:
-    """What is left to describe, and the partition to begin with in the first of it."""
+    """The topics from the cursor on, and the first partition to describe of the first topic."""
     wants_all = not names
     remaining = sorted(metadata.topics) if wants_all else names
     if cursor is None:
@@ -253,7 +253,7 @@ def _from_cursor(
     if cursor.partition_index < 0 or (not wants_all and cursor.topic_name not in names):
         raise Rejected(ErrorCode.INVALID_REQUEST)
     remaining = [name for name in remaining if name >= cursor.topic_name]
-    # The topic of the cursor may be gone by now; the next one is then begun at its start.
+    # If the topic of the cursor is deleted, the next topic starts at its first partition.
     goes_on = bool(remaining) and remaining[0] == cursor.topic_name
     return remaining, cursor.partition_index if goes_on else 0
 
@@ -284,7 +284,7 @@ def _described(
                 leader_epoch=state.leader_epoch,
                 replica_nodes=list(state.replicas),
                 isr_nodes=list(state.isr),
-                # Eligible leaders outside the ISR (KIP-966) are not kept.
+                # Eligible leaders outside the ISR (KIP-966) are not stored.
                 eligible_leader_replicas=[],
                 last_known_elr=[],
                 offline_replicas=list(state.offline),

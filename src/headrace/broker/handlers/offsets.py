@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where records are, by place, by time and by reign."""
+"""ListOffsets and OffsetForLeaderEpoch: offsets by position, time and leader epoch."""
 
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(
     -1, -7, -1
 )
-# The version from which each special time may be asked for. A special time that is not here
-# belongs to a Kafka to come, of which no version is served.
+# The first version that supports each special timestamp. Others belong to later releases of Kafka,
+# whose versions are not supported.
 _SINCE = {
     LATEST: 0,
     EARLIEST: 0,
@@ -45,15 +45,15 @@ async def list_offsets(
             try:
                 if (topic.name, asked.partition_index) in asked_twice:
                     raise Rejected(
-                        ErrorCode.INVALID_REQUEST, "the partition is named twice in one request"
+                        ErrorCode.INVALID_REQUEST, "the partition appears twice in the request"
                     )
                 if asked.timestamp < 0 and context.api_version < _SINCE.get(
                     asked.timestamp, NO_LIMIT
                 ):
                     raise Rejected(
                         ErrorCode.UNSUPPORTED_VERSION,
-                        f"timestamp {asked.timestamp} cannot be asked for in ListOffsets version "
-                        f"{context.api_version}",
+                        f"ListOffsets version {context.api_version} does not support timestamp "
+                        f"{asked.timestamp}",
                     )
                 replica = broker.replicas.require(topic.name, asked.partition_index)
                 replica.lead_in(asked.current_leader_epoch)
@@ -103,20 +103,20 @@ async def _find(replica: Replica, timestamp: int, isolation_level: int) -> tuple
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return log.log_start, -1, log.leader_epochs.epoch_at(log.log_start)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return _NOWHERE  # nothing is tiered here
+        return _NOWHERE  # there is no tiered storage
     try:
         if timestamp == MAX_TIMESTAMP:
             found = await log.look_up(log.max_timestamp)
         else:
             found = await log.look_up(lambda: log.offset_for_time(Millis(timestamp)))
     except FileNotFoundError as gone:
-        # Retention or compaction took the segment away meanwhile, or the whole topic is gone.
+        # Retention, compaction or the deletion of the topic removed the segment meanwhile.
         raise Rejected(
-            ErrorCode.LEADER_NOT_AVAILABLE, f"{replica.topic_partition} changed: {gone}; ask again"
+            ErrorCode.LEADER_NOT_AVAILABLE, f"{replica.topic_partition} changed: {gone}; try again"
         ) from gone
     except (Corrupt, OSError) as problem:
         raise replica.unreadable(problem) from problem
-    # What consumers may not read yet has no time for them either.
+    # Records that consumers cannot read yet are not found by time either.
     if found is None or found[0] >= readable_end:
         return _NOWHERE
     return found
@@ -125,7 +125,7 @@ async def _find(replica: Replica, timestamp: int, isolation_level: int) -> tuple
 def _old_style(
     replica: Replica, asked: m.ListOffsetsRequest.ListOffsetsPartition, offset: int
 ) -> list[int]:
-    """Version 0: offsets at or before a time, newest first, by segment; Kafka 0.8 clients."""
+    """Version 0 (Kafka 0.8): segment offsets at or before a time, newest first."""
     if asked.max_num_offsets <= 0:
         return []
     if asked.timestamp == LATEST:

@@ -1,4 +1,4 @@
-"""DeleteRecords: move the start of a log up; what lies below is gone for readers at once."""
+"""DeleteRecords: raise the start of a log; readers no longer see earlier records."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -43,23 +43,26 @@ def _delete(broker: "Services", topic: str, partition: int, offset: int) -> Offs
     replica = broker.replicas.require(topic, partition)
     if is_internal(topic):
         raise Rejected(
-            ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal: the broker needs its records"
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"{topic} is an internal topic; its records cannot be deleted",
         )
     high_watermark = replica.lead().high_watermark
     if "delete" not in replica.log.config.cleanup_policy:
         raise Rejected(
             ErrorCode.POLICY_VIOLATION,
-            f"{replica.topic_partition} is compacted only; deleting records needs "
+            f"{replica.topic_partition} is only compacted; deleting records requires "
             "cleanup.policy=delete or compact,delete",
         )
     new_start = high_watermark if offset == _TO_HIGH_WATERMARK else Offset(offset)
     if not 0 <= new_start <= high_watermark:
         raise Rejected(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"{replica.topic_partition} is committed up to {high_watermark}, so its start cannot "
-            f"move to {new_start}",
+            f"the high watermark of {replica.topic_partition} is {high_watermark}; "
+            f"records up to {new_start} cannot be deleted",
         )
     if new_start > replica.log.log_start:
         replica.log.move_start_to(new_start)
-        _log.info("%s now starts at %d, as a client asked", replica.topic_partition, new_start)
+        _log.info(
+            "%s: a client deleted the records before offset %d", replica.topic_partition, new_start
+        )
     return replica.log.log_start

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from headrace.broker.services import Services
 
 _FIRST_VERSION_WITH_SETTINGS = 5
-# Where a value comes from, as numbered on the wire.
 
 Setting = m.CreateTopicsResponse.CreatableTopicConfigs
 
@@ -24,7 +23,7 @@ Setting = m.CreateTopicsResponse.CreatableTopicConfigs
 async def create_topics(
     broker: "Services", context: Context, request: m.CreateTopicsRequest
 ) -> m.CreateTopicsResponse:
-    # A name given twice is refused as one: the answer has an entry per name.
+    # A repeated name gets one error: the response has one entry per name.
     duplicates: dict[str, int] = {}
     for topic in request.topics:
         duplicates[topic.name] = duplicates.get(topic.name, 0) + 1
@@ -79,7 +78,7 @@ def _created(
 
 
 def _default_settings(broker: "Services") -> list[Setting]:
-    """What a topic without settings of its own lives by; made once for all topics of a request."""
+    """The settings of a topic without its own; built once for all topics of a request."""
     config = broker.config
     mine = broker.controller.broker_overrides(broker.broker_id)
     of_all = broker.controller.broker_overrides(None)
@@ -114,7 +113,7 @@ def _refused(name: str, refusal: Rejected) -> m.CreateTopicsResponse.CreatableTo
 async def delete_topics(
     broker: "Services", context: Context, request: m.DeleteTopicsRequest
 ) -> m.DeleteTopicsResponse:
-    """By name or, from version 6 on, by id; the answer repeats what was asked by."""
+    """Delete topics by name or, from version 6, by id; the response repeats the name or id."""
     metadata = broker.metadata
     wanted = [(state.name, TopicId(state.topic_id)) for state in request.topics]
     wanted += [(name, NO_TOPIC_ID) for name in request.topic_names]
@@ -123,7 +122,7 @@ async def delete_topics(
         counts[each] = counts.get(each, 0) + 1
     results: list[m.DeleteTopicsResponse.DeletableTopicResult] = []
     names: list[str] = []
-    ids: dict[str, TopicId] = {}  # of those asked by id: another topic may have that name soon
+    ids: dict[str, TopicId] = {}  # of topics given by id: another topic may get the same name
     for (name, topic_id), count in counts.items():
         try:
             if count > 1:
@@ -136,7 +135,7 @@ async def delete_topics(
             results.append(_not_deleted(name, topic_id, refusal))
     if len(set(names)) != len(names):
         twice = {name for name in names if names.count(name) > 1}
-        both = Rejected(ErrorCode.INVALID_REQUEST, "Topic given by name and by id.")
+        both = Rejected(ErrorCode.INVALID_REQUEST, "The topic is given by name and by id.")
         results += [_not_deleted(name, NO_TOPIC_ID, both) for name in sorted(twice)]
         names = [name for name in names if name not in twice]
     answers = await broker.controller.delete_topics([ids.get(name, name) for name in names])
@@ -159,13 +158,13 @@ async def delete_topics(
 
 def _name_to_delete(found: TopicState | None, name: str | None, topic_id: TopicId) -> str:
     if name is not None and topic_id != NO_TOPIC_ID:
-        raise Rejected(ErrorCode.INVALID_REQUEST, "Give a topic's name or its id, not both.")
+        raise Rejected(ErrorCode.INVALID_REQUEST, "A topic needs a name or an id, not both.")
     if name is not None:
         return name
     if topic_id == NO_TOPIC_ID:
-        raise Rejected(ErrorCode.INVALID_REQUEST, "Neither a topic's name nor its id is given.")
+        raise Rejected(ErrorCode.INVALID_REQUEST, "A topic needs a name or an id.")
     if found is None:
-        raise Rejected(ErrorCode.UNKNOWN_TOPIC_ID, "There is no topic with this id.")
+        raise Rejected(ErrorCode.UNKNOWN_TOPIC_ID, "Unknown topic id.")
     return found.name
 
 

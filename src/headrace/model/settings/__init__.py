@@ -1,1 +1,1 @@
-"""Tables of settings: Kafka's present ones, its old ones, ours, and what is said of them."""
+"""Settings: tables of Kafka's and ours, parsing, checks, descriptions."""

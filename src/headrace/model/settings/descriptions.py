@@ -7,6 +7,7 @@ from headrace.model.settings import kafka
 
 REASONS = {
     "clusters": "it concerns several brokers; clusters come with a later release",
+    "inter_broker": "no other broker connects to this one; clusters come with a later release",
     "one_coordinator": "one group coordinator serves both group protocols",
     "patterns": "patterns are matched again when topics change, not by a timer",
     "at_once": "the group coordinator writes every decision immediately, without a buffer",
@@ -55,6 +56,7 @@ QUIET_REASONS = frozenset(
         "cleaner_buffer",
         "first_delay",
         "generation",
+        "inter_broker",
         "loads",
         "loop",
         "on_time",
@@ -77,12 +79,10 @@ MEANINGS = {
     "broker.id": "older name of node.id; if both are set, they must be equal",
     "broker.rack": "rack of this node, as told to clients",
     "controller.listener.names": "names of controller listeners; Headrace does not open them",
-    "inter.broker.listener.name": "listener for other brokers; it must be advertised",
     "listener.security.protocol.map": "protocol of each listener name; only PLAINTEXT so far",
     "listeners": "addresses to listen on; an empty host is every interface, port 0 any free port",
     "node.id": "number of this node in the cluster",
     "process.roles": "broker or broker,controller; the process always has both roles",
-    "security.inter.broker.protocol": "protocol that selects the listener for other brokers",
     # connections and requests
     "connections.max.idle.ms": "a connection without a request for this long is closed",
     "fetch.max.bytes": "upper limit for the max_bytes of a fetch request",

@@ -1,10 +1,10 @@
-"""Kafka's messages as classes, one for all versions of a message, built on first use.
+"""Kafka's messages as classes: one class for all versions, built on first use.
 
     from headrace.wire import messages as m
     m.MetadataRequest(topics=None)
 
-The stub beside this file types them; ``tables`` holds their fields; ``schema``
-makes classes and codecs of those. Importing this module builds nothing.
+The stub next to this file has their types, ``tables`` their fields, and ``schema`` builds classes
+and codecs. Importing this module builds nothing.
 """
 
 from headrace.wire.messages.tables import TABLES
@@ -13,7 +13,7 @@ from headrace.wire.messages.tables import TABLES
 def __getattr__(name: str) -> object:
     if name not in TABLES:
         raise AttributeError(f"Kafka has no message {name!r}")
-    # Not at the top: schema reads the tables of this package, so it comes second.
+    # Not at the top: schema imports the tables of this package.
     from headrace.wire.schema import message_class
 
     built = globals()[name] = message_class(name)

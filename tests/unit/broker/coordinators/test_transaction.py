@@ -6,14 +6,21 @@ follower that lags.
 
 import asyncio
 import threading
+import time
 
 import pytest
 
 from headrace.core.transactions.effects import DrawProducerId
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.testing import Broker
+from headrace.wire import messages as m
+from headrace.wire.api import ApiKey
 from tests.fakes.inside import Inside, lose_leadership, regain_leadership
-from tests.fakes.transactional_client import TransactionalClient, records_in
+from tests.fakes.transactional_client import (
+    TransactionalClient,
+    records_in,
+    transactional_batch,
+)
 from tests.fakes.waiting import wait_until
 
 NONE = ErrorCode.NONE
@@ -92,6 +99,30 @@ def test_a_batch_of_the_next_transaction_waits_for_the_end_of_the_last(start):
     assert client.end("tx", following, True, version=5)[0] is NONE
     values = [r.value for r in records_in(client.partition_of("t").records)]
     assert (values[0], values[2]) == (b"a", b"b")
+
+
+def test_a_batch_that_waits_for_the_last_transaction_tries_again_at_its_interval(start):
+    inside, client = start(SLOW | {"add.partitions.to.txn.retry.backoff.ms": 400})
+    producer = client.start("tx")
+    client.put("tx", producer, "t", b"a", version=12)
+    inside.hold_markers()
+    _, *following = client.end("tx", producer, True, version=5)
+    wait_until(lambda: inside.held)
+    request = m.ProduceRequest
+    batch = transactional_batch(following, 0, b"b")
+    partition = request.PartitionProduceData(index=0, records=batch)
+    topic = request.TopicProduceData(name="t", partition_data=[partition])
+    started = time.monotonic()
+    client.post(
+        ApiKey.PRODUCE,
+        12,
+        request(transactional_id="tx", acks=-1, timeout_ms=10_000, topic_data=[topic]),
+    )
+    inside.do(lambda: None)  # the broker has read the batch before
+    inside.release_markers()
+    answer = client.answer(ApiKey.PRODUCE, 12).responses[0].partition_responses[0]
+    assert answer.error_code == NONE
+    assert time.monotonic() - started >= 0.4
 
 
 def test_offsets_of_the_next_transaction_wait_too(start):
