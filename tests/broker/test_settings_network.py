@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.client.errors import Disconnected
 from headrace.model.errors import ConfigError
 from headrace.records.record import Record, build_batch, iter_records
 from headrace.testing import Broker
@@ -52,7 +53,7 @@ def is_refused(broker):
     with RawClient(broker.bootstrap_servers) as client:
         try:
             client.metadata()
-        except (EOFError, ConnectionError):
+        except Disconnected:
             return True
     return False
 
@@ -190,7 +191,7 @@ def test_partly_received_requests_share_the_memory_of_queued_max_request_bytes()
             RawClient(broker.bootstrap_servers) as second,
         ):
             for client in (first, second):
-                with suppress(ConnectionError):  # closed while it sends
+                with suppress(Disconnected, ConnectionError):  # closed while it sends
                     client.send(struct.pack(">i", size) + bytes(700_000))
             readable, _, _ = select.select([first.sock, second.sock], [], [], 20)
             (closed,) = [client for client in (first, second) if client.sock in readable]

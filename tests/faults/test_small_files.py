@@ -79,5 +79,5 @@ def test_a_clean_mark_that_is_no_text_is_a_clean_mark(stopped):
 def test_a_partition_whose_folder_is_gone_begins_anew_and_the_log_says_so(stopped, caplog):
     shutil.rmtree(stopped.data / "orders-0")
     stopped.start()
-    assert "orders-0 has no folder in log.dirs and begins anew, empty" in caplog.text
+    assert "orders-0 has no directory in log.dirs; creating it, empty" in caplog.text
     assert not holds_the_record(stopped)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from headrace.broker.bugs import Bugs
 from headrace.broker.clock import SteadyClock
+from headrace.broker.controller.changes import ClusterChanges
 from headrace.broker.controller.producer_ids import ProducerIds
 from headrace.broker.controller.service import ControllerService
 from headrace.broker.controller.startup import FoundPartition, Startup
@@ -243,6 +244,18 @@ class Broker:
         )
         logs.open_all(world.now(), await startup.deleted_topics())
         changes = await startup.run(found_partitions(logs))
+        return self._services(registry, changes, dynamic_config, appender, replicas, logs)
+
+    def _services(
+        self,
+        registry: Registry,
+        changes: ClusterChanges,
+        dynamic_config: DynamicConfig,
+        appender: Appender,
+        replicas: ReplicaManager,
+        logs: LogManager,
+    ) -> Services:
+        world, waiting, metadata = self._world, self._waiting, self._metadata
         controller = ControllerService(changes, dynamic_config, metadata, world)
         host = Host(
             self._loop,
@@ -263,7 +276,7 @@ class Broker:
         metadata.on_topics_changed(lambda deleted: waiting.serve())
         metadata.on_topics_changed(lambda deleted: moves.topics_changed())
         return Services(
-            broker_id=broker_id,
+            broker_id=replicas.broker_id,
             loop=self._loop,
             world=self._world,
             fail=self.fail,

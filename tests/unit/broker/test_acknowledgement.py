@@ -1,4 +1,4 @@
-"""acks=all: answered when every in-sync replica has the batch, and taken only if they are enough.
+"""acks=all waits for every in-sync replica, and needs as many as min.insync.replicas says.
 
 On one node nothing waits by itself, so a partition is given a follower that has nothing yet.
 """
