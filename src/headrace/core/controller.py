@@ -104,7 +104,7 @@ class Controller:
             != state.offline
         ]
         if stale:
-            self.metadata = self.metadata.with_partitions(stale)
+            self.metadata.change_partitions(stale)
 
     def can_serve(self, state: PartitionState, broker: BrokerId, live: Container[BrokerId]) -> bool:
         """Whether ``broker`` is among the live brokers and its replica's disk is online."""
@@ -140,6 +140,6 @@ class Controller:
                 case _:
                     assert_never(change)
         if states:
-            self.metadata = self.metadata.with_partitions(states)
+            self.metadata.change_partitions(states)
         if topics or removed:
             self.metadata = self.metadata.with_topics(topics.values(), removed)

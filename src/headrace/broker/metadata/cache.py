@@ -17,6 +17,7 @@ class MetadataCache:
         self._fail = fail
         self._listeners: list[TopicsChanged] = []
         self.current = ClusterMetadata("")
+        self._generation = self.current.generation
         self.feature_levels: Mapping[str, int] = {}
         self.features_epoch = -1
 
@@ -27,7 +28,8 @@ class MetadataCache:
     def publish(self, metadata: ClusterMetadata) -> None:
         """Answer from ``metadata`` from now on."""
         before, self.current = self.current, metadata
-        if before.topics is not metadata.topics:
+        if self._generation != metadata.generation:
+            self._generation = metadata.generation
             # Later: replicas follow the metadata, and listeners follow the replicas.
             self._loop.call_soon(self._tell, before, metadata)
 
@@ -36,11 +38,13 @@ class MetadataCache:
         self.features_epoch = epoch
 
     def _tell(self, before: ClusterMetadata, after: ClusterMetadata) -> None:
-        deleted = [
-            topic.name
-            for topic in before.topics.values()
-            if (now := after.topics.get(topic.name)) is None or now.topic_id != topic.topic_id
-        ]
+        deleted: list[str] = []
+        if before.topics is not after.topics:
+            deleted = [
+                topic.name
+                for topic in before.topics.values()
+                if (now := after.topics.get(topic.name)) is None or now.topic_id != topic.topic_id
+            ]
         try:
             for listener in self._listeners:
                 listener(deleted)
