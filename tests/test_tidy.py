@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from headrace.model.loggers import LOGGERS
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "headrace"
 
@@ -168,3 +170,19 @@ def test_no_source_file_is_orphaned():
         assert re.search(rf"\b{stem}\b", text.replace(path.read_text(), "")), (
             f"nobody uses {path.relative_to(SOURCE)}"
         )
+
+
+def test_loggers_have_stable_names():
+    """A logger is named after its subject, not after its module, which may move."""
+    used = set()
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if path.name == "broker_loggers.py" or not isinstance(node, ast.Call):
+                continue
+            if ast.unparse(node.func).endswith("getLogger"):
+                assert isinstance(node.args[0], ast.Constant), f"{path}: name the logger"
+                used.add(node.args[0].value)
+    assert used == LOGGERS.keys()
+    guide = (ROOT / "docs" / "guide.md").read_text()
+    for name in LOGGERS:
+        assert f"`{name}`" in guide, f"docs/guide.md does not list {name}"

@@ -13,7 +13,7 @@ from headrace.wire.schema import Message
 if TYPE_CHECKING:
     from headrace.net.link import Link
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.broker")
 
 
 class Bugs:

@@ -35,7 +35,7 @@ from headrace.wire.schema import Message
 if TYPE_CHECKING:
     from headrace.broker.services import Services
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.broker")
 
 _PRODUCE = int(ApiKey.PRODUCE)
 _FETCH = int(ApiKey.FETCH)

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.broker")
 
 Undo = Callable[[bool], Awaitable[None] | None]
 

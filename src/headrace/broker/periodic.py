@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headrace.broker.services import Services
     from headrace.storage.compaction import Compaction
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.broker")
 
 _SEGMENTS_PER_STEP = 100  # of all the partitions looked at without a pause
 _NEVER_MS = 2**62

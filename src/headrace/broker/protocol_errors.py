@@ -8,7 +8,7 @@ import logging
 from headrace.model.errors import PeerBroken
 from headrace.net.link import Link
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.broker")
 
 _SILENT_S = 10
 _KINDS_MAX = 1000  # then all are forgotten, and said once more

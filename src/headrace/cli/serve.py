@@ -256,7 +256,7 @@ async def _serve(config: BrokerConfig, pid_path: Path, ready_file: Path | None) 
 
     from headrace.broker.broker import Broker
 
-    log = logging.getLogger(__name__)
+    log = logging.getLogger("headrace.cli")
     for warning in (*config.warnings, *exposure_warnings(config)):
         log.warning(warning)
     for note in config.notes:

@@ -26,7 +26,7 @@ from headrace.coordination.writer import Writer
 from headrace.model.errors import Corrupt
 from headrace.model.ids import Millis
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.metadata")
 
 NOTICE_LIFETIME_MS = 15 * 60 * 1000
 

@@ -57,7 +57,7 @@ from headrace.model.ids import Millis, ZkVersion
 if TYPE_CHECKING:
     import sqlite3
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.metadata")
 
 FILE_NAME = "headrace.sqlite"
 

@@ -45,7 +45,7 @@ from headrace.coordination.tree import (
 from headrace.coordination.watches import Aspect, Touch, Watches
 from headrace.model.ids import Millis, ZkVersion
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.metadata")
 
 
 class Delivery(Enum):

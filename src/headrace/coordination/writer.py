@@ -21,7 +21,7 @@ from headrace.coordination.tree import (
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import ZkVersion
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.metadata")
 
 _UNKNOWN_ZXID = -1
 

@@ -35,7 +35,7 @@ from headrace.model.errors import PeerBroken
 from headrace.net.buffers import Buffer, BufferPool
 from headrace.net.outbox import Outbox
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.network")
 
 _SIZE = Struct(">i").unpack_from
 IN_FLIGHT_MAX = 128

@@ -17,7 +17,7 @@ from headrace.net.buffers import BufferPool
 from headrace.net.link import Link, Service
 from headrace.net.outbox import Outbox
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.network")
 
 _ACCEPTS_PER_EVENT = 64  # then other events are handled
 _PAUSE_S = 0.2

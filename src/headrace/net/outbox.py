@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.network")
 
 # A response waits for later turns no longer than this.
 _WAIT_S = 500e-6

@@ -25,7 +25,7 @@ from headrace.spark.offsets import Range
 from headrace.spark.options import FetchSettings
 from headrace.wire import messages as m
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.spark")
 
 # Small, since a narrow range (a filter, a split) should not pay for megabytes behind it; what
 # it brings tells how large the next one should be.

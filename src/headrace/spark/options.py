@@ -18,7 +18,7 @@ from headrace.spark.kafka_settings import READ, WRITE
 from headrace.spark.offsets import Limit, check_limits, parse_ending, parse_starting
 from headrace.spark.subscription import Subscription, parse_subscription
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.spark")
 
 _SUBSCRIPTION = ("subscribe", "subscribePattern", "assign")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")

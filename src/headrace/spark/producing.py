@@ -21,7 +21,7 @@ from headrace.spark.encoding import EncodedBatch, stamp_producer
 from headrace.spark.failures import BadRow, PipelineError, refuse, refused
 from headrace.wire import messages as m
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.spark")
 
 # Version 12 would add partitions to a transaction by itself, version 13 wants topic ids.
 _VERSION_MAX = 11

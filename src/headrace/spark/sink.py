@@ -48,7 +48,7 @@ from headrace.spark.partitioning import partitions_by_key
 from headrace.spark.producing import BatchSender, Identity, new_identity
 from headrace.spark.workers import hasten, settle
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.spark")
 
 # Rows are encoded together up to these bounds, so that batches are large although they are
 # spread over many partitions.

@@ -63,7 +63,7 @@ from headrace.spark.workers import hasten
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.spark")
 
 _OURS = "#headrace"
 # An idle query is polled about every 11 ms; a busy one asks once per batch anyway.

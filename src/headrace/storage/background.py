@@ -18,7 +18,7 @@ from pathlib import Path
 
 import headrace
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.storage")
 
 Job = Callable[[], None]
 

@@ -17,7 +17,7 @@ from headrace.records.record import RecordFault, validate_records
 from headrace.storage.background import start_child
 from headrace.storage.checker import ANSWER, QUESTION
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.storage")
 
 _ON_THE_SPOT_MAX = 32  # records
 _IDLE_S = 60

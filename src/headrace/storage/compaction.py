@@ -44,7 +44,7 @@ from headrace.storage.swap import discard_cleaned
 if TYPE_CHECKING:
     from headrace.storage.cleaner import Job
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.compaction")
 
 _LOGS_PER_STEP = 50
 _EVENT_SIZE_MAX = 4 << 20  # a group may name many segments

@@ -86,7 +86,7 @@ from headrace.storage.time_lookup import Search, TimedOffset
 if TYPE_CHECKING:
     from headrace.storage.renewal import Renewal
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.storage")
 
 CLIENT, COORDINATOR, INTERNAL = Origin.CLIENT, Origin.COORDINATOR, Origin.INTERNAL
 

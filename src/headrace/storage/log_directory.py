@@ -16,7 +16,7 @@ from headrace.storage.background import Job
 from headrace.storage.files import ONE_FILE_ERRNOS, TRANSIENT_ERRNOS, sync_folder
 from headrace.storage.segment import Resources
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.storage")
 
 LOCK_FILE = ".lock"
 _COMPLAINT_INTERVAL_S = 10

@@ -39,7 +39,7 @@ from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_move import FUTURE, was_nearly_whole
 from headrace.storage.segment import IndexCache, Resources
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.storage")
 
 OPEN_FILES_MAX = 2000
 RENEWED_AT_ONCE_MAX = 1 << 20  # bytes of a segment; some milliseconds

@@ -44,7 +44,7 @@ from headrace.storage.log import Log, pending_deletion_path
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.segment import Segment
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.storage")
 
 FUTURE = "-future"
 AT_ONCE_SIZE_MAX = 1 << 20  # what the loop copies between two requests: about a millisecond

@@ -44,7 +44,7 @@ from headrace.storage.files import read_file, write_atomically
 from headrace.storage.segment import Resources, Scan, Segment, StagedBatch
 from headrace.storage.swap import settle_leftovers
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.storage")
 
 _MARKER_VALUE = Struct(">hi")
 _CHUNK = 4096  # batches taken into the indexes at a time

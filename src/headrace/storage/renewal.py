@@ -19,7 +19,7 @@ from headrace.storage.background import child_environment
 from headrace.storage.files import OpenFiles, write_atomically
 from headrace.storage.segment import IndexCache, Resources, Segment
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.compaction")
 
 _KINDS = ("index", "timeindex")
 _RENEWED = ".renewed.tmp"

@@ -51,7 +51,7 @@ from headrace.storage.index import (
     last_time,
 )
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.storage")
 
 SCAN_SIZE = 1 << 20
 _LENGTH_MIN = 14  # of the smallest message of magic 0, behind its length field

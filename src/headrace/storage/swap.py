@@ -32,7 +32,7 @@ from headrace.model.ids import Offset, Position
 from headrace.storage.files import OpenFile, sync_folder
 from headrace.storage.segment import Scan
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.compaction")
 
 CLEANED, SWAP, PENDING_DELETIONS = ".cleaned", ".swap", ".deleted"
 FILE_KINDS = ("log", "index", "timeindex", "txnindex")  # the log first, in every step

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         def delete(self, topic_partition: TopicPartition) -> object: ...
 
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.controller")
 
 _HOSTED_PER_TURN = 32  # partitions, a few milliseconds
 

@@ -26,7 +26,7 @@ from headrace.coordination.directories import AssignmentChange, LoadedAssignment
 from headrace.model.cluster_metadata import PartitionState, TopicDirectories, TopicState
 from headrace.model.ids import TopicId, TopicPartition
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.controller")
 
 _NAMED_MAX = 5  # partitions in one log line
 

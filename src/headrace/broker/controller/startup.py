@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from headrace.broker.metadata.cache import MetadataCache
     from headrace.world.world import World
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.controller")
 
 
 class FoundPartition(NamedTuple):

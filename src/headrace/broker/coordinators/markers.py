@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.core.leadership import Leadership
     from headrace.world.world import World
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.coordinator")
 
 # What the group coordinator says where a partition's leader would say this.
 _COORDINATOR_AWAY = (

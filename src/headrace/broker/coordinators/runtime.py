@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from headrace.broker.replication.waiting import Waiting
     from headrace.broker.tasks import BackgroundTasks
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.coordinator")
 
 Decide = Callable[[S, Ticket, Millis], Outcome]
 IsLarge = Callable[[S], bool]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.core.transactions.effects import WriteMarkers
     from headrace.core.transactions.shard import Settings, TransactionShard
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.coordinator")
 
 _CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
 RETRIED = frozenset(

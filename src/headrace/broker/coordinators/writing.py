@@ -14,7 +14,7 @@ from headrace.records.plain import batch_around, plain_batch
 if TYPE_CHECKING:
     from headrace.broker.replication.append import Appender
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.coordinator")
 
 Chunk = Sequence[NewRecord] | PackedRecords
 

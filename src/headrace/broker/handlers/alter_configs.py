@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.broker.controller.service import ControllerService
     from headrace.broker.services import Services
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.broker")
 
 # What a client metrics subscription can match clients by.
 _MATCHABLE = frozenset(

@@ -6,6 +6,7 @@ Levels belong to the running process; they are not stored.
 import logging
 
 from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.loggers import LOGGERS
 from headrace.model.settings.resources import AlterOperation
 
 # Python has no TRACE, so it gets a number below DEBUG.
@@ -47,10 +48,8 @@ def change(name: str, operation: int, level: str | None) -> None:
 
 
 def _logger_names() -> list[str]:
-    """Loggers of Headrace and their parents: the level of a parent applies to all below it."""
-    known = logging.root.manager.loggerDict
-    ours = [name for name in known if f"{name}.".startswith(f"{_OUR_LOGGERS}.")]
-    return [_ROOT_LOGGER, *sorted(ours)]
+    """The loggers of Headrace, and the parent of all: its level applies where none is set."""
+    return [_ROOT_LOGGER, _OUR_LOGGERS, *LOGGERS]
 
 
 def _logger(name: str) -> logging.Logger:

@@ -20,7 +20,7 @@ from headrace.wire.api import SERVED, ApiKey
 if TYPE_CHECKING:
     from headrace.broker.services import Services
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.broker")
 
 # Name and version of the client software (KIP-511) become metrics, hence the strict rule.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

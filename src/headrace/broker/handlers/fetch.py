@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headrace.broker.replication.replica_manager import ReplicaManager
     from headrace.broker.tasks import BackgroundTasks
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.broker")
 
 _correlation_id = Struct(">i").unpack_from
 # Measured: below this, reading and one sendmsg beats the three calls of a sendfile.

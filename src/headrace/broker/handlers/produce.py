@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headrace.records.record import RecordFault
     from headrace.storage.checking import Checking
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.broker")
 
 TOPIC_ID_SINCE = 13
 # Clients with this ID may write to internal topics, as in Kafka.

@@ -12,7 +12,7 @@ from headrace.wire import messages as m
 if TYPE_CHECKING:
     from headrace.broker.services import Services
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.broker")
 
 _TO_HIGH_WATERMARK = -1
 

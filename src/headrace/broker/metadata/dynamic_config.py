@@ -19,7 +19,7 @@ from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import BrokerId, Millis
 from headrace.model.settings.resources import ResourceType
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("headrace.metadata")
 
 # Where the tree keeps the settings of each type. Those of loggers are not stored.
 _NODES: dict[int, str] = {

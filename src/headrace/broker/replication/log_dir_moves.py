@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.broker.replication.replica_manager import ReplicaManager
     from headrace.storage.log_manager import LogManager
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.replication")
 
 
 class _Move(NamedTuple):

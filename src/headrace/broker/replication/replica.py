@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.core.partition import Partition
     from headrace.storage.log import Log
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("headrace.replication")
 
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 CODEC_BY_SETTING = {"producer": None, "uncompressed": NO_CODEC} | {
