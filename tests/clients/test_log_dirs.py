@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from headrace.broker.replication.log_dir_moves import LogDirMoves
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
-from headrace.storage.compaction import Compaction
+from headrace.storage.compaction.log_cleaner import LogCleaner
 from headrace.storage.log_move import LogMove
 from headrace.testing import Broker, BrokerFailed
 from headrace.wire import messages as m
@@ -284,7 +284,7 @@ def test_a_log_that_moves_is_not_compacted_meanwhile(raw, broker, folders, gate,
     async def clean_dirtiest(self, logs, settings, now):
         looked_at.append({str(log.topic_partition) for log, _ in logs})
 
-    monkeypatch.setattr(Compaction, "clean_dirtiest", clean_dirtiest)
+    monkeypatch.setattr(LogCleaner, "clean_dirtiest", clean_dirtiest)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     compacted = {"cleanup.policy": "compact"}
     admin.create_topics([NewTopic("c", 2, config=compacted)])["c"].result()

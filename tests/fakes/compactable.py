@@ -15,8 +15,8 @@ from headrace.model.ids import Millis, Offset
 from headrace.records.batch import BatchHeader, crc_holds, headers, read_header
 from headrace.records.record import Record, build_batch, build_marker, iter_records
 from headrace.storage import aborted_transactions
-from headrace.storage.cleaner import Cleaner, Job
-from headrace.storage.swap import swap_in
+from headrace.storage.compaction.cleaner import Cleaner, Job
+from headrace.storage.compaction.swap import swap_in
 
 PLAIN = -1
 

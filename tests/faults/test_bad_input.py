@@ -417,13 +417,13 @@ def test_a_bug_before_anything_is_staged_costs_one_connection(
 
 @pytest.mark.parametrize("acks", [-1, 0])
 def test_a_bug_while_a_batch_is_opened_costs_one_connection(monkeypatch, acks):
-    from headrace.storage import checking
+    from headrace.storage.validation import record_validator
     from headrace.testing import BrokerFailed
 
     def broken(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(checking, "validate_records", broken)
+    monkeypatch.setattr(record_validator, "validate_records", broken)
     config = {"headrace.validate.records": "true"}
     with pytest.raises(BrokerFailed, match="a bug"), Broker(config=config, topics=["t"]) as broker:
         with RawClient(broker.bootstrap_servers) as raw:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.records.batch import headers
 from headrace.records.record import Record
-from headrace.storage import swap
+from headrace.storage.compaction import swap
 from headrace.storage.index import OffsetIndex, TimeIndex
 from tests.fakes.compactable import PLAIN, CompactableLog
 

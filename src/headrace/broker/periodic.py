@@ -16,7 +16,7 @@ from headrace.storage.log import DELETED_AT_ONCE_MAX
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
-    from headrace.storage.compaction import Compaction
+    from headrace.storage.compaction.log_cleaner import LogCleaner
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class PeriodicTasks:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._tasks: list[asyncio.Task[None]] = []
-        self._compaction: Compaction | None = None
+        self._compaction: LogCleaner | None = None
 
     def start(self) -> None:
         rounds: list[tuple[Callable[[], int], Callable[[], Awaitable[None]]]] = [
@@ -105,10 +105,10 @@ class PeriodicTasks:
     async def _compact(self) -> None:
         """Clean the dirtiest log until none is dirty enough; the work is a child process's."""
         # Here, not above: a start should not load what is first needed seconds later.
-        from headrace.storage.compaction import CleanerSettings, Compaction
+        from headrace.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 
         if self._compaction is None:
-            self._compaction = Compaction()
+            self._compaction = LogCleaner()
         # Looked at each time: under a steady load this goes on for as long as that does.
         while (config := self._broker.config).bool("log.cleaner.enable"):
             logs = [

@@ -61,6 +61,7 @@ from headrace.records.batch import (
     stamp_append_time,
 )
 from headrace.storage import checkpoint, recovery, time_lookup
+from headrace.storage.compaction.swap import swap_in
 from headrace.storage.files import (
     ONE_FILE_ERRNOS,
     FileSlice,
@@ -73,11 +74,10 @@ from headrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.segment import IndexDamaged, Segment, SegmentDamaged, StagedBatch
 from headrace.storage.segments import Segments
-from headrace.storage.swap import swap_in
 from headrace.storage.time_lookup import Search, TimedOffset
 
 if TYPE_CHECKING:
-    from headrace.storage.renewal import Renewal
+    from headrace.storage.index_rebuild import IndexRebuild
 
 log = logging.getLogger(__name__)
 
@@ -198,7 +198,7 @@ class Log:
         self._clean_at = now
         self._cut_count = 0
         self._layout_count = 0  # grows when closed segments go, or others come in their place
-        self._renewals: dict[Offset, Renewal] = {}
+        self._renewals: dict[Offset, IndexRebuild] = {}
         self._flush_is_due = False  # the worker has been asked to, and has not begun
         self._flush_is_put_off = False
         self._flush_lock = threading.Lock()
@@ -695,14 +695,14 @@ class Log:
             return
         if segment.active:
             self._close_active(segment)
-        from headrace.storage.renewal import Renewal  # what is hardly ever needed
+        from headrace.storage.index_rebuild import IndexRebuild  # what is hardly ever needed
 
         renewal = self._renewals.get(segment.base_offset)
         if renewal is None or renewal.segment is not segment:
             if renewal is not None:
                 renewal.give_up()  # compaction has put another in the place of that one
             log.warning("%s; a process makes the indexes of that segment anew", problem)
-            renewal = self._renewals[segment.base_offset] = Renewal(segment)
+            renewal = self._renewals[segment.base_offset] = IndexRebuild(segment)
         try:
             under_way = renewal.is_under_way()
         except OSError as error:  # too many processes: no fault of this disk

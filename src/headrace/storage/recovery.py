@@ -32,9 +32,9 @@ from headrace.model.ids import LeaderEpoch, Millis, Offset, Position
 from headrace.records.batch import CONTROL, TRANSACTIONAL, BadBatch, BatchHeader
 from headrace.records.record import ABORT, COMMIT, iter_records, marker_type
 from headrace.storage import snapshots
+from headrace.storage.compaction.swap import settle_leftovers
 from headrace.storage.files import read_file, write_atomically
 from headrace.storage.segment import Resources, Scan, Segment, StagedBatch
-from headrace.storage.swap import settle_leftovers
 
 log = logging.getLogger(__name__)
 

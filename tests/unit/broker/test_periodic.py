@@ -6,7 +6,7 @@ from confluent_kafka import Producer
 
 from headrace.broker import periodic
 from headrace.records.record import Record, build_batch
-from headrace.storage.compaction import Compaction
+from headrace.storage.compaction.log_cleaner import LogCleaner
 from headrace.testing import Broker
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
@@ -21,7 +21,7 @@ def test_a_cleaner_that_never_comes_to_an_end_hears_of_changed_settings(monkeypa
         node.config = node.config.with_dynamic(slower)
         return len(speeds) < 3
 
-    monkeypatch.setattr(Compaction, "clean_dirtiest", clean_dirtiest)
+    monkeypatch.setattr(LogCleaner, "clean_dirtiest", clean_dirtiest)
     with Broker(data=tmp_path) as broker:
         node = broker._runner._node
         asyncio.run_coroutine_threadsafe(node._periodic._compact(), node.loop).result()

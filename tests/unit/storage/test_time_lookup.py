@@ -16,8 +16,8 @@ from headrace.core.cleaning import measure
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.records.record import Record, build_batch
 from headrace.storage import log as log_module
-from headrace.storage import renewal, time_lookup
-from headrace.storage.compaction import CleanerSettings, clean, summarize
+from headrace.storage import index_rebuild, time_lookup
+from headrace.storage.compaction.log_cleaner import CleanerSettings, clean, summarize
 from headrace.storage.segment import Segment
 from tests.fakes.logs import NOW, Disk, append, batch, read_all, read_bytes, settings
 from tests.fakes.standin import in_loop
@@ -282,7 +282,7 @@ def test_a_child_that_was_killed_gets_a_successor_after_a_pause(damaged, monkeyp
             damaged.read(20, 1 << 20, damaged.log_end)
         assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
 
-    monkeypatch.setattr(renewal, "_FIRST_PAUSE_S", 3600)
+    monkeypatch.setattr(index_rebuild, "_FIRST_PAUSE_S", 3600)
     ask()
     (underway,) = damaged._renewals.values()
     underway._child.kill()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.broker.broker import Broker
     from headrace.broker.coordinators.markers import Codes
     from headrace.records.record import RecordFault
-    from headrace.storage.checking import Checking
+    from headrace.storage.validation.record_validator import RecordValidator
 
 _log = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ class Producing:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._turn: list[Produced] = []
-        self._checking: Checking | None = None
+        self._checking: RecordValidator | None = None
 
     @property
     def turn_open(self) -> bool:
@@ -402,12 +402,12 @@ class Producing:
         """Check and recompress one batch; the faults found in it, if any."""
         # Here, not above: most brokers never open a batch.
         from headrace.records.record import recompress
-        from headrace.storage.checking import Checking
+        from headrace.storage.validation.record_validator import RecordValidator
 
         compacted = "compact" in replica.log.config.cleanup_policy
         if replica.opens_batches:
             if self._checking is None:
-                self._checking = Checking()
+                self._checking = RecordValidator()
             faults = await self._checking.check(records, compacted=compacted)
             if faults:
                 return records, faults

@@ -1,7 +1,7 @@
 """Compaction from the broker's side: chooses a log, runs the child, swaps in what it wrote.
 
     summarize    what ``core.cleaning`` must know of a log
-    child        ``headrace.storage.cleaner`` in a process of its own, one log at a time. It is
+    child        ``compaction.cleaner`` in a process of its own, one log at a time. It is
                  started anew, never forked: a fork would take along the loop, its sockets and
                  whatever threads hold locks.
     swap         each cleaned group goes in through ``Log.replace_segments``, on the loop's
@@ -37,12 +37,12 @@ from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, Position, TopicPartition
 from headrace.records.batch import HEADER_SIZE, BadBatch, read_header
 from headrace.storage.background import start_child
+from headrace.storage.compaction.swap import discard_cleaned
 from headrace.storage.files import OpenFile, read_exactly
 from headrace.storage.log import Log
-from headrace.storage.swap import discard_cleaned
 
 if TYPE_CHECKING:
-    from headrace.storage.cleaner import Job
+    from headrace.storage.compaction.cleaner import Job
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class ChildDied(Exception):
     """The child could not be started, or ended without a word: killed, or a bug in it."""
 
 
-class Compaction:
+class LogCleaner:
     """Cleans the dirtiest log, again and again; the broker calls it by the clock."""
 
     def __init__(self) -> None:
@@ -198,7 +198,9 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
     )
     cut_count = log.cut_count
     try:
-        child = await start_child("headrace.storage.cleaner", line_size_max=_EVENT_SIZE_MAX)
+        child = await start_child(
+            "headrace.storage.compaction.cleaner", line_size_max=_EVENT_SIZE_MAX
+        )
     except OSError as limit:  # no fault of the disk
         raise ChildDied(f"no process to compact {log.topic_partition}: {limit}") from limit
     try:
@@ -295,7 +297,9 @@ def _changed(log: Log) -> Rejected:
 
 
 def _job(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> "Job":
-    from headrace.storage.cleaner import Job  # what only a cleaning needs, a start need not load
+    from headrace.storage.compaction.cleaner import (
+        Job,  # what only a cleaning needs, a start need not load
+    )
 
     config = log.config
     return Job(

@@ -7,7 +7,7 @@ import pytest
 from headrace.model.errors import Rejected
 from headrace.records.batch import GZIP, BadBatch, read_header
 from headrace.records.record import Record, assemble, build_batch, validate_records
-from headrace.storage.checking import Checking
+from headrace.storage.validation.record_validator import RecordValidator
 from tests.fakes.standin import in_loop
 
 KEYED = build_batch([Record(n, -1, b"key", b"value") for n in range(100)], codec=GZIP)
@@ -18,7 +18,7 @@ GARBAGE = assemble(read_header(KEYED), b"no records at all")
 
 @in_loop
 async def test_the_child_finds_what_the_function_finds():
-    checking = Checking()
+    checking = RecordValidator()
     for batch in (KEYED, PARTLY, FEW, KEYED):
         for compacted in (True, False):
             found = await checking.check(batch, compacted=compacted)
@@ -32,14 +32,14 @@ async def test_the_child_finds_what_the_function_finds():
 
 @in_loop
 async def test_a_few_records_start_no_child():
-    checking = Checking()
+    checking = RecordValidator()
     assert len(await checking.check(FEW, compacted=True)) == 1
     assert checking._child is None
 
 
 @in_loop
 async def test_a_child_that_dies_costs_one_batch():
-    checking = Checking()
+    checking = RecordValidator()
     await checking.check(KEYED, compacted=True)
     checking._child.kill()
     await checking._child.wait()
@@ -54,7 +54,7 @@ async def test_a_child_that_cannot_be_started_costs_one_batch(monkeypatch):
     async def refused(*_, **__):
         raise RuntimeError("can't start new thread")
 
-    checking = Checking()
+    checking = RecordValidator()
     with monkeypatch.context() as patch:
         patch.setattr(asyncio, "create_subprocess_exec", refused)
         with pytest.raises(Rejected):
@@ -65,7 +65,7 @@ async def test_a_child_that_cannot_be_started_costs_one_batch(monkeypatch):
 
 @in_loop
 async def test_a_child_that_nobody_asks_any_more_ends_by_itself():
-    checking = Checking()
+    checking = RecordValidator()
     await checking.check(KEYED, compacted=True)
     idle = checking._child
     checking._let_go()

@@ -1,4 +1,4 @@
-"""The process that looks at every record of produced batches, for ``storage.checking``.
+"""The process that looks at every record of produced batches, for ``record_validator``.
 
     stdin    a byte (1: every record needs a key), the size in four bytes, the batch; and again
     stdout   the size in four bytes, then JSON: ``{"faults": [[index, message, code], …]}``, or

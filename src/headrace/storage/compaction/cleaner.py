@@ -1,4 +1,4 @@
-"""The child process that compacts one log: ``python -m headrace.storage.cleaner``.
+"""The child process that compacts one log: ``python -m headrace.storage.compaction.cleaner``.
 
 Looping over records in Python would hold the broker's loop up, so it is done
 here, at low priority and throttled. The child only reads segments and writes
@@ -51,11 +51,11 @@ from headrace.records.record import (
     spans,
 )
 from headrace.storage import aborted_transactions
+from headrace.storage.compaction.key_offsets import KeyOffsets
+from headrace.storage.compaction.swap import CLEANED
 from headrace.storage.files import OpenFile, write_all
 from headrace.storage.index import OffsetIndex, TimeIndex
-from headrace.storage.key_offsets import KeyOffsets
 from headrace.storage.segment import Scan
-from headrace.storage.swap import CLEANED
 
 _WRITE_SIZE = 1 << 20
 _PROGRESS_SIZE = 64 << 20

@@ -11,11 +11,11 @@ from headrace.core.producer_state import Origin, Producers
 from headrace.model.ids import Millis, Offset
 from headrace.records.batch import BatchHeader, headers
 from headrace.records.record import iter_records
-from headrace.storage.cleaner import Cleaner, Job
+from headrace.storage.compaction.cleaner import Cleaner, Job
+from headrace.storage.compaction.swap import swap_in
 from headrace.storage.recovery import read_marker
-from headrace.storage.swap import swap_in
 
-ARCHIVE = Path(__file__).parents[2] / "golden" / "compaction" / "kafka-4.3.1.tar.xz"
+ARCHIVE = Path(__file__).parents[3] / "golden" / "compaction" / "kafka-4.3.1.tar.xz"
 
 
 @pytest.fixture

@@ -19,13 +19,13 @@ from headrace.model.ids import Offset, TopicPartition
 from headrace.records.batch import GZIP, headers, seal
 from headrace.records.compression import compress
 from headrace.records.record import Record, build_batch, iter_records
-from headrace.storage import compaction
 from headrace.storage.background import child_environment
-from headrace.storage.cleaner import Job
-from headrace.storage.compaction import (
+from headrace.storage.compaction import log_cleaner
+from headrace.storage.compaction.cleaner import Job
+from headrace.storage.compaction.log_cleaner import (
     ChildDied,
     CleanerSettings,
-    Compaction,
+    LogCleaner,
     clean,
     summarize,
 )
@@ -69,7 +69,7 @@ def put(log: Log, count: int, keys: int = 5, **options) -> None:
 
 def compact(log: Log, now: int = NOW, settings: CleanerSettings = SETTINGS):
     stable_end = log.last_stable_offset(log.log_end)
-    return asyncio.run(Compaction().clean_dirtiest([(log, stable_end)], settings, now))
+    return asyncio.run(LogCleaner().clean_dirtiest([(log, stable_end)], settings, now))
 
 
 def latest(log: Log) -> dict[bytes, bytes]:
@@ -325,7 +325,7 @@ def test_a_cancelled_cleaning_ends_its_child_and_leaves_nothing(
     before = read_all(log)
     slow = CleanerSettings(buffer_size=1 << 20, bytes_per_second=1)
     dirt = measure(summarize(log, log.log_end), NOW)
-    follow = compaction._follow
+    follow = log_cleaner._follow
 
     async def cancel() -> None:
         running = asyncio.Event()
@@ -334,7 +334,7 @@ def test_a_cancelled_cleaning_ends_its_child_and_leaves_nothing(
             running.set()
             return await follow(*arguments)
 
-        monkeypatch.setattr(compaction, "_follow", follow_and_tell)
+        monkeypatch.setattr(log_cleaner, "_follow", follow_and_tell)
         cleaning = asyncio.create_task(clean(log, dirt, slow, NOW))
         await (running.wait() if child_runs else asyncio.sleep(0))
         cleaning.cancel()
@@ -355,7 +355,7 @@ def test_damage_on_disk_stops_the_cleaning_of_that_log_alone(disk: Disk) -> None
     data = bytearray(path.read_bytes())
     data[40] ^= 1
     path.write_bytes(data)
-    rounds = Compaction()
+    rounds = LogCleaner()
     candidates = [(log, log.log_end), (other, other.log_end)]
 
     done = [asyncio.run(rounds.clean_dirtiest(candidates, SETTINGS, NOW)) for _ in range(3)]
@@ -373,7 +373,7 @@ def test_a_topic_made_anew_is_cleaned_whatever_became_of_the_one_before(disk: Di
     data = bytearray(path.read_bytes())
     data[40] ^= 1
     path.write_bytes(data)
-    rounds = Compaction()
+    rounds = LogCleaner()
     asyncio.run(rounds.clean_dirtiest([(log, log.log_end)], SETTINGS, NOW))
     assert list(rounds.uncleanable) == [ORDERS]
     disk.logs.delete(ORDERS)
@@ -441,7 +441,7 @@ def test_a_file_that_the_child_may_not_read_costs_no_disk(
     async def refused(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(compaction, "_follow", refused)
+    monkeypatch.setattr(log_cleaner, "_follow", refused)
     assert compact(log) is None
     assert log.directory.offline is None
 
@@ -451,9 +451,9 @@ def test_the_child_ends_when_its_parent_does(disk: Disk) -> None:
     put(log, 200)
     dirt = measure(summarize(log, log.log_end), NOW)
     slow = CleanerSettings(buffer_size=1 << 20, bytes_per_second=1)
-    job = compaction._job(log, dirt, slow, NOW)
+    job = log_cleaner._job(log, dirt, slow, NOW)
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "headrace.storage.cleaner"],
+        [sys.executable, "-P", "-m", "headrace.storage.compaction.cleaner"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=child_environment(),
@@ -468,7 +468,7 @@ def test_a_job_survives_its_trip_as_json(disk: Disk) -> None:
     log = disk.log()
     append(log, keyed((b"k", b"v"), producer_id=5, producer_epoch=1, base_sequence=0))
     dirt = measure(summarize(log, log.log_end), NOW)
-    job = compaction._job(log, dirt, CleanerSettings(), NOW)
+    job = log_cleaner._job(log, dirt, CleanerSettings(), NOW)
     assert Job.from_json(job.to_json()) == job
     assert json.loads(job.to_json())["producers"] == [[5, [0, 1]]]
 

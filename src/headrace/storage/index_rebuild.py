@@ -1,6 +1,6 @@
 """Making the indexes of a large segment anew, without holding up the loop.
 
-A child (``python -m headrace.storage.renewal LOG SIZE``) walks the batches and writes both
+A child (``python -m headrace.storage.index_rebuild LOG SIZE``) walks the batches and writes both
 indexes under names of temporary files; the log takes them over, on the loop, when somebody needs
 the segment again and still has it. A start removes what a crash leaves of them. A child that is
 killed, or finds no memory or no room, gets a successor after a pause.
@@ -27,7 +27,7 @@ _DONE, _LOG_IS_DAMAGED = 0, 3  # not 1, which is Python's word for any exception
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 
-class Renewal:
+class IndexRebuild:
     """A child and its outcome; the child is looked at when somebody asks, never waited for."""
 
     def __init__(self, segment: Segment) -> None:

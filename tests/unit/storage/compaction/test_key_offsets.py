@@ -2,7 +2,7 @@
 
 import random
 
-from headrace.storage.key_offsets import SLOT_SIZE, KeyOffsets
+from headrace.storage.compaction.key_offsets import SLOT_SIZE, KeyOffsets
 
 
 def test_it_says_what_a_dict_would() -> None:

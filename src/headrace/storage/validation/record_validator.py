@@ -1,7 +1,7 @@
 """Checking the records of produced batches, away from the loop.
 
 A loop over records holds the interpreter lock for milliseconds per megabyte, in a thread as
-well. So a child (``storage.checker``) does it: started with the first batch that needs it, asked
+well. So a child (``validator_process``) does it: started with the first batch that needs it, asked
 one batch at a time, ended when nothing came for a while. A handful of records is looked at on
 the spot, which takes less time than asking.
 """
@@ -15,7 +15,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.records.batch import NO_CODEC, BadBatch, read_header
 from headrace.records.record import RecordFault, validate_records
 from headrace.storage.background import start_child
-from headrace.storage.checker import ANSWER, QUESTION
+from headrace.storage.validation.validator_process import ANSWER, QUESTION
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _ON_THE_SPOT_MAX = 32  # records
 _IDLE_S = 60
 
 
-class Checking:
+class RecordValidator:
     def __init__(self) -> None:
         self._child: asyncio.subprocess.Process | None = None
         self._asking = asyncio.Lock()
@@ -55,7 +55,7 @@ class Checking:
         if self._ending is not None:
             self._ending.cancel()
         if self._child is None:
-            self._child = await start_child("headrace.storage.checker")
+            self._child = await start_child("headrace.storage.validation.validator_process")
         questions, answers = self._child.stdin, self._child.stdout
         assert questions is not None and answers is not None
         questions.write(QUESTION.pack(compacted, len(batch)))
