@@ -15,6 +15,7 @@ import pytest
 
 from headrace.model.errors import Rejected
 from headrace.storage import files
+from headrace.storage.compaction.swap import replace_segments
 from tests.fakes.logs import NOW, Disk, append, batch, marker, read_all, settings
 
 SEEDS = range(60)
@@ -176,7 +177,7 @@ class Story:
         self.log.roll(NOW)
 
     def flush(self) -> None:
-        self.log.flush_now()
+        self.log.flusher.flush_now()
 
     def work(self) -> None:
         while self.disk.worker.jobs:
@@ -190,21 +191,21 @@ class Story:
 
     def compact(self) -> None:
         """Put one segment in the place of up to two, as if each record had another key."""
-        bases = list(self.log.segment_bases[:-1])
+        bases = list(self.log.segments.bases[:-1])
         first = self.rng.randrange(len(bases)) if bases else 0
         replaced = bases[first : first + self.rng.choice([1, 2])]
         if not replaced:
             return
         faults, self.faults._calls_left = self.faults._calls_left, None
         for kind in ("log", "index", "timeindex", "txnindex"):
-            paths = [self.log.folder / f"{base:020d}.{kind}" for base in replaced]
+            paths = [self.log.path / f"{base:020d}.{kind}" for base in replaced]
             content = b"".join(path.read_bytes() for path in paths if path.exists())
             if kind in ("index", "timeindex"):
                 content = b""  # made anew, when it is needed
             if content or kind != "txnindex":
                 Path(f"{paths[0]}.cleaned").write_bytes(content)
         self.faults._calls_left = faults
-        self.log.replace_segments(replaced, replaced[0])
+        replace_segments(self.log, replaced, replaced[0])
 
     def stop(self) -> None:
         try:

@@ -280,7 +280,7 @@ class Broker:
             return Rejected(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{partition}"
             )
-        failure = self.logs.failed.get(state.partitions[partition].topic_partition)
+        failure = self.logs.offline_reason(state.partitions[partition].topic_partition)
         if failure is not None:
             return Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{partition} is offline: {failure}"

@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 from headrace.broker.handlers import load_all
 from headrace.broker.replication.replica_manager import READ_COMMITTED, Replica
 from headrace.model.errors import Corrupt, Rejected
-from headrace.storage.log import DELETED_AT_ONCE_MAX
+from headrace.storage.log_retention import (
+    DELETED_AT_ONCE_MAX,
+    apply_retention,
+    learn_times,
+)
 
 if TYPE_CHECKING:
     from headrace.broker.broker import Broker
@@ -77,7 +81,7 @@ class PeriodicTasks:
         """The partitions led now, with a pause now and then for whoever has a request."""
         segment_count = 0
         for replica in self._broker.leading():
-            segment_count += replica.log.segment_count
+            segment_count += len(replica.log.segments)
             if segment_count >= _SEGMENTS_PER_STEP:
                 segment_count = 0
                 await asyncio.sleep(0)
@@ -90,10 +94,10 @@ class PeriodicTasks:
     async def _retain(self) -> None:
         async for replica in self._leading():
             try:
-                await replica.log.learn_times()
+                await learn_times(replica.log)
                 while not replica.log.closed:
                     now = self._broker.clock.now()
-                    expiry = replica.log.apply_retention(replica.high_watermark, now)
+                    expiry = apply_retention(replica.log, replica.high_watermark, now)
                     if expiry.segment_count <= DELETED_AT_ONCE_MAX:
                         break
                     await asyncio.sleep(0)
@@ -130,11 +134,11 @@ class PeriodicTasks:
 
     async def _flush(self) -> None:
         async for replica in self._leading():
-            if replica.log.flush_turn.locked():
+            if replica.log.flusher.turn.locked():
                 continue  # somebody is at it; a move may be for long, and the others are due
-            if replica.log.needs_flush(self._broker.clock.now()):
+            if replica.log.flusher.needs_flush(self._broker.clock.now()):
                 try:
-                    await replica.log.flush()
+                    await replica.log.flusher.flush()
                 except OSError as error:
                     replica.log.directory.partition_failed(error)
 

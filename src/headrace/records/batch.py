@@ -40,6 +40,7 @@ Buffer = bytes | bytearray | memoryview
 HEADER = Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size
 assert HEADER_SIZE == 61
+LENGTH_AT = 8
 LOG_OVERHEAD = 12  # base offset and length, which the length does not count
 MAGIC_AT = 16
 CRC_AT = 17

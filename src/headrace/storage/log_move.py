@@ -31,22 +31,22 @@ from typing import NamedTuple
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, Position, TopicPartition
 from headrace.storage import checkpoint
+from headrace.storage.directory_names import NAME_SIZE_MAX, future_name, pending_deletion_path
 from headrace.storage.files import (
     OpenFile,
     read_file,
     read_into,
-    remove_folder,
-    sync_folder,
+    remove_directory,
+    sync_directory,
     write_all,
     write_atomically,
 )
-from headrace.storage.log import Log, pending_deletion_path
+from headrace.storage.log import Log
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.segment import Segment
 
 log = logging.getLogger(__name__)
 
-FUTURE = "-future"
 AT_ONCE_SIZE_MAX = 1 << 20  # what the loop copies between two requests: about a millisecond
 AT_ONCE_COUNT_MAX = 16  # segments in it
 # Rounds of a thread alone that found more than half of what the round before did. Then the loop
@@ -57,7 +57,6 @@ _PIECE_SIZE = 1 << 20
 # What a thread leaves to the kernel to write to the disk later. Of a copy of gigabytes, that
 # would be so much that the kernel holds back whoever writes: the loop, for a second and more.
 _UNWRITTEN_SIZE_MAX = 16 << 20
-_FOLDER_NAME_MAX = 255
 _INDEXES = ("index", "timeindex", "txnindex")
 _SMALL_FILES = (checkpoint.LEADER_EPOCHS, checkpoint.PARTITION_METADATA)
 
@@ -81,22 +80,18 @@ class _Missing(NamedTuple):
     log_end: Offset
 
 
-def _future_name(topic_partition: TopicPartition) -> str:
-    return f"{topic_partition}.{os.urandom(16).hex()}{FUTURE}"
-
-
 def check_name(topic_partition: TopicPartition) -> None:
     """Raises Rejected where Kafka does: if the name of a copy would be too long."""
-    if len(_future_name(topic_partition)) > _FOLDER_NAME_MAX:
+    if len(future_name(topic_partition)) > NAME_SIZE_MAX:
         raise Rejected(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"the name of {topic_partition} is too long for a copy beside it",
         )
 
 
-def was_nearly_whole(folder: Path) -> bool:
+def was_nearly_complete(path: Path) -> bool:
     """Whether a copy had come so far that the log might go on in it."""
-    return (folder / checkpoint.PARTITION_METADATA).exists()
+    return (path / checkpoint.PARTITION_METADATA).exists()
 
 
 class LogMove:
@@ -111,12 +106,12 @@ class LogMove:
         self.log = moving
         self.target = target
         self.source = moving.directory
-        self.folder = target.path / _future_name(moving.topic_partition)
+        self.path = target.path / future_name(moving.topic_partition)
         self.size = 0  # bytes of batches in the copy
         self.copied_end = moving.log_start
         self.is_switched = False  # the log lies in the target
-        self._old_folder = moving.folder
-        self._cut_count = moving.cut_count
+        self._old_path = moving.path
+        self._cut_count = moving.flusher.cut_count
         self._segments: dict[Offset, Segment] = {}  # those of which something was copied
         self._whole: set[Offset] = set()  # closed ones, copied to their end
         self._absent: list[Segment] = []  # a thread did not find them as they should be
@@ -127,12 +122,12 @@ class LogMove:
         self._given_up = False
         self._buffer = memoryview(b"")
         try:
-            self.folder.mkdir()
+            self.path.mkdir()
         except OSError as error:
             raise Rejected(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder} could not be made: {error}"
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} could not be made: {error}"
             ) from error
-        moving.copies.add(self.folder)
+        moving.copies.add(self.path)
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -150,35 +145,35 @@ class LogMove:
         """
         await self._take_plain_name()  # a move before this one may have failed at that
         # Now, not when it was asked for: a move before this one may have ended since.
-        self.source, self._old_folder = self.log.directory, self.log.folder
-        self._cut_count = self.log.cut_count
+        self.source, self._old_path = self.log.directory, self.log.path
+        self._cut_count = self.log.flusher.cut_count
         missing = await self._copy_until_little_is_missing()
         # What is fsynced in the old folder must be so in the new one before the log goes on
         # there; so the old one should not get further. flush.messages cannot be put off for
         # long, but for the little that comes after the first and longest fsync.
-        self.log.put_off_flushes(True)
+        self.log.flusher.postpone(True)
         try:
             await self._copy_and_sync(missing)
-            async with self.log.flush_turn:
+            async with self.log.flusher.turn:
                 await self._catch_up()
                 self._switch()
         finally:
-            self.log.put_off_flushes(False)
+            self.log.flusher.postpone(False)
         await self._settle()
 
     def discard(self) -> None:
         """Give the copy up: its files go in the background."""
-        self.log.copies.discard(self.folder)
+        self.log.copies.discard(self.path)
         # The files that hold them follow. Until then nobody goes by these: whoever makes or
         # moves a log of that name there begins with offsets of its own.
         self.target.drop_offsets(self.topic_partition)
         with suppress(OSError):
-            deleted = self.folder.rename(pending_deletion_path(self.folder, self.topic_partition))
-            self.target.later(0, lambda: remove_folder(deleted))
+            deleted = self.path.rename(pending_deletion_path(self.path, self.topic_partition))
+            self.target.later(0, lambda: remove_directory(deleted))
 
     def empty(self) -> None:
         """Leave but the folder, which tells the next start of the request. For a thread."""
-        with suppress(OSError), os.scandir(self.folder) as entries:
+        with suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
                 os.unlink(entry.path)  # noqa: PTH108
 
@@ -191,7 +186,7 @@ class LogMove:
         """
         while True:
             missing = await self._copy_until_little_is_missing()
-            if self._synced_end is None or self._synced_end < self.log.recovery_point:
+            if self._synced_end is None or self._synced_end < self.log.flusher.recovery_point:
                 await self._copy_and_sync(missing)
                 continue
             self._copy(missing)
@@ -242,17 +237,17 @@ class LogMove:
                     ErrorCode.KAFKA_STORAGE_ERROR,
                     f"{directory.path} went offline: {directory.offline}",
                 )
-        moving.begin_flush()  # brings the index files up to date
-        segments = moving.segments
+        moving.flusher.begin()  # brings the index files up to date
+        segments = moving.segments.items
         stale = self._forget_changed({each.base_offset: each for each in segments})
         parts = []
-        ends = [*moving.segment_bases[1:], moving.log_end]
+        ends = [*moving.segments.bases[1:], moving.log_end]
         for segment, end_offset in zip(segments, ends, strict=True):
             if segment.base_offset not in self._whole:
                 self._segments[segment.base_offset] = segment
                 is_closed = segment is not segments[-1]
                 parts.append(_Part(segment, segment.size, end_offset, is_closed))
-        snapshots = dict.fromkeys(f"{offset:020d}.snapshot" for offset in moving.snapshot_offsets)
+        snapshots = dict.fromkeys(f"{offset:020d}.snapshot" for offset in moving.snapshots.offsets)
         for name in [name for name in self._copied if name.endswith(".snapshot")]:
             if name not in snapshots:
                 del self._copied[name]
@@ -267,8 +262,8 @@ class LogMove:
 
     def _forget_changed(self, segments: dict[Offset, Segment]) -> list[str]:
         """Forget copies of segments that are no more what they were; their files."""
-        was_cut = self._cut_count != self.log.cut_count
-        self._cut_count = self.log.cut_count
+        was_cut = self._cut_count != self.log.flusher.cut_count
+        self._cut_count = self.log.flusher.cut_count
         stale = []
         for base, segment in list(self._segments.items()):
             if segments.get(base) is segment and not was_cut:
@@ -296,7 +291,7 @@ class LogMove:
         ``paced``, it waits for the disk now and then.
         """
         for name in missing.stale:
-            (self.folder / name).unlink(missing_ok=True)
+            (self.path / name).unlink(missing_ok=True)
             self._unsynced.discard(name)
         for name in missing.snapshots:
             with suppress(FileNotFoundError):  # no longer needed
@@ -325,12 +320,12 @@ class LogMove:
 
         Raises FileNotFoundError if it has not as much.
         """
-        source = OpenFile(f"{self._old_folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        source = OpenFile(f"{self._old_path}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         end = os.fstat(source.fd).st_size if size is None else size
         position = self._copied.get(name, 0)
         if name in self._copied and position == end:
             return
-        copy = OpenFile(f"{self.folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+        copy = OpenFile(f"{self.path}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
         self._unsynced.add(name)
         if position > end:  # damaged indexes were made anew
             os.ftruncate(copy.fd, 0)
@@ -341,7 +336,7 @@ class LogMove:
         while position < end and not self._is_over:
             count = read_into(source.fd, self._buffer[: end - position], Position(position))
             if count == 0:
-                raise FileNotFoundError(f"{self._old_folder}/{name} ends at byte {position}")
+                raise FileNotFoundError(f"{self._old_path}/{name} ends at byte {position}")
             write_all(copy.fd, [self._buffer[:count]], position, count)
             position += count
             self._copied[name] = position
@@ -356,9 +351,9 @@ class LogMove:
     def _copy_small_files(self) -> None:
         for name in _SMALL_FILES:
             with suppress(FileNotFoundError):
-                content = read_file(f"{self._old_folder}/{name}")
+                content = read_file(f"{self._old_path}/{name}")
                 if content != self._small_files.get(name):
-                    write_atomically(f"{self.folder}/{name}", content, sync=False)
+                    write_atomically(f"{self.path}/{name}", content, sync=False)
                     self._small_files[name] = content
                     self._unsynced.add(name)
 
@@ -389,8 +384,8 @@ class LogMove:
         for name in sorted(self._unsynced, key=lambda name: not name.endswith(".log")):
             if self._is_over:
                 return
-            os.fsync(OpenFile(f"{self.folder}/{name}"))
-        sync_folder(str(self.folder))
+            os.fsync(OpenFile(f"{self.path}/{name}"))
+        sync_directory(str(self.path))
         self._unsynced.clear()
 
     async def _in_thread(self, work: Callable[[], object]) -> None:
@@ -412,22 +407,20 @@ class LogMove:
         """The log goes on in the copy; no ``await`` since nothing was missing."""
         moving, source = self.log, self.source
         assert self._synced_end is not None
-        deleted = self._old_folder.rename(
-            pending_deletion_path(self._old_folder, self.topic_partition)
-        )
+        deleted = self._old_path.rename(pending_deletion_path(self._old_path, self.topic_partition))
         self.is_switched = True
-        moving.copies.discard(self.folder)
+        moving.copies.discard(self.path)
         # What is flushed from now on would be lost in a power cut that brings the old name back.
-        moving.renamed_in = (source, self.target)
-        moving.relocate(self.target, self.folder, self._synced_end)
-        source.later(moving.config.file_delete_delay_ms, lambda: remove_folder(deleted))
+        moving.flusher.renamed_in = (source, self.target)
+        moving.relocate(self.target, self.path, self._synced_end)
+        source.later(moving.config.file_delete_delay_ms, lambda: remove_directory(deleted))
         source.drop_offsets(self.topic_partition)
 
     async def _settle(self) -> None:
         try:
-            await self._in_thread(partial(self.source.mend_log_starts, self.topic_partition))
+            await self._in_thread(partial(self.source.remove_log_start, self.topic_partition))
             # Not before: else a power cut could leave two folders of the plain name.
-            await self._in_thread(partial(sync_folder, str(self.source.path)))
+            await self._in_thread(partial(sync_directory, str(self.source.path)))
         except OSError as error:
             self.source.failed(error)  # it is the disk to be rid of; the copy is whole
         await self._take_plain_name()
@@ -438,10 +431,12 @@ class LogMove:
     async def _take_plain_name(self) -> None:
         moving = self.log
         plain = moving.directory.path / str(self.topic_partition)
-        if not moving.closed and moving.folder != plain:
-            moving.relocate(moving.directory, moving.folder.rename(plain), moving.recovery_point)
-            await self._in_thread(partial(sync_folder, str(moving.directory.path)))
-            moving.renamed_in = ()
+        if not moving.closed and moving.path != plain:
+            moving.relocate(
+                moving.directory, moving.path.rename(plain), moving.flusher.recovery_point
+            )
+            await self._in_thread(partial(sync_directory, str(moving.directory.path)))
+            moving.flusher.renamed_in = ()
 
 
 def _name(segment: Segment, kind: str) -> str:

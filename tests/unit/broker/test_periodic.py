@@ -33,7 +33,7 @@ def test_a_topic_made_later_has_its_flush_ms_heeded(tmp_path):
         client.create_topic("t", flush_ms="1")
         client.produce("t", build_batch([Record(0, -1, None, b"x")]))
         log = broker._runner._node.replicas.get("t", 0).log
-        wait_until(lambda: log.recovery_point == 1)
+        wait_until(lambda: log.flusher.recovery_point == 1)
 
 
 def test_a_log_that_somebody_flushes_for_long_holds_up_no_other(tmp_path):
@@ -47,9 +47,9 @@ def test_a_log_that_somebody_flushes_for_long_holds_up_no_other(tmp_path):
         held, other = (node.replicas.get(topic, 0).log for topic in ("held", "other"))
 
         async def flush_beside():
-            async with held.flush_turn:
+            async with held.flusher.turn:
                 await node._periodic._flush()
-            return other.recovery_point
+            return other.flusher.recovery_point
 
         done = asyncio.run_coroutine_threadsafe(flush_beside(), node.loop).result(60)
         assert done == other.log_end == 1

@@ -13,6 +13,7 @@ import pytest
 
 from headrace.model.ids import TopicPartition, id_to_text
 from headrace.records.batch import headers
+from headrace.storage.time_lookup import first_at, largest
 from tests.fakes.logs import Disk, append, batch, read_all, read_bytes, settings
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.3.1-logs"
@@ -51,8 +52,8 @@ def test_whose_folder_it_is_is_known(disk):
 
 
 def test_times_are_found(disk):
-    assert disk.log(PLAIN).offset_for_time(1700000002105)()[:2] == (75, 1700000002105)
-    assert disk.log(PLAIN).max_timestamp()()[:2] == (149, 1700000004209)
+    assert first_at(disk.log(PLAIN), 1700000002105)()[:2] == (75, 1700000002105)
+    assert largest(disk.log(PLAIN))()[:2] == (149, 1700000004209)
     append_times = [h.log_append_time for _, h in headers(read_bytes(disk.log(APPEND_TIME), 0))]
     assert append_times == [True] * 3
 

@@ -11,10 +11,13 @@ import pytest
 
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
-from headrace.storage import checkpoint, log_move
-from headrace.storage import log as log_module
+from headrace.storage import checkpoint, log_flush, log_move
+from headrace.storage.compaction.swap import replace_segments
 from headrace.storage.log import Log
+from headrace.storage.log_flush import LogFlusher
 from headrace.storage.log_move import LogMove
+from headrace.storage.log_retention import apply_retention, delete_records_before
+from headrace.storage.log_truncation import truncate_to
 from tests.fakes.logs import (
     NOW,
     ORDERS,
@@ -87,14 +90,14 @@ def test_a_log_moves_with_all_its_files_and_goes_on(disk):
     append(log, batch(b"a", producer_id=7, transactional=True), leader_epoch=LeaderEpoch(3))
     append(log, marker(commit=False, producer_id=7), leader_epoch=LeaderEpoch(3))
     append(log, batch(b"b", producer_id=8))
-    log.move_start_to(Offset(1))
-    before, source = read_all(log), log.folder
-    bases, names = list(log.segment_bases), {path.name for path in source.iterdir()}
+    delete_records_before(log, Offset(1))
+    before, source = read_all(log), log.path
+    bases, names = list(log.segments.bases), {path.name for path in source.iterdir()}
     target = other(disk, log)
     move(disk, log)
-    assert log.folder == target.path / "orders-0" and log.directory is target
-    assert {path.name for path in log.folder.iterdir()} == names
-    assert list(log.segment_bases) == bases, "a move makes no segments"
+    assert log.path == target.path / "orders-0" and log.directory is target
+    assert {path.name for path in log.path.iterdir()} == names
+    assert list(log.segments.bases) == bases, "a move makes no segments"
     assert not source.exists() and not copies(disk)
     assert read_all(log) == before
     assert append(log, batch(b"b", producer_id=8)).first_of_duplicate
@@ -102,7 +105,7 @@ def test_a_log_moves_with_all_its_files_and_goes_on(disk):
     expected = [*before, (log.log_end - 1, b"c")]
     for clean in (False, True):
         log = disk.restarted(clean=clean)
-        assert log.folder == target.path / "orders-0"
+        assert log.path == target.path / "orders-0"
         assert read_all(log) == expected
         assert log.aborted_transactions(Offset(0), log.log_end) == [(7, 4)]
         assert log.leader_epochs.latest == 3
@@ -200,7 +203,7 @@ def test_a_copy_goes_to_the_disk_in_pieces_unless_the_load_is_as_fast(
     def noted(self, name, size, **options):
         real(self, name, size, **options)
         if size is not None:
-            unwritten.append(size - synced.get(self.folder / name, 0))
+            unwritten.append(size - synced.get(self.path / name, 0))
 
     monkeypatch.setattr(LogMove, "_append", noted)
     move(disk, log)
@@ -214,10 +217,10 @@ def test_the_recovery_point_is_what_was_fsynced_and_not_more(disk, between, sync
     append(log, batch(b"a"))
     between.append(lambda: append(log, batch(b"b")))
     move(disk, log)
-    assert (log.recovery_point, log.log_end) == (1, 2)
+    assert (log.flusher.recovery_point, log.log_end) == (1, 2)
     assert log.directory.recovery_points[ORDERS] == 1
     sizes = {path.name: size for path, size in synced.items() if "-future" in str(path)}
-    assert sizes[f"{0:020d}.log"] == log.size // 2
+    assert sizes[f"{0:020d}.log"] == log.segments.size // 2
     assert {"leader-epoch-checkpoint", "partition.metadata"} <= set(sizes)
 
 
@@ -229,7 +232,9 @@ def test_what_flush_messages_was_promised_is_fsynced_before_the_switch(disk, syn
     real = Log.relocate
 
     def noted(log, directory, folder, recovery_point):
-        switches.append((log.recovery_point, recovery_point, synced.get(folder / first_name)))
+        switches.append(
+            (log.flusher.recovery_point, recovery_point, synced.get(folder / first_name))
+        )
         real(log, directory, folder, recovery_point)
 
     monkeypatch.setattr(Log, "relocate", noted)
@@ -238,51 +243,48 @@ def test_what_flush_messages_was_promised_is_fsynced_before_the_switch(disk, syn
         moving = asyncio.ensure_future(LogMove(log, other(disk, log)).run())
         while not moving.done():
             end_offset = append(log, batch(b"more")).last_offset + 1
-            await log.flush()
-            assert log.recovery_point >= end_offset
+            await log.flusher.flush()
+            assert log.flusher.recovery_point >= end_offset
         await moving
 
     asyncio.run(run())
     promised, recovery_point, synced_size = switches[0]
     assert recovery_point >= promised > 0
-    assert synced_size >= log.segments[0].position_of(Offset(promised)) > 0
+    assert synced_size >= log.segments.items[0].position_of(Offset(promised)) > 0
 
 
-def test_flushes_that_are_asked_for_together_are_one(disk, synced):
+def test_concurrent_flushes_share_one_fsync(disk, monkeypatch):
     log = disk.log()
     append(log, batch(b"a"))
     flushes = []
-    begin_flush = Log.begin_flush
+    begin = LogFlusher.begin
 
-    class Counted(Log):
-        __slots__ = ()
+    def counted(flusher):
+        flushes.append(log.log_end)
+        return begin(flusher)
 
-        def begin_flush(self):
-            flushes.append(self.log_end)
-            return begin_flush(self)
-
-    log.__class__ = Counted
+    monkeypatch.setattr(LogFlusher, "begin", counted)
 
     async def run():
-        first = asyncio.ensure_future(log.flush())
+        first = asyncio.ensure_future(log.flusher.flush())
         await asyncio.sleep(0)
         append(log, batch(b"b"))
-        await asyncio.gather(first, *(log.flush() for _ in range(5)))
+        await asyncio.gather(first, *(log.flusher.flush() for _ in range(5)))
 
     asyncio.run(run())
-    assert flushes == [1, 2] and log.recovery_point == 2
+    assert flushes == [1, 2] and log.flusher.recovery_point == 2
 
 
 def test_while_flushes_are_put_off_a_closed_segment_waits_for_its_fsync(disk, synced):
     log = disk.log()
     append(log, batch(b"a"))
-    log.put_off_flushes(True)
+    log.flusher.postpone(True)
     log.roll(NOW)
     disk.worker.run()
-    assert (log.recovery_point, synced) == (0, {})
-    log.put_off_flushes(False)
+    assert (log.flusher.recovery_point, synced) == (0, {})
+    log.flusher.postpone(False)
     disk.worker.run()
-    assert log.recovery_point == 1
+    assert log.flusher.recovery_point == 1
 
 
 def test_towards_the_end_of_a_move_flushes_are_put_off_and_then_not_any_more(
@@ -295,87 +297,87 @@ def test_towards_the_end_of_a_move_flushes_are_put_off_and_then_not_any_more(
     are_held = []
 
     def noted(log, *arguments):
-        are_held.append(log.flush_turn.locked())
+        are_held.append(log.flusher.turn.locked())
         real(log, *arguments)
 
     monkeypatch.setattr(Log, "relocate", noted)
     move(disk, log)
     assert are_held == [True, False], "by the switch, and not by its second name"
-    assert log.recovery_point == 1
+    assert log.flusher.recovery_point == 1
     append(log, batch(b"c"))
     log.roll(NOW)
     disk.worker.run()
-    assert log.recovery_point == 3
+    assert log.flusher.recovery_point == 3
 
 
 def test_a_flush_that_the_log_moves_away_under_is_done_again(disk, monkeypatch, synced):
     log = disk.log()
     append(log, batch(b"a"))
     copy = disk.paths[0] / "orders-9"
-    moves = [lambda: log.relocate(log.directory, shutil.copytree(log.folder, copy), Offset(0))]
-    real = log_module.sync_folder
+    moves = [lambda: log.relocate(log.directory, shutil.copytree(log.path, copy), Offset(0))]
+    real = log_flush.sync_directory
 
-    def sync_folder(folder):
+    def sync_directory(folder):
         if moves:
             moves.pop()()  # the last of the fsyncs, and nobody vouches for them yet
         real(folder)
 
-    monkeypatch.setattr(log_module, "sync_folder", sync_folder)
-    asyncio.run(log.flush())
-    assert log.recovery_point == log.log_end == 1
-    assert synced[copy / f"{0:020d}.log"] == log.size
+    monkeypatch.setattr(log_flush, "sync_directory", sync_directory)
+    asyncio.run(log.flusher.flush())
+    assert log.flusher.recovery_point == log.log_end == 1
+    assert synced[copy / f"{0:020d}.log"] == log.segments.size
 
 
 def test_a_flush_syncs_the_renames_of_a_move_that_has_not_settled(disk, synced):
     log = disk.log()
     append(log, batch(b"a"))
-    log.renamed_in = tuple(disk.logs.directories)
-    log.flush_now()
+    log.flusher.renamed_in = tuple(disk.logs.directories)
+    log.flusher.flush_now()
     assert set(disk.paths) <= set(synced)
     move(disk, log)
-    assert log.renamed_in == ()
+    assert log.flusher.renamed_in == ()
 
 
 def test_a_disk_that_dies_when_a_log_has_left_it_does_not_take_it_along(disk, monkeypatch):
     log = disk.log()
     append(log, batch(b"a"))
     source, target = log.directory, other(disk, log)
-    real_sync = log_move.sync_folder
+    real_sync = log_move.sync_directory
 
     def sync(folder):
         if folder == str(source.path):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         real_sync(folder)
 
-    monkeypatch.setattr(log_move, "sync_folder", sync)
-    monkeypatch.setattr(log_module, "sync_folder", sync)
+    monkeypatch.setattr(log_move, "sync_directory", sync)
+    monkeypatch.setattr(log_flush, "sync_directory", sync)
     relocating = LogMove(log, target)
     asyncio.run(relocating._catch_up())
     relocating._switch()
     append(log, batch(b"b"))
-    log.flush_now()
-    assert log.recovery_point == log.log_end == 2
+    log.flusher.flush_now()
+    assert log.flusher.recovery_point == log.log_end == 2
     assert source.offline is not None and target.offline is None
     asyncio.run(relocating._settle())
-    assert log.folder == target.path / "orders-0" and log.folder.exists()
+    assert log.path == target.path / "orders-0" and log.path.exists()
     assert target.offline is None
 
 
 def test_segments_that_retention_takes_meanwhile_are_not_in_the_copy(disk, between):
     log = disk.log()
     fill(log, [bytes(BIG)] * 12)
-    first = list(log.segment_bases)[2]
+    first = list(log.segments.bases)[2]
 
     def retain():
         log.update_config(settings(segment_bytes=1 << 20, retention_bytes=2 * BIG))
-        log.apply_retention(log.log_end, NOW)
+        apply_retention(log, log.log_end, NOW)
 
     between.append(retain)
     move(disk, log)
-    assert log.first_base_offset >= first
-    kept = {int(path.stem) for path in log.folder.glob("*.log")}
-    assert kept == set(log.segment_bases)
-    assert {int(path.stem) for path in log.folder.glob("*.snapshot")} == set(log.snapshot_offsets)
+    assert log.segments.first_base_offset >= first
+    kept = {int(path.stem) for path in log.path.glob("*.log")}
+    assert kept == set(log.segments.bases)
+    assert {int(path.stem) for path in log.path.glob("*.snapshot")} == set(log.snapshots.offsets)
     assert [n for n, _ in read_all(log)] == list(range(log.log_start, 12))
 
 
@@ -388,13 +390,13 @@ def test_a_segment_that_is_compacted_meanwhile_is_copied_again(
     assert len(log.segments) == 2
 
     def compact():
-        whole = log.folder / f"{0:020d}.log"
-        (log.folder / f"{0:020d}.log.cleaned").write_bytes(whole.read_bytes()[-log_size // 3 :])
+        whole = log.path / f"{0:020d}.log"
+        (log.path / f"{0:020d}.log.cleaned").write_bytes(whole.read_bytes()[-log_size // 3 :])
         for kind in ("index", "timeindex"):
-            (log.folder / f"{0:020d}.{kind}.cleaned").write_bytes(b"")
-        log.replace_segments([Offset(0)], Offset(0))
+            (log.path / f"{0:020d}.{kind}.cleaned").write_bytes(b"")
+        replace_segments(log, [Offset(0)], Offset(0))
 
-    log_size = log.segments[0].size
+    log_size = log.segments.items[0].size
     between += [lambda: None] * threads_before + [compact]
     move(disk, log)
     sizes = {path.name: size for path, size in synced.items() if "-future" in str(path)}
@@ -409,7 +411,7 @@ def test_a_log_that_is_cut_meanwhile_is_copied_again(disk, between):
     fill(log, [b"a", b"b", b"c"])
 
     def cut():
-        log.truncate_to(Offset(1))
+        truncate_to(log, Offset(1))
         append(log, batch(b"other" * 100))  # more than was there before
 
     between.append(cut)
@@ -424,7 +426,7 @@ def test_a_full_target_ends_the_move_and_keeps_no_room(disk, monkeypatch):
     append(log, batch(b"a"))
 
     def full(self, name, size, **options):
-        (self.folder / "half").write_bytes(b"a segment, in part")
+        (self.path / "half").write_bytes(b"a segment, in part")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(LogMove, "_append", full)
@@ -448,7 +450,7 @@ def test_a_move_of_what_cannot_be_moved_ends(disk, between, end):
         if end == "deleted":
             disk.logs.delete(ORDERS)
         elif end == "file gone":
-            (log.folder / f"{0:020d}.log").unlink()
+            (log.path / f"{0:020d}.log").unlink()
             fill(log, [bytes(BIG)])
             relocating._whole.clear()
         else:
@@ -491,14 +493,14 @@ def test_cancelled_it_waits_for_the_thread_which_stops_early(disk):
     relocating, count = asyncio.run(run())
     assert len(pieces) == count < 10, "nobody writes any more"
     relocating.empty()
-    assert list(relocating.folder.iterdir()) == []
+    assert list(relocating.path.iterdir()) == []
 
 
 def test_a_topic_whose_copy_could_not_be_named_is_refused_as_by_kafka(disk):
     longest = TopicPartition("x" * 213, 0)
     log_move.check_name(longest)
     log = disk.log(longest)
-    assert len(LogMove(log, other(disk, log)).folder.name) == 255
+    assert len(LogMove(log, other(disk, log)).path.name) == 255
     with pytest.raises(Rejected) as caught:
         log_move.check_name(TopicPartition("x" * 214, 0))
     assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -507,7 +509,7 @@ def test_a_topic_whose_copy_could_not_be_named_is_refused_as_by_kafka(disk):
 def test_to_give_a_copy_up_writes_no_file_on_the_loop(disk, monkeypatch):
     log = disk.log()
     fill(log, [b"1", b"2", b"3"])
-    log.move_start_to(Offset(3))
+    delete_records_before(log, Offset(3))
     target = other(disk, log)
     relocating = LogMove(log, target)
     asyncio.run(relocating._catch_up())
@@ -540,9 +542,9 @@ def test_a_log_gets_its_plain_name_before_it_moves_on(disk, between, monkeypatch
         patch.setattr(Path, "rename", rename)
         with pytest.raises(OSError, match="No space"):
             move(disk, log)
-    assert log.directory is target and log.folder.name.endswith("-future")
+    assert log.directory is target and log.path.name.endswith("-future")
     names = []
-    between += [lambda: names.append(log.folder.name)] * 2
+    between += [lambda: names.append(log.path.name)] * 2
     move(disk, log)
     assert names == ["orders-0", "orders-0"]
     assert read_all(disk.restarted(clean=False)) == [(0, b"a")]
@@ -580,12 +582,12 @@ def test_a_start_finishes_a_move_that_ended_between_the_two_names(disk, named):
     asyncio.run(relocating._catch_up())
     relocating._switch()
     append(log, batch(b"b"))
-    assert copies(disk) == [relocating.folder]
+    assert copies(disk) == [relocating.path]
     disk.crash()
     disk.start()
     log = disk.logs.get(named)
     assert read_all(log) == [(0, b"a"), (1, b"b")]
-    assert log.folder == target.path / str(named)
+    assert log.path == target.path / str(named)
     assert disk.logs.unfinished_moves == {}
 
 
@@ -618,21 +620,21 @@ def test_a_topic_deleted_while_it_is_copied_is_gone_although_the_process_is_kill
 
     monkeypatch.setattr(Path, "rename", rename)
     disk.logs.delete(ORDERS)
-    assert renamed == [relocating.folder, disk.paths[0] / "orders-0"]
+    assert renamed == [relocating.path, disk.paths[0] / "orders-0"]
     disk.crash()
     disk.start()
-    assert disk.logs.get(ORDERS) is None and not disk.logs.failed and not copies(disk)
+    assert disk.logs.get(ORDERS) is None and not disk.logs.offline_partitions() and not copies(disk)
 
 
 def test_half_a_copy_is_never_taken_for_the_log(disk):
     log = disk.log()
     append(log, batch(b"a"))
     relocating = LogMove(log, other(disk, log))
-    shutil.copy(log.folder / f"{0:020d}.log", relocating.folder)
-    aside = log.folder.rename(log.folder.with_name("aside"))
+    shutil.copy(log.path / f"{0:020d}.log", relocating.path)
+    aside = log.path.rename(log.path.with_name("aside"))
     disk.crash()
     disk.start()
-    assert disk.logs.get(ORDERS) is None and "unfinished copy" in disk.logs.failed[ORDERS]
+    assert disk.logs.get(ORDERS) is None and "unfinished copy" in disk.logs.offline_reason(ORDERS)
     disk.crash()
     aside.rename(aside.with_name("orders-0"))
     disk.start()
@@ -648,15 +650,15 @@ def test_a_copy_does_not_replace_a_log_that_cannot_be_opened(disk, monkeypatch):
     real_scandir = os.scandir
 
     def scandir(path):
-        if str(path) == str(log.folder):
+        if str(path) == str(log.path):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return real_scandir(path)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", scandir)
         disk.start()
-    assert disk.logs.get(ORDERS) is None and "Permission denied" in disk.logs.failed[ORDERS]
-    assert log.folder.exists() and relocating.folder.exists()
+    assert disk.logs.get(ORDERS) is None and "Permission denied" in disk.logs.offline_reason(ORDERS)
+    assert log.path.exists() and relocating.path.exists()
 
 
 @pytest.fixture
@@ -677,7 +679,7 @@ def age(folder, seconds):
 def test_of_two_unfinished_copies_the_younger_is_the_wish(three, last):
     targets = three.logs.directories[:2]
     for number, target in enumerate(targets):
-        age(LogMove(three.log(), target).folder, 10 if number == last else 20)
+        age(LogMove(three.log(), target).path, 10 if number == last else 20)
     three.crash()
     three.start()
     assert read_all(three.log()) == [(0, b"a")]
@@ -698,27 +700,27 @@ def test_a_copy_that_is_the_log_is_found_beside_one_that_has_just_begun(
     relocating._switch()
     append(log, batch(b"b"))
     begun = LogMove(log, next_target)
-    age(relocating.folder, 10)
-    age(begun.folder, 5 if next_is_younger else 20)
+    age(relocating.path, 10)
+    age(begun.path, 5 if next_is_younger else 20)
     three.crash()
     three.start()
     log = three.logs.get(ORDERS)
-    assert log.folder == target.path / "orders-0"
+    assert log.path == target.path / "orders-0"
     assert read_all(log) == [(0, b"a"), (1, b"b")]
     target = {each: to.path for each, to in three.logs.unfinished_moves.items()}
     assert target == ({ORDERS: next_target.path} if next_is_younger else {})
-    assert not copies(three) and not three.logs.failed
+    assert not copies(three) and not three.logs.offline_partitions()
 
 
 def test_of_two_whole_copies_none_is_taken_for_the_log(three, caplog):
     log = three.log()
     for target in three.logs.directories[:2]:
         asyncio.run(LogMove(log, target)._catch_up())
-    shutil.rmtree(log.folder)
+    shutil.rmtree(log.path)
     both = copies(three)
     three.crash()
     three.start()
-    assert three.logs.get(ORDERS) is None and ORDERS in three.logs.failed
+    assert three.logs.get(ORDERS) is None and ORDERS in three.logs.offline_partitions()
     assert copies(three) == both and "with one copy alone" in caplog.text
     three.crash()
     shutil.rmtree(both[0])
@@ -730,21 +732,21 @@ def test_a_copy_of_a_deleted_topic_is_not_taken_for_its_log(disk):
     log = disk.log()
     relocating = LogMove(log, other(disk, log))
     asyncio.run(relocating._catch_up())
-    shutil.rmtree(log.folder)
+    shutil.rmtree(log.path)
     disk.crash()
     disk.start(deleted_ids={ORDERS_ID})
-    assert disk.logs.get(ORDERS) is None and not disk.logs.failed and not copies(disk)
+    assert disk.logs.get(ORDERS) is None and not disk.logs.offline_partitions() and not copies(disk)
 
 
 def test_a_topic_of_which_only_a_copy_is_here_can_be_deleted(disk):
     log = disk.log()
     LogMove(log, other(disk, log))
-    log.folder.rename(log.folder.with_name("aside"))
+    log.path.rename(log.path.with_name("aside"))
     disk.crash()
     disk.start()
-    assert ORDERS in disk.logs.failed
+    assert ORDERS in disk.logs.offline_partitions()
     disk.logs.delete(ORDERS)
     assert not copies(disk)
     disk.crash()
     disk.start()
-    assert not disk.logs.failed
+    assert not disk.logs.offline_partitions()

@@ -89,8 +89,8 @@ if TYPE_CHECKING:
     class LogManager(Protocol):
         @property
         def directories(self) -> Sequence[Directory]: ...
-        @property
-        def failed(self) -> dict[TopicPartition, str]: ...
+        def mark_offline(self, topic_partition: TopicPartition, reason: str) -> None: ...
+        def offline_partitions(self) -> Sequence[TopicPartition]: ...
         def place(
             self, topic_partitions: Iterable[TopicPartition]
         ) -> dict[TopicPartition, str]: ...
@@ -257,12 +257,14 @@ class ControllerService:
         failed = ", ".join(str(each.path) for each in logs.directories if each.offline is not None)
         away = self._directory_assignment.find_away(topics, self._without_directory(), failed)
         self._away |= away.keys()
-        logs.failed.update(away)
-        return logs.failed.keys()
+        for topic_partition, reason in away.items():
+            logs.mark_offline(topic_partition, reason)
+        return logs.offline_partitions()
 
     def _without_directory(self) -> list[PartitionState]:
         """Partitions of this broker that no folder was found of."""
-        served = {found.topic_partition for found in self._found} | self._broker.logs.failed.keys()
+        served = {found.topic_partition for found in self._found}
+        served.update(self._broker.logs.offline_partitions())
         return [
             state
             for topic in self.metadata.topics.values()
@@ -289,19 +291,18 @@ class ControllerService:
         )
 
     async def _host_all(self) -> None:
-        failed = self._broker.logs.failed
-        known = set(failed)
+        logs = self._broker.logs
+        known = set(logs.offline_partitions())
         await self._host(
             state
             for topic in self.metadata.topics.values()
             for state in topic.partitions
             if state.topic_partition not in known
         )
-        if len(failed) > len(known):
+        failed = [each for each in logs.offline_partitions() if each not in known]
+        if failed:
             topics = self.metadata.topics
-            await self.replicas_failed(
-                [(each, topics[each.topic].topic_id) for each in failed if each not in known]
-            )
+            await self.replicas_failed([(each, topics[each.topic].topic_id) for each in failed])
         self._found.clear()
 
     async def _host(self, states: Iterable[PartitionState]) -> Rejected | None:
@@ -314,7 +315,7 @@ class ControllerService:
                 await self._broker.replicas.apply((state,))
             except Rejected as error:
                 log.error("%s cannot be served: %s", state.topic_partition, error)
-                self._broker.logs.failed[state.topic_partition] = str(error)
+                self._broker.logs.mark_offline(state.topic_partition, str(error))
                 refusal = error
         return refusal
 
@@ -334,8 +335,8 @@ class ControllerService:
         pending = await self._registry.topics_pending_deletion()
         if not pending:
             return
-        folders = [found.topic_partition for found in self._found] + list(self._broker.logs.failed)
-        for topic_partition in folders:
+        found_here = [found.topic_partition for found in self._found]
+        for topic_partition in [*found_here, *self._broker.logs.offline_partitions()]:
             if topic_partition.topic in pending:
                 self._broker.logs.delete(topic_partition)
         self._found = [f for f in self._found if f.topic_partition.topic not in pending]

@@ -447,7 +447,7 @@ class Coordinator(Generic[S]):
                 "told to find it again. Look at the disk under %s",
                 replica.topic_partition,
                 refusal.message,
-                replica.log.folder,
+                replica.log.path,
             )
             self._drop(led, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             raise Rejected(ErrorCode.COORDINATOR_NOT_AVAILABLE, refusal.message or "") from None
@@ -624,7 +624,7 @@ class Coordinator(Generic[S]):
                 "%s. Groups or transactions of this partition are not served; "
                 "look at the files in %s",
                 led.problem,
-                log.folder,
+                log.path,
             )
             return
         if self._led.get(led.partition) is not led or led.leadership is not led.replica.leadership:

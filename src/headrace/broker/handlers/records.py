@@ -7,6 +7,7 @@ from headrace.broker.context import Context
 from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset
+from headrace.storage.log_retention import delete_records_before
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
@@ -60,6 +61,6 @@ def _delete(broker: "Broker", topic: str, partition: int, offset: int) -> Offset
             f"move to {new_start}",
         )
     if new_start > replica.log.log_start:
-        replica.log.move_start_to(new_start)
+        delete_records_before(replica.log, new_start)
         _log.info("%s now starts at %d, as a client asked", replica.topic_partition, new_start)
     return replica.log.log_start

@@ -95,7 +95,7 @@ class LogDirMoves:
                 "%s is served from %s, which did not get its proper name: %s. The next start "
                 "gives it",
                 relocation.topic_partition,
-                relocation.folder,
+                relocation.path,
                 problem,
             )
         elif relocation.log.closed:

@@ -175,7 +175,7 @@ class Replica:
     @property
     def _flush_is_due(self) -> bool:
         log = self.log
-        return log.log_end - log.recovery_point >= log.config.flush_messages
+        return log.log_end - log.flusher.recovery_point >= log.config.flush_messages
 
     @property
     def is_gone(self) -> bool:
@@ -191,7 +191,7 @@ class Replica:
     def flushed(self) -> None:
         """Let count what an fsync has made durable."""
         log = self.log
-        end = log.recovery_point if self._flush_is_due else log.log_end
+        end = log.flusher.recovery_point if self._flush_is_due else log.log_end
         if self.leadership is not None and end > self.leadership.log_end:
             self._owner.run(self, self.leadership.appended(end))
 
@@ -336,7 +336,7 @@ class ReplicaManager:
                 f"{replica.topic_partition} could not be flushed as flush.messages asks",
             )
             for replica, end in ends
-            if replica.log.recovery_point < end
+            if replica.log.flusher.recovery_point < end
         }
 
     async def _flush_until(self, replica: Replica, offset_end: Offset) -> None:
@@ -347,13 +347,13 @@ class ReplicaManager:
         """
         log = replica.log
         for tries_left in reversed(range(_FLUSH_TRIES)):
-            if replica.is_gone or log.recovery_point >= offset_end:
+            if replica.is_gone or log.flusher.recovery_point >= offset_end:
                 break
             try:
-                await log.flush()
+                await log.flusher.flush()
             except OSError as error:
                 log.directory.partition_failed(error)
-            if log.recovery_point < offset_end and tries_left and not replica.is_gone:
+            if log.flusher.recovery_point < offset_end and tries_left and not replica.is_gone:
                 await asyncio.sleep(_FLUSH_AGAIN_AFTER_S)
         replica.flushed()
 

@@ -55,7 +55,7 @@ from headrace.storage.compaction.key_offsets import KeyOffsets
 from headrace.storage.compaction.swap import CLEANED
 from headrace.storage.files import OpenFile, write_all
 from headrace.storage.index import OffsetIndex, TimeIndex
-from headrace.storage.segment import Scan
+from headrace.storage.scan import Scan
 
 _WRITE_SIZE = 1 << 20
 _PROGRESS_SIZE = 64 << 20

@@ -37,9 +37,10 @@ from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, Position, TopicPartition
 from headrace.records.batch import HEADER_SIZE, BadBatch, read_header
 from headrace.storage.background import start_child
-from headrace.storage.compaction.swap import discard_cleaned
+from headrace.storage.compaction.swap import discard_cleaned, replace_segments
 from headrace.storage.files import OpenFile, read_exactly
 from headrace.storage.log import Log
+from headrace.storage.log_retention import learn_times, segment_facts
 
 if TYPE_CHECKING:
     from headrace.storage.compaction.cleaner import Job
@@ -102,7 +103,7 @@ class LogCleaner:
             if number % _LOGS_PER_STEP == 0:
                 await asyncio.sleep(0)
             if self._may_clean(log):
-                await log.learn_times()
+                await learn_times(log)
             if self._may_clean(log):
                 try:
                     dirt = measure(summarize(log, stable_end), now)
@@ -155,13 +156,13 @@ class LogCleaner:
 def summarize(log: Log, stable_end: Offset) -> LogSummary:
     config = log.config
     max_lag_ms = config.max_compaction_lag_ms
-    facts = log.segment_facts()
+    facts = segment_facts(log)
     return LogSummary(
         [
             SegmentSummary(
                 segment.base_offset,
                 segment.size,
-                first_timestamp=_first_timestamp(log.folder, segment.base_offset)
+                first_timestamp=_first_timestamp(log.path, segment.base_offset)
                 if max_lag_ms < _NO_LAG_LIMIT_MS
                 else -1,
                 largest_timestamp=segment.largest_timestamp,
@@ -186,7 +187,7 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
     checkpoint has not moved.
     """
     job = _job(log, dirt, settings, now)
-    folder = str(log.folder)
+    folder = str(log.path)
     started_at = asyncio.get_running_loop().time()
     _log.info(
         "%s: compacting offsets %d to %d (%.0f %% of %d bytes are dirty)",
@@ -196,7 +197,7 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
         100 * dirt.ratio,
         dirt.clean_size + dirt.dirty_size,
     )
-    cut_count = log.cut_count
+    cut_count = log.flusher.cut_count
     try:
         child = await start_child(
             "headrace.storage.compaction.cleaner", line_size_max=_EVENT_SIZE_MAX
@@ -260,9 +261,9 @@ async def _follow(
         event = json.loads(line)
         if "cleaned" in event:
             replaced = event["replaces"]
-            if log.closed or log.cut_count != cut_count:
+            if log.closed or log.flusher.cut_count != cut_count:
                 raise _changed(log)
-            log.replace_segments([Offset(base) for base in replaced], Offset(event["cleaned"]))
+            replace_segments(log, [Offset(base) for base in replaced], Offset(event["cleaned"]))
             size_before += sum(sizes[base] for base in replaced)
             size_after += event["size"]
         elif "progress" in event:
@@ -303,12 +304,12 @@ def _job(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> "Job":
 
     config = log.config
     return Job(
-        folder=str(log.folder),
+        folder=str(log.path),
         segments=[
             SegmentSummary(
-                segment.base_offset, segment.size, _index_size(log.folder, segment.base_offset)
+                segment.base_offset, segment.size, _index_size(log.path, segment.base_offset)
             )
-            for segment in log.segment_facts()
+            for segment in segment_facts(log)
         ],
         first_dirty=dirt.first_dirty,
         clean_end=dirt.clean_end,

@@ -27,16 +27,60 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
-from headrace.model.ids import Offset, Position
-from headrace.storage.files import OpenFile, sync_folder
-from headrace.storage.segment import Scan
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import Millis, Offset, Position
+from headrace.storage.files import OpenFile, sync_directory
+from headrace.storage.scan import Scan
+from headrace.storage.segment import Segment
+from headrace.storage.segment_files import SUFFIXES
+
+if TYPE_CHECKING:
+    from headrace.storage.log import Log
 
 log = logging.getLogger(__name__)
 
 CLEANED, SWAP, PENDING_DELETIONS = ".cleaned", ".swap", ".deleted"
-FILE_KINDS = ("log", "index", "timeindex", "txnindex")  # the log first, in every step
 _BASE_DIGITS = 20
+
+
+def replace_segments(owner: "Log", replaced: Sequence[Offset], base_offset: Offset) -> None:
+    """Install the compacted segment ``base_offset`` (``.cleaned`` files) in place of others.
+
+    ``replaced`` are the base offsets of neighbors, none of them active; ``base_offset`` is the
+    first. Raises Rejected if retention or truncation removed one of them since the cleaner read
+    it: its work is then void.
+    """
+    run = owner.segments.find_run(list(replaced))
+    if run is None:
+        raise Rejected(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{owner.topic_partition}: the segments {list(replaced)} have changed meanwhile",
+        )
+    for segment in owner.segments.items[run]:
+        segment.release()
+    directory = str(owner.path)
+    try:
+        deleted = swap_in(directory, replaced, base_offset)
+    except OSError as error:
+        # Some files have their new names and others not; the next start sorts that out.
+        owner.directory.take_offline(f"could not install a compacted segment: {error}")
+        raise
+    facts = os.stat(f"{directory}/{base_offset:020d}.log")  # noqa: PTH116
+    new = Segment(
+        directory,
+        base_offset,
+        facts.st_size,
+        owner.directory.resources,
+        created_at=Millis(facts.st_mtime_ns // 1_000_000),
+    )
+    owner.segments.replace(run, new)
+    # Snapshots at bases that no longer exist would be strays at the next start.
+    owner.snapshots.drop(
+        [known for known in owner.snapshots.offsets if known in replaced and known != base_offset]
+    )
+    owner.directory.unlink_later(deleted, owner.config.file_delete_delay_ms)
 
 
 def swap_in(folder: str, replaced_bases: Sequence[int], base_offset: int) -> list[str]:
@@ -87,13 +131,13 @@ def settle_leftovers(folder: str, names: Iterable[str] | None = None) -> bool:
     for name in sorted(swaps):
         if name.endswith(f".log{SWAP}"):
             _remove_covered(folder, name, present)
-    for kind in FILE_KINDS:
+    for kind in SUFFIXES:
         for name in swaps:
             if name.endswith(f".{kind}{SWAP}"):
                 _rename(f"{folder}/{name}", f"{folder}/{name.removesuffix(SWAP)}")
     if swaps:
         log.info("%s: finished a compaction that a crash had interrupted", folder)
-    sync_folder(folder)
+    sync_directory(folder)
     return True
 
 
@@ -106,13 +150,13 @@ def _remove_covered(folder: str, swap_log: str, present: set[str]) -> None:
         end_offset = header.next_offset
     for name in present:
         stem, _, kind = name.partition(".")
-        if kind in FILE_KINDS and stem.isdigit() and base_offset <= int(stem) < end_offset:
+        if kind in SUFFIXES and stem.isdigit() and base_offset <= int(stem) < end_offset:
             _unlink(f"{folder}/{name}")
 
 
 def _rename_all(folder: str, base_offset: int, old_suffix: str, new_suffix: str) -> list[str]:
     renamed = []
-    for kind in FILE_KINDS:
+    for kind in SUFFIXES:
         stem = f"{folder}/{base_offset:020d}.{kind}"
         with suppress(FileNotFoundError):  # not every segment has a transaction index
             _rename(stem + old_suffix, stem + new_suffix)

@@ -13,7 +13,7 @@ from headrace.records.batch import BatchHeader, headers
 from headrace.records.record import iter_records
 from headrace.storage.compaction.cleaner import Cleaner, Job
 from headrace.storage.compaction.swap import swap_in
-from headrace.storage.recovery import read_marker
+from headrace.storage.producer_replay import read_marker
 
 ARCHIVE = Path(__file__).parents[3] / "golden" / "compaction" / "kafka-4.3.1.tar.xz"
 

@@ -30,6 +30,8 @@ from headrace.storage.compaction.log_cleaner import (
     summarize,
 )
 from headrace.storage.log import Log
+from headrace.storage.log_retention import apply_retention
+from headrace.storage.log_truncation import truncate_to
 from tests.fakes.compactable import CompactableLog
 from tests.fakes.logs import (
     NOW,
@@ -84,7 +86,7 @@ def latest(log: Log) -> dict[bytes, bytes]:
 
 def stored(log: Log) -> list[Record]:
     found = []
-    for path in sorted(log.folder.glob("*.log")):
+    for path in sorted(log.path.glob("*.log")):
         data = path.read_bytes()
         for position, header in headers(data):
             if not header.is_control:
@@ -93,14 +95,14 @@ def stored(log: Log) -> list[Record]:
 
 
 def names(log: Log) -> set[str]:
-    return {path.name.partition(".")[2] for path in log.folder.iterdir()}
+    return {path.name.partition(".")[2] for path in log.path.iterdir()}
 
 
 def test_each_key_keeps_its_last_value_and_offsets_stay(disk: Disk) -> None:
     log = disk.log()
     put(log, 200)
     before = latest(log)
-    active = log.active_base_offset
+    active = log.segments.active.base_offset
 
     cleaned = compact(log)
 
@@ -144,7 +146,7 @@ def test_a_reader_gets_the_rest_from_any_offset_and_keeps_the_file_it_has(disk: 
 def test_the_active_segment_is_never_touched(disk: Disk) -> None:
     log = disk.log()
     put(log, 10, keys=1)
-    assert log.segment_count == 1
+    assert len(log.segments) == 1
     assert compact(log) is None
     assert len(stored(log)) == 10
 
@@ -161,12 +163,12 @@ def test_a_log_that_is_not_dirty_enough_is_left_alone(disk: Disk) -> None:
 def test_small_segments_grow_together(disk: Disk) -> None:
     log = disk.log()
     put(log, 300)
-    count = log.segment_count
+    count = len(log.segments)
     assert count > 8
     compact(log)
     put(log, 300)
     compact(log)
-    assert log.segment_count <= count + 2
+    assert len(log.segments) <= count + 2
 
 
 def test_tombstones_go_after_their_retention_time(disk: Disk) -> None:
@@ -218,7 +220,7 @@ def test_a_producer_can_go_on_after_its_records_were_compacted_and_the_broker_re
     append(log, memoryview(bytearray(duplicate)))
     put(log, 200)
     compact(log)
-    for snapshot in log.folder.glob("*.snapshot"):
+    for snapshot in log.path.glob("*.snapshot"):
         snapshot.unlink()  # so that the start has to read the log
 
     log = disk.restarted(clean=False)
@@ -275,7 +277,7 @@ def test_segments_that_change_meanwhile_void_the_cleaning(disk: Disk) -> None:
     async def race() -> None:
         cleaning = asyncio.create_task(clean(log, dirt, SETTINGS, NOW))
         await asyncio.sleep(0)
-        log.truncate_to(Offset(3))
+        truncate_to(log, Offset(3))
         put(log, 200)
         await cleaning
 
@@ -290,12 +292,12 @@ def test_what_replaces_a_truncated_tail_counts_as_dirty(disk: Disk) -> None:
     log = disk.log()
     put(log, 200)
     compact(log)
-    log.truncate_to(Offset(20))
+    truncate_to(log, Offset(20))
     assert log.log_end <= 20
     put(log, 400)
     assert measure(summarize(log, log.log_end), NOW).first_dirty <= 20
     compact(log)
-    below = [record for record in stored(log) if record.offset < log.active_base_offset]
+    below = [record for record in stored(log) if record.offset < log.segments.active.base_offset]
     assert len({record.key for record in below}) == len(below)
 
 
@@ -351,7 +353,7 @@ def test_damage_on_disk_stops_the_cleaning_of_that_log_alone(disk: Disk) -> None
     put(log, 200)
     other = disk.log(TopicPartition("other", 0))
     put(other, 100)
-    path = min(log.folder.glob("*.log"))
+    path = min(log.path.glob("*.log"))
     data = bytearray(path.read_bytes())
     data[40] ^= 1
     path.write_bytes(data)
@@ -369,7 +371,7 @@ def test_damage_on_disk_stops_the_cleaning_of_that_log_alone(disk: Disk) -> None
 def test_a_topic_made_anew_is_cleaned_whatever_became_of_the_one_before(disk: Disk) -> None:
     log = disk.log()
     put(log, 200)
-    path = min(log.folder.glob("*.log"))
+    path = min(log.path.glob("*.log"))
     data = bytearray(path.read_bytes())
     data[40] ^= 1
     path.write_bytes(data)
@@ -517,7 +519,7 @@ def test_compact_and_delete_together_expire_what_was_compacted(disk: Disk) -> No
     put(log, 200)
     compact(log)
     # A segment without any record left expires by its file's time, which is today's.
-    assert log.apply_retention(log.log_end, 1 << 50).segment_count > 0
+    assert apply_retention(log, log.log_end, 1 << 50).segment_count > 0
     assert log.log_start > 0
     put(log, 100)
     assert compact(log, now=NOW + 2_000) is not None
