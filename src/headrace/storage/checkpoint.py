@@ -1,4 +1,4 @@
-"""The small text files beside the logs: how each one reads.
+"""The small text files beside the logs and their formats.
 
     recovery-point-offset-checkpoint   version 0, a count, then ``topic partition offset``
     replication-offset-checkpoint      the same (high watermarks)
@@ -6,10 +6,11 @@
     cleaner-offset-checkpoint          the same
     leader-epoch-checkpoint            version 0, a count, then ``leader-epoch start-offset``
     partition.metadata                 ``version: 0`` and ``topic_id: base64``
-    meta.properties                    whose folder this is
-    .kafka_cleanshutdown               present after a clean stop
+    future-directories                 ids of log directories with unfinished copies of this log
+    meta.properties                    the owner of the log directory
+    .kafka_cleanshutdown               present after a clean shutdown
 
-All are replaced whole, so a reader sees the old or the new content.
+All are replaced atomically, so a reader sees the old content or the new.
 """
 
 import json
@@ -36,6 +37,7 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+FUTURE_DIRECTORIES = "future-directories"
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, Offset]:
@@ -93,6 +95,22 @@ def read_topic_id(path: str) -> TopicId | None:
 def write_topic_id(path: str, topic_id: TopicId, *, sync: bool) -> None:
     text = f"version: 0\ntopic_id: {id_to_text(topic_id)}"
     write_atomically(path, text.encode(), sync=sync)
+
+
+def read_future_directories(path: str) -> list[str]:
+    """Ids of the log directories with copies of this log, which a move has not finished."""
+    try:
+        return (_text(path) or "").split()
+    except Corrupt:
+        return []  # not worth the partition
+
+
+def write_future_directories(path: str, directory_ids: Iterable[str], *, sync: bool) -> None:
+    content = "".join(f"{directory_id}\n" for directory_id in directory_ids).encode()
+    if content:
+        write_atomically(path, content, sync=sync)
+    else:
+        Path(path).unlink(missing_ok=True)
 
 
 def read_properties(path: Path) -> dict[str, str] | None:

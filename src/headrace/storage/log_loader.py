@@ -69,6 +69,9 @@ def load_log(
         loaded=loaded,
         now=now,
     )
+    if checkpoint.FUTURE_DIRECTORIES in listing.names:
+        note = f"{path}/{checkpoint.FUTURE_DIRECTORIES}"
+        opened.copy_directory_ids.update(checkpoint.read_future_directories(note))
     if is_new:
         opened.save_leader_epochs()
     if loaded.recovered_size:

@@ -67,8 +67,8 @@ class LogManager:
         self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
         self._logs: dict[TopicPartition, Log] = {}
         self._offline: dict[TopicPartition, str] = {}  # partitions that cannot be served, and why
-        # Moves that the last shutdown interrupted, and their targets.
-        self.unfinished_moves: dict[TopicPartition, LogDirectory] = {}
+        # Moves that the last shutdown interrupted, and their copies.
+        self.unfinished_moves: dict[TopicPartition, FutureCopy] = {}
         self._copies: dict[TopicPartition, list[FutureCopy]] = {}  # of offline partitions
         self._places: dict[TopicPartition, LogDirectory] = {}  # of logs that ``create`` makes next
 
@@ -279,6 +279,14 @@ class LogManager:
 
     def offline_partitions(self) -> list[TopicPartition]:
         return list(self._offline)
+
+    def copy_directory_ids(self, topic_partition: TopicPartition) -> set[str]:
+        """Ids of log directories with copies of a log, which a move has not finished.
+
+        They include directories that are not online: who deletes the log must remember those.
+        """
+        found = self._logs.get(topic_partition)
+        return set() if found is None else set(found.copy_directory_ids)
 
     def _online(self) -> list[LogDirectory]:
         return [each for each in self.directories if each.offline is None]

@@ -26,8 +26,8 @@ from headrace.storage.directory_names import (
 )
 from headrace.storage.files import ONE_FILE_ERRNOS, remove_directory
 from headrace.storage.log import Log
+from headrace.storage.log_copy import mark_incomplete, was_nearly_complete
 from headrace.storage.log_directory import LogDirectory
-from headrace.storage.log_move import was_nearly_complete
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class LogStartup:
         self._deleted_ids = deleted_ids
         self.logs: dict[TopicPartition, Log] = {}
         self.offline: dict[TopicPartition, str] = {}  # partitions that cannot be served, and why
-        self.unfinished_moves: dict[TopicPartition, LogDirectory] = {}  # and their targets
+        self.unfinished_moves: dict[TopicPartition, FutureCopy] = {}
         self.copies: dict[TopicPartition, list[FutureCopy]] = {}  # in the end: of offline ones
 
     def run(self) -> None:
@@ -72,6 +72,12 @@ class LogStartup:
                     directory.take_offline(str(error))
         for topic_partition in list(self.copies):
             self._settle_copies(topic_partition)
+        online = {each.directory_id for each in self._directories if each.offline is None}
+        for opened in self.logs.values():
+            if opened.copy_directory_ids:
+                opened.copy_directory_ids -= online
+        for topic_partition, copy in self.unfinished_moves.items():
+            self.logs[topic_partition].copy_directory_ids.add(copy.directory.directory_id)
 
     def _open_directory(self, directory: LogDirectory) -> None:
         with os.scandir(directory.path) as entries:
@@ -126,23 +132,27 @@ class LogStartup:
     # -- moves ----------------------------------------------------------------------------
 
     def _settle_copies(self, topic_partition: TopicPartition) -> None:
-        """Finish or discard the moves of a partition.
+        """Finish the move of a partition, or keep its copy for resuming.
 
         There are several copies if the process was killed after the operator had changed the
         target, or had requested another move before the last one ended: the youngest copy shows
-        the last request.
+        the last request, the others are deleted.
         """
-        target = max(self.copies[topic_partition], key=lambda copy: copy.modified_at).directory
+        youngest = max(self.copies[topic_partition], key=lambda copy: copy.modified_at)
         if topic_partition not in self.logs and topic_partition not in self.offline:
             self._finish_move(topic_partition)
         if topic_partition in self.offline:
             return  # its own directory may yet be readable, or a copy is all there is
-        if self.logs[topic_partition].directory is not target:
-            self.unfinished_moves[topic_partition] = target
+        opened = self.logs[topic_partition]
         for copy in self.copies.pop(topic_partition):
-            log.info("%s: deleting an unfinished copy", copy.path)
             try:
-                mark_for_deletion(copy.directory, copy.path, topic_partition)
+                if copy is youngest and copy.directory is not opened.directory:
+                    mark_incomplete(copy.path)
+                    opened.copies.add(copy.path)
+                    self.unfinished_moves[topic_partition] = copy
+                else:
+                    log.info("%s: deleting an unfinished copy", copy.path)
+                    mark_for_deletion(copy.directory, copy.path, topic_partition)
             except OSError as error:
                 copy.directory.take_offline(str(error))
 

@@ -82,7 +82,7 @@ def test_every_old_name_has_a_successor_or_a_reason():
 
 
 def test_words_are_about_settings_that_exist():
-    known = {*kafka.BROKER, *kafka.TOPIC, *OURS}
+    known = {*kafka.BROKER, *kafka.TOPIC, *kafka.DYNAMIC_ONLY, *OURS}
     assert descriptions.MEANINGS.keys() <= known
     assert descriptions.OLD_DEFAULTS.keys() <= known
 

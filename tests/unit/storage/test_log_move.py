@@ -1,23 +1,26 @@
-"""A log moves to another folder while it grows, shrinks and is flushed; no clock is involved."""
+"""A log moves to another log directory while it grows, shrinks and is flushed."""
 
 import asyncio
 import errno
 import os
 import shutil
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
-from headrace.storage import checkpoint, log_flush, log_move
+from headrace.storage import checkpoint, log_copy, log_flush, log_move
 from headrace.storage.compaction.swap import replace_segments
 from headrace.storage.log import Log
+from headrace.storage.log_copy import LogCopy
 from headrace.storage.log_flush import LogFlusher
 from headrace.storage.log_move import LogMove
 from headrace.storage.log_retention import apply_retention, delete_records_before
 from headrace.storage.log_truncation import truncate_to
+from headrace.storage.move_throttle import UNLIMITED, MoveThrottle
 from tests.fakes.logs import (
     NOW,
     ORDERS,
@@ -162,7 +165,7 @@ def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
     fill(log, [bytes(BIG)] * 3)
     between += [partial(fill, log, [bytes(BIG)] * count) for count in (9, 4, 2, 8)]
     on_the_loop = []
-    real = LogMove._append
+    real = LogCopy.append
     in_thread = []
     real_thread = asyncio.to_thread
 
@@ -173,14 +176,14 @@ def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
         finally:
             in_thread.pop()
 
-    def noted(self, name, size, **options):
+    def noted(self, source, name, size, **options):
         before = self.size
-        real(self, name, size, **options)
+        real(self, source, name, size, **options)
         if not in_thread:
             on_the_loop.append(self.size - before)
 
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
-    monkeypatch.setattr(LogMove, "_append", noted)
+    monkeypatch.setattr(LogCopy, "append", noted)
     move(disk, log)
     assert sum(on_the_loop) <= log_move.AT_ONCE_SIZE_MAX
     assert len(read_all(log)) == log.log_end == 26
@@ -191,21 +194,21 @@ def test_a_copy_goes_to_the_disk_in_pieces_unless_the_load_is_as_fast(
     disk, between, synced, monkeypatch, grows_by, round_count
 ):
     """What the kernel is to write later, it would hold back the loop for."""
-    monkeypatch.setattr(log_move, "_UNWRITTEN_SIZE_MAX", 2 * BIG)
-    monkeypatch.setattr(log_move, "_PIECE_SIZE", BIG)
+    monkeypatch.setattr(log_copy, "UNWRITTEN_SIZE_MAX", 2 * BIG)
+    monkeypatch.setattr(log_copy, "PIECE_SIZE", BIG)
     disk.config = settings(segment_bytes=1 << 30)
     log = disk.log()
     fill(log, [bytes(BIG)] * 20)
     between.append(partial(fill, log, [bytes(BIG)] * grows_by))
     unwritten = []
-    real = LogMove._append
+    real = LogCopy.append
 
-    def noted(self, name, size, **options):
-        real(self, name, size, **options)
+    def noted(self, source, name, size, **options):
+        real(self, source, name, size, **options)
         if size is not None:
             unwritten.append(size - synced.get(self.path / name, 0))
 
-    monkeypatch.setattr(LogMove, "_append", noted)
+    monkeypatch.setattr(LogCopy, "append", noted)
     move(disk, log)
     assert all(size < 3 * BIG for size in unwritten[:round_count])
     assert (unwritten[1] > 3 * BIG) == (round_count == 1), "another fsync would find as much"
@@ -425,11 +428,11 @@ def test_a_full_target_ends_the_move_and_keeps_no_room(disk, monkeypatch):
     log = disk.log()
     append(log, batch(b"a"))
 
-    def full(self, name, size, **options):
+    def full(self, source, name, size, **options):
         (self.path / "half").write_bytes(b"a segment, in part")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(LogMove, "_append", full)
+    monkeypatch.setattr(LogCopy, "append", full)
     relocating = LogMove(log, other(disk, log))
     with pytest.raises(OSError, match="No space"):
         asyncio.run(relocating.run())
@@ -463,7 +466,7 @@ def test_a_move_of_what_cannot_be_moved_ends(disk, between, end):
     assert not relocating.is_switched and log.directory is not target
 
 
-def test_cancelled_it_waits_for_the_thread_which_stops_early(disk):
+def test_a_cancelled_move_waits_for_its_thread_which_stops_early(disk, monkeypatch):
     log = disk.log()
     fill(log, [bytes(BIG)] * 12)
     pieces = []
@@ -473,27 +476,25 @@ def test_cancelled_it_waits_for_the_thread_which_stops_early(disk):
         moving = asyncio.ensure_future(relocating.run())
         begun = asyncio.Event()
         loop = asyncio.get_running_loop()
-        real = relocating._append
+        real = LogCopy.append
 
-        def slow(name, size):
-            real(name, size)
+        def slow(copy, source, name, size, **options):
+            real(copy, source, name, size, **options)
             pieces.append(name)
             if len(pieces) == 1:
                 loop.call_soon_threadsafe(begun.set)
-                while not relocating._given_up:
+                while not relocating.is_over:
                     pass
 
-        relocating._append = slow
+        monkeypatch.setattr(LogCopy, "append", slow)
         await begun.wait()
         moving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await moving
         return relocating, len(pieces)
 
-    relocating, count = asyncio.run(run())
-    assert len(pieces) == count < 10, "nobody writes any more"
-    relocating.empty()
-    assert list(relocating.path.iterdir()) == []
+    _, count = asyncio.run(run())
+    assert len(pieces) == count < 10, "the thread has stopped"
 
 
 def test_a_topic_whose_copy_could_not_be_named_is_refused_as_by_kafka(disk):
@@ -550,7 +551,7 @@ def test_a_log_gets_its_plain_name_before_it_moves_on(disk, between, monkeypatch
     assert read_all(disk.restarted(clean=False)) == [(0, b"a")]
 
 
-# -- what a start makes of it ------------------------------------------------------------
+# -- resuming ----------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["orders", "orders.eu", "a-0.b"])
@@ -559,7 +560,18 @@ def named(request):
     return TopicPartition(request.param, 0)
 
 
-def test_a_start_drops_an_unfinished_copy_and_notes_the_wish(disk, named):
+def unfinished(disk):
+    return {each: copy.path for each, copy in disk.logs.unfinished_moves.items()}
+
+
+def resume(disk, topic_partition=ORDERS):
+    copy = disk.logs.unfinished_moves[topic_partition]
+    resumed = LogMove(disk.logs.get(topic_partition), copy.directory, copy=copy.path)
+    asyncio.run(resumed.run())
+    return resumed
+
+
+def test_a_start_keeps_an_unfinished_copy_and_the_move_resumes(disk, named):
     log = disk.log(named)
     append(log, batch(b"a"))
     relocating = LogMove(log, other(disk, log))
@@ -568,10 +580,170 @@ def test_a_start_drops_an_unfinished_copy_and_notes_the_wish(disk, named):
     disk.crash()
     disk.start()
     assert read_all(disk.logs.get(named)) == [(0, b"a")]
-    assert {each: to.path for each, to in disk.logs.unfinished_moves.items()} == {named: target}
-    assert not copies(disk)
+    assert unfinished(disk) == {named: relocating.path}
+    assert copies(disk) == [relocating.path]
+    append(disk.logs.get(named), batch(b"b"))
+    resume(disk, named)
+    log = disk.logs.get(named)
+    assert log.path == target / str(named) and not copies(disk)
+    assert read_all(log) == [(0, b"a"), (1, b"b")]
+    disk.crash()
+    disk.start()
+    assert read_all(disk.logs.get(named)) == [(0, b"a"), (1, b"b")]
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Bytes of batches that copies write, by file name."""
+    sizes = {}
+    append_to_copy = LogCopy.append
+
+    def noted(copy, source, name, size, **options):
+        before = copy.size
+        append_to_copy(copy, source, name, size, **options)
+        if copy.size > before:
+            sizes[name] = sizes.get(name, 0) + copy.size - before
+
+    monkeypatch.setattr(LogCopy, "append", noted)
+    return sizes
+
+
+def interrupted(disk):
+    """A move of two segments and a bit, of which everything was copied."""
+    log = disk.log()
+    fill(log, [b"%d" % n * BIG for n in range(8)])
+    relocating = LogMove(log, other(disk, log))
+    asyncio.run(relocating._catch_up())
+    asyncio.run(asyncio.to_thread(relocating.suspend))
+    return log, relocating
+
+
+def test_a_resumed_move_does_not_copy_again_what_it_has(disk, written):
+    log, relocating = interrupted(disk)
+    before = read_all(log)
+    disk.stop()
+    written.clear()
+    disk.start()
+    append(disk.log(), batch(b"more"))
+    moved = resume(disk)
+    assert sum(written.values()) == len(batch(b"more"))
+    assert moved.size == disk.log().segments.size
+    assert read_all(disk.log()) == [*before, (8, b"more")]
+    assert disk.log().directory is moved.target
+    assert read_all(disk.restarted(clean=False)) == [*before, (8, b"more")]
+
+
+def truncated(disk, relocating):
+    truncate_to(disk.log(), Offset(2))
+    append(disk.log(), batch(b"other" * 100))
+
+
+def changed_in_the_copy(disk, relocating):
+    with (relocating.path / f"{0:020d}.log").open("r+b") as file:
+        file.seek(BIG)
+        file.write(bytes(100))
+
+
+def longer_in_the_copy(disk, relocating):
+    with (relocating.path / f"{0:020d}.log").open("ab") as file:
+        file.write(bytes(100))
+
+
+def not_in_the_log(disk, relocating):
+    (relocating.path / f"{999:020d}.log").write_bytes(b"of an older segment")
+    (relocating.path / f"{999:020d}.snapshot").write_bytes(b"of an older segment")
+
+
+def retained(disk, relocating):
+    delete_records_before(disk.log(), Offset(5))
+    apply_retention(disk.log(), disk.log().log_end, NOW)
     disk.worker.run()
-    assert list(target.glob(f"{named}*")) == []
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [truncated, changed_in_the_copy, longer_in_the_copy, not_in_the_log, retained],
+)
+def test_a_resumed_move_keeps_only_what_equals_the_log(disk, difference):
+    _, relocating = interrupted(disk)
+    disk.stop()
+    disk.start()
+    difference(disk, relocating)
+    log = disk.log()
+    before = read_all(log)
+    resume(disk)
+    assert read_all(log) == before
+    assert {int(path.stem) for path in log.path.glob("*.log")} == set(log.segments.bases)
+    assert {int(path.stem) for path in log.path.glob("*.snapshot")} == set(log.snapshots.offsets)
+    assert read_all(disk.restarted(clean=False)) == before
+
+
+def test_a_suspended_copy_is_never_taken_for_the_log(disk):
+    log, relocating = interrupted(disk)
+    disk.stop()
+    shutil.rmtree(log.path)
+    disk.start()
+    assert disk.logs.get(ORDERS) is None and "unfinished copy" in disk.logs.offline_reason(ORDERS)
+
+
+# -- the throttle ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def throttled(disk, monkeypatch):
+    """A move of ten batches; what it has copied is noted whenever it waits."""
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 10)
+    rates = []
+    throttle = MoveThrottle(lambda: rates.pop(0) if len(rates) > 1 else rates[0])
+    relocating = LogMove(log, other(disk, log), throttle=throttle)
+    noted = []
+    real_sleep = asyncio.sleep
+
+    async def sleep(delay):
+        noted.append((delay, relocating.size))
+        await real_sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return relocating, rates, noted
+
+
+def test_a_throttled_move_copies_a_tenth_of_a_second_at_a_time(throttled):
+    relocating, rates, noted = throttled
+    rates += [1_000_000] * 6 + [UNLIMITED]
+    asyncio.run(relocating.run())
+    assert [size for _, size in noted[:3]] == [100_000, 200_000, 300_000]
+    assert all(delay <= 0.1 for delay, _ in noted)
+    assert relocating.is_switched and len(read_all(relocating.log)) == 10
+
+
+def test_a_rate_of_zero_pauses_a_move(throttled):
+    relocating, rates, noted = throttled
+    rates += [0] * 6 + [UNLIMITED]
+    asyncio.run(relocating.run())
+    assert noted[:3] == [(1, 0)] * 3
+    assert relocating.is_switched and len(read_all(relocating.log)) == 10
+
+
+def test_a_throttle_below_the_load_is_not_exceeded(throttled, monkeypatch):
+    """Without a throttle the loop would take part after some rounds."""
+    relocating, rates, noted = throttled
+    rates.append(10 * BIG)
+    steps = [2] * 20 + [0] * 100
+    sleep = asyncio.sleep
+
+    async def grow_and_sleep(delay):
+        fill(relocating.log, [bytes(BIG)] * steps.pop(0))
+        await sleep(delay)
+
+    monkeypatch.setattr(asyncio, "sleep", grow_and_sleep)
+    asyncio.run(relocating._copy_until_little_is_missing())
+    sizes = [0, *(size for _, size in noted)]
+    assert len(sizes) > 20 + log_move.VAIN_ROUNDS_MAX
+    assert all(after - before <= BIG for before, after in pairwise(sizes))
+
+
+# -- what a start finds ------------------------------------------------------------------
 
 
 def test_a_start_finishes_a_move_that_ended_between_the_two_names(disk, named):
@@ -676,16 +848,15 @@ def age(folder, seconds):
 
 
 @pytest.mark.parametrize("last", [0, 1])
-def test_of_two_unfinished_copies_the_younger_is_the_wish(three, last):
-    targets = three.logs.directories[:2]
-    for number, target in enumerate(targets):
-        age(LogMove(three.log(), target).path, 10 if number == last else 20)
+def test_of_two_unfinished_copies_the_younger_is_resumed(three, last):
+    paths = [LogMove(three.log(), target).path for target in three.logs.directories[:2]]
+    for number, path in enumerate(paths):
+        age(path, 10 if number == last else 20)
     three.crash()
     three.start()
     assert read_all(three.log()) == [(0, b"a")]
-    target = {each: to.path for each, to in three.logs.unfinished_moves.items()}
-    assert target == {ORDERS: targets[last].path}
-    assert not copies(three)
+    assert unfinished(three) == {ORDERS: paths[last]}
+    assert copies(three) == [paths[last]]
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -707,9 +878,9 @@ def test_a_copy_that_is_the_log_is_found_beside_one_that_has_just_begun(
     log = three.logs.get(ORDERS)
     assert log.path == target.path / "orders-0"
     assert read_all(log) == [(0, b"a"), (1, b"b")]
-    target = {each: to.path for each, to in three.logs.unfinished_moves.items()}
-    assert target == ({ORDERS: next_target.path} if next_is_younger else {})
-    assert not copies(three) and not three.logs.offline_partitions()
+    assert unfinished(three) == ({ORDERS: begun.path} if next_is_younger else {})
+    assert copies(three) == ([begun.path] if next_is_younger else [])
+    assert not three.logs.offline_partitions()
 
 
 def test_of_two_whole_copies_none_is_taken_for_the_log(three, caplog):

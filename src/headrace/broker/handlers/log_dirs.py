@@ -119,4 +119,4 @@ def _move(broker: "Broker", topic_partition: TopicPartition, target: Path) -> No
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"the disk of {topic_partition} failed: {replica.log.offline}",
         )
-    broker.moves.ask(replica.log, directory)
+    broker.moves.request(replica.log, directory)

@@ -117,6 +117,8 @@ MEANINGS = {
     "log.retention.minutes": "retention.ms in minutes, unless milliseconds are given",
     "log.roll.hours": "segment.ms in hours, unless milliseconds are given",
     "log.roll.jitter.hours": "segment.jitter.ms in hours, unless milliseconds are given",
+    "replica.alter.log.dirs.io.max.bytes.per.second": "maximum copy rate of moves between log "
+    "directories; 0 pauses them",
     "replica.high.watermark.checkpoint.interval.ms": "how often all checkpoints are written",
     # groups and their offsets
     "group.consumer.assignment.interval.ms": "an assignment follows the last no sooner than this",
