@@ -85,6 +85,9 @@ class RecordedLogs:
     def offline_partitions(self) -> list[TopicPartition]:
         return list(self.offline)
 
+    def copy_directory_ids(self, topic_partition: TopicPartition) -> set[str]:
+        return set()
+
     def delete(self, topic_partition: TopicPartition) -> None:
         self.offline.pop(topic_partition, None)
         self.deleted.append(topic_partition)

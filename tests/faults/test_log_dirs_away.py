@@ -1,6 +1,9 @@
 """One of several log.dirs is missing, empty, unusable or new at a start: nothing begins anew."""
 
+import errno
+import shutil
 import time
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,7 @@ from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from tests.fakes.held_moves import held_moves
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
 
@@ -163,6 +167,103 @@ def test_a_topic_deleted_while_its_disk_is_away_does_not_come_back_with_it(stopp
         assert len(topic.partitions) == 1
     assert high_watermarks(stopped, "orders", 1) == [0]
     assert lying_in(folders[1]) <= {0}
+
+
+def delete_orders(broker):
+    """By name: ``reset`` waits for partitions that are offline here."""
+    request = m.DeleteTopicsRequest
+    with RawClient(broker.bootstrap_servers) as client:
+        answer = client.ask(
+            ApiKey.DELETE_TOPICS,
+            6,
+            request(topics=[request.DeleteTopicState(name="orders")], timeout_ms=5000),
+        )
+    assert answer.responses[0].error_code == 0
+
+
+def topics_and_partition_directories(broker, directories):
+    with RawClient(broker.bootstrap_servers) as client:
+        names = {topic.name for topic in client.metadata().topics}
+    return names, [path.name for each in directories for path in each.glob("orders-*")]
+
+
+def test_a_topic_deleted_after_its_disk_failed_at_run_time_stays_deleted(stopped, folders):
+    stopped.start()
+    take_away(folders[1])
+    stopped._runner._node.logs.directories[1].take_offline("the disk was pulled")
+    delete_orders(stopped)
+    stopped.stop()
+    bring_back(folders[1])
+    assert len(lying_in(folders[1])) == 2
+    stopped.start()
+    wait_until(
+        lambda: topics_and_partition_directories(stopped, folders) == (set(), []), limit_s=10
+    )
+    stopped.restart()
+    assert topics_and_partition_directories(stopped, folders) == (set(), [])
+
+
+def test_a_topic_deleted_by_the_request_that_meets_the_failed_disk_stays_deleted(
+    stopped, folders, monkeypatch
+):
+    """The disk fails when the partition directory is renamed, not before."""
+    stopped.start()
+    real_rename = Path.rename
+
+    def rename(path, target):
+        if path.parent == folders[1]:
+            raise OSError(errno.EIO, "Input/output error")
+        return real_rename(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        delete_orders(stopped)
+        stopped.stop()
+    assert len(lying_in(folders[1])) == 2
+    stopped.start()
+    wait_until(
+        lambda: topics_and_partition_directories(stopped, folders) == (set(), []), limit_s=10
+    )
+
+
+@pytest.mark.parametrize("moved_at", ["run time", "the last run"])
+def test_a_topic_deleted_while_its_copy_is_on_an_absent_disk_stays_deleted(
+    tmp_path, folders, moved_at, monkeypatch
+):
+    config = {"log.dirs": ",".join(map(str, folders))}
+    with Broker(config=config, data=folders[0], topics={"orders": 1}) as broker:
+        held = [each for each in folders if (each / "orders-0").exists()][0]
+        (target,) = (each for each in folders if each != held)
+        with RawClient(broker.bootstrap_servers) as client, held_moves(monkeypatch) as gate:
+            assert client.produce("orders", A_RECORD).error_code == 0
+            request = m.AlterReplicaLogDirsRequest
+            move = request.AlterReplicaLogDir(
+                path=str(target),
+                topics=[request.AlterReplicaLogDirTopic(name="orders", partitions=[0])],
+            )
+            moved = client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, request(dirs=[move]))
+            assert moved.results[0].partitions[0].error_code == 0
+            wait_until(lambda: gate.copying == 1)
+            (copy,) = target.glob("*-future")
+            for path in (held / "orders-0").iterdir():  # as complete as just before the switch
+                shutil.copy(path, copy)
+            if moved_at == "run time":
+                take_away(target)
+                index = [folder.resolve() for folder in folders].index(target.resolve())
+                broker._runner._node.logs.directories[index].take_offline("the disk was pulled")
+                delete_orders(broker)
+            broker.stop()
+        if moved_at == "the last run":
+            (copy / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")  # as after a kill
+            take_away(target)
+            broker.start()
+            delete_orders(broker)
+            broker.stop()
+        bring_back(target)
+        broker.start()
+        wait_until(
+            lambda: topics_and_partition_directories(broker, folders) == (set(), []), limit_s=10
+        )
 
 
 def elect_uncleanly(client, partition):

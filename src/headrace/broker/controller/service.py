@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         def directories(self) -> Sequence[Directory]: ...
         def mark_offline(self, topic_partition: TopicPartition, reason: str) -> None: ...
         def offline_partitions(self) -> Sequence[TopicPartition]: ...
+        def copy_directory_ids(self, topic_partition: TopicPartition) -> Collection[str]: ...
         def place(
             self, topic_partitions: Iterable[TopicPartition]
         ) -> dict[TopicPartition, str]: ...
@@ -248,7 +249,23 @@ class ControllerService:
         if known != loaded.paths:
             await self._registry.store_directories(self._broker.node_id, known)
         loaded = loaded._replace(paths=known)
-        self._directory_assignment = DirectoryAssignment(loaded, self._deleted_ids, paths)
+        self._directory_assignment = DirectoryAssignment(
+            loaded, self._deleted_ids, self._online_directory_ids
+        )
+
+    def _online_directory_ids(self) -> set[str]:
+        return {e.directory_id for e in self._broker.logs.directories if e.offline is None}
+
+    def _copy_directory_ids(self, topics: Iterable[TopicState]) -> dict[TopicId, set[str]]:
+        """Directories with copies that unfinished moves of these topics have made."""
+        return {
+            topic.topic_id: {
+                directory_id
+                for state in topic.partitions
+                for directory_id in self._broker.logs.copy_directory_ids(state.topic_partition)
+            }
+            for topic in topics
+        }
 
     def _find_away(self) -> Collection[TopicPartition]:
         """Partitions that are not to be served, because that would cost their records."""
@@ -335,6 +352,9 @@ class ControllerService:
         pending = await self._registry.topics_pending_deletion()
         if not pending:
             return
+        copies = self._copy_directory_ids(
+            self.metadata.topics[name] for name in pending if name in self.metadata.topics
+        )
         found_here = [found.topic_partition for found in self._found]
         for topic_partition in [*found_here, *self._broker.logs.offline_partitions()]:
             if topic_partition.topic in pending:
@@ -348,7 +368,7 @@ class ControllerService:
                 continue
             self._controller.replay([self._controller.decide_mark_for_deletion(name)])
             await self._commit(
-                [DeleteTopic(topic)], self._directory_assignment.decide_forgotten([topic])
+                [DeleteTopic(topic)], self._directory_assignment.decide_forgotten([topic], copies)
             )
             self._settings.remember(TOPIC, name, {})
             log.info("topic %s: the deletion that a stop interrupted is finished", name)
@@ -527,12 +547,13 @@ class ControllerService:
             [self._controller.decide_mark_for_deletion(topic.name) for topic in pending]
         )
         self._publish()
+        copies = self._copy_directory_ids(pending)
         for topic in pending:
             await self._broker.replicas.delete(s.topic_partition for s in topic.partitions)
             self._settings.remember(TOPIC, topic.name, {})
         await self._commit(
             [DeleteTopic(topic) for topic in pending],
-            self._directory_assignment.decide_forgotten(pending),
+            self._directory_assignment.decide_forgotten(pending, copies),
         )
 
     async def create_partitions(
