@@ -41,10 +41,10 @@ FUTURE_DIRECTORIES = "future-directories"
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, Offset]:
-    """The offsets in a checkpoint; empty if the file is absent or empty (Kafka makes it so)."""
+    """The offsets in a checkpoint; none if the file is missing or empty, as Kafka creates it."""
     offsets = {}
     for line in _entries(path):
-        # A topic name holds no blank, but the cleaner's file may have more fields one day.
+        # A topic name contains no blank.
         words = line.split()
         if len(words) != 3:
             raise Corrupt(f"{path}: expected 'topic partition offset', found {line!r}")
@@ -114,7 +114,7 @@ def write_future_directories(path: str, directory_ids: Iterable[str], *, sync: b
 
 
 def read_properties(path: Path) -> dict[str, str] | None:
-    """A plain ``key=value`` file; None if it is absent."""
+    """Read a ``key=value`` file; None if it is missing."""
     text = _text(path)
     if text is None:
         return None
@@ -133,12 +133,12 @@ def write_properties(path: Path, values: Mapping[str, str]) -> None:
 
 
 def write_clean_shutdown(path: Path, broker_epoch: int) -> None:
-    mark = {"version": 0, "brokerEpoch": broker_epoch}
-    write_atomically(path, json.dumps(mark, separators=(",", ":")).encode())
+    marker = {"version": 0, "brokerEpoch": broker_epoch}
+    write_atomically(path, json.dumps(marker, separators=(",", ":")).encode())
 
 
 def read_clean_shutdown(path: Path) -> int | None:
-    """The broker epoch of the clean stop, -1 if the file does not say; None if there was none."""
+    """The broker epoch of the clean shutdown, -1 if unknown; None if there was none."""
     try:
         return int(json.loads(path.read_bytes())["brokerEpoch"])
     except FileNotFoundError:
@@ -152,7 +152,7 @@ def _document(lines: list[str]) -> bytes:
 
 
 def _text(path: Path | str) -> str | None:
-    """None if the file is absent."""
+    """None if the file is missing."""
     try:
         return read_file(str(path)).decode()
     except FileNotFoundError:
@@ -166,10 +166,10 @@ def _entries(path: Path | str) -> list[str]:
     if not lines:
         return []
     if lines[0].strip() != "0":
-        raise Corrupt(f"{path}: version {lines[0]!r}; 0 is the only one")
+        raise Corrupt(f"{path}: version {lines[0]!r}; only 0 is supported")
     if len(lines) < 2 or not lines[1].strip().isdigit():
-        raise Corrupt(f"{path}: no count of entries")
+        raise Corrupt(f"{path}: the number of entries is missing")
     entries = [line for line in lines[2:] if line.strip()]
     if len(entries) != int(lines[1]):
-        raise Corrupt(f"{path}: {len(entries)} entries where {lines[1]} were announced")
+        raise Corrupt(f"{path}: found {len(entries)} entries, expected {lines[1]}")
     return entries

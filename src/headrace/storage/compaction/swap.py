@@ -1,7 +1,6 @@
-"""How a compacted segment takes the place of those it was made from, whatever crashes when.
+"""Replacing segments by their compacted successor, safe against a crash at any point.
 
-The files go through Kafka's steps and suffixes, so that either can finish what
-the other began:
+The steps and suffixes are Kafka's, so that either broker can finish what the other began:
 
     1  NNN.log.cleaned and its indexes are written and fsynced, by the child process
     2  .cleaned -> .swap           the log first
@@ -9,18 +8,18 @@ the other began:
     4  .swap -> the plain name     the log first
     5  .deleted files are unlinked, after file.delete.delay.ms
 
-What a start may find, and does (``settle_leftovers``):
+What a start may find, and what it does (``settle_leftovers``):
 
-    .cleaned    step 1 or 2 did not end: away with it, and with every .swap whose base offset is
-                not below it, since that .swap may lack its other half. The old segments are whole.
-    .swap       step 3 or 4 did not end: the segments that it covers go, it gets its plain name.
-                A .swap of an index may stand alone, if its log was renamed last before the crash.
-    .deleted    step 5 did not run: away with it.
+    .cleaned    step 1 or 2 was interrupted: delete it, and every .swap whose base offset is not
+                below it, since that .swap may be incomplete. The old segments are complete.
+    .swap       step 3 or 4 was interrupted: delete the segments that it covers, and give it its
+                plain name. An index may be left alone as .swap if its log was already renamed.
+    .deleted    step 5 did not run: delete it.
 
-A .swap tells where it begins and where its last batch ends, not which segments
-it was made from. One of them whose records are all gone may therefore survive a
-crash in step 3. That is harmless: its records were superseded by later ones,
-which are still there, and the checkpoint has not moved, so it is cleaned again.
+A .swap file shows where it begins and where its last batch ends, not which segments it replaces. A
+replaced segment whose records are all gone may therefore survive a crash in step 3. That is
+harmless: later records supersede its records, and the checkpoint has not moved, so it is cleaned
+again.
 """
 
 import logging
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLEANED, SWAP, PENDING_DELETIONS = ".cleaned", ".swap", ".deleted"
+CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 _BASE_DIGITS = 20
 
 
@@ -83,38 +82,38 @@ def replace_segments(owner: "Log", replaced: Sequence[Offset], base_offset: Offs
     owner.directory.unlink_later(deleted, owner.config.file_delete_delay_ms)
 
 
-def swap_in(folder: str, replaced_bases: Sequence[int], base_offset: int) -> list[str]:
-    """Steps 2 to 4; returns the ``.deleted`` files, which step 5 has to unlink.
+def swap_in(directory: str, replaced_bases: Sequence[int], base_offset: int) -> list[str]:
+    """Steps 2 to 4; returns the ``.deleted`` files, for step 5 to unlink.
 
-    A handful of renames: nothing here waits for a disk.
+    These are a few renames: nothing here waits for a disk.
     """
-    _rename_all(folder, base_offset, CLEANED, SWAP)
+    _rename_all(directory, base_offset, CLEANED, SWAP)
     deleted = []
     for base in replaced_bases:
-        deleted += _rename_all(folder, base, "", PENDING_DELETIONS)
-    _rename_all(folder, base_offset, SWAP, "")
+        deleted += _rename_all(directory, base, "", DELETED)
+    _rename_all(directory, base_offset, SWAP, "")
     return deleted
 
 
-def discard_cleaned(folder: str) -> None:
-    """Take away what a cleaning that was given up has left."""
+def discard_cleaned(directory: str) -> None:
+    """Delete the output of a cleaning that was given up."""
     with suppress(FileNotFoundError):
-        for name in os.listdir(folder):  # noqa: PTH208
+        for name in os.listdir(directory):  # noqa: PTH208
             if name.endswith(CLEANED):
-                _unlink(f"{folder}/{name}")
+                _unlink(f"{directory}/{name}")
 
 
-def settle_leftovers(folder: str, names: Iterable[str] | None = None) -> bool:
-    """Undo or finish what a crash interrupted; whether there was anything.
+def settle_leftovers(directory: str, names: Iterable[str] | None = None) -> bool:
+    """Undo or finish what a crash interrupted; returns whether there was anything.
 
-    Must run before anything else looks at the folder. ``names``, if at hand,
-    saves listing it. Can itself be interrupted at any point and run again.
+    Must run before anything else reads the directory. Known ``names`` save listing it. It can be
+    interrupted at any point and run again.
     """
-    present = set(os.listdir(folder) if names is None else names)  # noqa: PTH208
+    present = set(os.listdir(directory) if names is None else names)  # noqa: PTH208
     leftovers = {
         name
         for name in present
-        if name.endswith((CLEANED, SWAP, PENDING_DELETIONS)) and name[:_BASE_DIGITS].isdigit()
+        if name.endswith((CLEANED, SWAP, DELETED)) and name[:_BASE_DIGITS].isdigit()
     }
     if not leftovers:
         return False
@@ -122,28 +121,28 @@ def settle_leftovers(folder: str, names: Iterable[str] | None = None) -> bool:
     incomplete_from = min((_base(name) for name in cleaned), default=None)
     swaps = {name for name in leftovers if name.endswith(SWAP)}
     if incomplete_from is not None:
-        # Before the .cleaned ones: those tell that these are incomplete.
+        # Before the .cleaned files, which show that these are incomplete.
         for name in [name for name in swaps if _base(name) >= incomplete_from]:
-            _unlink(f"{folder}/{name}")
+            _unlink(f"{directory}/{name}")
             swaps.remove(name)
     for name in leftovers - swaps:
-        _unlink(f"{folder}/{name}")
+        _unlink(f"{directory}/{name}")
     for name in sorted(swaps):
         if name.endswith(f".log{SWAP}"):
-            _remove_covered(folder, name, present)
+            _remove_covered(directory, name, present)
     for kind in SUFFIXES:
         for name in swaps:
             if name.endswith(f".{kind}{SWAP}"):
-                _rename(f"{folder}/{name}", f"{folder}/{name.removesuffix(SWAP)}")
+                _rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
     if swaps:
-        log.info("%s: finished a compaction that a crash had interrupted", folder)
-    sync_directory(folder)
+        log.info("%s: finished a compaction that a crash had interrupted", directory)
+    sync_directory(directory)
     return True
 
 
-def _remove_covered(folder: str, swap_log: str, present: set[str]) -> None:
+def _remove_covered(directory: str, swap_log: str, present: set[str]) -> None:
     base_offset = _base(swap_log)
-    file = OpenFile(f"{folder}/{swap_log}", os.O_RDONLY | os.O_CLOEXEC)
+    file = OpenFile(f"{directory}/{swap_log}", os.O_RDONLY | os.O_CLOEXEC)
     end = Position(os.fstat(file.fd).st_size)
     end_offset = base_offset + 1
     for _, header in Scan(file, Position(0), end, Offset(base_offset), check_crc=False):
@@ -151,13 +150,13 @@ def _remove_covered(folder: str, swap_log: str, present: set[str]) -> None:
     for name in present:
         stem, _, kind = name.partition(".")
         if kind in SUFFIXES and stem.isdigit() and base_offset <= int(stem) < end_offset:
-            _unlink(f"{folder}/{name}")
+            _unlink(f"{directory}/{name}")
 
 
-def _rename_all(folder: str, base_offset: int, old_suffix: str, new_suffix: str) -> list[str]:
+def _rename_all(directory: str, base_offset: int, old_suffix: str, new_suffix: str) -> list[str]:
     renamed = []
     for kind in SUFFIXES:
-        stem = f"{folder}/{base_offset:020d}.{kind}"
+        stem = f"{directory}/{base_offset:020d}.{kind}"
         with suppress(FileNotFoundError):  # not every segment has a transaction index
             _rename(stem + old_suffix, stem + new_suffix)
             renamed.append(stem + new_suffix)

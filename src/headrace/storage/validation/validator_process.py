@@ -1,10 +1,11 @@
-"""The process that looks at every record of produced batches, for ``record_validator``.
+"""The child process that validates every record of produced batches, for ``record_validator``.
 
-    stdin    a byte (1: every record needs a key), the size in four bytes, the batch; and again
-    stdout   the size in four bytes, then JSON: ``{"faults": [[index, message, code], …]}``, or
-             ``{"bad": [code, reason]}`` if these are no records at all
+    stdin    for each batch: a byte (1: every record needs a key), the size in four bytes, the batch
+    stdout   for each batch: the size in four bytes, then JSON:
+             ``{"faults": [[index, message, code], …]}``, or ``{"bad": [code, reason]}`` if the
+             bytes are no records at all
 
-It ends when its stdin does, and so with the broker.
+The process ends when its stdin is closed, and so with the broker.
 """
 
 import json
@@ -15,22 +16,22 @@ from typing import BinaryIO
 from headrace.records.batch import BadBatch
 from headrace.records.record import validate_records
 
-QUESTION = Struct(">?I")
-ANSWER = Struct(">I")
+REQUEST = Struct(">?I")
+RESPONSE = Struct(">I")
 
 
-def serve(questions: BinaryIO, answers: BinaryIO) -> None:
-    while len(head := questions.read(QUESTION.size)) == QUESTION.size:
-        compacted, size = QUESTION.unpack(head)
-        batch = questions.read(size)
+def serve(requests: BinaryIO, responses: BinaryIO) -> None:
+    while len(head := requests.read(REQUEST.size)) == REQUEST.size:
+        compacted, size = REQUEST.unpack(head)
+        batch = requests.read(size)
         if len(batch) < size:
             return
         try:
-            answer = json.dumps({"faults": validate_records(batch, compacted=compacted)})
+            response = json.dumps({"faults": validate_records(batch, compacted=compacted)})
         except BadBatch as bad:
-            answer = json.dumps({"bad": [bad.code, bad.reason]})
-        answers.write(ANSWER.pack(len(answer)) + answer.encode())
-        answers.flush()
+            response = json.dumps({"bad": [bad.code, bad.reason]})
+        responses.write(RESPONSE.pack(len(response)) + response.encode())
+        responses.flush()
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from headrace.records.compression import compress
 from headrace.records.record import Record, build_batch, iter_records
 from headrace.storage.background import child_environment
 from headrace.storage.compaction import log_cleaner
-from headrace.storage.compaction.cleaner import Job
+from headrace.storage.compaction.job import Job
 from headrace.storage.compaction.log_cleaner import (
     ChildDied,
     CleanerSettings,

@@ -1,4 +1,4 @@
-"""Records are checked in a child process, a few of them on the spot, with the same result."""
+"""A child process validates records, the broker itself a few of them, with the same result."""
 
 import asyncio
 
@@ -17,36 +17,36 @@ GARBAGE = assemble(read_header(KEYED), b"no records at all")
 
 
 @in_loop
-async def test_the_child_finds_what_the_function_finds():
-    checking = RecordValidator()
+async def test_the_child_finds_the_same_faults_as_the_function():
+    validator = RecordValidator()
     for batch in (KEYED, PARTLY, FEW, KEYED):
         for compacted in (True, False):
-            found = await checking.check(batch, compacted=compacted)
+            found = await validator.check(batch, compacted=compacted)
             assert found == validate_records(batch, compacted=compacted)
-    assert len(await checking.check(PARTLY, compacted=True)) == 15
+    assert len(await validator.check(PARTLY, compacted=True)) == 15
     with pytest.raises(BadBatch, match="gzip"):
-        await checking.check(GARBAGE, compacted=True)
-    assert await checking.check(KEYED, compacted=True) == []
-    await checking.close()
+        await validator.check(GARBAGE, compacted=True)
+    assert await validator.check(KEYED, compacted=True) == []
+    await validator.close()
 
 
 @in_loop
 async def test_a_few_records_start_no_child():
-    checking = RecordValidator()
-    assert len(await checking.check(FEW, compacted=True)) == 1
-    assert checking._child is None
+    validator = RecordValidator()
+    assert len(await validator.check(FEW, compacted=True)) == 1
+    assert validator.child is None
 
 
 @in_loop
 async def test_a_child_that_dies_costs_one_batch():
-    checking = RecordValidator()
-    await checking.check(KEYED, compacted=True)
-    checking._child.kill()
-    await checking._child.wait()
+    validator = RecordValidator()
+    await validator.check(KEYED, compacted=True)
+    validator.child.kill()
+    await validator.child.wait()
     with pytest.raises(Rejected):
-        await checking.check(KEYED, compacted=True)
-    assert await checking.check(KEYED, compacted=True) == []
-    await checking.close()
+        await validator.check(KEYED, compacted=True)
+    assert await validator.check(KEYED, compacted=True) == []
+    await validator.close()
 
 
 @in_loop
@@ -54,21 +54,21 @@ async def test_a_child_that_cannot_be_started_costs_one_batch(monkeypatch):
     async def refused(*_, **__):
         raise RuntimeError("can't start new thread")
 
-    checking = RecordValidator()
+    validator = RecordValidator()
     with monkeypatch.context() as patch:
         patch.setattr(asyncio, "create_subprocess_exec", refused)
         with pytest.raises(Rejected):
-            await checking.check(KEYED, compacted=True)
-    assert await checking.check(KEYED, compacted=True) == []
-    await checking.close()
+            await validator.check(KEYED, compacted=True)
+    assert await validator.check(KEYED, compacted=True) == []
+    await validator.close()
 
 
 @in_loop
-async def test_a_child_that_nobody_asks_any_more_ends_by_itself():
-    checking = RecordValidator()
-    await checking.check(KEYED, compacted=True)
-    idle = checking._child
-    checking._let_go()
+async def test_an_idle_child_ends():
+    validator = RecordValidator()
+    await validator.check(KEYED, compacted=True)
+    idle = validator.child
+    validator.end_idle()
     assert await asyncio.wait_for(idle.wait(), 20) == 0
-    assert await checking.check(KEYED, compacted=True) == []
-    await checking.close()
+    assert await validator.check(KEYED, compacted=True) == []
+    await validator.close()
