@@ -1,4 +1,4 @@
-"""A log against a list: whatever is done to it, in whatever order, it reads as the list does."""
+"""A log against a list: after any sequence of operations it reads like the list."""
 
 import itertools
 import shutil
@@ -30,14 +30,14 @@ class Batch(NamedTuple):
     base_offset: int
     next_offset: int
     content: bytes
-    segment: int  # base offset of the segment it went to
+    segment: int  # base offset of its segment
 
 
 PRODUCERS = (1, 2, 3)
 
 
 class LogAgainstList(RuleBasedStateMachine):
-    """``batches`` is the log as it should be; all files are small, so that much rolls."""
+    """``batches`` is the expected log; segments are small, so that it often rolls."""
 
     @initialize(
         segment_bytes=st.sampled_from([300, 700, 5000]),
@@ -45,7 +45,7 @@ class LogAgainstList(RuleBasedStateMachine):
         segment_index_bytes=st.sampled_from([60, 10_000]),
     )
     def begin(self, segment_bytes, index_interval_bytes, segment_index_bytes):
-        self.folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="headrace-"))
         config = settings(
             segment_bytes=segment_bytes,
             index_interval_bytes=index_interval_bytes,
@@ -53,11 +53,11 @@ class LogAgainstList(RuleBasedStateMachine):
             retention_ms=-1,
             file_delete_delay_ms=0,
         )
-        self.disk = Disk(self.folder / "data", config=config)
+        self.disk = Disk(self.directory / "data", config=config)
         self.log = self.disk.log()
         self.batches: list[Batch] = []
         self.log_start = self.log_end = 0
-        self.durable_end = 0  # checkpointed: a crash cannot take it
+        self.durable_end = 0  # checkpointed: survives a crash
         self.leader_epoch = 0
         self.sequences = dict.fromkeys(PRODUCERS, 0)
         self.in_transaction = dict.fromkeys(PRODUCERS, False)
@@ -66,7 +66,7 @@ class LogAgainstList(RuleBasedStateMachine):
     def teardown(self):
         if hasattr(self, "disk"):
             self.disk.crash()
-            shutil.rmtree(self.folder)
+            shutil.rmtree(self.directory)
 
     # -- what happens to a log ------------------------------------------------------------
 
@@ -172,7 +172,7 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule(lost=st.integers(0, 400), garbage=st.binary(max_size=100))
     def crash(self, lost, garbage):
-        """Any suffix of what was not fsynced may be lost, and the file system may add rubbish."""
+        """Any unsynced suffix may be lost, and the file system may add garbage."""
         self.disk.logs.checkpoint()
         self.durable_end = max(self.durable_end, self.log.flusher.recovery_point)
         segment = self.log.segments.active.base_offset
@@ -195,7 +195,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.keep(lambda each: each.segment != segment or each in survived)
         self.log_end = self.batches[-1].next_offset if self.batches else segment
         self.log_end = max(self.log_end, segment)
-        if self.log_end < self.log_start:  # all that survived had been deleted
+        if self.log_end < self.log_start:  # DeleteRecords had deleted all that survived
             self.keep(lambda each: False)
             self.log_end = self.log_start
         self.disk.start()

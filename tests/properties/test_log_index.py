@@ -1,4 +1,4 @@
-"""Finding a batch through an index gives what walking all of them would give."""
+"""Finding a batch through an index gives the same result as a scan."""
 
 import tempfile
 
@@ -75,7 +75,7 @@ def test_a_limit_is_cut_to_a_batch_boundary(layout, interval, from_file, data):
         found = segment.boundary_before(Position(start), limit)
         assert found in boundaries
         assert start <= found <= max(limit, start)
-        # Sparse entries may cut early, but never so early that nothing is left.
+        # Sparse entries may end the range early, but never leave nothing.
         fitting = [b for b in boundaries if start < b <= limit]
         assert (found > start) == bool(fitting)
 
@@ -94,7 +94,7 @@ def test_a_rebuilt_index_equals_the_original(layout, interval):
 
 
 @given(layouts, st.integers(0, 29))
-def test_cutting_a_segment_leaves_one_that_never_had_more(layout, kept_count):
+def test_a_truncated_segment_equals_one_that_never_had_more(layout, kept_count):
     kept_count = min(kept_count, len(layout))
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as other:
         segment, batches = a_segment(directory, layout, 200)
