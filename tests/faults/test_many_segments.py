@@ -1,4 +1,4 @@
-"""Periodic tasks over logs of very many segments: the loop reads no file, and all of them go."""
+"""Periodic tasks on logs with many segments: the loop reads no files, and all that expire go."""
 
 import threading
 import time
