@@ -1,8 +1,8 @@
-"""A log of plain files that compaction can be let loose on, without a broker around it.
+"""A log of plain files to run compaction on, without a broker.
 
-Appends go straight to the active segment's file; there are no indexes until
-compaction writes them. Beside the files it remembers every record ever
-appended, which is all that a dumb twin needs.
+Appends go straight to the file of the active segment; there are no indexes until compaction writes
+them. The object also remembers every record ever appended, which is all that a model of compaction
+needs.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,15 +15,16 @@ from headrace.model.ids import Millis, Offset
 from headrace.records.batch import BatchHeader, crc_holds, headers, read_header
 from headrace.records.record import Record, build_batch, build_marker, iter_records
 from headrace.storage import aborted_transactions
-from headrace.storage.cleaner import Cleaner, Job
-from headrace.storage.swap import swap_in
+from headrace.storage.compaction.cleaner import Cleaner
+from headrace.storage.compaction.job import Job
+from headrace.storage.compaction.swap import swap_in
 
 PLAIN = -1
 
 
 class CompactableLog:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.log_end = 0
         self.cleaned_end: int | None = None
         self.producers = Producers()
@@ -36,10 +37,10 @@ class CompactableLog:
     # -- writing --------------------------------------------------------------------------
 
     def path(self, base_offset: int, kind: str = "log") -> Path:
-        return self.folder / f"{base_offset:020d}.{kind}"
+        return self.directory / f"{base_offset:020d}.{kind}"
 
     def bases(self) -> list[int]:
-        return sorted(int(path.stem) for path in self.folder.glob("*.log"))
+        return sorted(int(path.stem) for path in self.directory.glob("*.log"))
 
     def roll(self) -> None:
         self.path(self.log_end).touch()
@@ -119,7 +120,7 @@ class CompactableLog:
         summary = self.summary()
         dirt: Dirt = measure(summary, now)
         job = Job(
-            folder=str(self.folder),
+            directory=str(self.directory),
             segments=list(summary.segments),
             first_dirty=dirt.first_dirty,
             clean_end=dirt.clean_end,
@@ -143,21 +144,21 @@ class CompactableLog:
     def clean(
         self, now: int, swap: Callable[[str, list[int], int], object] = swap_in, **changes: Any
     ) -> dict[str, Any]:
-        """One cleaning in this process, each group swapped in as it comes."""
-        folder = str(self.folder)
+        """Run one cleaning in this process; each group is swapped in at once."""
+        directory = str(self.directory)
 
-        def took(event: dict[str, Any]) -> None:
+        def handle(event: dict[str, Any]) -> None:
             if "cleaned" in event:
-                swap(folder, event["replaces"], event["cleaned"])
+                swap(directory, event["replaces"], event["cleaned"])
 
-        done = Cleaner(Job.from_json(self.job(now, **changes).to_json()), took).run()
+        done = Cleaner(Job.from_json(self.job(now, **changes).to_json()), handle).run()
         self.cleaned_end = done["cleaned_end"]
         return done
 
     # -- reading --------------------------------------------------------------------------
 
     def batches(self) -> list[tuple[BatchHeader, bytes]]:
-        """Every batch on disk, in order; asserts what any reader relies on."""
+        """Every batch on disk, in order; asserts what every reader relies on."""
         found = []
         next_offset = 0
         for base in self.bases():
@@ -171,7 +172,7 @@ class CompactableLog:
                 next_offset = header.next_offset
                 found.append((header, batch))
                 position += header.size
-            assert position == len(data), "bytes behind the last batch"
+            assert position == len(data), "bytes after the last batch"
         return found
 
     def stored(self) -> list[Record]:

@@ -1,4 +1,4 @@
-"""Moves between log.dirs that wait where a test wants to look at them."""
+"""Moves between log directories that wait at a gate."""
 
 import threading
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from headrace.storage.log_move import LogMove
 
 
 class Gate(threading.Event):
-    """Copying waits until this is set. How many copied at the same time is counted."""
+    """Copying waits until this is set; counts how many copy at the same time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,16 +22,16 @@ class Gate(threading.Event):
 def held_moves(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
     """For brokers in this process."""
     gate = Gate()
-    copy = LogMove._copy
+    copy = LogMove._copy_missing
 
     def copy_behind_the_gate(self, missing, **how):
         gate.copying += 1
         gate.copying_max = max(gate.copying_max, gate.copying)
-        while not gate.is_set() and not self._is_over:
+        while not gate.is_set() and not self.is_over:
             gate.wait(0.01)
         copy(self, missing, **how)
         gate.copying -= 1
 
-    monkeypatch.setattr(LogMove, "_copy", copy_behind_the_gate)
+    monkeypatch.setattr(LogMove, "_copy_missing", copy_behind_the_gate)
     yield gate
     gate.set()

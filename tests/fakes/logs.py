@@ -1,4 +1,4 @@
-"""Logs on a temporary folder, batches to put into them, and a worker that runs when told."""
+"""Logs in a temporary directory, batches for them, and a worker that runs on demand."""
 
 import os
 from collections.abc import Callable, Collection, Iterable
@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.model.config import BrokerConfig, TopicConfig, topic_config
 from headrace.model.ids import LeaderEpoch, Millis, Offset, TopicId, TopicPartition
-from headrace.records.batch import headers
+from headrace.records.batch import headers, read_header
 from headrace.records.record import Record, build_batch, build_marker, iter_records
 from headrace.storage.log import CLIENT, COORDINATOR, Appended, Log
 from headrace.storage.log_manager import LogManager
@@ -15,7 +15,7 @@ from headrace.storage.log_manager import LogManager
 NOW = Millis(1_700_000_000_000)
 ORDERS = TopicPartition("orders", 0)
 ORDERS_ID = TopicId(bytes(range(16)))
-REIGN = LeaderEpoch(0)
+LEADER_EPOCH = LeaderEpoch(0)
 _DEFAULTS = topic_config(BrokerConfig.parse({}), {})
 
 
@@ -25,7 +25,7 @@ def settings(**overrides: Any) -> TopicConfig:
 
 
 class HandWorker:
-    """Runs background jobs only when told, so that a test sees before and after."""
+    """Runs background jobs on demand, so that a test sees the state before and after."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[int, Callable[[], None]]] = []
@@ -39,7 +39,7 @@ class HandWorker:
 
 
 class Disk:
-    """One broker's folders; ``stop`` and ``crash`` end it, ``start`` begins anew on them."""
+    """One broker's log directories; after ``stop`` or ``crash``, ``start`` opens them again."""
 
     def __init__(self, *paths: Path, config: TopicConfig | None = None, **options: Any) -> None:
         self.paths = paths
@@ -66,7 +66,7 @@ class Disk:
         self.logs.abandon()
 
     def log(self, topic_partition: TopicPartition = ORDERS) -> Log:
-        """The log, made if it is not there."""
+        """The log, created on first use."""
         found = self.logs.get(topic_partition)
         return found or self.logs.create(topic_partition, ORDERS_ID, self.config, now=NOW)
 
@@ -90,7 +90,7 @@ def batch(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> memoryview:
-    """A batch of one record per value, writable, as it would lie in a receive buffer."""
+    """A batch of one record per value, writable as in a receive buffer."""
     idempotent = producer_id >= 0
     raw = build_batch(
         [Record(base_offset + i, timestamp, None, value) for i, value in enumerate(values)],
@@ -119,11 +119,11 @@ def marker(
 
 
 def append(
-    log: Log, *batches: memoryview, now: Millis = NOW, leader_epoch: LeaderEpoch = REIGN
+    log: Log, *batches: memoryview, now: Millis = NOW, leader_epoch: LeaderEpoch = LEADER_EPOCH
 ) -> Appended:
-    """Stage and write; where the last batch lies."""
+    """Stage and write; returns where the last batch is stored."""
     for each in batches:
-        control = each[22] & 0x20
+        control = read_header(each).is_control
         appended = log.append_as_leader(
             each, leader_epoch, now, origin=COORDINATOR if control else CLIENT
         )
@@ -137,6 +137,18 @@ def fill(log: Log, values: Iterable[bytes], **options: Any) -> None:
         append(log, batch(value, **options))
 
 
+def three_segments(log: Log) -> None:
+    """Two records each, a second apart, and an empty active segment."""
+    for timestamp in (0, 1000, 2000):
+        append(log, batch(b"a" * 100, timestamp=NOW + timestamp))
+        append(log, batch(b"b" * 100, timestamp=NOW + timestamp))
+        log.roll(NOW)
+
+
+def segment_names(log: Log) -> list[int]:
+    return sorted(int(path.stem) for path in log.path.glob("*.log"))
+
+
 def read_bytes(log: Log, fetch_offset: int, max_bytes: int = 1 << 20, end: int = 1 << 62) -> bytes:
     found = log.read(Offset(fetch_offset), max_bytes, Offset(end))
     if found is None:
@@ -147,7 +159,7 @@ def read_bytes(log: Log, fetch_offset: int, max_bytes: int = 1 << 20, end: int =
 
 
 def read_all(log: Log, max_bytes: int = 1 << 20) -> list[tuple[int, bytes | None]]:
-    """Every record from the log's start on, as a consumer fetches them: (offset, value)."""
+    """Every record from the log start on, as a consumer fetches them: (offset, value)."""
     records = []
     next_offset: int = log.log_start
     while data := read_bytes(log, next_offset, max_bytes):

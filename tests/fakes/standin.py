@@ -84,10 +84,19 @@ class RecordedLogs:
     def __init__(self) -> None:
         self.directories = [RecordedDirectory()]
         self.deleted: list[TopicPartition] = []
-        self.failed: dict[TopicPartition, str] = {}
+        self.offline: dict[TopicPartition, str] = {}
+
+    def mark_offline(self, topic_partition: TopicPartition, reason: str) -> None:
+        self.offline[topic_partition] = reason
+
+    def offline_partitions(self) -> list[TopicPartition]:
+        return list(self.offline)
+
+    def copy_directory_ids(self, topic_partition: TopicPartition) -> set[str]:
+        return set()
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        self.failed.pop(topic_partition, None)
+        self.offline.pop(topic_partition, None)
         self.deleted.append(topic_partition)
 
     def place(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:

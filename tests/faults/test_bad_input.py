@@ -1,4 +1,4 @@
-"""Clients that lie: each gets Kafka's error or loses its connection, and nobody else notices."""
+"""Invalid requests: the client gets Kafka's error or is disconnected; others are not affected."""
 
 import os
 import socket
@@ -34,7 +34,7 @@ def client(headrace_broker):
 
 @pytest.fixture(autouse=True)
 def others_are_served_all_the_while(request):
-    """Whatever a test does to its own connection, another client works before and after."""
+    """A connection to abuse; another client must work before and after."""
     if "headrace_broker" not in request.fixturenames:
         yield
         return
@@ -60,7 +60,7 @@ def others_are_served_all_the_while(request):
         struct.pack(">i", 300) + os.urandom(300),
     ],
 )
-def test_bytes_that_are_no_request_cost_their_own_connection(client, data):
+def test_bytes_that_are_not_a_request_close_their_own_connection(client, data):
     client.send(data)
     assert client.is_closed_by_broker()
 
@@ -92,7 +92,7 @@ def test_apiversions_announces_exactly_what_is_served(client):
 
 @pytest.mark.parametrize("api_key", sorted(SERVED), ids=lambda key: ApiKey(key).name)
 def test_every_announced_version_of_every_api_is_answered(headrace_broker, api_key):
-    """Empty requests: what counts is that each version decodes, is handled and is encoded."""
+    """Empty requests: each version must be decoded, handled and encoded."""
     first, last = SERVED[api_key]
     for version in range(max(first, 3) if api_key == ApiKey.PRODUCE else first, last + 1):
         with RawClient(headrace_broker.bootstrap_servers) as raw:
@@ -142,14 +142,16 @@ def damaged(change, reseal=True):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_batch_that_lies_is_refused_with_kafkas_code(client, headrace_topic, what, batch, code):
+def test_an_inconsistent_batch_is_refused_with_kafkas_code(
+    client, headrace_topic, what, batch, code
+):
     assert client.produce(headrace_topic, batch).error_code == code
     assert client.produce(headrace_topic, a_batch()).base_offset == 0, "nothing was appended"
 
 
 @pytest.mark.parametrize("setting", ["cleanup.policy=compact", "compression.type=uncompressed"])
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
-def test_a_batch_that_cannot_be_unpacked_is_refused_where_it_must_be(
+def test_a_batch_that_cannot_be_decompressed_is_refused_where_it_must_be(
     headrace_broker, client, setting, codec
 ):
     name, _, value = setting.partition("=")
@@ -164,7 +166,7 @@ def test_a_batch_that_cannot_be_unpacked_is_refused_where_it_must_be(
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_topic_without_partitions_may_come_along(client, headrace_topic, place):
+def test_a_topic_without_partitions_is_accepted(client, headrace_topic, place):
     request = m.ProduceRequest
     for number in range(3):
         data = [request.PartitionProduceData(index=0, records=a_batch())]
@@ -218,7 +220,7 @@ def test_another_leader_epoch_is_fenced_or_unknown(client, headrace_topic):
     current = topic.partitions[0].leader_epoch
     newer = client.fetch(headrace_topic, 0, current_leader_epoch=current + 1)
     assert newer.error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-    for epoch in {current - 1, -2} - {-1}:  # -1: whatever it is
+    for epoch in {current - 1, -2} - {-1}:  # -1: any
         older = client.fetch(headrace_topic, 0, current_leader_epoch=epoch)
         assert older.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
@@ -310,7 +312,7 @@ def test_sequences_with_gaps_and_old_epochs_are_refused(client, headrace_topic):
 
 
 @pytest.mark.parametrize(("version", "timestamp"), [(11, -7), (1, -7), (6, -3), (10, -6)])
-def test_a_special_time_that_the_version_does_not_have_is_no_bad_request(
+def test_a_special_timestamp_of_a_later_version_is_not_an_invalid_request(
     client, headrace_topic, version, timestamp
 ):
     request = m.ListOffsetsRequest
@@ -328,9 +330,7 @@ def test_a_special_time_that_the_version_does_not_have_is_no_bad_request(
 @pytest.mark.parametrize(
     ("topic_id", "name"), [(b"n" * 16, None), (b"n" * 16, "t"), (bytes(16), None)]
 )
-def test_metadata_by_id_is_refused_where_an_answer_must_have_a_name(
-    client, version, topic_id, name
-):
+def test_metadata_by_id_is_refused_where_the_response_needs_a_name(client, version, topic_id, name):
     wanted = m.MetadataRequest.MetadataRequestTopic(topic_id=topic_id, name=name)
     answer = client.ask(ApiKey.METADATA, version, m.MetadataRequest(topics=[wanted]))
     (topic,) = answer.topics
@@ -338,7 +338,7 @@ def test_metadata_by_id_is_refused_where_an_answer_must_have_a_name(
     assert (topic.topic_id, topic.name) == (topic_id, name or "")
 
 
-def test_a_topic_made_anew_under_a_reader_has_another_id(headrace_broker):
+def test_a_topic_re_created_under_a_reader_has_another_id(headrace_broker):
     headrace_broker.create_topics(["reborn"])
     admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap_servers})
     with RawClient(headrace_broker.bootstrap_servers) as raw:
@@ -353,7 +353,7 @@ def test_a_topic_made_anew_under_a_reader_has_another_id(headrace_broker):
         assert raw.fetch(new_id, 0, version=13).error_code == 0
 
 
-def test_a_fetch_parked_on_a_topic_that_goes_is_answered(headrace_broker):
+def test_a_fetch_parked_on_a_deleted_topic_is_answered(headrace_broker):
     headrace_broker.create_topics(["doomed"])
     admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap_servers})
     answers = []
@@ -369,8 +369,8 @@ def test_a_fetch_parked_on_a_topic_that_goes_is_answered(headrace_broker):
     assert answers == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_a_bug_in_a_handler_costs_one_connection_and_fails_the_test(monkeypatch):
-    """The caller gets UNKNOWN_SERVER_ERROR and is closed; the kit reports it to the test."""
+def test_a_bug_in_a_handler_closes_one_connection_and_fails_the_test(monkeypatch):
+    """The client gets UNKNOWN_SERVER_ERROR and is disconnected; the kit reports it to the test."""
     from headrace.broker.handlers import offsets
     from headrace.testing import BrokerFailed
 
@@ -395,7 +395,7 @@ def test_a_bug_in_a_handler_costs_one_connection_and_fails_the_test(monkeypatch)
         (ApiKey.PRODUCE, 9, m.ProduceRequest(acks=0), False),
     ],
 )
-def test_a_bug_before_anything_is_staged_costs_one_connection(
+def test_a_bug_before_anything_is_staged_closes_one_connection(
     monkeypatch, api_key, version, request_message, is_answered
 ):
     from headrace.broker.handlers.fetch import Fetching
@@ -418,14 +418,14 @@ def test_a_bug_before_anything_is_staged_costs_one_connection(
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_a_bug_while_a_batch_is_opened_costs_one_connection(monkeypatch, acks):
-    from headrace.storage import checking
+def test_a_bug_while_a_batch_is_validated_closes_one_connection(monkeypatch, acks):
+    from headrace.storage.validation import record_validator
     from headrace.testing import BrokerFailed
 
     def broken(*_, **__):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(checking, "validate_records", broken)
+    monkeypatch.setattr(record_validator, "validate_records", broken)
     config = {"headrace.validate.records": "true"}
     with pytest.raises(BrokerFailed, match="a bug"), Broker(config=config, topics=["t"]) as broker:
         with RawClient(broker.bootstrap_servers) as raw:
@@ -436,7 +436,7 @@ def test_a_bug_while_a_batch_is_opened_costs_one_connection(monkeypatch, acks):
             assert other.fetch("t", 0).high_watermark == 0, "nothing was appended"
 
 
-def test_a_bug_in_the_thread_that_flushes_stops_the_broker_too(tmp_path):
+def test_a_bug_in_the_worker_thread_stops_the_broker_too(tmp_path):
     from headrace.testing import BrokerFailed
 
     with Broker(data=tmp_path, topics=["t"]) as broker, RawClient(broker.bootstrap_servers) as raw:

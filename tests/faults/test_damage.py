@@ -1,4 +1,4 @@
-"""A log that is damaged while the broker runs costs the damaged records and nothing else."""
+"""A log that is damaged at run time loses the damaged records and nothing else."""
 
 import errno
 import os
@@ -29,7 +29,7 @@ LARGE = 300_000  # goes by sendfile
 
 
 def make_damaged_topic(broker, **settings):
-    """A topic of many segments, the second of which holds no batch any more; its first offset."""
+    """A topic with many segments, the second one overwritten; returns its first offset."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     topic = NewTopic("orders", 1, config=SMALL_SEGMENTS | settings)
     admin.create_topics([topic])["orders"].result()
@@ -55,7 +55,7 @@ def list_offset(client, timestamp):
     return answer.topics[0].partitions[0]
 
 
-def test_a_fetch_of_damaged_records_is_told_so_and_all_others_are_served():
+def test_a_fetch_of_damaged_records_fails_and_all_others_are_served():
     with Broker() as broker:
         damaged_offset = make_damaged_topic(broker)
         with RawClient(broker.bootstrap_servers) as client:
@@ -77,7 +77,7 @@ def nothing_is_resident(monkeypatch):
 
 
 @pytest.mark.parametrize("size", [100, LARGE])
-def test_a_sector_that_cannot_be_read_costs_its_disk_and_not_the_broker(size, monkeypatch):
+def test_an_unreadable_sector_takes_its_disk_offline_and_not_the_broker(size, monkeypatch):
     with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
         client.produce("orders", one_record(size))
         nothing_is_resident(monkeypatch)
@@ -87,7 +87,7 @@ def test_a_sector_that_cannot_be_read_costs_its_disk_and_not_the_broker(size, mo
         assert client.metadata("orders").brokers
 
 
-def test_a_sector_is_found_where_nobody_says_what_is_in_memory(monkeypatch):
+def test_an_unreadable_sector_is_found_without_page_cache_probes(monkeypatch):
     monkeypatch.setattr(page_cache._Probe, "can_ask", False)
     with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
         client.produce("orders", one_record())
@@ -97,7 +97,7 @@ def test_a_sector_is_found_where_nobody_says_what_is_in_memory(monkeypatch):
 
 
 @pytest.mark.parametrize("can_ask", [False, True])
-def test_a_file_cut_short_gives_an_answer_of_its_own_size(can_ask, monkeypatch):
+def test_a_truncated_file_gives_a_response_of_its_own_size(can_ask, monkeypatch):
     monkeypatch.setattr(page_cache._Probe, "can_ask", can_ask and page_cache._Probe.can_ask)
     with Broker(topics=["orders"]) as broker, RawClient(broker.bootstrap_servers) as client:
         client.produce("orders", one_record())
@@ -127,7 +127,7 @@ def test_a_sector_that_fails_a_probe_is_found_by_the_read_that_follows(size, rea
 
 
 @pytest.mark.parametrize("said", [errno.EOPNOTSUPP, errno.EAGAIN])
-def test_what_the_kernel_does_not_say_or_have_is_read_by_a_thread(said, monkeypatch):
+def test_a_range_that_the_kernel_does_not_have_is_read_by_a_thread(said, monkeypatch):
     def says(*_):
         raise OSError(said, "not now")
 
@@ -139,7 +139,7 @@ def test_what_the_kernel_does_not_say_or_have_is_read_by_a_thread(said, monkeypa
         assert page_cache._Probe.can_ask is (said == errno.EAGAIN)
 
 
-def test_a_bug_while_records_are_warmed_costs_one_connection(monkeypatch):
+def test_a_bug_while_a_range_is_read_in_a_thread_closes_one_connection(monkeypatch):
     with pytest.raises(BrokerFailed, match="a bug"), Broker(topics=["orders"]) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             client.produce("orders", one_record())
@@ -155,7 +155,7 @@ def a_bug(*_):
     raise ZeroDivisionError("a bug")
 
 
-def test_a_sector_that_cannot_be_sent_costs_its_disk_alone(tmp_path, monkeypatch):
+def test_a_sector_that_cannot_be_sent_takes_its_disk_offline_alone(tmp_path, monkeypatch):
     large = build_batch([Record(0, -1, None, bytes(LARGE))])
     folders = tmp_path / "a", tmp_path / "b"
     config = {"log.dirs": ",".join(map(str, folders))}
@@ -182,17 +182,17 @@ def test_a_sector_that_cannot_be_sent_costs_its_disk_alone(tmp_path, monkeypatch
             assert len(client.fetch("orders", 0, partition=1).records) == len(large)
 
 
-def test_a_time_that_leads_to_damaged_records_is_answered_with_the_damage():
+def test_a_timestamp_lookup_in_damaged_records_reports_the_damage():
     with Broker() as broker:
         make_damaged_topic(broker)
-        broker.restart()  # so that nothing is known of the segments but their files
+        broker.restart()  # so that the segments are known only by their files
         with RawClient(broker.bootstrap_servers) as client:
             late = int(time.time() * 1000) + 1000
             assert list_offset(client, late).error_code == ErrorCode.CORRUPT_MESSAGE
             assert list_offset(client, -1).offset == 60
 
 
-def test_a_client_of_0_8_learns_where_segments_begin_whatever_is_in_them():
+def test_a_client_of_0_8_gets_the_segment_bases_despite_damage():
     with Broker() as broker:
         damaged_offset = make_damaged_topic(broker)
         broker.restart()
@@ -207,7 +207,7 @@ def test_a_client_of_0_8_learns_where_segments_begin_whatever_is_in_them():
 
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
-def test_retention_and_compaction_leave_a_damaged_log_alone_and_the_broker_lives(policy):
+def test_retention_and_compaction_skip_a_damaged_log(policy):
     config = {"log.retention.check.interval.ms": 20, "log.cleaner.backoff.ms": 20}
     with Broker(config=config) as broker:
         make_damaged_topic(
@@ -215,6 +215,6 @@ def test_retention_and_compaction_leave_a_damaged_log_alone_and_the_broker_lives
         )
         broker.restart()
         with RawClient(broker.bootstrap_servers) as client:
-            for _ in range(20):  # each comes after some rounds of the chores
+            for _ in range(20):  # each after some rounds of the periodic tasks
                 assert client.produce("orders", one_record()).error_code == ErrorCode.NONE
                 client.fetch("orders", client.fetch("orders", 0).high_watermark, max_wait_ms=30)

@@ -1,4 +1,4 @@
-"""``flush.messages=1``: acknowledged means on the platter, whoever else writes."""
+"""``flush.messages=1``: acknowledged means fsynced, with any number of writers."""
 
 import errno
 import os
@@ -35,7 +35,7 @@ def broker():
 
 @pytest.fixture
 def may_fsync(monkeypatch):
-    """Nothing gets to the platter before this is set."""
+    """fsync waits until this is set."""
     event = threading.Event()
     fsync = os.fsync
 
@@ -57,7 +57,7 @@ def nobody_is_answered(*clients):
     return select.select([client.sock for client in clients], [], [], 0.1)[0] == []
 
 
-def test_nobody_is_acknowledged_before_the_fsync_that_others_wait_for_too(broker, may_fsync):
+def test_no_producer_is_acknowledged_before_the_shared_fsync(broker, may_fsync):
     with (
         RawClient(broker.bootstrap_servers) as one,
         RawClient(broker.bootstrap_servers) as other,
@@ -67,7 +67,7 @@ def test_nobody_is_acknowledged_before_the_fsync_that_others_wait_for_too(broker
         wait_until_written(broker, "orders", 1)
         other.produce("orders", one_record(), answer=False)
         wait_until_written(broker, "orders", 2)
-        assert reader.fetch("orders", 0).high_watermark == 0, "a power cut could take it back"
+        assert reader.fetch("orders", 0).high_watermark == 0, "a power failure could lose it"
         assert nobody_is_answered(one, other)
         may_fsync.set()
         for client in (one, other):
@@ -76,7 +76,7 @@ def test_nobody_is_acknowledged_before_the_fsync_that_others_wait_for_too(broker
         assert reader.fetch("orders", 0).high_watermark == 2
 
 
-def test_two_writers_of_one_moment_wait_for_the_same_fsync(broker, may_fsync):
+def test_two_concurrent_writers_wait_for_the_same_fsync(broker, may_fsync):
     # Both turns come before the flush begins, so only one of them starts it.
     clients = [RawClient(broker.bootstrap_servers) for _ in range(8)]
     try:
@@ -92,7 +92,7 @@ def test_two_writers_of_one_moment_wait_for_the_same_fsync(broker, may_fsync):
             client.sock.close()
 
 
-def test_a_consumer_that_waits_gets_the_records_with_the_fsync(broker, may_fsync):
+def test_a_waiting_consumer_gets_the_records_after_the_fsync(broker, may_fsync):
     with (
         RawClient(broker.bootstrap_servers) as producer,
         RawClient(broker.bootstrap_servers) as reader,
@@ -135,7 +135,7 @@ def ends_only_after(event, work):
 
 @pytest.fixture
 def flushing_broker():
-    """Its internal topics as well."""
+    """A broker that flushes its internal topics too."""
     with Broker(config={"log.flush.interval.messages": 1}, topics=["orders"]) as broker:
         yield broker
 
@@ -155,7 +155,7 @@ def test_a_commit_waits_for_the_fsync_of_its_topic(flushing_broker, request):
 
 
 def with_open_transaction(broker, topic):
-    """A producer that has written one record there."""
+    """A transactional producer that has written one record."""
     settings = {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": "t"}
     producer = Producer(settings)
     producer.init_transactions(20)
@@ -170,11 +170,11 @@ def test_a_transaction_ends_with_the_fsyncs_of_its_topics(flushing_broker, reque
     may_fsync = request.getfixturevalue("may_fsync")
     ends_only_after(may_fsync, lambda: producer.commit_transaction(20))
     with RawClient(flushing_broker.bootstrap_servers) as reader:
-        # The decision is durable by now; the marker comes behind it.
+        # The decision is durable by now; the marker follows.
         wait_until(lambda: reader.fetch("orders", 0).last_stable_offset == 2)
 
 
-def test_a_failing_fsync_is_told_to_whoever_waits_for_it(broker, monkeypatch):
+def test_a_failing_fsync_is_reported_to_all_waiting_producers(broker, monkeypatch):
     def fail(fd):
         raise OSError(errno.EIO, "Input/output error")
 
@@ -191,7 +191,7 @@ def path_of(fd):
 
 @pytest.fixture
 def fsync_of(monkeypatch):
-    """Have something else happen first where the end of a path is fsynced."""
+    """Run an action before the fsync of a path with a given end."""
     fsync = os.fsync
     instead = {}
 
@@ -220,8 +220,8 @@ def codes_of(clients):
     return [answer.responses[0].partition_responses[0].error_code for answer in answers]
 
 
-def test_an_fsync_that_succeeds_after_one_that_failed_proves_nothing(broker, fsync_of):
-    # The kernel tells once that it has lost pages, and keeps no mark on them.
+def test_an_fsync_that_succeeds_after_a_failed_one_does_not_count(broker, fsync_of):
+    # The kernel reports lost pages only once.
     may_fail, fail = threading.Event(), failing_once(errno.EIO)
     fsync_of["orders-0/00000000000000000000.log"] = lambda: (may_fail.wait(20), fail())
     clients = [RawClient(broker.bootstrap_servers) for _ in range(3)]
@@ -236,15 +236,15 @@ def test_an_fsync_that_succeeds_after_one_that_failed_proves_nothing(broker, fsy
             client.sock.close()
 
 
-def test_an_fsync_that_cannot_be_had_at_once_is_waited_for(broker, fsync_of):
-    # Told of a failure, librdkafka takes the record for lost and its sequence number for free.
+def test_an_fsync_that_fails_temporarily_is_retried(broker, fsync_of):
+    # After an error librdkafka takes the record for lost and reuses its sequence number.
     fsync_of["orders-0/00000000000000000000.log"] = failing_once(errno.EMFILE)
     with RawClient(broker.bootstrap_servers) as client:
         assert client.produce("orders", one_record(), acks=1).error_code == ErrorCode.NONE
         assert client.fetch("orders", 0).high_watermark == 1
 
 
-def test_who_waits_for_the_fsync_of_a_topic_that_is_deleted_meanwhile_is_told(broker, fsync_of):
+def test_a_producer_that_waits_for_the_fsync_of_a_deleted_topic_gets_an_error(broker, fsync_of):
     is_there, may_end = threading.Event(), threading.Event()
     fsync_of["/orders-0"] = lambda: (is_there.set(), may_end.wait(20))  # the last of them
     with (
@@ -260,7 +260,7 @@ def test_who_waits_for_the_fsync_of_a_topic_that_is_deleted_meanwhile_is_told(br
         assert codes_of([producer]) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_a_marker_whose_fsync_cannot_be_had_at_once_counts_later(broker, fsync_of):
+def test_a_marker_whose_fsync_fails_temporarily_counts_later(broker, fsync_of):
     producer = with_open_transaction(broker, "orders")
     fsync_of["orders-0/00000000000000000000.log"] = failing_once(errno.EMFILE)
     producer.commit_transaction(20)
@@ -268,7 +268,7 @@ def test_a_marker_whose_fsync_cannot_be_had_at_once_counts_later(broker, fsync_o
         wait_until(lambda: reader.fetch("orders", 0).last_stable_offset == 2)
 
 
-def test_a_marker_that_counts_by_the_same_write_takes_nobodys_fsync_away(broker, fsync_of):
+def test_a_marker_in_the_same_write_does_not_cancel_the_fsync_of_others(broker, fsync_of):
     may_end = threading.Event()
     with RawClient(broker.bootstrap_servers) as client:
         client.create_topic("other", flush_messages="1")

@@ -1,4 +1,4 @@
-"""Periodic tasks over logs of very many segments: the loop reads no file, and all of them go."""
+"""Periodic tasks on logs with many segments: the loop reads no files, and all that expire go."""
 
 import threading
 import time
@@ -7,9 +7,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from headrace.broker import periodic
 from headrace.records.record import Record, build_batch
-from headrace.storage import log as log_module
-from headrace.storage.segment import Segment
+from headrace.storage import log_retention
+from headrace.storage.segment_indexes import SegmentIndexes
 from headrace.testing import Broker
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
@@ -31,28 +32,29 @@ def make_topic(broker, **settings):
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 def test_the_times_of_segments_are_not_read_on_the_loop(policy, monkeypatch):
     threads = {}
-    read = Segment.read_last_time
+    read = SegmentIndexes.read_last_time
 
-    def read_last_time(segment):
-        if "orders" in segment.folder:
-            threads[segment.base_offset] = threading.current_thread().name
-        return read(segment)
+    def read_last_time(indexes):
+        found = read(indexes)
+        if "orders" in indexes.path:
+            threads[indexes.path] = threading.current_thread().name
+        return found
 
     with Broker(config=OFTEN) as broker:
         make_topic(broker, **{"cleanup.policy": policy, "min.cleanable.dirty.ratio": "1"})
-        monkeypatch.setattr(Segment, "read_last_time", read_last_time)
+        monkeypatch.setattr(SegmentIndexes, "read_last_time", read_last_time)
         broker.restart()
         wait_until(lambda: len(threads) == SEGMENT_COUNT - 1)
     assert "headrace-broker" not in threads.values()
 
 
-def test_one_round_of_retention_deletes_all_that_may_go_however_many(monkeypatch):
-    monkeypatch.setattr(log_module, "DELETED_AT_ONCE_MAX", 5)
-    monkeypatch.setattr("headrace.broker.periodic.DELETED_AT_ONCE_MAX", 5)
+def test_one_round_of_retention_deletes_all_expired_segments(monkeypatch):
+    for module in (log_retention, periodic):
+        monkeypatch.setattr(module, "DELETED_AT_ONCE_MAX", 5)
     with Broker(config=OFTEN | {"log.retention.check.interval.ms": 500}) as broker:
         make_topic(broker)
         rounds = []
-        apply = log_module.Log.apply_retention
+        apply = log_retention.apply_retention
 
         def apply_retention(log, *arguments):
             expiry = apply(log, *arguments)
@@ -60,7 +62,7 @@ def test_one_round_of_retention_deletes_all_that_may_go_however_many(monkeypatch
                 rounds.append(expiry.segment_count)
             return expiry
 
-        monkeypatch.setattr(log_module.Log, "apply_retention", apply_retention)
+        monkeypatch.setattr(periodic, "apply_retention", apply_retention)
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         with RawClient(broker.bootstrap_servers) as client:
             delete_records(admin)

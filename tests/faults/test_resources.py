@@ -1,4 +1,4 @@
-"""When the machine runs out: disk, file descriptors, patience of others. And a second owner."""
+"""Exhausted resources: disk, file descriptors, slow clients, connections; and a second owner."""
 
 import os
 import resource
@@ -50,7 +50,7 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(small_disk):
         refused = [raw.produce("t", a_batch(2000)) for _ in range(5)]
         assert {answer.error_code for answer in refused} == {ErrorCode.KAFKA_STORAGE_ERROR}
         answer = raw.fetch("t", 0)
-        assert (answer.error_code, answer.high_watermark) == (0, 10), "reads go on"
+        assert (answer.error_code, answer.high_watermark) == (0, 10), "reads continue"
         ballast.unlink()
         assert raw.produce("t", a_batch(5)).base_offset == 10, "nothing half-written is left"
         broker.restart()
@@ -78,7 +78,7 @@ def test_out_of_file_descriptors_accepting_pauses_and_resumes(tmp_path):
             time.sleep(0.01)
         host, _, port = ready.read_text().strip().rpartition(":")
         with RawClient(f"{host}:{port}") as early:
-            # Handlers are loaded when first needed, or half a second after the start.
+            # Handlers are loaded on first use, or half a second after the start.
             assert early.metadata().brokers
             crowd = [socket.create_connection((host, int(port)), 5) for _ in range(100)]
             assert early.metadata().brokers, "those already connected are served"
@@ -101,7 +101,7 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_two_brokers_on_one_folder_the_second_is_refused(tmp_path):
+def test_a_second_broker_on_the_same_directory_is_refused(tmp_path):
     with (
         Broker(data=tmp_path),
         pytest.raises(ConfigError, match="in use by another broker"),
@@ -110,7 +110,7 @@ def test_two_brokers_on_one_folder_the_second_is_refused(tmp_path):
         pass
 
 
-def test_two_processes_on_one_folder_the_second_is_refused(tmp_path):
+def test_a_second_process_on_the_same_directory_is_refused(tmp_path):
     with Broker(data=tmp_path):
         command = [sys.executable, "-m", "headrace", "serve", "--listen", "127.0.0.1:0"]
         ended = subprocess.run(
@@ -121,7 +121,7 @@ def test_two_processes_on_one_folder_the_second_is_refused(tmp_path):
     assert "Traceback" not in ended.stderr
 
 
-def test_a_client_that_never_reads_its_answers_keeps_only_itself_waiting(headrace_broker):
+def test_a_client_that_never_reads_its_responses_delays_only_itself(headrace_broker):
     headrace_broker.create_topics(["large"])
     producer = Producer({"bootstrap.servers": headrace_broker.bootstrap_servers})
     for _ in range(50):
@@ -155,7 +155,7 @@ def test_a_client_that_never_reads_its_answers_keeps_only_itself_waiting(headrac
     deaf.sock.close()
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_waited_for_without_harm(headrace_broker):
+def test_a_very_slow_client_does_no_harm(headrace_broker):
     slow = RawClient(headrace_broker.bootstrap_servers)
     whole = struct.pack(">ihhih", 14, 18, 0, 1, 4) + b"slow"
     with RawClient(headrace_broker.bootstrap_servers) as other:
@@ -166,7 +166,7 @@ def test_a_client_that_sends_a_byte_now_and_then_is_waited_for_without_harm(head
     slow.sock.close()
 
 
-def test_thousands_of_connections_do_not_keep_others_from_being_served(headrace_broker):
+def test_thousands_of_connections_do_not_delay_others(headrace_broker):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = 2000
     if soft < 3 * count:
@@ -224,7 +224,7 @@ def test_a_listener_has_a_limit_of_its_own():
                     assert inside.metadata().brokers
 
 
-def test_connections_that_come_too_fast_wait_their_turn():
+def test_connections_above_the_rate_wait():
     with Broker(config={"max.connection.creation.rate": 20}) as broker:
         clients = [RawClient(broker.bootstrap_servers) for _ in range(30)]
         assert all(client.metadata().brokers for client in clients)
@@ -232,7 +232,7 @@ def test_connections_that_come_too_fast_wait_their_turn():
             client.sock.close()
 
 
-def test_a_rate_lets_in_so_many_per_second():
+def test_a_rate_admits_its_number_per_second():
     rate = CreationRate(4)
     let_in = []
     now = 1000.0
@@ -242,12 +242,12 @@ def test_a_rate_lets_in_so_many_per_second():
             rate.came()
             let_in.append(now)
         now += max(wait_s, 0.001)
-    assert sum(at < 1000.2 for at in let_in) == 4, "what a quiet second saved"
+    assert sum(at < 1000.2 for at in let_in) == 4, "the unused share of a quiet second"
     assert len(let_in) in (15, 16)
     assert CreationRate(0).wait_s(1.0) == 1
 
 
-def test_idle_connections_are_closed_after_their_time():
+def test_idle_connections_are_closed_after_the_timeout():
     with (
         Broker(config={"connections.max.idle.ms": 300}) as broker,
         RawClient(broker.bootstrap_servers) as idle,
@@ -256,7 +256,7 @@ def test_idle_connections_are_closed_after_their_time():
         assert idle.is_closed_by_broker()
 
 
-def test_flipped_bits_are_cut_off_at_the_next_start_and_what_lies_before_stays(tmp_path):
+def test_flipped_bits_are_truncated_at_the_next_start_and_earlier_records_stay(tmp_path):
     with Broker(data=tmp_path, topics=["t"], process=True) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
         for number in range(10):

@@ -1,4 +1,4 @@
-"""Small files beside the logs that are lost or garbled: the node starts, or says what is wrong."""
+"""Lost or damaged small files beside the logs: the broker starts, or reports the problem."""
 
 import shutil
 
@@ -12,7 +12,7 @@ from tests.fakes.raw_client import RawClient
 
 @pytest.fixture
 def stopped(tmp_path):
-    """A broker with one record in ``orders``, stopped; give it back with ``start``."""
+    """A stopped broker with one record in ``orders``."""
     broker = Broker(data=tmp_path, topics=["orders"])
     with broker, RawClient(broker.bootstrap_servers) as client:
         client.produce("orders", build_batch([Record(0, -1, None, b"1 book")]))
@@ -31,7 +31,7 @@ def cluster_id(broker):
 
 
 @pytest.mark.parametrize("lose", [lambda path: path.unlink(), lambda path: path.write_bytes(b"")])
-def test_without_its_owners_file_a_folder_belongs_to_the_cluster_of_its_tree(stopped, lose):
+def test_without_meta_properties_a_directory_belongs_to_the_cluster_of_its_tree(stopped, lose):
     stopped.start()
     before = cluster_id(stopped)
     stopped.stop()
@@ -51,13 +51,13 @@ def test_a_new_disk_before_the_others_joins_their_cluster(tmp_path):
         assert cluster_id(broker) == before
 
 
-def test_an_owners_file_that_is_no_text_is_named(stopped):
+def test_the_error_for_unreadable_meta_properties_names_the_file(stopped):
     (stopped.data / "meta.properties").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(Corrupt, match=r"meta\.properties: not a text file"):
         stopped.start()
 
 
-def test_a_topic_whose_folder_lost_its_id_gets_it_back_and_can_be_deleted_by_it(stopped):
+def test_a_partition_directory_without_topic_id_gets_it_back(stopped):
     path = stopped.data / "orders-0" / "partition.metadata"
     written = path.read_text()
     path.unlink()
@@ -70,13 +70,13 @@ def test_a_topic_whose_folder_lost_its_id_gets_it_back_and_can_be_deleted_by_it(
         assert client.fetch(topic_id, 0, version=13).error_code == 100  # UNKNOWN_TOPIC_ID
 
 
-def test_a_clean_mark_that_is_no_text_is_a_clean_mark(stopped):
+def test_a_clean_shutdown_marker_that_is_not_text_counts(stopped):
     (stopped.data / ".kafka_cleanshutdown").write_bytes(b"\xff\xfe\x00")
     stopped.start()
     assert holds_the_record(stopped)
 
 
-def test_a_partition_whose_folder_is_gone_begins_anew_and_the_log_says_so(stopped, caplog):
+def test_a_partition_whose_directory_is_gone_starts_over_and_is_reported(stopped, caplog):
     shutil.rmtree(stopped.data / "orders-0")
     stopped.start()
     assert "orders-0 has no directory in log.dirs; creating it, empty" in caplog.text

@@ -1,4 +1,4 @@
-"""Compaction against a dumb twin, over several rounds, with a crash anywhere in the swap."""
+"""Compaction against a simple model, over several rounds, with a crash anywhere in the swap."""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.records.batch import headers
 from headrace.records.record import Record
-from headrace.storage import swap
+from headrace.storage.compaction import swap
 from headrace.storage.index import OffsetIndex, TimeIndex
 from tests.fakes.compactable import PLAIN, CompactableLog
 
@@ -20,7 +20,7 @@ RETENTION_MS = 1_000
 
 keys = st.sampled_from([b"a", b"b", b"c", b"d", b"e", b"f" * 40])
 pairs = st.tuples(keys | st.none(), st.none() | st.binary(max_size=60))
-# What is written again and again, as commits are: the same keys, values of one size.
+# Repeated records, as of offset commits: the same keys, values of one size.
 repeated = st.builds(
     lambda keys, value: [(key, value) for key in keys],
     st.sampled_from([[b"a", b"b", b"c"], [b"b", b"c"], [b"c", None, b"a"], [b"d", b"a"]]),
@@ -51,7 +51,7 @@ def apply(log: CompactableLog, script: Iterable[tuple]) -> None:  # type: ignore
 
 
 def replayed(records: Iterable[Record]) -> dict[bytes, bytes]:
-    """What a consumer knows that reads these records: the last value of each key."""
+    """The last value of each key, as a consumer of these records sees it."""
     state: dict[bytes, bytes] = {}
     for record in records:
         if record.key is not None:
@@ -67,12 +67,12 @@ def check_against_twin(log: CompactableLog) -> None:
     committed = [r for r in original.values() if log.is_committed(r.offset)]
     stored = log.stored()
 
-    # Nothing is made up, moved or reordered.
+    # No record is invented, moved or reordered.
     assert [original.get(record.offset) for record in stored] == stored
     assert [record.offset for record in stored] == sorted({record.offset for record in stored})
 
-    # Whoever reads it all knows the same as one who read everything that was ever there, and so
-    # does one who begins in the middle with what was known there.
+    # A reader of the compacted log sees the same state as one that read every record ever written.
+    # So does a reader that starts in the middle with the state up to there.
     read_committed = [record for record in stored if log.is_committed(record.offset)]
     assert replayed(read_committed) == replayed(committed)
     tombstones_gone = {r.offset for r in committed if r.value is None} - {r.offset for r in stored}
@@ -82,7 +82,7 @@ def check_against_twin(log: CompactableLog) -> None:
             after = [r for r in read_committed if r.offset >= start]
             assert replayed(before + after) == replayed(committed)
 
-    # What was cleaned holds each key once, its newest, and nothing aborted or without a key.
+    # The cleaned part has each key once, the newest, and no aborted records or records without key.
     cleaned_end = log.cleaned_end or 0
     newest = {
         record.key: record.offset
@@ -94,7 +94,7 @@ def check_against_twin(log: CompactableLog) -> None:
     valued = {offset for offset in newest.values() if original[offset].value is not None}
     assert valued <= {record.offset for record in kept}
 
-    # Every producer's last batch is still there, so its sequence is.
+    # Every producer's last batch is kept, and with it its sequence.
     held = {(header.producer_id, header.last_offset) for header, _ in log.batches()}
     for producer_id, entry in log.producers.entries.items():
         if entry.batches:
@@ -102,7 +102,7 @@ def check_against_twin(log: CompactableLog) -> None:
 
 
 def check_indexes(log: CompactableLog) -> None:
-    """Every entry of the new indexes names a batch, and no time lies beyond its entry."""
+    """Every entry of the new indexes points to a batch, and no timestamp exceeds its entry."""
     for base in log.bases():
         if not log.path(base, "index").exists():
             continue
@@ -118,13 +118,13 @@ def check_indexes(log: CompactableLog) -> None:
 
 @settings(calm, max_examples=150)
 @given(rounds, st.sampled_from([24 * 3, 1 << 16]), st.integers(1, 3_000))
-def test_a_compacted_log_tells_its_readers_what_the_whole_log_would(
+def test_a_compacted_log_has_the_same_state_as_the_whole_log(
     scripts: list[list[tuple]],
     buffer_size: int,
     step_ms: int,  # type: ignore[type-arg]
 ) -> None:
-    with TemporaryDirectory() as folder:
-        log = CompactableLog(Path(folder))
+    with TemporaryDirectory() as directory:
+        log = CompactableLog(Path(directory))
         now = 10_000
         for script in scripts:
             apply(log, script)
@@ -141,8 +141,8 @@ def test_a_compacted_log_tells_its_readers_what_the_whole_log_would(
 def test_tombstones_stay_for_the_retention_time_and_go_after_it(
     script: list[tuple],  # type: ignore[type-arg]
 ) -> None:
-    with TemporaryDirectory() as folder:
-        log = CompactableLog(Path(folder))
+    with TemporaryDirectory() as directory:
+        log = CompactableLog(Path(directory))
         apply(log, script)
         for producer_id in (7, 8):
             log.end_transaction(producer_id, commit=True)
@@ -161,7 +161,7 @@ def test_tombstones_stay_for_the_retention_time_and_go_after_it(
 
 @settings(calm, max_examples=60)
 @given(st.lists(steps, min_size=5, max_size=30), st.integers(0, 40), st.integers(0, 12))
-def test_a_crash_anywhere_in_the_swap_loses_nothing_and_leaves_nothing(
+def test_a_crash_anywhere_in_the_swap_loses_no_records_and_leaves_no_files(
     script: list[tuple],
     renames_until_crash: int,
     settles_until_crash: int,  # type: ignore[type-arg]
@@ -181,8 +181,8 @@ def test_a_crash_anywhere_in_the_swap_loses_nothing_and_leaves_nothing(
 
         return run
 
-    with TemporaryDirectory() as folder:
-        log = CompactableLog(Path(folder))
+    with TemporaryDirectory() as directory:
+        log = CompactableLog(Path(directory))
         apply(log, script)
         apply(log, [("roll",)])
         with patch.object(swap, "_rename", crashing(rename)), suppress(Crash):
@@ -193,10 +193,10 @@ def test_a_crash_anywhere_in_the_swap_loses_nothing_and_leaves_nothing(
             patch.object(swap, "_unlink", crashing(unlink)),
             suppress(Crash),
         ):
-            swap.settle_leftovers(folder)
-        swap.settle_leftovers(folder)
+            swap.settle_leftovers(directory)
+        swap.settle_leftovers(directory)
 
-        assert swap.settle_leftovers(folder) is False
+        assert swap.settle_leftovers(directory) is False
         log.cleaned_end = None
         check_against_twin(log)
         log.clean(10_000)

@@ -1,4 +1,4 @@
-"""A log against a list: whatever is done to it, in whatever order, it reads as the list does."""
+"""A log against a list: after any sequence of operations it reads like the list."""
 
 import itertools
 import shutil
@@ -19,7 +19,10 @@ from hypothesis.stateful import (
 from headrace.core.producer_state import Origin, Producers
 from headrace.records.batch import headers, read_header
 from headrace.storage.log import COORDINATOR
-from headrace.storage.recovery import read_marker
+from headrace.storage.log_retention import apply_retention, delete_records_before
+from headrace.storage.log_truncation import truncate_to
+from headrace.storage.producer_replay import read_marker
+from headrace.storage.time_lookup import first_at
 from tests.fakes.logs import NOW, Disk, batch, marker, read_all, settings
 
 
@@ -27,14 +30,14 @@ class Batch(NamedTuple):
     base_offset: int
     next_offset: int
     content: bytes
-    segment: int  # base offset of the segment it went to
+    segment: int  # base offset of its segment
 
 
 PRODUCERS = (1, 2, 3)
 
 
 class LogAgainstList(RuleBasedStateMachine):
-    """``batches`` is the log as it should be; all files are small, so that much rolls."""
+    """``batches`` is the expected log; segments are small, so that it often rolls."""
 
     @initialize(
         segment_bytes=st.sampled_from([300, 700, 5000]),
@@ -42,7 +45,7 @@ class LogAgainstList(RuleBasedStateMachine):
         segment_index_bytes=st.sampled_from([60, 10_000]),
     )
     def begin(self, segment_bytes, index_interval_bytes, segment_index_bytes):
-        self.folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="headrace-"))
         config = settings(
             segment_bytes=segment_bytes,
             index_interval_bytes=index_interval_bytes,
@@ -50,11 +53,11 @@ class LogAgainstList(RuleBasedStateMachine):
             retention_ms=-1,
             file_delete_delay_ms=0,
         )
-        self.disk = Disk(self.folder / "data", config=config)
+        self.disk = Disk(self.directory / "data", config=config)
         self.log = self.disk.log()
         self.batches: list[Batch] = []
         self.log_start = self.log_end = 0
-        self.durable_end = 0  # checkpointed: a crash cannot take it
+        self.durable_end = 0  # checkpointed: survives a crash
         self.leader_epoch = 0
         self.sequences = dict.fromkeys(PRODUCERS, 0)
         self.in_transaction = dict.fromkeys(PRODUCERS, False)
@@ -63,7 +66,7 @@ class LogAgainstList(RuleBasedStateMachine):
     def teardown(self):
         if hasattr(self, "disk"):
             self.disk.crash()
-            shutil.rmtree(self.folder)
+            shutil.rmtree(self.directory)
 
     # -- what happens to a log ------------------------------------------------------------
 
@@ -109,7 +112,7 @@ class LogAgainstList(RuleBasedStateMachine):
         appended = self.log.append_as_leader(records, self.leader_epoch, NOW, **options)
         assert appended.base_offset == self.log_end
         self.log_end = appended.last_offset + 1
-        staged.append((appended, records, self.log.active_base_offset))
+        staged.append((appended, records, self.log.segments.active.base_offset))
 
     def write(self, staged):
         self.log.write_staged()
@@ -129,7 +132,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def truncate(self, share):
         target = self.log_start + round((self.log_end - self.log_start) * share)
-        self.log.truncate_to(target)
+        truncate_to(self.log, target)
         self.keep(lambda each: each.next_offset <= target)
         self.log_end = self.batches[-1].next_offset if self.batches else min(target, self.log_end)
         if not self.batches:
@@ -149,16 +152,16 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def delete_records(self, share):
         self.log_start += round((self.log_end - self.log_start) * share)
-        self.log.move_start_to(self.log_start)
+        delete_records_before(self.log, self.log_start)
 
     @rule()
     def retain(self):
-        self.log.apply_retention(self.log.log_end, NOW)
-        assert self.log.first_base_offset <= self.log_start
+        apply_retention(self.log, self.log.log_end, NOW)
+        assert self.log.segments.first_base_offset <= self.log_start
 
     @rule()
     def flush(self):
-        self.log.flush_now()
+        self.log.flusher.flush_now()
         self.disk.logs.checkpoint()
         self.durable_end = self.log_end
 
@@ -169,11 +172,11 @@ class LogAgainstList(RuleBasedStateMachine):
 
     @rule(lost=st.integers(0, 400), garbage=st.binary(max_size=100))
     def crash(self, lost, garbage):
-        """Any suffix of what was not fsynced may be lost, and the file system may add rubbish."""
+        """Any unsynced suffix may be lost, and the file system may add garbage."""
         self.disk.logs.checkpoint()
-        self.durable_end = max(self.durable_end, self.log.recovery_point)
-        segment = self.log.active_base_offset
-        path = self.log.folder / f"{segment:020d}.log"
+        self.durable_end = max(self.durable_end, self.log.flusher.recovery_point)
+        segment = self.log.segments.active.base_offset
+        path = self.log.path / f"{segment:020d}.log"
         self.disk.crash()
         here = [each for each in self.batches if each.segment == segment]
         durable_size = sum(
@@ -192,7 +195,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.keep(lambda each: each.segment != segment or each in survived)
         self.log_end = self.batches[-1].next_offset if self.batches else segment
         self.log_end = max(self.log_end, segment)
-        if self.log_end < self.log_start:  # all that survived had been deleted
+        if self.log_end < self.log_start:  # DeleteRecords had deleted all that survived
             self.keep(lambda each: False)
             self.log_end = self.log_start
         self.disk.start()
@@ -204,7 +207,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @invariant()
     def the_ends_agree(self):
         assert (self.log.log_start, self.log.log_end) == (self.log_start, self.log_end)
-        assert self.log.recovery_point <= self.log.log_end == self.log.staged_end
+        assert self.log.flusher.recovery_point <= self.log.log_end == self.log.staged_end
 
     @rule(max_bytes=st.sampled_from([1, 150, 1000, 1 << 20]))
     def everything_can_be_read(self, max_bytes):
@@ -239,7 +242,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule(skew=st.integers(-30, 200))
     def times_are_found(self, skew):
         wanted = NOW + skew
-        found = self.log.offset_for_time(wanted)()
+        found = first_at(self.log, wanted)()
         expected = None
         for each in self.batches:
             header = read_header(each.content)

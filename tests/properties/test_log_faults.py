@@ -1,8 +1,8 @@
-"""A log whose disk refuses at any call: what was acknowledged is there, whatever comes next.
+"""A log whose disk fails at any system call: acknowledged records survive.
 
-A story is drawn from its seed: appends, transactions, rolls, flushes, compactions, clean stops and
-kills, and in about every second step one system call (or all from it on) fails. Whoever breaks a
-story prints the seed; ``story(seed)`` tells it again.
+A seed determines a story of appends, transactions, rolls, flushes, compactions, clean shutdowns
+and kills. In about every second step one system call (or all from it on) fails. A failing test
+prints the seed; ``story(seed)`` repeats it.
 """
 
 import errno
@@ -15,6 +15,7 @@ import pytest
 
 from headrace.model.errors import Rejected
 from headrace.storage import files
+from headrace.storage.compaction.swap import replace_segments
 from tests.fakes.logs import NOW, Disk, append, batch, marker, read_all, settings
 
 SEEDS = range(60)
@@ -24,7 +25,7 @@ _ERRORS = (errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.EIO)
 
 
 class Faults:
-    """Lets the n-th call from now on fail, or that one and all that follow."""
+    """Makes the n-th call from now on fail, or that one and all later ones."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -90,10 +91,10 @@ class Story:
         self.disk = Disk(folder, config=config)
         self.log = self.disk.log()
         self.records: dict[int, bytes] = {}  # acknowledged, by offset
-        self.reigns: dict[int, int] = {}  # offset -> the leader epoch it was written in
+        self.leader_epochs: dict[int, int] = {}  # by offset
         self.sequences: dict[int, int] = {}
         self.aborted: list[tuple[int, int]] = []
-        self.open_since: int | None = None  # of the one transaction
+        self.open_since: int | None = None  # first offset of the one transaction
         self.leader_epoch = 0
         install(self.faults)
 
@@ -116,7 +117,7 @@ class Story:
     # -- steps ----------------------------------------------------------------------------
 
     def append(self) -> None:
-        """One batch, or some that are written together."""
+        """One batch, or several that are written together."""
         staged, sequences = [], dict(self.sequences)
         try:
             for _ in range(self.rng.choice([1, 1, 3])):
@@ -136,7 +137,7 @@ class Story:
         try:
             self.log.write_staged()
         except Rejected:
-            # Those before a roll in their midst may be there. Nobody was told so.
+            # Batches before a roll among them may be stored, though they were not acknowledged.
             staged = [(offset, value) for offset, value in staged if offset < self.log.log_end]
             entries = self.log.producers.entries
             sequences = {each: entries[each].last_sequence for each in entries}
@@ -170,13 +171,13 @@ class Story:
 
     def _acknowledged(self, offset: int, value: bytes) -> None:
         self.records[offset] = value
-        self.reigns[offset] = self.leader_epoch
+        self.leader_epochs[offset] = self.leader_epoch
 
     def roll(self) -> None:
         self.log.roll(NOW)
 
     def flush(self) -> None:
-        self.log.flush_now()
+        self.log.flusher.flush_now()
 
     def work(self) -> None:
         while self.disk.worker.jobs:
@@ -189,22 +190,22 @@ class Story:
         self.leader_epoch += self.rng.randrange(1, 3)
 
     def compact(self) -> None:
-        """Put one segment in the place of up to two, as if each record had another key."""
-        bases = list(self.log.segment_bases[:-1])
+        """Replace up to two segments by one, as if each record had another key."""
+        bases = list(self.log.segments.bases[:-1])
         first = self.rng.randrange(len(bases)) if bases else 0
         replaced = bases[first : first + self.rng.choice([1, 2])]
         if not replaced:
             return
         faults, self.faults._calls_left = self.faults._calls_left, None
         for kind in ("log", "index", "timeindex", "txnindex"):
-            paths = [self.log.folder / f"{base:020d}.{kind}" for base in replaced]
+            paths = [self.log.path / f"{base:020d}.{kind}" for base in replaced]
             content = b"".join(path.read_bytes() for path in paths if path.exists())
             if kind in ("index", "timeindex"):
-                content = b""  # made anew, when it is needed
+                content = b""  # rebuilt when it is needed
             if content or kind != "txnindex":
                 Path(f"{paths[0]}.cleaned").write_bytes(content)
         self.faults._calls_left = faults
-        self.log.replace_segments(replaced, replaced[0])
+        replace_segments(self.log, replaced, replaced[0])
 
     def stop(self) -> None:
         try:
@@ -230,7 +231,7 @@ class Story:
         found = read_all(log, max_bytes=self.rng.choice([200, 1 << 20]))
         ends = {offset for offset, value in found if value and value[0] == 0}  # markers
         assert {offset: value for offset, value in found if offset not in ends} == self.records
-        for offset, leader_epoch in self.reigns.items():
+        for offset, leader_epoch in self.leader_epochs.items():
             assert log.leader_epochs.epoch_at(offset) == leader_epoch
         entries = log.producers.entries
         assert {each: entries[each].last_sequence for each in self.sequences} == self.sequences
@@ -239,5 +240,5 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_what_was_acknowledged_is_there_whatever_the_disk_refused(seed, tmp_path, install):
+def test_acknowledged_records_survive_any_refusal_of_the_disk(seed, tmp_path, install):
     Story(seed, tmp_path, install).tell()

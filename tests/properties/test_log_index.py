@@ -1,4 +1,4 @@
-"""Finding a batch through an index gives what walking all of them would give."""
+"""Finding a batch through an index gives the same result as a scan."""
 
 import tempfile
 
@@ -8,7 +8,8 @@ from hypothesis import given
 from headrace.model.ids import Offset, Position
 from headrace.records.batch import read_header, stamp
 from headrace.storage.files import OpenFiles, write_all
-from headrace.storage.segment import IndexCache, Resources, Segment, as_staged
+from headrace.storage.segment import Resources, Segment
+from headrace.storage.segment_indexes import IndexCache, as_staged
 from tests.fakes.logs import NOW, batch
 
 BASE = 1000
@@ -19,27 +20,28 @@ layouts = st.lists(
 )
 
 
-def a_segment(folder, layout, interval):
-    """Batches of (records, offsets skipped before, bytes, time), as compaction may leave them."""
-    segment = Segment.create(folder, Offset(BASE), Resources(OpenFiles(8), IndexCache()), NOW)
+def a_segment(directory, layout, interval):
+    """Batches of (records, gap in offsets before, bytes, timestamp), as after compaction."""
+    segment = Segment.create(directory, Offset(BASE), Resources(OpenFiles(8), IndexCache()), NOW)
     batches, next_offset = [], BASE
     for count, gap, size, skew in layout:
         records = batch(*[b"x" * size] * count, timestamp=NOW + skew)
         stamp(records, next_offset + gap, 0)
         header = read_header(records)
         next_offset = header.next_offset
-        write_all(segment.open().fd, [records], segment.size, len(records))
-        batches.append((segment.size, header))
-        segment.extend([as_staged(header)], interval)
+        position = segment.size
+        write_all(segment.files.open().fd, [records], position, len(records))
+        batches.append((position, header))
+        segment.files.size = segment.indexes.extend([as_staged(header)], position, interval)
     return segment, batches
 
 
 def reopened(segment):
     """The same segment with indexes that come from the files."""
-    segment.close_time_index()
-    segment.save_indexes()
+    segment.indexes.close_times()
+    segment.indexes.save()
     return Segment(
-        segment.folder,
+        segment.files.directory,
         segment.base_offset,
         segment.size,
         Resources(OpenFiles(8), IndexCache()),
@@ -49,8 +51,8 @@ def reopened(segment):
 
 @given(layouts, st.sampled_from([0, 200, 4096]), st.booleans())
 def test_every_offset_is_found_where_a_scan_finds_it(layout, interval, from_file):
-    with tempfile.TemporaryDirectory() as folder:
-        segment, batches = a_segment(folder, layout, interval)
+    with tempfile.TemporaryDirectory() as directory:
+        segment, batches = a_segment(directory, layout, interval)
         if from_file:
             segment = reopened(segment)
         for offset in range(BASE - 1, BASE + 250):
@@ -63,8 +65,8 @@ def test_every_offset_is_found_where_a_scan_finds_it(layout, interval, from_file
 
 @given(layouts, st.sampled_from([0, 200, 4096]), st.booleans(), st.data())
 def test_a_limit_is_cut_to_a_batch_boundary(layout, interval, from_file, data):
-    with tempfile.TemporaryDirectory() as folder:
-        segment, batches = a_segment(folder, layout, interval)
+    with tempfile.TemporaryDirectory() as directory:
+        segment, batches = a_segment(directory, layout, interval)
         if from_file:
             segment = reopened(segment)
         boundaries = [position for position, _ in batches] + [segment.size]
@@ -73,36 +75,37 @@ def test_a_limit_is_cut_to_a_batch_boundary(layout, interval, from_file, data):
         found = segment.boundary_before(Position(start), limit)
         assert found in boundaries
         assert start <= found <= max(limit, start)
-        # Sparse entries may cut early, but never so early that nothing is left.
+        # Sparse entries may end the range early, but never leave nothing.
         fitting = [b for b in boundaries if start < b <= limit]
         assert (found > start) == bool(fitting)
 
 
 @given(layouts, st.sampled_from([0, 200, 4096]))
-def test_an_index_made_anew_is_the_one_that_was_kept(layout, interval):
-    with tempfile.TemporaryDirectory() as folder:
-        segment, _ = a_segment(folder, layout, interval)
-        largest = (segment.max_timestamp, segment.max_timestamp_offset)
-        again = reopened(segment)
+def test_a_rebuilt_index_equals_the_original(layout, interval):
+    with tempfile.TemporaryDirectory() as directory:
+        segment, _ = a_segment(directory, layout, interval)
+        largest = (segment.indexes.max_timestamp, segment.indexes.max_timestamp_offset)
+        again = reopened(segment).indexes
         assert (again.max_timestamp, again.max_timestamp_offset) == largest
-        if interval == 4096:  # what rebuilding goes by
-            kept = again.index.encode(), again.time_index.encode()
-            index, time_index = again.rebuild_indexes()
-            assert (index.encode(), time_index.encode()) == kept
+        if interval == 4096:  # the interval of a rebuild
+            kept = again.offsets.encode(), again.times.encode()
+            offsets, times = again.rebuild()
+            assert (offsets.encode(), times.encode()) == kept
 
 
 @given(layouts, st.integers(0, 29))
-def test_cutting_a_segment_leaves_one_that_never_had_more(layout, kept_count):
+def test_a_truncated_segment_equals_one_that_never_had_more(layout, kept_count):
     kept_count = min(kept_count, len(layout))
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
-        segment, batches = a_segment(folder, layout, 200)
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as other:
+        segment, batches = a_segment(directory, layout, 200)
         twin, _ = a_segment(other, layout[:kept_count], 200)
         if kept_count < len(batches):
             position, header = batches[kept_count]
             segment.cut(Position(position), Offset(header.base_offset))
         assert segment.size == twin.size
-        assert segment.index.encode() == twin.index.encode()
-        assert (segment.max_timestamp, segment.max_timestamp_offset) == (
-            twin.max_timestamp,
-            twin.max_timestamp_offset,
+        found, expected = segment.indexes, twin.indexes
+        assert found.offsets.encode() == expected.offsets.encode()
+        assert (found.max_timestamp, found.max_timestamp_offset) == (
+            expected.max_timestamp,
+            expected.max_timestamp_offset,
         )

@@ -1,4 +1,4 @@
-"""Producer state against a dumb twin that keeps every batch ever written and looks through them."""
+"""Producer state against a simple model that keeps every batch ever written."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ class Seen(NamedTuple):
 
 
 class Twin:
-    """Every batch in a list; each answer is worked out from the whole list."""
+    """Keeps every batch in a list and derives each answer from the whole list."""
 
     def __init__(self):
         self.batches: list[Seen] = []

@@ -272,7 +272,7 @@ class Broker:
         markers = MarkerWriter(replicas, appender, waiting, groups, world)
         producer_ids = ProducerIds(registry.reserve_producer_ids)
         transactions = TransactionCoordinator(host, producer_ids, markers)
-        moves = LogDirMoves(self._loop, logs, replicas, controller.moved, self.fail)
+        moves = LogDirMoves(self._loop, logs, replicas, dynamic_config, controller.moved, self.fail)
         metadata.on_topics_changed(lambda deleted: waiting.serve())
         metadata.on_topics_changed(lambda deleted: moves.topics_changed())
         return Services(

@@ -13,11 +13,15 @@ from typing import TYPE_CHECKING
 from headrace.broker.handlers import load_all
 from headrace.broker.replication.replica import READ_COMMITTED, Replica
 from headrace.model.errors import Corrupt, Rejected
-from headrace.storage.log import DELETED_AT_ONCE_MAX
+from headrace.storage.log_retention import (
+    DELETED_AT_ONCE_MAX,
+    apply_retention,
+    learn_times,
+)
 
 if TYPE_CHECKING:
     from headrace.broker.services import Services
-    from headrace.storage.compaction import Compaction
+    from headrace.storage.compaction.log_cleaner import LogCleaner
 
 _log = logging.getLogger("headrace.broker")
 
@@ -32,7 +36,7 @@ class PeriodicTasks:
     def __init__(self, services: "Services") -> None:
         self._services = services
         self._tasks: list[asyncio.Task[None]] = []
-        self._compaction: Compaction | None = None
+        self._compaction: LogCleaner | None = None
 
     def start(self) -> None:
         rounds: list[tuple[Callable[[], int], Callable[[], Awaitable[None]]]] = [
@@ -78,7 +82,7 @@ class PeriodicTasks:
         """Every hosted partition whose disk works, with pauses in which requests run."""
         segment_count = 0
         for replica in self._services.replicas.online():
-            segment_count += replica.log.segment_count
+            segment_count += len(replica.log.segments)
             if segment_count >= _SEGMENTS_PER_STEP:
                 segment_count = 0
                 await asyncio.sleep(0)
@@ -90,10 +94,10 @@ class PeriodicTasks:
     async def retain(self) -> None:
         async for replica in self._hosted():
             try:
-                await replica.log.learn_times()
+                await learn_times(replica.log)
                 while not replica.log.closed:
                     now = self._services.world.now()
-                    expiry = replica.log.apply_retention(replica.high_watermark, now)
+                    expiry = apply_retention(replica.log, replica.high_watermark, now)
                     if expiry.segment_count <= DELETED_AT_ONCE_MAX:
                         break
                     await asyncio.sleep(0)
@@ -105,10 +109,10 @@ class PeriodicTasks:
     async def compact(self) -> None:
         """Clean the dirtiest log until none is dirty enough; the work is a child process's."""
         # Here, not above: a start should not load what is first needed seconds later.
-        from headrace.storage.compaction import CleanerSettings, Compaction
+        from headrace.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 
         if self._compaction is None:
-            self._compaction = Compaction()
+            self._compaction = LogCleaner()
         # Looked at each time: under a steady load this goes on for as long as that does.
         while (config := self._services.config).bool("log.cleaner.enable"):
             logs = [
@@ -132,11 +136,11 @@ class PeriodicTasks:
 
     async def flush(self) -> None:
         async for replica in self._hosted():
-            if replica.log.flush_turn.locked():
+            if replica.log.flusher.turn.locked():
                 continue  # somebody is at it; a move may be for long, and the others are due
-            if replica.log.needs_flush(self._services.world.now()):
+            if replica.log.flusher.needs_flush(self._services.world.now()):
                 try:
-                    await replica.log.flush()
+                    await replica.log.flusher.flush()
                 except OSError as error:
                     replica.log.directory.partition_failed(error)
 

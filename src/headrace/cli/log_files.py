@@ -17,7 +17,7 @@ from headrace.records.record import ABORT, COMMIT, Record, iter_records, marker_
 from headrace.storage import aborted_transactions, checkpoint, snapshots
 from headrace.storage.files import OpenFile
 from headrace.storage.index import BadIndex, OffsetIndex, TimeIndex
-from headrace.storage.segment import Scan
+from headrace.storage.scan import Scan
 
 Row = dict[str, object]
 

@@ -1,24 +1,24 @@
-"""Compaction, the decisions: which log is dirtiest, what is cleaned together, what survives.
+"""Compaction, the decisions: which log is dirtiest, which segments are joined, what survives.
 
-Pure, and the rules are those of Kafka's cleaner, so that either may continue
-the other's work. A compacted log has three parts:
+The rules are those of Kafka's cleaner, so that either broker can continue the other's work. A
+compacted log has three parts:
 
-    log start .. first dirty    cleaned before: each key at most once (aside from what follows)
+    log start .. first dirty    cleaned before: each key at most once (except as below)
     first dirty .. clean end    to be cleaned now
-    clean end .. log end        left alone: the active segment, what is not yet stable, and
-                                what is younger than min.compaction.lag.ms
+    clean end .. log end        not cleaned: the active segment, records that are not yet
+                                stable, and those younger than min.compaction.lag.ms
 
-The newest offset of each key in the dirty part is collected; then everything
-from the log's start is rewritten without the records that a newer one of the
-same key supersedes. Three kinds of batches need more care:
+A cleaning collects the newest offset of each key in the dirty part, then rewrites everything from
+the log start without the records that a newer record with the same key supersedes. Three kinds of
+batches need more care:
 
     tombstones        kept until consumers had delete.retention.ms to see them. The clock starts
                       when a cleaning first keeps them: it writes the end of that time, the
                       delete horizon, into the batch in place of the base timestamp.
-    transactions      records of aborted ones go at once; a marker stays as long as a batch of
-                      its transaction is there, and then for a delete horizon of its own.
-    a producer's last batch, and the last one before the clean end
-                      stay, without records if need be: the first holds the sequence that
+    transactions      records of aborted ones are dropped at once; a marker stays as long as a
+                      batch of its transaction, and then for a delete horizon of its own.
+    the last batch of a producer, and the last batch before the clean end
+                      stay, if necessary without records: the first holds the sequence that
                       the producer must continue, the second the end offset.
 """
 
@@ -42,7 +42,7 @@ class SegmentSummary(NamedTuple):
     base_offset: int
     size: int
     index_size: int = 0  # bytes of the larger of its two indexes
-    first_timestamp: int = -1  # of its first batch; -1 if not known or not asked for
+    first_timestamp: int = -1  # of its first batch; -1 if unknown or not needed
     largest_timestamp: int = -1
 
 
@@ -53,19 +53,19 @@ class LogSummary(NamedTuple):
     log_start: int
     log_end: int
     stable_end: int  # everything below is replicated and belongs to no open transaction
-    cleaned_end: int | None  # where the last cleaning came to, from the checkpoint
+    cleaned_end: int | None  # where the last cleaning ended, from the checkpoint
     min_lag_ms: int = 0
     max_lag_ms: int = 2**63 - 1
 
 
 class Dirt(NamedTuple):
-    """How much of a log a cleaning would look at."""
+    """How much of a log a cleaning would read."""
 
     first_dirty: int
-    clean_end: int  # base offset of the first segment that is left alone
+    clean_end: int  # base offset of the first segment that is not cleaned
     clean_size: int
     dirty_size: int
-    overdue: bool  # something has waited longer than max.compaction.lag.ms
+    overdue: bool  # a record has waited longer than max.compaction.lag.ms
 
     @property
     def ratio(self) -> float:
@@ -78,8 +78,8 @@ def measure(log: LogSummary, now: int) -> Dirt:
     bases = [segment.base_offset for segment in segments]
     first_dirty = log.cleaned_end
     if first_dirty is None or not log.log_start <= first_dirty <= log.log_end:
-        # Below the start: retention took it. Beyond the end: the log lost its tail, and what
-        # follows now was never cleaned. Either way the checkpoint says nothing.
+        # Below the start: retention deleted it. Beyond the end: the log was truncated, and the
+        # records after that were never cleaned. Either way the checkpoint is void.
         first_dirty = log.log_start
     dirty_from = max(bisect_right(bases, first_dirty) - 1, 0)
 
@@ -90,7 +90,7 @@ def measure(log: LogSummary, now: int) -> Dirt:
                 untouchable = min(untouchable, segment.base_offset)
                 break
     untouchable = max(untouchable, first_dirty)
-    # Segments are cleaned whole: the one in which the limit lies is left alone.
+    # Segments are cleaned whole: the one that holds the limit is not cleaned.
     end_at = max(bisect_right(bases, untouchable) - 1, dirty_from)
 
     overdue = False
@@ -109,7 +109,7 @@ def measure(log: LogSummary, now: int) -> Dirt:
 def dirtiest(
     logs: Mapping[_Name, tuple[Dirt, float]],
 ) -> _Name | None:
-    """The log with the largest dirty share among those due, each beside its least ratio."""
+    """The log with the largest dirty ratio among those due; each comes with its minimum ratio."""
     due = {
         name: dirt.ratio
         for name, (dirt, least_ratio) in logs.items()
@@ -121,11 +121,10 @@ def dirtiest(
 def grouped(
     segments: Sequence[SegmentSummary], *, segment_size_max: int, index_size_max: int, end: int
 ) -> list[list[SegmentSummary]]:
-    """Neighbours that become one segment, so that cleaning does not leave ever smaller ones.
+    """Neighbors to join into one segment, so that cleaning does not leave ever smaller ones.
 
-    ``end`` is the base offset of the segment after the last of these. A group
-    must not exceed what one segment may have, before cleaning, nor span more
-    offsets than an index entry can tell apart.
+    ``end`` is the base offset of the segment after the last of these. Before cleaning, a group
+    must not exceed the limits of one segment, nor span more offsets than an index entry can hold.
     """
     groups: list[list[SegmentSummary]] = []
     size = index_size = 0
@@ -149,7 +148,7 @@ def grouped(
 
 
 class LastOfProducer(NamedTuple):
-    """Where an active producer stands; ``last_data_offset`` is None after a bare marker."""
+    """The last batch of an active producer; ``last_data_offset`` is None after a bare marker."""
 
     last_data_offset: int | None
     producer_epoch: int
@@ -158,8 +157,8 @@ class LastOfProducer(NamedTuple):
 class TransactionTrail:
     """Follows the transactions of a log while its batches are read in order.
 
-    ``aborted`` are those that ended at or after the first batch to be read.
-    What the cleaned segments' own index must hold is in ``take_kept``.
+    ``aborted`` are those that ended at or after the first batch to be read. ``take_kept`` returns
+    the entries for the transaction index of the cleaned segment.
     """
 
     __slots__ = ("_ahead", "_committed", "_kept", "_open_aborted", "_seen_aborted")
@@ -168,7 +167,7 @@ class TransactionTrail:
         self._ahead = [(transaction.first_offset, transaction) for transaction in aborted]
         heapify(self._ahead)
         self._open_aborted: dict[int, AbortedTransaction] = {}
-        self._seen_aborted: set[int] = set()  # producers of open ones with a batch still there
+        self._seen_aborted: set[int] = set()  # producers of open ones that still have a batch
         self._committed: set[int] = set()  # producers with a batch since their last marker
         self._kept: list[AbortedTransaction] = []
 
@@ -184,7 +183,7 @@ class TransactionTrail:
         return False
 
     def control_batch(self, header: BatchHeader, marker: int | None) -> bool:
-        """Whether nothing of the transaction that this ends is left; None is an emptied batch."""
+        """Whether no batch of the transaction that this ends is left; None: an emptied batch."""
         self._reach(header.last_offset)
         producer_id = header.producer_id
         if marker is None:
@@ -203,7 +202,7 @@ class TransactionTrail:
         return False
 
     def take_kept(self) -> list[AbortedTransaction]:
-        """The aborted transactions whose markers were met since the last call and stay indexed."""
+        """The aborted transactions to index whose markers were read since the last call."""
         kept, self._kept = self._kept, []
         return kept
 
@@ -214,14 +213,14 @@ class TransactionTrail:
 
 
 def loses_all_records(header: BatchHeader, *, discardable: bool, now: int) -> bool:
-    """Whether no record of the batch survives; ``discardable`` is what the trail said of it."""
+    """Whether no record of the batch survives; ``discardable`` is the trail's answer."""
     return discardable and (not header.is_control or horizon_passed(header, now))
 
 
 def stays_without_records(
     header: BatchHeader, *, last: LastOfProducer | None, clean_end: int
 ) -> bool:
-    """Whether the batch must be there even if none of its records is."""
+    """Whether the batch must stay even if none of its records does."""
     if header.next_offset == clean_end:
         return True
     return header.producer_id >= 0 and last is not None and _is_last(header, last)
@@ -248,9 +247,9 @@ def surviving(
 ) -> list[Span]:
     """The records of a data batch that stay.
 
-    ``newest`` has for each of them the newest offset known for its key, -1 for
-    none; ``mapped_end`` is exclusive: records at or after it were not looked at
-    when the keys were collected, so nothing is known to supersede them.
+    ``newest`` has the newest known offset for each of their keys, -1 for none. Records at or after
+    ``mapped_end`` were not read when the keys were collected, so nothing is known to supersede
+    them.
     """
     return [
         span

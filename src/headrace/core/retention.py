@@ -1,7 +1,4 @@
-"""When a segment is full or old enough to be closed, and when closed ones may go.
-
-Pure: the log gathers the facts, asks here and carries the answer out.
-"""
+"""When a segment is full or old enough to be closed, and when closed segments expire."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -23,11 +20,11 @@ class SegmentFacts(NamedTuple):
     base_offset: Offset
     end_offset: Offset  # exclusive: base of the next segment, or the log's end
     size: int
-    largest_timestamp: Millis  # newest record; the file's own time if records carry none
+    largest_timestamp: Millis  # of its records; the file's own time if they have none
 
 
 class Expiry(NamedTuple):
-    """How many of the oldest segments go, and a count for each reason (log lines quote it)."""
+    """How many of the oldest segments expire, and a count for each reason, for the log."""
 
     segment_count: int
     before_log_start: int
@@ -48,9 +45,9 @@ def roll_reason(
 ) -> RollReason | None:
     """Why a batch may not go into the active segment, or None.
 
-    ``waited_ms`` is how far the batch's time lies after the segment's first
-    batch (both the records' own times if they have one, so that a follower
-    rolls where its leader rolled), not how long the file has existed.
+    ``waited_ms`` is the time between the segment's first batch and this one, by the records' own
+    timestamps if they have one, so that a follower rolls where its leader rolled. It is not the
+    age of the file.
     """
     if size > segment_bytes - batch_size:
         return RollReason.SIZE
@@ -75,11 +72,10 @@ def expired(
 ) -> Expiry:
     """How many segments, oldest first, may be deleted.
 
-    A segment goes only if everything in it is replicated (below the high
-    watermark), and an empty active one never does. Whichever rule comes first
-    applies; each takes from the old end without leaving a hole. ``deletes`` is
-    false for topics that only compact: of those go the segments below the log
-    start alone. A negative limit is none.
+    A segment expires only if everything in it is replicated (below the high watermark); an empty
+    active one never does. The rules apply in order, each from the old end, without leaving a hole.
+    ``deletes`` is false for topics that are only compacted: they lose only segments below the log
+    start. A negative limit means no limit.
     """
     candidates = 0
     for facts in segments:
@@ -90,7 +86,7 @@ def expired(
         candidates -= 1
 
     count = 0
-    # The active segment has no successor, so it never lies below the log start.
+    # The active segment has no successor, so it is never below the log start.
     while (
         count < min(candidates, len(segments) - 1) and segments[count + 1].base_offset <= log_start
     ):

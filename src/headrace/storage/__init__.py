@@ -1,1 +1,1 @@
-"""The door to files: segments, indexes, checkpoints, log directories."""
+"""Files: logs and their segments, indexes, checkpoints, log directories."""

@@ -1,4 +1,4 @@
-"""The aborted transactions of one segment, for readers that want committed records only.
+"""The aborted-transaction index of one segment, for readers of committed records.
 
     00000000000000000042.txnindex   entries of 34 bytes, big endian, by marker offset
         i16  version            0
@@ -7,7 +7,7 @@
         i64  last offset        of its abort marker
         i64  last stable offset once the marker is replicated
 
-A segment in whose range nothing was aborted has no such file.
+A segment without aborted transactions has no such file.
 """
 
 from collections.abc import Iterable
@@ -25,12 +25,12 @@ def encode(aborted: Iterable[AbortedTransaction]) -> bytes:
 
 
 def decode(data: bytes) -> list[AbortedTransaction]:
-    """Raises ValueError for bytes that are no transaction index; it is then made anew."""
+    """Raises ValueError for bytes that are no transaction index; the caller rebuilds it."""
     if len(data) % ENTRY_SIZE:
-        raise ValueError(f"{len(data)} bytes are no multiple of {ENTRY_SIZE}")
+        raise ValueError(f"{len(data)} bytes are not a multiple of {ENTRY_SIZE}")
     aborted = []
     for entry_version, producer_id, first, last, last_stable in ENTRY.iter_unpack(data):
         if entry_version != 0 or not 0 <= first <= last:
-            raise ValueError(f"no aborted transaction: {entry_version}, {first}, {last}")
+            raise ValueError(f"not an aborted transaction: {entry_version}, {first}, {last}")
         aborted.append(AbortedTransaction(producer_id, first, last, last_stable))
     return aborted

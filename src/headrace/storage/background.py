@@ -1,8 +1,7 @@
-"""One worker thread for what may take its time: fsync, unlink, removing folders.
+"""One worker thread for slow system calls (fsync, unlink), and starting child processes.
 
-Its jobs release the GIL in system calls; nothing that loops over records in
-Python belongs here, since it would hold up the event loop. That is for child
-processes, which are started here.
+The jobs of the thread release the GIL in system calls. Loops over records in Python would block
+the event loop even from a thread; child processes run those.
 """
 
 import asyncio
@@ -22,13 +21,13 @@ log = logging.getLogger("headrace.storage")
 
 Job = Callable[[], None]
 
-MORE_THREADS = "Raise the limit on processes and threads (ulimit -u, or pids of the container)"
+MORE_THREADS = "Raise the limit of processes and threads (ulimit -u, or pids of the container)"
 
 
 class Background:
-    """Runs jobs in order of their time; the thread starts with the first one.
+    """Runs jobs in order of their due time; the thread starts with the first one.
 
-    If the system gives none, the jobs wait, and each that comes tries again.
+    If the system refuses a thread, the jobs wait, and each new job tries again.
     """
 
     def __init__(self, on_bug: Callable[[Exception], None]) -> None:
@@ -43,7 +42,7 @@ class Background:
         """Run ``job`` in the worker thread, not before ``delay_ms`` have passed."""
         with self._changed:
             if self._closing:
-                return  # what would have been deleted later is deleted at the next start
+                return  # the next start deletes the files instead
             self._count += 1
             heapq.heappush(self._jobs, (time.monotonic() + delay_ms / 1000, self._count, job))
             if self._thread is None:
@@ -55,12 +54,12 @@ class Background:
         try:
             thread.start()
         except RuntimeError as refusal:
-            log.error("files are flushed and deleted later: %s. %s", refusal, MORE_THREADS)
+            log.error("Flushes and deletions are delayed: %s. %s", refusal, MORE_THREADS)
         else:
             self._thread = thread
 
     def close(self) -> None:
-        """Run what is due, drop the rest, end the thread."""
+        """Run the due jobs, drop the rest, end the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -80,18 +79,18 @@ class Background:
             try:
                 job()
             except OSError as error:
-                log.warning("a background job on files failed: %s", error)
-            except Exception as error:  # a bug; the jobs behind it have done no wrong
-                log.error("a background job on files met a bug", exc_info=error)
+                log.warning("A background file operation failed: %s", error)
+            except Exception as error:  # a bug; the other jobs still run
+                log.error("Internal error in a background file operation", exc_info=error)
                 self._on_bug(error)
 
 
 async def start_child(module: str, *, line_size_max: int = 1 << 16) -> asyncio.subprocess.Process:
-    """``python -m module``, to be talked to; OSError if the system gives no more processes."""
+    """Start ``python -m module`` with pipes; OSError if the system refuses another process."""
     try:
         return await asyncio.create_subprocess_exec(
             sys.executable,
-            "-P",  # the folder that the broker was started in is not a place to import from
+            "-P",  # do not import from the current directory
             "-m",
             module,
             stdin=asyncio.subprocess.PIPE,
@@ -99,12 +98,12 @@ async def start_child(module: str, *, line_size_max: int = 1 << 16) -> asyncio.s
             env=child_environment(),
             limit=line_size_max,
         )
-    except RuntimeError as refusal:  # there is no thread to wait for its end with
+    except RuntimeError as refusal:  # no thread to wait for its end
         raise OSError(errno.EAGAIN, str(refusal)) from refusal
 
 
 def child_environment() -> dict[str, str]:
-    """For a child that must find the same package, wherever this process found it."""
+    """The environment for a child that must import the same package as this process."""
     package_root = str(Path(headrace.__file__).parents[1])
     inherited = os.environ.get("PYTHONPATH")
     path = f"{package_root}{os.pathsep}{inherited}" if inherited else package_root

@@ -1,4 +1,4 @@
-"""The small text files beside the logs: how each one reads.
+"""The small text files beside the logs and their formats.
 
     recovery-point-offset-checkpoint   version 0, a count, then ``topic partition offset``
     replication-offset-checkpoint      the same (high watermarks)
@@ -6,10 +6,11 @@
     cleaner-offset-checkpoint          the same
     leader-epoch-checkpoint            version 0, a count, then ``leader-epoch start-offset``
     partition.metadata                 ``version: 0`` and ``topic_id: base64``
-    meta.properties                    whose folder this is
-    .kafka_cleanshutdown               present after a clean stop
+    future-directories                 ids of log directories with unfinished copies of this log
+    meta.properties                    the owner of the log directory
+    .kafka_cleanshutdown               present after a clean shutdown
 
-All are replaced whole, so a reader sees the old or the new content.
+All are replaced atomically, so a reader sees the old content or the new.
 """
 
 import json
@@ -36,13 +37,14 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+FUTURE_DIRECTORIES = "future-directories"
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, Offset]:
-    """The offsets in a checkpoint; empty if the file is absent or empty (Kafka makes it so)."""
+    """The offsets in a checkpoint; none if the file is missing or empty, as Kafka creates it."""
     offsets = {}
     for line in _entries(path):
-        # A topic name holds no blank, but the cleaner's file may have more fields one day.
+        # A topic name contains no blank.
         words = line.split()
         if len(words) != 3:
             raise Corrupt(f"{path}: expected 'topic partition offset', found {line!r}")
@@ -95,8 +97,24 @@ def write_topic_id(path: str, topic_id: TopicId, *, sync: bool) -> None:
     write_atomically(path, text.encode(), sync=sync)
 
 
+def read_future_directories(path: str) -> list[str]:
+    """Ids of the log directories with copies of this log, which a move has not finished."""
+    try:
+        return (_text(path) or "").split()
+    except Corrupt:
+        return []  # not worth the partition
+
+
+def write_future_directories(path: str, directory_ids: Iterable[str], *, sync: bool) -> None:
+    content = "".join(f"{directory_id}\n" for directory_id in directory_ids).encode()
+    if content:
+        write_atomically(path, content, sync=sync)
+    else:
+        Path(path).unlink(missing_ok=True)
+
+
 def read_properties(path: Path) -> dict[str, str] | None:
-    """A plain ``key=value`` file; None if it is absent."""
+    """Read a ``key=value`` file; None if it is missing."""
     text = _text(path)
     if text is None:
         return None
@@ -115,12 +133,12 @@ def write_properties(path: Path, values: Mapping[str, str]) -> None:
 
 
 def write_clean_shutdown(path: Path, broker_epoch: int) -> None:
-    mark = {"version": 0, "brokerEpoch": broker_epoch}
-    write_atomically(path, json.dumps(mark, separators=(",", ":")).encode())
+    marker = {"version": 0, "brokerEpoch": broker_epoch}
+    write_atomically(path, json.dumps(marker, separators=(",", ":")).encode())
 
 
 def read_clean_shutdown(path: Path) -> int | None:
-    """The broker epoch of the clean stop, -1 if the file does not say; None if there was none."""
+    """The broker epoch of the clean shutdown, -1 if unknown; None if there was none."""
     try:
         return int(json.loads(path.read_bytes())["brokerEpoch"])
     except FileNotFoundError:
@@ -134,7 +152,7 @@ def _document(lines: list[str]) -> bytes:
 
 
 def _text(path: Path | str) -> str | None:
-    """None if the file is absent."""
+    """None if the file is missing."""
     try:
         return read_file(str(path)).decode()
     except FileNotFoundError:
@@ -148,10 +166,10 @@ def _entries(path: Path | str) -> list[str]:
     if not lines:
         return []
     if lines[0].strip() != "0":
-        raise Corrupt(f"{path}: version {lines[0]!r}; 0 is the only one")
+        raise Corrupt(f"{path}: version {lines[0]!r}; only 0 is supported")
     if len(lines) < 2 or not lines[1].strip().isdigit():
-        raise Corrupt(f"{path}: no count of entries")
+        raise Corrupt(f"{path}: the number of entries is missing")
     entries = [line for line in lines[2:] if line.strip()]
     if len(entries) != int(lines[1]):
-        raise Corrupt(f"{path}: {len(entries)} entries where {lines[1]} were announced")
+        raise Corrupt(f"{path}: found {len(entries)} entries, expected {lines[1]}")
     return entries

@@ -1,8 +1,8 @@
-"""File descriptors: who holds them, how many, and how bytes get into them.
+"""File descriptors and the reads and writes on them.
 
-A descriptor lives as long as somebody refers to its ``OpenFile``. A slice that
-is being sent therefore outlives a roll, an eviction and even the deletion of
-the file: the kernel keeps an unlinked file until its last descriptor closes.
+A descriptor stays open as long as its ``OpenFile`` is referenced. A slice that is being sent
+therefore survives a roll, an eviction and even the deletion of the file: the kernel keeps an
+unlinked file until its last descriptor closes.
 """
 
 import errno
@@ -13,28 +13,28 @@ from typing import NamedTuple, Protocol
 
 from headrace.model.ids import Position
 
-IOV_MAX = 1024  # POSIX says 16 at least; Linux and macOS take 1024
+IOV_MAX = 1024  # POSIX guarantees 16; Linux and macOS accept 1024
 _pwritev = getattr(os, "pwritev", None)
 _preadv = getattr(os, "preadv", None)
 
-# These say "not now", not "this disk is broken": the folder stays online.
+# Temporary conditions: the log directory stays online.
 TRANSIENT_ERRNOS = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG)
 )
 
-# These say that one file or folder is not what it should be; the disk under it works.
+# One file or directory is missing or not accessible; the disk itself works.
 ONE_FILE_ERRNOS = frozenset(
     (errno.EISDIR, errno.ENOTDIR, errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP)
 )
 
 
 class OpenFile:
-    """Owns one descriptor and closes it when the last reference goes."""
+    """Owns one descriptor and closes it with the last reference."""
 
     __slots__ = ("__weakref__", "fd", "path")
 
     def __init__(self, path: str, flags: int = os.O_RDWR | os.O_CLOEXEC) -> None:
-        self.path = path  # when it was opened: a deleted log's files get other names
+        self.path = path  # at the time of opening: deletion renames files
         self.fd = -1  # so that __del__ is safe if open fails
         self.fd = os.open(path, flags, 0o644)
 
@@ -55,17 +55,17 @@ class FileSlice(NamedTuple):
 
 
 class Holder(Protocol):
-    """Something that keeps an ``OpenFile`` only as long as ``OpenFiles`` lets it."""
+    """Keeps an ``OpenFile`` only as long as ``OpenFiles`` allows."""
 
     file: OpenFile | None
     touched: bool
 
 
 class OpenFiles:
-    """Bounds how many files are held open: the longest unused goes first.
+    """Limits the number of open files; closes the least recently used.
 
-    Second chance instead of a strict order: a use only sets ``touched`` on the
-    holder, and the order is looked at when a file has to go.
+    Second chance instead of a strict order: a use only sets ``touched`` on the holder, and the
+    order is evaluated when a file has to be closed.
     """
 
     __slots__ = ("_holders", "limit")
@@ -104,8 +104,8 @@ def write_all(fd: int, views: Sequence[memoryview | bytes], position: int, size:
         written = os.writev(fd, views[:IOV_MAX])
     if written == size:
         return
-    # Short writes happen at the end of a full disk (the next one says so) and
-    # when there are more views than one call takes.
+    # Short writes happen when the disk becomes full (the next write then fails) and when there
+    # are more views than one call accepts.
     left = list(views)
     while True:
         position += written
@@ -122,11 +122,11 @@ def write_all(fd: int, views: Sequence[memoryview | bytes], position: int, size:
             os.lseek(fd, position, os.SEEK_SET)
             written = os.writev(fd, left[:IOV_MAX])
         if written == 0:
-            raise OSError(errno.EIO, "the file takes no more bytes")
+            raise OSError(errno.EIO, "the file accepts no more bytes")
 
 
 def preallocate(fd: int, size: int) -> None:
-    """Give the file its size, and blocks on the disk where the system can."""
+    """Give the file its size, with blocks on the disk where the system supports it."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
     else:
@@ -160,7 +160,7 @@ def read_exactly(fd: int, size: int, position: int) -> bytes:
 
 
 def read_file(path: str) -> bytes:
-    """A whole small file; several times cheaper than through pathlib, which starts notice."""
+    """Read a small file; several times cheaper than pathlib, which matters at start."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(fd, 4096)
@@ -172,9 +172,9 @@ def read_file(path: str) -> bytes:
 
 
 def write_atomically(path: Path | str, content: bytes, *, sync: bool = True) -> None:
-    """Replace the file: whoever reads it, even after a crash, sees the old or the new one.
+    """Replace the file: a reader, even after a crash, sees the old content or the new.
 
-    Without ``sync`` that holds for a killed process but not for a power cut.
+    Without ``sync`` this holds for a killed process but not for a power failure.
     """
     temporary = f"{path}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -186,19 +186,19 @@ def write_atomically(path: Path | str, content: bytes, *, sync: bool = True) -> 
         os.close(fd)
     os.replace(temporary, path)  # noqa: PTH105 - a Path per checkpoint line would be waste
     if sync:
-        sync_folder(str(path).rpartition("/")[0] or ".")
+        sync_directory(str(path).rpartition("/")[0] or ".")
 
 
-def remove_folder(folder: Path) -> None:
-    """For a thread: freeing many files takes the file system its time."""
-    import shutil  # late: it pulls in three compression modules, and starts are counted
+def remove_directory(path: Path) -> None:
+    """For a thread: freeing many files may take the file system a while."""
+    import shutil  # late: it imports three compression modules, which slows down a start
 
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
-def sync_folder(folder: str) -> None:
-    """Make creations, renames and deletions in ``folder`` outlive a power cut."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def sync_directory(directory: str) -> None:
+    """Make creations, renames and deletions in ``directory`` survive a power failure."""
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

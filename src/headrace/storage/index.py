@@ -1,4 +1,4 @@
-"""The sparse indexes of one segment, as values; ``segment`` owns their files.
+"""The sparse indexes of one segment, as values; ``segment_indexes`` owns their files.
 
     00000000000000000042.index      entries of 8 bytes, big endian, back to back
         u32  offset    of the last record of a batch, relative to the file name's
@@ -7,12 +7,11 @@
         i64  timestamp the largest up to and including some batch
         u32  offset    of the last record of the batch that holds it, relative
 
-Entries are made together, for the first batch after every
-``index.interval.bytes``; a time entry only if the time has grown since. A
-closed segment has one more, with its largest time.
+Both get an entry for the first batch after every ``index.interval.bytes``, the time index only if
+the largest timestamp has grown since. A closed segment has one more, with its largest timestamp.
 
-The .log alone is the truth. After a crash an index may be short, long, full of
-zeros (Kafka preallocates the active one's) or absent; it is then made anew.
+The .log alone is authoritative. After a crash an index may be short, long, full of zeros (Kafka
+preallocates that of the active segment) or missing; it is then rebuilt.
 """
 
 import sys
@@ -33,18 +32,17 @@ assert array("I").itemsize == 4, "index entries are four bytes wide"
 
 
 class BadIndex(ValueError):
-    """The bytes of an index file contradict themselves or the log."""
+    """The bytes of an index file contradict each other or the log."""
 
 
 class OffsetIndex:
-    """Which positions can be jumped to. All offsets are relative to the segment's base.
+    """Positions by offset. All offsets are relative to the segment's base.
 
-    ``keys`` is what lookups use. For entries made in this process it holds the
-    batch's base offset, so that the next fetch of a reader, which asks for
-    exactly that, is a direct hit; for entries read from a file only the last
-    offset is known. Either way the batch at ``positions[i]`` holds ``keys[i]``.
-    Entries from a file may be wrong (there is no checksum): whoever jumps to
-    one looks at the batch there before he believes it.
+    Lookups use ``keys``. For entries of this process it holds the batch's base offset, so that the
+    next fetch of a reader, which asks for exactly that offset, is a direct hit; for entries read
+    from a file only the last offset is known. Either way the batch at ``positions[i]`` holds
+    ``keys[i]``. Entries from a file may be wrong (there is no checksum): the caller must check the
+    batch at the position.
     """
 
     __slots__ = ("keys", "last_offsets", "loaded_count", "positions", "saved_count")
@@ -53,8 +51,8 @@ class OffsetIndex:
         self.last_offsets = array("I")
         self.keys = array("I")
         self.positions = array("I")
-        self.saved_count = 0  # entries that are in the file already
-        self.loaded_count = 0  # entries that came from it
+        self.saved_count = 0  # entries that are already in the file
+        self.loaded_count = 0  # entries read from the file
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -65,7 +63,7 @@ class OffsetIndex:
         self.positions.append(position)
 
     def floor(self, target: int) -> tuple[int, bool]:
-        """Where to start scanning for ``target``, and whether it surely is in the batch there."""
+        """Where to start scanning for ``target``, and whether the batch there surely holds it."""
         slot = bisect_right(self.keys, target) - 1
         if slot < 0:
             return 0, False
@@ -74,8 +72,7 @@ class OffsetIndex:
     def cut(self, limit: int) -> tuple[int, int | None]:
         """The last known batch boundary at or before the position ``limit``.
 
-        With it, if the entry came from a file, the last offset of the batch
-        that must begin there.
+        For an entry read from a file also the last offset of the batch that must begin there.
         """
         slot = bisect_right(self.positions, limit) - 1
         if slot < 0:
@@ -102,7 +99,7 @@ class OffsetIndex:
         """Raises BadIndex unless the entries rise and stay within ``log_size`` bytes."""
         data = _without_preallocation(data, OFFSET_ENTRY_SIZE)
         if len(data) % OFFSET_ENTRY_SIZE:
-            raise BadIndex(f"{len(data)} bytes are no multiple of {OFFSET_ENTRY_SIZE}")
+            raise BadIndex(f"{len(data)} bytes are not a multiple of {OFFSET_ENTRY_SIZE}")
         pairs = array("I", data)
         if _SWAP:
             pairs.byteswap()
@@ -120,7 +117,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """From which offset on a time is reached. Offsets are relative to the segment's base."""
+    """Offsets by timestamp, relative to the segment's base."""
 
     __slots__ = ("last_offsets", "saved_count", "timestamps")
 
@@ -137,7 +134,7 @@ class TimeIndex:
         return Millis(self.timestamps[-1]) if self.timestamps else NO_TIMESTAMP
 
     def maybe_append(self, timestamp: int, last_offset: int) -> bool:
-        """An entry only if the time has grown; tells whether there is one."""
+        """Append an entry if the timestamp has grown; returns whether it did."""
         if timestamp <= (self.timestamps[-1] if self.timestamps else NO_TIMESTAMP):
             return False
         self.timestamps.append(timestamp)
@@ -145,9 +142,9 @@ class TimeIndex:
         return True
 
     def floor(self, timestamp: int) -> int:
-        """A relative offset at or before which no record is as late as ``timestamp``."""
-        # The entry's own batch may hold the first record of that very time, so
-        # only entries strictly below it can be skipped.
+        """A relative offset at or before which every record is older than ``timestamp``."""
+        # The entry's own batch may hold the first record of that very timestamp, so only entries
+        # strictly below it can be skipped.
         slot = bisect_left(self.timestamps, timestamp) - 1
         return self.last_offsets[slot] if slot >= 0 else 0
 
@@ -165,21 +162,21 @@ class TimeIndex:
     def decode(cls, data: bytes) -> "TimeIndex":
         data = _without_preallocation(data, TIME_ENTRY_SIZE)
         if len(data) % TIME_ENTRY_SIZE:
-            raise BadIndex(f"{len(data)} bytes are no multiple of {TIME_ENTRY_SIZE}")
+            raise BadIndex(f"{len(data)} bytes are not a multiple of {TIME_ENTRY_SIZE}")
         index = cls()
         for timestamp, last_offset in _time_entry.iter_unpack(data):
             index.timestamps.append(timestamp)
             index.last_offsets.append(last_offset)
         index.saved_count = len(index.timestamps)
         if not _rises(index.timestamps):
-            raise BadIndex("the times do not rise")
+            raise BadIndex("the timestamps do not rise")
         if not _does_not_fall(index.last_offsets):
             raise BadIndex("the offsets fall")
         return index
 
 
 def last_time(time_index: bytes) -> tuple[Millis, Offset]:
-    """The largest time of a segment and the relative offset with it, from its last entries.
+    """The largest timestamp of a segment and its relative offset, from its last entries.
 
     -1 if there is no entry.
     """
@@ -187,16 +184,16 @@ def last_time(time_index: bytes) -> tuple[Millis, Offset]:
     if not data:
         return NO_TIMESTAMP, Offset(0)
     if len(data) % TIME_ENTRY_SIZE:
-        raise BadIndex(f"{len(data)} bytes are no multiple of {TIME_ENTRY_SIZE}")
+        raise BadIndex(f"{len(data)} bytes are not a multiple of {TIME_ENTRY_SIZE}")
     timestamp, relative = _time_entry.unpack_from(data, len(data) - TIME_ENTRY_SIZE)
     if timestamp < 0 or relative > RELATIVE_OFFSET_MAX:
-        raise BadIndex(f"no entry: time {timestamp}, relative offset {relative}")
+        raise BadIndex(f"not an entry: timestamp {timestamp}, relative offset {relative}")
     return Millis(timestamp), Offset(relative)
 
 
 def _without_preallocation(data: bytes, entry_size: int) -> bytes:
-    # No real entry is all zeros: the first is made after index.interval.bytes
-    # of log, and time 0 at the base offset tells a reader nothing.
+    # No real entry is all zeros: the first comes after index.interval.bytes of log, and timestamp
+    # 0 at the base offset carries no information.
     if not data.endswith(bytes(entry_size)):
         return data
     used = len(data.rstrip(b"\0"))

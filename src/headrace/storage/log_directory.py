@@ -1,4 +1,4 @@
-"""One entry of ``log.dirs``: whose folder it is, its lock, its checkpoints, its health."""
+"""One entry of ``log.dirs``: its owner, its lock, its checkpoints, its health."""
 
 import errno
 import fcntl
@@ -6,20 +6,21 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.model.errors import ConfigError, Corrupt
 from headrace.model.ids import Offset, TopicPartition, id_to_text
 from headrace.storage import checkpoint
 from headrace.storage.background import Job
-from headrace.storage.files import ONE_FILE_ERRNOS, TRANSIENT_ERRNOS, sync_folder
-from headrace.storage.segment import Resources
+from headrace.storage.files import ONE_FILE_ERRNOS, TRANSIENT_ERRNOS, sync_directory
+from headrace.storage.segment import Resources, Segment
 
 log = logging.getLogger("headrace.storage")
 
 LOCK_FILE = ".lock"
-_COMPLAINT_INTERVAL_S = 10
+_REPORT_INTERVAL_S = 10
 
 
 class LogDirectory:
@@ -29,10 +30,11 @@ class LogDirectory:
         self.later = later
         self.directory_id = ""
         self.cluster_id = ""
-        self.is_new = False  # it had no meta.properties: a new disk, or the mount point of one
-        self.cluster_is_new = False  # nobody told the cluster's id, so it was made up
-        self.clean_start = False  # whether the last stop was clean
-        self.last_broker_epoch = -1  # of the process that stopped cleanly
+        # It had no meta.properties: a new disk, or the mount point of one that is not mounted.
+        self.is_new = False
+        self.cluster_is_new = False  # the cluster id was generated, because none was known
+        self.clean_start = False  # whether the last shutdown was clean
+        self.last_broker_epoch = -1  # of the process that shut down cleanly
         self.offline: str | None = None  # why, once the disk has failed
         self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
         self.recovery_points: dict[TopicPartition, Offset] = {}
@@ -44,19 +46,19 @@ class LogDirectory:
         self._written: dict[str, dict[TopicPartition, Offset]] = {}  # file name -> its content
         self._writing = threading.Lock()
         self._checkpoint_count = 0
-        self._newest_written = 0  # of the checkpoints, so that an older one never replaces it
+        self._newest_written = 0  # number of a checkpoint: an older one must not replace it
 
     def open(self, cluster_id: str | None, node_id: int) -> None:
-        """Take the folder: lock it, see that it is ours, read the checkpoints.
+        """Lock the directory, check that it is ours, read the checkpoints.
 
-        Raises ConfigError if it belongs to another process, node or cluster,
-        OSError if the disk cannot be read or written.
+        Raises ConfigError if it belongs to another process, node or cluster, OSError if the disk
+        cannot be read or written.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock()
         self._check_owner(cluster_id, node_id)
-        mark = self.path / checkpoint.CLEAN_SHUTDOWN
-        broker_epoch = checkpoint.read_clean_shutdown(mark)
+        marker = self.path / checkpoint.CLEAN_SHUTDOWN
+        broker_epoch = checkpoint.read_clean_shutdown(marker)
         if broker_epoch is not None:
             self.clean_start = True
             self.last_broker_epoch = broker_epoch
@@ -68,19 +70,19 @@ class LogDirectory:
             self._written[checkpoint.LOG_STARTS] = dict(self.log_starts)
 
     def started(self) -> None:
-        """All logs are open: from now on only another clean stop may leave the mark."""
+        """All logs are open: remove the clean shutdown marker, until the next clean shutdown."""
         if self.clean_start:
             (self.path / checkpoint.CLEAN_SHUTDOWN).unlink(missing_ok=True)
-            sync_folder(str(self.path))
+            sync_directory(str(self.path))
 
     def _lock(self) -> None:
         resolved = self.path.resolve()
-        # fcntl locks belong to the process: it would get the lock twice, and lose
-        # it with the first descriptor of the file that it closes. So look here first.
+        # fcntl locks belong to the process: it would get the lock twice, and lose it with the
+        # first descriptor of the file that it closes. So check this process first.
         if resolved not in _LOCKED:
             fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
-                # The POSIX lock that Java's FileChannel.tryLock takes: each sees the other's.
+                # The POSIX lock of Java's FileChannel.tryLock, so that Kafka respects it.
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 os.close(fd)
@@ -91,8 +93,8 @@ class LogDirectory:
                 _LOCKED.add(resolved)
                 return
         raise ConfigError(
-            f"{self.path} is in use by another broker: it holds the lock on "
-            f"{self.path / LOCK_FILE}. Stop that one, or give this one another log.dirs."
+            f"{self.path} is in use by another broker, which holds the lock on "
+            f"{self.path / LOCK_FILE}. Stop that broker, or choose another log.dirs."
         )
 
     def _check_owner(self, cluster_id: str | None, node_id: int) -> None:
@@ -116,18 +118,18 @@ class LogDirectory:
         # Version 0 was written by ZooKeeper-era brokers, which say broker.id.
         meta_version = values.get("version", "0")
         if meta_version not in ("0", "1"):
-            raise ConfigError(f"{path} has version {meta_version}; 0 and 1 are known")
+            raise ConfigError(f"{path} has version {meta_version}; supported are 0 and 1")
         owner = values.get("node.id", values.get("broker.id"))
         if owner is not None and owner != str(node_id):
             raise ConfigError(
-                f"{self.path} belongs to node {owner}, and this is node {node_id}: "
-                f"set node.id={owner}, or give another log.dirs"
+                f"{self.path} belongs to node {owner}, but this is node {node_id}. "
+                f"Set node.id={owner}, or choose another log.dirs"
             )
         known = values.get("cluster.id")
         if cluster_id is not None and known is not None and known != cluster_id:
             raise ConfigError(
-                f"{self.path} belongs to cluster {known}, and this broker to {cluster_id}: "
-                "give another log.dirs"
+                f"{self.path} belongs to cluster {known}, but this broker to {cluster_id}. "
+                "Choose another log.dirs"
             )
         self.cluster_id = known or cluster_id or id_to_text(os.urandom(16))
         self.directory_id = values.get("directory.id", "")
@@ -138,7 +140,7 @@ class LogDirectory:
             checkpoint.write_properties(path, values)
 
     def adopt_cluster(self, cluster_id: str) -> None:
-        """Belong to a cluster that is older than our knowledge of it."""
+        """Replace the cluster id, which was only generated, by the real one."""
         path = self.path / checkpoint.META_PROPERTIES
         values = checkpoint.read_properties(path) or {}
         checkpoint.write_properties(path, values | {"cluster.id": cluster_id})
@@ -149,8 +151,8 @@ class LogDirectory:
         try:
             return checkpoint.read_offsets(self.path / name)
         except Corrupt as problem:
-            # Every entry has a safe default: more is checked at the start, no more is lost.
-            log.warning("%s; the file is ignored and written anew", problem)
+            # Every entry has a safe default: the start checks more, but nothing is lost.
+            log.warning("%s. Ignoring the file; it will be rewritten", problem)
             return {}
 
     @property
@@ -158,7 +160,7 @@ class LogDirectory:
         return self._lock_fd >= 0
 
     def checkpoint_job(self) -> Job:
-        """What writes the checkpoint files as they should be now; may run in another thread."""
+        """A job that writes the checkpoint files with the current offsets; for any thread."""
         files = (
             (checkpoint.RECOVERY_POINTS, dict(self.recovery_points)),
             (checkpoint.HIGH_WATERMARKS, dict(self.high_watermarks)),
@@ -185,12 +187,12 @@ class LogDirectory:
         return write
 
     def forget(self, topic_partition: TopicPartition) -> None:
-        """A topic made anew under an old name must not inherit its offsets, nor after a crash."""
+        """A new topic with an old name must not inherit its offsets, not even after a crash."""
         self.drop_offsets(topic_partition)
-        self.mend_log_starts(topic_partition)
+        self.remove_log_start(topic_partition)
 
     def drop_offsets(self, topic_partition: TopicPartition) -> None:
-        """Forget the offsets in memory; those on disk change with the next checkpoint."""
+        """Forget the offsets in memory; the next checkpoint removes them from disk."""
         for known in (
             self.recovery_points,
             self.high_watermarks,
@@ -199,11 +201,11 @@ class LogDirectory:
         ):
             known.pop(topic_partition, None)
 
-    def mend_log_starts(self, topic_partition: TopicPartition) -> None:
-        """Take a partition out of the one file whose offsets could do harm, and not later.
+    def remove_log_start(self, topic_partition: TopicPartition) -> None:
+        """Remove a partition from the log start file now, not with the next checkpoint.
 
-        A log start that is beyond the end of a new log would cost all its records; the other
-        offsets only cost time. Waits for a checkpoint that is being written.
+        A log start beyond the end of a new log would cost all its records; the other offsets only
+        cost time. Waits for a checkpoint that is being written.
         """
         with self._writing:
             on_disk = self._written.get(checkpoint.LOG_STARTS, {})
@@ -212,18 +214,41 @@ class LogDirectory:
             self._checkpoint_count += 1
             self._newest_written = self._checkpoint_count
             left = {name: offset for name, offset in on_disk.items() if name != topic_partition}
-            # A killed process is what matters: a power cut takes the new records as well.
+            # Without fsync: a power failure takes the new records as well.
             checkpoint.write_offsets(self.path / checkpoint.LOG_STARTS, left, sync=False)
             self._written[checkpoint.LOG_STARTS] = left
 
+    # -- deletion -------------------------------------------------------------------------
+
+    def delete_segments(self, segments: Iterable[Segment], delay_ms: int) -> None:
+        """Rename the files to ``.deleted`` now, so that a crash leaves no half segment."""
+        paths = []
+        for segment in segments:
+            segment.release()
+            paths += segment.files.mark_deleted()
+        if paths:
+            self.unlink_later(paths, delay_ms)
+
+    def unlink_later(self, paths: Iterable[str], delay_ms: int) -> None:
+        """Unlink in the worker thread: freeing a gigabyte may take the file system a while."""
+
+        def unlink() -> None:
+            for path in paths:
+                with suppress(FileNotFoundError):  # the partition may have been deleted meanwhile
+                    os.unlink(path)  # noqa: PTH108
+
+        self.later(delay_ms, unlink)
+
+    # -- health ---------------------------------------------------------------------------
+
     def failed(self, error: OSError) -> bool:
-        """Judge an error of this disk; tells whether it took the folder offline."""
+        """Handle an error of this disk; returns whether the directory went offline."""
         if error.errno in TRANSIENT_ERRNOS:
             if time.monotonic() < self._quiet_until:
-                return False  # every produce request would say the same
-            self._quiet_until = time.monotonic() + _COMPLAINT_INTERVAL_S
+                return False  # every produce request would report the same
+            self._quiet_until = time.monotonic() + _REPORT_INTERVAL_S
             log.error(
-                "%s: %s. Nothing was written; make room (or raise the limit) and it goes on",
+                "%s: %s. Writes fail until there is room again (or the limit is raised)",
                 self.path,
                 error.strerror,
             )
@@ -232,14 +257,14 @@ class LogDirectory:
         return True
 
     def partition_failed(self, error: OSError) -> None:
-        """Judge an error met inside the folder of one partition."""
+        """Handle an error met inside the directory of one partition."""
         if error.errno not in ONE_FILE_ERRNOS:
             self.failed(error)
         elif time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + _COMPLAINT_INTERVAL_S
+            self._quiet_until = time.monotonic() + _REPORT_INTERVAL_S
             log.error(
-                "%s: that partition cannot be served, the others are. Put the file right, "
-                "and it goes on",
+                "%s. Partition unavailable; others are not affected. It resumes when the file is "
+                "repaired",
                 error,
             )
 
@@ -247,15 +272,15 @@ class LogDirectory:
         if self.offline is None:
             self.offline = reason
             log.error(
-                "%s goes offline with all its partitions: %s. The others stay. "
-                "Repair the disk and restart the broker",
+                "Log directory %s is offline with all its partitions: %s. The others are not "
+                "affected. Repair the disk and restart the broker",
                 self.path,
                 reason,
             )
             self.on_offline(self)
 
     def disown(self, reason: str) -> None:
-        """Leave a new folder as it was found, and unused."""
+        """Leave a new directory as it was found, and do not use it."""
         (self.path / checkpoint.META_PROPERTIES).unlink(missing_ok=True)
         self.take_offline(reason)
 
@@ -266,4 +291,4 @@ class LogDirectory:
             _LOCKED.discard(self.path.resolve())
 
 
-_LOCKED: set[Path] = set()  # the folders that brokers of this process hold
+_LOCKED: set[Path] = set()  # directories locked by brokers of this process

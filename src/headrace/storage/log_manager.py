@@ -1,15 +1,8 @@
-"""All logs of a broker, over all its ``log.dirs``.
+"""All logs of a broker, in all its ``log.dirs``.
 
-In such a folder lie Kafka's own files, one folder per partition and plain
-files of ours:
-
-    topic-0                          a partition
-    topic-0.<32 hex digits>-delete   a deleted one whose files have not gone yet
-    topic-0.<32 hex digits>-future   a copy on its way from another folder
-    topic-0.<32 hex digits>-stray    set aside by Kafka: no longer of this broker
-
-A folder whose disk fails goes offline alone; its partitions answer
-KAFKA_STORAGE_ERROR, the others go on.
+Each log directory holds one directory per partition (``directory_names``) and Kafka's checkpoint
+files. If its disk fails, the log directory goes offline alone: its partitions answer
+KAFKA_STORAGE_ERROR, the others continue.
 """
 
 import logging
@@ -20,44 +13,26 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from headrace.model.config import TopicConfig
-from headrace.model.errors import ConfigError, Corrupt, ErrorCode, Rejected
+from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, TopicId, TopicPartition
-from headrace.storage import checkpoint
+from headrace.storage import checkpoint, shared_file
 from headrace.storage.background import Background, Job
-from headrace.storage.files import (
-    ONE_FILE_ERRNOS,
-    OpenFiles,
-    read_file,
-    remove_folder,
-    write_atomically,
-)
-from headrace.storage.log import DELETE, Log, pending_deletion_path
+from headrace.storage.files import OpenFiles
+from headrace.storage.log import Log
 from headrace.storage.log_directory import LogDirectory
-from headrace.storage.log_move import FUTURE, was_nearly_whole
-from headrace.storage.segment import IndexCache, Resources
+from headrace.storage.log_loader import load_log
+from headrace.storage.log_startup import FutureCopy, LogStartup, mark_for_deletion
+from headrace.storage.segment import Resources
+from headrace.storage.segment_indexes import IndexCache
 
 log = logging.getLogger("headrace.storage")
 
 OPEN_FILES_MAX = 2000
-RENEWED_AT_ONCE_MAX = 1 << 20  # bytes of a segment; some milliseconds
-# From so many changed segments on, one sync of everything is cheaper than an fsync of each file.
+REBUILT_AT_ONCE_MAX = 1 << 20  # bytes of a segment; some milliseconds
+# With more changed segments than this, one sync of everything is cheaper than an fsync per file.
 FSYNC_EACH_COUNT_MAX = 32
-_STRAY = "-stray"
-_HEX_DIGITS = frozenset("0123456789abcdef")
-_METADATA_LOG = "__cluster_metadata"  # KRaft's; not a topic
-_NOTE = ".location"
-
-
-class _Copy(NamedTuple):
-    """What a start found of a move between folders."""
-
-    directory: LogDirectory
-    folder: Path
-    modified_at: int  # in nanoseconds, as the file system says: a file came or went last then
-    is_nearly_whole: bool
 
 
 class LogManager:
@@ -72,8 +47,8 @@ class LogManager:
         open_files_max: int | None = None,
         producer_expiration_ms: int = 86_400_000,
     ) -> None:
-        """``config_of`` gives a topic's settings; ``later`` runs a job in a thread, after a delay
-        in milliseconds (left out: in a thread of our own)."""
+        """``config_of`` returns the settings of a topic. ``later`` runs a job in a thread, after a
+        delay in milliseconds; without it the manager starts a thread of its own."""
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.config_of = config_of
@@ -91,24 +66,22 @@ class LogManager:
         ]
         self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
         self._logs: dict[TopicPartition, Log] = {}
-        self.failed: dict[TopicPartition, str] = {}  # cannot be served, and why
-        # Moves that the last stop interrupted, and where to: they begin anew.
-        self.unfinished_moves: dict[TopicPartition, LogDirectory] = {}
-        # Met by a start, until it is settled what they are; those of partitions that have failed.
-        self._copies: dict[TopicPartition, list[_Copy]] = {}
-        self._deleted_ids: Collection[TopicId] = ()
-        self._places: dict[TopicPartition, LogDirectory] = {}  # of those to be made next
+        self._offline: dict[TopicPartition, str] = {}  # partitions that cannot be served, and why
+        # Moves that the last shutdown interrupted, and their copies.
+        self.unfinished_moves: dict[TopicPartition, FutureCopy] = {}
+        self._copies: dict[TopicPartition, list[FutureCopy]] = {}  # of offline partitions
+        self._places: dict[TopicPartition, LogDirectory] = {}  # of logs that ``create`` makes next
 
     # -- opening --------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Take all folders and read their checkpoints.
+        """Lock all log directories and read their checkpoints.
 
-        Raises ConfigError if one belongs to somebody else, or if none can be
-        used; a folder whose disk fails goes offline instead.
+        Raises ConfigError if one belongs to another broker, or if none is usable; a directory
+        whose disk fails goes offline instead.
         """
         if self.cluster_id is None:
-            self.cluster_id = self._told_cluster_id()
+            self.cluster_id = self._stored_cluster_id()
         try:
             for directory in self.directories:
                 directory.on_offline = self._went_offline
@@ -117,8 +90,8 @@ class LogManager:
                 except OSError as error:
                     if len(self.directories) == 1:
                         raise ConfigError(
-                            f"{directory.path} cannot be used: {error.strerror or error}; make it "
-                            "a folder that can be written, or name another (log.dirs, --data)"
+                            f"Cannot use {directory.path}: {error.strerror or error}. Make it a "
+                            "writable directory, or choose another one (log.dirs, --data)"
                         ) from error
                     directory.take_offline(str(error))
                     continue
@@ -129,10 +102,10 @@ class LogManager:
         if all(directory.offline is not None for directory in self.directories):
             reasons = "; ".join(f"{each.path}: {each.offline}" for each in self.directories)
             self._unlock()
-            raise ConfigError(f"none of log.dirs can be used: {reasons}")
+            raise ConfigError(f"Cannot use any of log.dirs: {reasons}")
 
-    def _told_cluster_id(self) -> str | None:
-        """What the folders say; an empty one, of a new disk, may come before the others."""
+    def _stored_cluster_id(self) -> str | None:
+        """The cluster id in the log directories; a new, empty one may come before the others."""
         for directory in self.directories:
             with suppress(OSError):
                 values = checkpoint.read_properties(directory.path / checkpoint.META_PROPERTIES)
@@ -142,183 +115,50 @@ class LogManager:
 
     @property
     def cluster_is_new(self) -> bool:
-        """Whether no folder told the cluster's id; then it is not known outside of them."""
+        """Whether the cluster id was generated now, because no log directory had one."""
         return any(directory.cluster_is_new for directory in self._online())
 
     def adopt_cluster(self, cluster_id: str) -> None:
-        """Belong to this cluster, if the id was only made up."""
+        """Belong to this cluster, in place of a generated id."""
         for directory in self._online():
             if directory.cluster_id != cluster_id:
                 directory.adopt_cluster(cluster_id)
         self.cluster_id = cluster_id
 
     def place_of(self, file_name: str) -> Path:
-        """The folder for a file that one of ``log.dirs`` holds for all: where it is, if it is.
-
-        The other folders note where that is (``directory.id``). Raises ConfigError if they
-        do and the file is not there: its disk is away, and a new file would contradict it.
-        """
-        online = self._online()
-        note = f"{file_name}{_NOTE}"
-        for directory in online:
-            if (directory.path / file_name).exists():
-                holder = directory
-                break
-        else:
-            for directory in online:
-                if (directory.path / note).exists():
-                    raise ConfigError(
-                        f"{file_name} is in none of log.dirs, and {directory.path / note} says "
-                        "that there is one: mount the disk that holds it. If it is lost, remove "
-                        f"every {note} and start again: topics are then read back from the "
-                        "partition folders that are here, without their settings"
-                    )
-            holder = online[0]
-        for directory in online:
-            text = f"{holder.directory_id}\n".encode()
-            with suppress(OSError):
-                if directory is holder:
-                    (directory.path / note).unlink(missing_ok=True)
-                elif not (directory.path / note).exists() or text != read_file(
-                    str(directory.path / note)
-                ):
-                    write_atomically(directory.path / note, text)
-        return holder.path
+        """The log directory that holds a file for all of them (``shared_file.locate``)."""
+        return shared_file.locate(self._online(), file_name)
 
     def open_all(self, now: Millis, deleted_ids: Collection[TopicId] = ()) -> None:
-        """Open every partition folder; ``lock`` first, if it was not called yet.
+        """Open every partition directory; locks the log directories if ``lock`` was not called.
 
-        Folders of ``deleted_ids`` belong to topics that were deleted while their disk was
-        away: they go.
+        Directories of ``deleted_ids`` belong to topics that were deleted while their disk was
+        offline: they are deleted now.
         """
-        self._deleted_ids = deleted_ids
         if not any(directory.is_locked for directory in self.directories):
             self.lock()
-        for directory in self._online():
-            try:
-                self._open_directory(directory, now)
-            except OSError as error:
-                directory.take_offline(str(error))
-        # From now on somebody waits for the loop.
-        self._resources.indexes.renewable_size_max = RENEWED_AT_ONCE_MAX
-        for topic_partition in list(self._copies):
-            self._settle_copies(topic_partition, now)
-        for directory in self._online():
-            try:
-                directory.started()
-            except OSError as error:
-                directory.take_offline(str(error))
 
-    def _settle_copies(self, topic_partition: TopicPartition, now: Millis) -> None:
-        """Finish or forget the moves of a partition (``relocation`` says which).
-
-        Several copies are there if a process was killed after somebody had changed his mind,
-        or asked for the next move before the last had ended: the youngest is the last request.
-        """
-        request = max(self._copies[topic_partition], key=lambda copy: copy.modified_at).directory
-        if topic_partition not in self._logs and topic_partition not in self.failed:
-            self._finish_move(topic_partition, now)
-        if topic_partition in self.failed:
-            return  # its own folder is there, and may yet be read; or a copy is all there is
-        if self._logs[topic_partition].directory is not request:
-            self.unfinished_moves[topic_partition] = request
-        for copy in self._copies.pop(topic_partition):
-            log.info("%s: the copy was not finished; its files go now", copy.folder)
-            try:
-                self._mark_for_deletion(copy.folder, topic_partition)
-            except OSError as error:
-                copy.directory.take_offline(str(error))
-
-    def _finish_move(self, topic_partition: TopicPartition, now: Millis) -> None:
-        """Open the copy that is the log by now; if none can be, the partition has ``failed``."""
-        copies = self._copies[topic_partition]
-        whole = [copy for copy in copies if copy.is_nearly_whole]
-        if len(whole) != 1 or any(
-            each.offline is not None or each.is_new for each in self.directories
-        ):
-            # The log itself may lie on a disk that is away; the copy may be half of it.
-            folders = ", ".join(str(copy.folder) for copy in copies)
-            log.error(
-                "%s: %s, and the log itself is in none of the directories. The partition stays "
-                "offline until a start with the directories that there were%s",
-                folders,
-                "an unfinished copy" if len(copies) == 1 else "unfinished copies",
-                ", or with one copy alone" if len(whole) > 1 else "",
-            )
-            self.failed[topic_partition] = f"only an unfinished copy of it is here, {folders}"
-            return
-        (copy,) = whole
-        try:
-            plain = copy.folder.rename(copy.directory.path / str(topic_partition))
-            log.info("%s: a move that a stop interrupted is finished", plain)
-            self._open(copy.directory, plain, topic_partition, now)
-        except OSError as error:
-            copy.directory.take_offline(str(error))
-            self.failed[topic_partition] = str(error)
-        copies.remove(copy)
-
-    def _mark_for_deletion(self, folder: Path, topic_partition: TopicPartition) -> None:
-        """Give it the name of a deleted one; its files go in the background."""
-        self._later(0, _removal(folder.rename(pending_deletion_path(folder, topic_partition))))
-
-    def _open_directory(self, directory: LogDirectory, now: Millis) -> None:
-        with os.scandir(directory.path) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir())
-        for name in names:
-            folder = directory.path / name
-            if _set_aside(name, DELETE) or _set_aside(name, _STRAY):
-                log.info("%s: its deletion was not finished; its files go now", folder)
-                self._later(0, _removal(folder))
-                continue
-            copied = _set_aside(name, FUTURE)
-            topic_partition = copied or _parse(name)
-            if topic_partition is None:
-                log.warning("%s is no partition and is left alone; move it elsewhere", folder)
-                continue
-            if topic_partition.topic == _METADATA_LOG:
-                continue
-            if self._deleted_ids and self._is_deleted(folder):
-                log.info("%s: its topic was deleted while this disk was away; it goes now", folder)
-                self._mark_for_deletion(folder, topic_partition)
-                continue
-            if copied:  # settled once it is known what lies in all folders
-                copy = _Copy(directory, folder, folder.stat().st_mtime_ns, was_nearly_whole(folder))
-                self._copies.setdefault(copied, []).append(copy)
-                continue
-            self._open(directory, folder, topic_partition, now)
-
-    def _open(
-        self, directory: LogDirectory, folder: Path, topic_partition: TopicPartition, now: Millis
-    ) -> None:
-        if topic_partition in self._logs:
-            raise ConfigError(
-                f"{topic_partition} lies in both {self._logs[topic_partition].folder} and "
-                f"{folder}: remove the one that is out of date"
-            )
-        try:
-            self._logs[topic_partition] = Log.open(
+        def open_log(directory: LogDirectory, path: Path, topic_partition: TopicPartition) -> Log:
+            return load_log(
                 directory,
-                folder,
+                path,
                 topic_partition,
                 self.config_of(topic_partition.topic),
                 now,
                 producer_expiration_ms=self.producer_expiration_ms,
             )
-        except (Corrupt, OSError) as problem:
-            if isinstance(problem, OSError) and problem.errno not in ONE_FILE_ERRNOS:
-                raise
-            log.error(
-                "%s stays offline: %s. Put that right and restart the broker",
-                topic_partition,
-                problem,
-            )
-            self.failed[topic_partition] = str(problem)
 
-    def _is_deleted(self, folder: Path) -> bool:
-        with suppress(Corrupt, OSError):
-            topic_id = checkpoint.read_topic_id(f"{folder}/{checkpoint.PARTITION_METADATA}")
-            return topic_id in self._deleted_ids
-        return False
+        startup = LogStartup(self.directories, open_log, deleted_ids)
+        self._logs, self._offline = startup.logs, startup.offline
+        self.unfinished_moves, self._copies = startup.unfinished_moves, startup.copies
+        startup.run()
+        # From now on the event loop must not be blocked for long.
+        self._resources.indexes.rebuildable_size_max = REBUILT_AT_ONCE_MAX
+        for directory in self._online():
+            try:
+                directory.started()
+            except OSError as error:
+                directory.take_offline(str(error))
 
     # -- logs -----------------------------------------------------------------------------
 
@@ -332,7 +172,7 @@ class LogManager:
         return len(self._logs)
 
     def high_watermark(self, topic_partition: TopicPartition) -> Offset:
-        """As checkpointed by the last process; the log's start if it is not known."""
+        """The last checkpointed high watermark; the log start if there is none."""
         found = self._logs[topic_partition]
         known = found.directory.high_watermarks.get(topic_partition, found.log_start)
         return min(max(known, found.log_start), found.log_end)
@@ -346,12 +186,12 @@ class LogManager:
         now: Millis | None = None,
         directory: LogDirectory | None = None,
     ) -> Log:
-        """Make a new log: where it is placed, or in the folder with the fewest logs."""
+        """Create a log: in its chosen log directory, or in the one with the fewest logs."""
         assert topic_partition not in self._logs, f"{topic_partition} exists"
-        if topic_partition in self.failed:
+        if topic_partition in self._offline:
             raise Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{topic_partition} could not be opened: {self.failed[topic_partition]}",
+                f"{topic_partition} could not be opened: {self._offline[topic_partition]}",
             )
         place = self._places.pop(topic_partition, None)
         directory = directory or place or next(self._emptiest())
@@ -359,12 +199,12 @@ class LogManager:
             raise Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{directory.path} is offline: {directory.offline}"
             )
-        folder = directory.path / str(topic_partition)
+        path = directory.path / str(topic_partition)
         try:
             directory.forget(topic_partition)
-            made = Log.open(
+            created = load_log(
                 directory,
-                folder,
+                path,
                 topic_partition,
                 config,
                 Millis(time.time_ns() // 1_000_000) if now is None else now,
@@ -372,23 +212,23 @@ class LogManager:
                 producer_expiration_ms=self.producer_expiration_ms,
             )
         except OSError as error:
-            if not isinstance(error, NotADirectoryError):  # a file where the folder should be
+            if not isinstance(error, NotADirectoryError):  # a file with the directory's name
                 directory.failed(error)
             raise Rejected(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{folder} could not be made: {error.strerror}"
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{path} could not be created: {error.strerror}"
             ) from error
-        self._logs[topic_partition] = made
-        return made
+        self._logs[topic_partition] = created
+        return created
 
     def place(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """Choose the folders of logs that ``create`` makes next; their directory ids."""
+        """Choose log directories for logs that ``create`` makes next; returns their ids."""
         emptiest = self._emptiest()
         chosen = {each: next(emptiest) for each in topic_partitions}
         self._places |= chosen
         return {each: directory.directory_id for each, directory in chosen.items()}
 
     def _emptiest(self) -> Iterator[LogDirectory]:
-        """Where to put one log after the other, so that all folders get alike many."""
+        """Yields where to put one log after the other, so that all directories fill evenly."""
         counts = dict.fromkeys(self._online(), 0)
         if not counts:
             raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "all log.dirs are offline")
@@ -402,44 +242,63 @@ class LogManager:
             yield emptiest
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Delete a log: its folder is renamed now, its files go after file.delete.delay.ms."""
+        """Delete a log: rename its directory now, remove its files after file.delete.delay.ms."""
         deleted = self._logs.pop(topic_partition, None)
         self._places.pop(topic_partition, None)
-        if self.failed.pop(topic_partition, None) is not None:
-            self._delete_failed(topic_partition)
+        if self._offline.pop(topic_partition, None) is not None:
+            self._delete_offline(topic_partition)
         if deleted is not None:
-            # The folder first, and whatever the disk says next: one that is full cannot take
-            # a checkpoint, and without another name the log would be back after the next start.
+            # The directory first, even if a step fails: a full disk cannot write a checkpoint,
+            # and without another name the log would be back after the next start.
             for step in (deleted.delete, partial(deleted.directory.forget, topic_partition)):
                 try:
                     step()
                 except OSError as error:
                     deleted.directory.partition_failed(error)
 
-    def _delete_failed(self, topic_partition: TopicPartition) -> None:
-        """What could not be opened must not be taken in at the next start."""
+    def _delete_offline(self, topic_partition: TopicPartition) -> None:
+        """A partition that could not be opened must not be opened at the next start either."""
         for directory in self._online():
             with suppress(OSError):
-                self._mark_for_deletion(directory.path / str(topic_partition), topic_partition)
+                mark_for_deletion(directory, directory.path / str(topic_partition), topic_partition)
             with suppress(OSError):
                 directory.forget(topic_partition)
         for copy in self._copies.pop(topic_partition, ()):
             with suppress(OSError):
-                self._mark_for_deletion(copy.folder, topic_partition)
+                mark_for_deletion(copy.directory, copy.path, topic_partition)
 
     # -- health ---------------------------------------------------------------------------
+
+    def mark_offline(self, topic_partition: TopicPartition, reason: str) -> None:
+        """This partition cannot be served. A restart or its deletion ends that."""
+        self._offline[topic_partition] = reason
+
+    def offline_reason(self, topic_partition: TopicPartition) -> str | None:
+        """Why a partition has no log here, or None."""
+        return self._offline.get(topic_partition)
+
+    def offline_partitions(self) -> list[TopicPartition]:
+        return list(self._offline)
+
+    def copy_directory_ids(self, topic_partition: TopicPartition) -> set[str]:
+        """Ids of log directories with copies of a log, which a move has not finished.
+
+        They include directories that are not online: who deletes the log must remember those.
+        """
+        found = self._logs.get(topic_partition)
+        return set() if found is None else set(found.copy_directory_ids)
 
     def _online(self) -> list[LogDirectory]:
         return [each for each in self.directories if each.offline is None]
 
     def unreadable(self, path: str, error: OSError) -> None:
-        """Judge an error met in a partition's file by somebody who knows no more than its path."""
+        """Handle an error met in a partition's file by a caller that knows only its path."""
         for directory in self.directories:
             if directory.path == Path(path).parent.parent:
                 directory.partition_failed(error)
 
     def _met_bug(self, error: Exception) -> None:
-        """Called by the worker thread, also for what is left to do while a stop waits for it."""
+        """Called by the worker thread, also for jobs that it runs while a shutdown waits."""
         self._has_met_bug = True
         self.on_bug(error)
 
@@ -449,17 +308,17 @@ class LogManager:
     # -- checkpoints and the end ----------------------------------------------------------
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset] | None = None) -> None:
-        """Write the checkpoint files as they should be now."""
+        """Write the checkpoint files with the current offsets."""
         for each in self._logs.values():
             self.note_offsets(each, (high_watermarks or {}).get(each.topic_partition))
         for directory in self._online():
             directory.checkpoint_job()()
 
     def note_offsets(self, log: Log, high_watermark: Offset | None) -> None:
-        """Have the next checkpoint say how far a log is. An older note of it does no harm."""
+        """Set the offsets of a log for the next checkpoint. An outdated note is harmless."""
         name, directory = log.topic_partition, log.directory
-        directory.recovery_points[name] = log.recovery_point
-        if log.log_start > log.first_base_offset:
+        directory.recovery_points[name] = log.flusher.recovery_point
+        if log.log_start > log.segments.first_base_offset:
             directory.log_starts[name] = log.log_start
         else:
             directory.log_starts.pop(name, None)
@@ -467,7 +326,7 @@ class LogManager:
             directory.high_watermarks[name] = high_watermark
 
     def checkpoint_noted(self) -> None:
-        """Write the checkpoint files, in the background, with what was noted for them."""
+        """Write the checkpoint files, in the background, with the noted offsets."""
         for directory in self._online():
             self._later(0, directory.checkpoint_job())
 
@@ -477,7 +336,7 @@ class LogManager:
         *,
         broker_epoch: int = -1,
     ) -> None:
-        """Flush and close every log, write the checkpoints, leave the mark of a clean stop."""
+        """Flush and close every log, write checkpoints and the clean shutdown markers."""
         try:
             self._close_clean(high_watermarks, broker_epoch)
         finally:
@@ -487,15 +346,17 @@ class LogManager:
         self, high_watermarks: Mapping[TopicPartition, Offset] | None, broker_epoch: int
     ) -> None:
         changed_count = sum(
-            each.unflushed_segment_count for each in self._logs.values() if not each.is_settled
+            each.flusher.unflushed_segment_count
+            for each in self._logs.values()
+            if not each.is_settled
         )
         fsync_each = changed_count <= FSYNC_EACH_COUNT_MAX
-        torn: set[LogDirectory] = set()
+        unclean: set[LogDirectory] = set()
         for each in list(self._logs.values()):
             try:
                 each.close(sync=fsync_each)
             except OSError as error:
-                torn.add(each.directory)
+                unclean.add(each.directory)
                 each.directory.failed(error)
         if self._background is not None:
             self._background.close()
@@ -503,15 +364,15 @@ class LogManager:
             os.sync()
         self.checkpoint(high_watermarks)
         for directory in self._online():
-            if directory not in torn and not self._has_met_bug:
-                mark = directory.path / checkpoint.CLEAN_SHUTDOWN
+            if directory not in unclean and not self._has_met_bug:
+                marker = directory.path / checkpoint.CLEAN_SHUTDOWN
                 try:
-                    checkpoint.write_clean_shutdown(mark, broker_epoch)
+                    checkpoint.write_clean_shutdown(marker, broker_epoch)
                 except OSError as error:
-                    directory.failed(error)  # without the mark the next start checks more
+                    directory.failed(error)  # without the marker the next start checks more
 
     def abandon(self) -> None:
-        """Let go of everything as a crash would: no flush, no checkpoint, no mark."""
+        """Release everything as a crash would: no flush, no checkpoint, no marker."""
         for each in list(self._logs.values()):
             each.abandon()
         if self._background is not None:
@@ -521,25 +382,6 @@ class LogManager:
     def _unlock(self) -> None:
         for directory in self.directories:
             directory.close()
-
-
-def _parse(name: str) -> TopicPartition | None:
-    topic, dash, partition = name.rpartition("-")
-    if not topic or not dash or not partition.isdecimal():
-        return None
-    return TopicPartition(topic, int(partition))
-
-
-def _set_aside(name: str, kind: str) -> TopicPartition | None:
-    """The partition of ``topic-0.<32 hex digits>`` with ``kind`` behind; None for other names."""
-    plain, _, mark = name.removesuffix(kind).rpartition(".")
-    if not name.endswith(kind) or len(mark) != 32 or not set(mark) <= _HEX_DIGITS:
-        return None
-    return _parse(plain)
-
-
-def _removal(folder: Path) -> Job:
-    return lambda: remove_folder(folder)
 
 
 def _open_files_max() -> int:

@@ -1,27 +1,28 @@
-"""Moving a partition's log from one of ``log.dirs`` to another, while it is written to.
+"""Moving a partition's log from one log directory to another while it is written to.
 
-Files of a log only grow, so a thread brings what they have more than their copies into
-``topic-N.<32 hex digits>-future`` beside the other partitions of the target, again and again.
-Each round finds less than the one before; if it does not, because the disk is hardly faster than
-the load, the next one does not wait for the disk. Once little is missing all of it is fsynced;
-then come such rounds once more, until the loop can copy the rest between two requests. A target
-that is slower than the load would never get there: after some rounds the loop takes part, which
-leaves the load less room.
+The files of a log only grow, so a thread repeatedly copies what is missing to
+``topic-N.<32 hex digits>-future`` in the target. Each round finds less than the one before. If it
+does not, because the disk is hardly faster than the load, the next round does not wait for the
+disk. When little is missing, everything is fsynced; such rounds follow until the loop can copy the
+rest between two requests. A target that is slower than the load would never get there: after some
+rounds the loop takes part, which leaves less room for the load. A throttled move never does that.
 
-The log itself goes on in the copy, so that nobody has to look for another one:
+The log object itself continues in the copy, so that its users keep it:
 
-    1. the old folder gets the name of a deleted one, and the log writes to the copy
+    1. the old directory is marked for deletion, and the log writes to the copy
     2. when that is durable, the copy gets the plain name
 
-A start that finds a ``-future`` folder looks for the partition elsewhere. If it is there, the
-copy was not finished: it goes, and the move begins anew. If not, the end came between 1 and 2,
-and the copy is the log. It has the small files then, which come with the fsync: a copy without
-them is less than half of a log, whose own folder somebody has taken away.
+A start that finds a ``-future`` directory looks for the partition elsewhere. If it exists, the
+copy was not finished: the move resumes with it. If not, the shutdown came between 1 and 2, and the
+copy is the log. It then has all small files, which come with the first fsync (``log_copy``).
+A copy without them is a part of a log whose own directory was removed.
+
+The old directory holds a note of the target's ``directory.id`` as long as the copy exists: a topic
+can be deleted while the target's disk is not mounted, and its copy must be deleted later.
 """
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -29,37 +30,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import Offset, Position, TopicPartition
+from headrace.model.ids import NO_TOPIC_ID, Offset, TopicPartition
 from headrace.storage import checkpoint
-from headrace.storage.files import (
-    OpenFile,
-    read_file,
-    read_into,
-    remove_folder,
-    sync_folder,
-    write_all,
-    write_atomically,
-)
-from headrace.storage.log import Log, pending_deletion_path
+from headrace.storage.directory_names import NAME_SIZE_MAX, future_name, pending_deletion_path
+from headrace.storage.files import remove_directory, sync_directory
+from headrace.storage.log import Log
+from headrace.storage.log_copy import LogCopy, mark_incomplete
 from headrace.storage.log_directory import LogDirectory
+from headrace.storage.move_throttle import MoveThrottle, unlimited
 from headrace.storage.segment import Segment
+from headrace.storage.segment_files import SUFFIXES
 
 log = logging.getLogger("headrace.storage")
 
-FUTURE = "-future"
 AT_ONCE_SIZE_MAX = 1 << 20  # what the loop copies between two requests: about a millisecond
 AT_ONCE_COUNT_MAX = 16  # segments in it
-# Rounds of a thread alone that found more than half of what the round before did. Then the loop
-# takes part: each further round might take twice as long as the last.
+# Rounds of the thread that found more than half of what the round before did. Then the loop takes
+# part: each further round might take twice as long as the last.
 VAIN_ROUNDS_MAX = 5
 STEP_SIZE_MIN = 4 << 20  # what the loop then copies at a time, at least
-_PIECE_SIZE = 1 << 20
-# What a thread leaves to the kernel to write to the disk later. Of a copy of gigabytes, that
-# would be so much that the kernel holds back whoever writes: the loop, for a second and more.
-_UNWRITTEN_SIZE_MAX = 16 << 20
-_FOLDER_NAME_MAX = 255
-_INDEXES = ("index", "timeindex", "txnindex")
-_SMALL_FILES = (checkpoint.LEADER_EPOCHS, checkpoint.PARTITION_METADATA)
 
 
 class _Part(NamedTuple):
@@ -67,7 +56,7 @@ class _Part(NamedTuple):
 
     segment: Segment
     size: int  # up to where its batches are to be copied
-    end_offset: Offset  # which follows them
+    end_offset: Offset  # of these batches
     ends_it: bool  # the segment is closed and these are its last
 
 
@@ -76,113 +65,153 @@ class _Missing(NamedTuple):
 
     parts: list[_Part]
     snapshots: list[str]
-    stale: list[str]  # files of segments that are no more, or have been compacted
+    stale: list[str]  # files of segments that were removed or replaced
     size: int  # bytes of batches
     log_end: Offset
 
 
-def _future_name(topic_partition: TopicPartition) -> str:
-    return f"{topic_partition}.{os.urandom(16).hex()}{FUTURE}"
-
-
 def check_name(topic_partition: TopicPartition) -> None:
     """Raises Rejected where Kafka does: if the name of a copy would be too long."""
-    if len(_future_name(topic_partition)) > _FOLDER_NAME_MAX:
+    if len(future_name(topic_partition)) > NAME_SIZE_MAX:
         raise Rejected(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"the name of {topic_partition} is too long for a copy beside it",
+            f"the name of {topic_partition} is too long for the directory of a copy",
         )
 
 
-def was_nearly_whole(folder: Path) -> bool:
-    """Whether a copy had come so far that the log might go on in it."""
-    return (folder / checkpoint.PARTITION_METADATA).exists()
-
-
 class LogMove:
-    """One move of one log: how far the copy is, and the switch.
+    """One move of one log: the progress of the copy, and the switch.
 
-    Everything runs on the loop unless a docstring says otherwise; while a thread is at the
-    copy, the loop only reads ``size`` and ``copied_end``.
+    Everything runs on the loop unless a docstring says otherwise; while a thread is at work, the
+    loop only reads ``size`` and ``copied_end``.
     """
 
-    def __init__(self, moving: Log, target: LogDirectory) -> None:
-        """Makes the folder of the copy. Raises Rejected if that cannot be."""
+    def __init__(
+        self,
+        moving: Log,
+        target: LogDirectory,
+        *,
+        copy: Path | None = None,
+        throttle: MoveThrottle | None = None,
+    ) -> None:
+        """Creates the directory of the copy, or resumes ``copy``. Raises Rejected."""
         self.log = moving
         self.target = target
         self.source = moving.directory
-        self.folder = target.path / _future_name(moving.topic_partition)
-        self.size = 0  # bytes of batches in the copy
+        self.path = copy or target.path / future_name(moving.topic_partition)
         self.copied_end = moving.log_start
-        self.is_switched = False  # the log lies in the target
-        self._old_folder = moving.folder
-        self._cut_count = moving.cut_count
+        self.is_switched = False  # the log is in the target
+        self._resumes = copy is not None
+        self._throttle = throttle or unlimited()
+        self._old_path = moving.path
+        self._cut_count = moving.flusher.cut_count
         self._segments: dict[Offset, Segment] = {}  # those of which something was copied
         self._whole: set[Offset] = set()  # closed ones, copied to their end
         self._absent: list[Segment] = []  # a thread did not find them as they should be
-        self._copied: dict[str, int] = {}  # bytes, by file name
-        self._small_files: dict[str, bytes] = {}
-        self._unsynced: set[str] = set()
         self._synced_end: Offset | None = None  # all below is fsynced in the copy
         self._given_up = False
-        self._buffer = memoryview(b"")
+        self._copy = LogCopy(self.path, lambda: self.is_over)
+        if copy is None:
+            self._create()
+        moving.copies.add(self.path)
+        moving.copy_directory_ids.add(target.directory_id)
+        _write_note(moving, sync=False)
+
+    def _create(self) -> None:
         try:
-            self.folder.mkdir()
+            self.path.mkdir()
+            if self.log.topic_id != NO_TOPIC_ID:
+                # First, so that a start recognizes the copy of a deleted topic.
+                checkpoint.write_topic_id(
+                    f"{self.path}/{checkpoint.PARTITION_METADATA}", self.log.topic_id, sync=False
+                )
         except OSError as error:
             raise Rejected(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.folder} could not be made: {error}"
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} could not be created: {error}"
             ) from error
-        moving.copies.add(self.folder)
 
     @property
     def topic_partition(self) -> TopicPartition:
         return self.log.topic_partition
 
     @property
+    def size(self) -> int:
+        """Bytes of batches in the copy."""
+        return self._copy.size
+
+    @property
     def lag(self) -> int:
         """How many offsets the copy is behind."""
         return max(self.log.log_end - self.copied_end, 0)
 
-    async def run(self) -> None:
-        """Copy and switch. Raises Rejected or OSError; then, and cancelled, see ``is_switched``.
+    @property
+    def is_over(self) -> bool:
+        """The move was given up, or the log deleted: the thread stops."""
+        return self._given_up or self.log.closed
 
-        A copy that is not the log by then is left for ``discard`` or ``empty``.
+    async def run(self) -> None:
+        """Copy and switch. Raises Rejected or OSError; then, and if cancelled, see ``is_switched``.
+
+        If the log has not switched by then, the caller must ``discard`` or ``suspend`` the copy.
         """
-        await self._take_plain_name()  # a move before this one may have failed at that
-        # Now, not when it was asked for: a move before this one may have ended since.
-        self.source, self._old_folder = self.log.directory, self.log.folder
-        self._cut_count = self.log.cut_count
+        await self._take_plain_name()  # an earlier move may have failed to do so
+        # Now, not when the move was requested: an earlier move may have ended since.
+        self.source, self._old_path = self.log.directory, self.log.path
+        self._cut_count = self.log.flusher.cut_count
+        if self._resumes:
+            await self._keep_equal()
         missing = await self._copy_until_little_is_missing()
-        # What is fsynced in the old folder must be so in the new one before the log goes on
-        # there; so the old one should not get further. flush.messages cannot be put off for
-        # long, but for the little that comes after the first and longest fsync.
-        self.log.put_off_flushes(True)
+        # What is fsynced in the old directory must be fsynced in the new one before the log
+        # continues there, so the old one should not get further. flush.messages cannot be
+        # postponed for long, only for what comes after the first and longest fsync.
+        self.log.flusher.postpone(True)
         try:
             await self._copy_and_sync(missing)
-            async with self.log.flush_turn:
+            async with self.log.flusher.turn:
                 await self._catch_up()
                 self._switch()
         finally:
-            self.log.put_off_flushes(False)
+            self.log.flusher.postpone(False)
         await self._settle()
 
     def discard(self) -> None:
-        """Give the copy up: its files go in the background."""
-        self.log.copies.discard(self.folder)
-        # The files that hold them follow. Until then nobody goes by these: whoever makes or
-        # moves a log of that name there begins with offsets of its own.
+        """Give the copy up: its files are removed in the background."""
+        self._forget_copy()
+        # The checkpoint files follow later. Until then a log that is created in or moved to the
+        # target starts with offsets of its own.
         self.target.drop_offsets(self.topic_partition)
         with suppress(OSError):
-            deleted = self.folder.rename(pending_deletion_path(self.folder, self.topic_partition))
-            self.target.later(0, lambda: remove_folder(deleted))
+            deleted = self.path.rename(pending_deletion_path(self.path, self.topic_partition))
+            self.target.later(0, partial(remove_directory, deleted))
+        if not self.log.closed:
+            self.log.directory.later(0, partial(_write_note, self.log, sync=False))
 
-    def empty(self) -> None:
-        """Leave but the folder, which tells the next start of the request. For a thread."""
-        with suppress(OSError), os.scandir(self.folder) as entries:
-            for entry in entries:
-                os.unlink(entry.path)  # noqa: PTH108
+    def _forget_copy(self) -> None:
+        copies = self.log.copies
+        copies.discard(self.path)
+        if all(path.parent != self.target.path for path in copies):
+            self.log.copy_directory_ids.discard(self.target.directory_id)
+
+    def suspend(self) -> None:
+        """Leave the copy for the next start, which resumes the move. For a thread."""
+        with suppress(OSError):
+            mark_incomplete(self.path)
 
     # -- copying --------------------------------------------------------------------------
+
+    async def _keep_equal(self) -> None:
+        """Start with what an earlier process copied."""
+        segments = {_name(segment, "log"): segment for segment in self.log.segments}
+        sizes = {name: segment.size for name, segment in segments.items()}
+        kept: set[str] = set()
+
+        def keep() -> None:
+            kept.update(self._copy.keep_equal(self._old_path, sizes))
+
+        await self._in_thread(keep)
+        for name in kept:
+            self._segments[segments[name].base_offset] = segments[name]
+        log.info("%s: resuming a move with %d copied bytes", self.topic_partition, self.size)
 
     async def _catch_up(self) -> None:
         """Copy everything; on return, until the next ``await``, nothing is missing.
@@ -191,43 +220,51 @@ class LogMove:
         """
         while True:
             missing = await self._copy_until_little_is_missing()
-            if self._synced_end is None or self._synced_end < self.log.recovery_point:
+            if self._synced_end is None or self._synced_end < self.log.flusher.recovery_point:
                 await self._copy_and_sync(missing)
                 continue
-            self._copy(missing)
+            self._copy_missing(missing)
             if not self._absent:
-                self._copy_small_files()
+                self._copy.copy_small_files(self._old_path)
                 return
 
     async def _copy_until_little_is_missing(self) -> _Missing:
-        """Returns what is missing then; until the next ``await`` it is all."""
+        """Returns what is missing then; it is complete until the next ``await``."""
         vain_count = 0
         size_before: int | None = None
         left_size: int | None = None  # by the last step that the loop did itself
         while True:
             missing = self._look()
-            if vain_count < VAIN_ROUNDS_MAX:
-                is_much = (
-                    missing.size > AT_ONCE_SIZE_MAX
-                    or len(missing.parts) > AT_ONCE_COUNT_MAX
-                    or bool(missing.stale)
-                )
-                if not is_much:
-                    return missing
+            is_little = (
+                missing.size <= AT_ONCE_SIZE_MAX
+                and len(missing.parts) <= AT_ONCE_COUNT_MAX
+                and not missing.stale
+            )
+            limit = self._throttle.step_size()
+            if is_little and vain_count < VAIN_ROUNDS_MAX and limit != 0:
+                return missing
+            if limit is not None:
+                await self._copy_throttled(missing, limit)
+            elif vain_count < VAIN_ROUNDS_MAX:
                 is_vain = size_before is not None and not 0 < missing.size <= size_before // 2
                 vain_count += is_vain
                 size_before = missing.size
                 # A disk that is hardly faster than the load would not bring the end nearer.
-                await self._in_thread(partial(self._copy, missing, paced=not is_vain))
+                await self._in_thread(partial(self._copy_missing, missing, paced=not is_vain))
             else:
-                # More than came since the last step: so each brings the end nearer.
+                # More than came since the last step, so that each brings the end nearer.
                 came = 0 if left_size is None else missing.size - left_size
                 step_size = max(STEP_SIZE_MIN, 2 * came)
                 if missing.size <= step_size:
                     return missing
-                self._copy(_cut(missing, step_size, self._copied))
+                self._copy_missing(self._cut(missing, step_size))
                 left_size = missing.size - step_size
                 await asyncio.sleep(0)
+
+    async def _copy_throttled(self, missing: _Missing, limit: int) -> None:
+        started_at, before = asyncio.get_running_loop().time(), self.size
+        await self._in_thread(partial(self._copy_missing, self._cut(missing, limit), paced=True))
+        await self._throttle.spread(self.size - before, started_at)
 
     def _look(self) -> _Missing:
         """What the copy lacks. Raises Rejected if the move must end."""
@@ -242,137 +279,106 @@ class LogMove:
                     ErrorCode.KAFKA_STORAGE_ERROR,
                     f"{directory.path} went offline: {directory.offline}",
                 )
-        moving.begin_flush()  # brings the index files up to date
-        segments = moving.segments
+        moving.flusher.begin()  # brings the index files up to date
+        segments = moving.segments.items
         stale = self._forget_changed({each.base_offset: each for each in segments})
         parts = []
-        ends = [*moving.segment_bases[1:], moving.log_end]
+        ends = [*moving.segments.bases[1:], moving.log_end]
         for segment, end_offset in zip(segments, ends, strict=True):
             if segment.base_offset not in self._whole:
                 self._segments[segment.base_offset] = segment
                 is_closed = segment is not segments[-1]
                 parts.append(_Part(segment, segment.size, end_offset, is_closed))
-        snapshots = dict.fromkeys(f"{offset:020d}.snapshot" for offset in moving.snapshot_offsets)
-        for name in [name for name in self._copied if name.endswith(".snapshot")]:
-            if name not in snapshots:
-                del self._copied[name]
+        snapshots = dict.fromkeys(f"{offset:020d}.snapshot" for offset in moving.snapshots.offsets)
+        copied = set(self._copy.names())
+        for name in copied:
+            if name.endswith(".snapshot") and name not in snapshots:
+                self._copy.forget(name)
                 stale.append(name)
         return _Missing(
             parts,
-            [name for name in snapshots if name not in self._copied],
+            [name for name in snapshots if name not in copied],
             stale,
-            sum(part.size - self._copied.get(_name(part.segment, "log"), 0) for part in parts),
+            sum(part.size - self._copied(part.segment) for part in parts),
             moving.log_end,
         )
 
+    def _copied(self, segment: Segment) -> int:
+        return self._copy.copied(_name(segment, "log"))
+
     def _forget_changed(self, segments: dict[Offset, Segment]) -> list[str]:
-        """Forget copies of segments that are no more what they were; their files."""
-        was_cut = self._cut_count != self.log.cut_count
-        self._cut_count = self.log.cut_count
+        """Forget the copies of segments that were removed, replaced or truncated; their files."""
+        was_cut = self._cut_count != self.log.flusher.cut_count
+        self._cut_count = self.log.flusher.cut_count
         stale = []
         for base, segment in list(self._segments.items()):
             if segments.get(base) is segment and not was_cut:
                 if segment in self._absent:
                     raise Rejected(
                         ErrorCode.KAFKA_STORAGE_ERROR,
-                        f"{segment.path('log')} is not there with the {segment.size} bytes "
-                        "that it should have",
+                        f"{segment.path('log')} is missing or shorter than {segment.size} bytes",
                     )
                 continue
             del self._segments[base]
             self._whole.discard(base)
-            self.size -= self._copied.get(_name(segment, "log"), 0)
-            stale += [_name(segment, kind) for kind in ("log", *_INDEXES)]
+            stale += [_name(segment, suffix) for suffix in SUFFIXES]
             if base in segments:
-                self._synced_end = None  # what comes in its place is not fsynced
+                self._synced_end = None  # the segment in its place is not fsynced
         self._absent.clear()
         for name in stale:
-            self._copied.pop(name, None)
+            self._copy.forget(name)
         return stale
 
-    def _copy(self, missing: _Missing, *, paced: bool = False) -> None:
-        """Bring what is missing; for a thread, or for the loop if it is little.
-
-        ``paced``, it waits for the disk now and then.
-        """
-        for name in missing.stale:
-            (self.folder / name).unlink(missing_ok=True)
-            self._unsynced.discard(name)
+    def _copy_missing(self, missing: _Missing, *, paced: bool = False) -> None:
+        """For a thread, or for the loop if it is little. ``paced``: wait for the disk at times."""
+        source, copy = self._old_path, self._copy
+        copy.remove(missing.stale)
         for name in missing.snapshots:
             with suppress(FileNotFoundError):  # no longer needed
-                self._append(name, None)
+                copy.append(source, name, None)
         for part in missing.parts:
             try:
-                self._append(_name(part.segment, "log"), part.size, paced=paced)
+                copy.append(source, _name(part.segment, "log"), part.size, paced=paced)
             except FileNotFoundError:
-                self._absent.append(part.segment)  # retention was quicker, or somebody else
+                self._absent.append(part.segment)  # perhaps retention deleted it
                 continue
-            for kind in _INDEXES:
+            for suffix in SUFFIXES[1:]:
                 with suppress(FileNotFoundError):
-                    self._append(_name(part.segment, kind), None)
-            if self._is_over:
+                    copy.append(source, _name(part.segment, suffix), None)
+            if self.is_over:
                 return
             if part.ends_it:
                 self._whole.add(part.segment.base_offset)
             self.copied_end = max(self.copied_end, part.end_offset)
 
-    @property
-    def _is_over(self) -> bool:
-        return self._given_up or self.log.closed
-
-    def _append(self, name: str, size: int | None, *, paced: bool = False) -> None:
-        """Copy what a file has more than its copy, up to ``size`` bytes of it, or to its end.
-
-        Raises FileNotFoundError if it has not as much.
-        """
-        source = OpenFile(f"{self._old_folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        end = os.fstat(source.fd).st_size if size is None else size
-        position = self._copied.get(name, 0)
-        if name in self._copied and position == end:
-            return
-        copy = OpenFile(f"{self.folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
-        self._unsynced.add(name)
-        if position > end:  # damaged indexes were made anew
-            os.ftruncate(copy.fd, 0)
-            position = 0
-        self._copied[name] = position
-        if not self._buffer:
-            self._buffer = memoryview(bytearray(_PIECE_SIZE))
-        while position < end and not self._is_over:
-            count = read_into(source.fd, self._buffer[: end - position], Position(position))
-            if count == 0:
-                raise FileNotFoundError(f"{self._old_folder}/{name} ends at byte {position}")
-            write_all(copy.fd, [self._buffer[:count]], position, count)
-            position += count
-            self._copied[name] = position
-            if size is not None:
-                self.size += count
-            if (
-                paced
-                and position // _UNWRITTEN_SIZE_MAX > (position - count) // _UNWRITTEN_SIZE_MAX
-            ):
-                os.fsync(copy.fd)
-
-    def _copy_small_files(self) -> None:
-        for name in _SMALL_FILES:
-            with suppress(FileNotFoundError):
-                content = read_file(f"{self._old_folder}/{name}")
-                if content != self._small_files.get(name):
-                    write_atomically(f"{self.folder}/{name}", content, sync=False)
-                    self._small_files[name] = content
-                    self._unsynced.add(name)
+    def _cut(self, missing: _Missing, size_max: int) -> _Missing:
+        """The first ``size_max`` bytes of it."""
+        parts = []
+        for part in missing.parts:
+            start = self._copied(part.segment)
+            if part.size - start > size_max:
+                cut = part._replace(
+                    size=start + size_max, end_offset=part.segment.base_offset, ends_it=False
+                )
+                parts.append(cut)
+                break
+            size_max -= part.size - start
+            parts.append(part)
+        return missing._replace(parts=parts)
 
     async def _copy_and_sync(self, missing: _Missing) -> None:
         def copy_and_sync() -> None:
-            self._copy(missing)
-            self._copy_small_files()
-            self._sync()
+            # Durable before the copy is so complete that it could be taken for the log.
+            _write_note(self.log, sync=True)
+            self._copy_missing(missing)
+            self._copy.copy_small_files(self._old_path)
+            self._copy.sync()
 
         await self._in_thread(copy_and_sync)
         if self._absent:
             return
         self._synced_end = missing.log_end
-        # From the switch on a start believes these. Lower than they will be then, or equal.
+        # From the switch on a start trusts these offsets. They may be too low, never too high.
         name, source, target = self.topic_partition, self.source, self.target
         target.recovery_points[name] = missing.log_end
         target.log_starts[name] = self.log.log_start
@@ -384,17 +390,8 @@ class LogMove:
                 others[name] = offsets[name]
         await self._in_thread(target.checkpoint_job())
 
-    def _sync(self) -> None:
-        """fsync what was copied since the last time; batches first. For a thread."""
-        for name in sorted(self._unsynced, key=lambda name: not name.endswith(".log")):
-            if self._is_over:
-                return
-            os.fsync(OpenFile(f"{self.folder}/{name}"))
-        sync_folder(str(self.folder))
-        self._unsynced.clear()
-
     async def _in_thread(self, work: Callable[[], object]) -> None:
-        """Cancelled, this waits until the thread has noticed: then nobody writes any more."""
+        """If cancelled, wait until the thread has stopped writing."""
         job = asyncio.ensure_future(asyncio.to_thread(work))
         try:
             await asyncio.shield(job)
@@ -403,62 +400,62 @@ class LogMove:
             while not job.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([job])
-            job.exception()  # of no interest any more
+            job.exception()  # retrieved, because it no longer matters
             raise
 
     # -- the switch -----------------------------------------------------------------------
 
     def _switch(self) -> None:
-        """The log goes on in the copy; no ``await`` since nothing was missing."""
+        """Continue in the copy; no ``await`` since nothing was missing."""
         moving, source = self.log, self.source
         assert self._synced_end is not None
-        deleted = self._old_folder.rename(
-            pending_deletion_path(self._old_folder, self.topic_partition)
-        )
+        deleted = self._old_path.rename(pending_deletion_path(self._old_path, self.topic_partition))
         self.is_switched = True
-        moving.copies.discard(self.folder)
-        # What is flushed from now on would be lost in a power cut that brings the old name back.
-        moving.renamed_in = (source, self.target)
-        moving.relocate(self.target, self.folder, self._synced_end)
-        source.later(moving.config.file_delete_delay_ms, lambda: remove_folder(deleted))
+        self._forget_copy()
+        # A power failure that brings the old name back would lose what is flushed from now on.
+        moving.flusher.renamed_in = (source, self.target)
+        moving.relocate(self.target, self.path, self._synced_end)
+        source.later(moving.config.file_delete_delay_ms, partial(remove_directory, deleted))
         source.drop_offsets(self.topic_partition)
 
     async def _settle(self) -> None:
         try:
-            await self._in_thread(partial(self.source.mend_log_starts, self.topic_partition))
-            # Not before: else a power cut could leave two folders of the plain name.
-            await self._in_thread(partial(sync_folder, str(self.source.path)))
+            await self._in_thread(partial(self.source.remove_log_start, self.topic_partition))
+            # Before the plain name: else a power failure could leave two directories with it.
+            await self._in_thread(partial(sync_directory, str(self.source.path)))
         except OSError as error:
-            self.source.failed(error)  # it is the disk to be rid of; the copy is whole
+            self.source.failed(error)  # the log has left that disk; the copy is complete
         await self._take_plain_name()
+        await self._in_thread(partial(_write_note, self.log, sync=False))
         log.info(
             "%s: moved from %s to %s", self.topic_partition, self.source.path, self.target.path
         )
 
     async def _take_plain_name(self) -> None:
         moving = self.log
-        plain = moving.directory.path / str(self.topic_partition)
-        if not moving.closed and moving.folder != plain:
-            moving.relocate(moving.directory, moving.folder.rename(plain), moving.recovery_point)
-            await self._in_thread(partial(sync_folder, str(moving.directory.path)))
-            moving.renamed_in = ()
+        directory = moving.directory
+        plain = directory.path / str(self.topic_partition)
+        if not moving.closed and moving.path != plain:
+            renamed = moving.path.rename(plain)
+            moving.relocate(directory, renamed, moving.flusher.recovery_point)
+            await self._in_thread(partial(sync_directory, str(directory.path)))
+            moving.flusher.renamed_in = ()
 
 
-def _name(segment: Segment, kind: str) -> str:
-    return f"{segment.base_offset:020d}.{kind}"
+def _name(segment: Segment, suffix: str) -> str:
+    return f"{segment.base_offset:020d}.{suffix}"
 
 
-def _cut(missing: _Missing, size_max: int, copied: dict[str, int]) -> _Missing:
-    """The first ``size_max`` bytes of it."""
-    parts = []
-    for part in missing.parts:
-        start = copied.get(_name(part.segment, "log"), 0)
-        if part.size - start > size_max:
-            cut = part._replace(
-                size=start + size_max, end_offset=part.segment.base_offset, ends_it=False
-            )
-            parts.append(cut)
-            break
-        size_max -= part.size - start
-        parts.append(part)
-    return missing._replace(parts=parts)
+def _write_note(moving: Log, *, sync: bool) -> None:
+    """Note in the log's directory where its copies are. With ``sync`` for a thread."""
+    try:
+        checkpoint.write_future_directories(
+            f"{moving.path}/{checkpoint.FUTURE_DIRECTORIES}",
+            sorted(moving.copy_directory_ids),
+            sync=sync,
+        )
+    except FileNotFoundError:
+        pass  # the log was deleted
+    except OSError as error:
+        # Not worth the move: its purpose may be to leave a full disk.
+        log.warning("%s: could not note the target of a move: %s", moving.topic_partition, error)

@@ -1,8 +1,8 @@
-"""Is a range of a file in the page cache? And if not, bring it there, in a thread.
+"""Check whether a file range is in the page cache, and read it there in a thread if not.
 
 The page cache is the only cache. A range that is not in it would block the loop inside
-``sendfile`` (14 ms for a cold megabyte, measured), so it is read once by a thread first. What is
-small enough to be copied needs no question: it is read, unless that would have to wait.
+``sendfile`` (14 ms for a cold megabyte, measured), so a thread reads it first. A range that is
+small enough to copy needs no check: it is read, unless that would block.
 """
 
 import errno
@@ -14,24 +14,25 @@ from headrace.storage.files import FileSlice
 _preadv: Callable[..., int] | None = getattr(os, "preadv", None)
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _CHUNK = 1 << 20
-# What a file system or a kernel answers that does not know the question.
+# Errors of a file system or kernel that does not support RWF_NOWAIT.
 _CANNOT_SAY = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class _Probe:
-    """One byte to read into, and whether this kernel can be asked at all."""
+    """One byte to read into, and whether this kernel supports the probe."""
 
     can_ask = _preadv is not None and _NOWAIT != 0
     byte = bytearray(1)
 
 
 def is_resident(file_slice: FileSlice) -> bool:
-    """Whether both ends lie in the page cache, which stands for all between them.
+    """Whether both ends are in the page cache, which stands for everything between them.
 
-    Pages come and go in long runs, so two probes of 1.3 µs see nearly every cold range.
+    Pages are loaded and evicted in long runs, so two probes of 1.3 µs detect nearly every cold
+    range.
     """
     fd, position = file_slice.file.fd, file_slice.position
-    # As if everything were warm where nobody can say.
+    # Without support, every range counts as warm.
     return not _Probe.can_ask or (
         _read_now(fd, _Probe.byte, position)
         and _read_now(fd, _Probe.byte, position + file_slice.size - 1)
@@ -39,20 +40,20 @@ def is_resident(file_slice: FileSlice) -> bool:
 
 
 def read_resident(file_slice: FileSlice) -> bytes | bytearray | None:
-    """The bytes themselves; None if they would have to be waited for, or are not all there."""
+    """The bytes; None if reading would block, or the file is shorter."""
     if not _Probe.can_ask:
         try:
             data = read(file_slice)
         except OSError:
-            return None  # as below
+            return None  # as in _read_now
         return data if len(data) == file_slice.size else None
     into = bytearray(file_slice.size)
     return into if _read_now(file_slice.file.fd, into, file_slice.position) else None
 
 
 def _read_now(fd: int, into: bytearray, position: int) -> bool:
-    """Fill ``into`` from the page cache, or say that it cannot be done."""
-    assert _preadv is not None  # or nobody could be asked
+    """Fill ``into`` from the page cache; False if that would block."""
+    assert _preadv is not None  # else can_ask is False
     try:
         return _preadv(fd, (into,), position, _NOWAIT) == len(into)
     except BlockingIOError:
@@ -60,12 +61,12 @@ def _read_now(fd: int, into: bytearray, position: int) -> bool:
     except OSError as error:
         if error.errno in _CANNOT_SAY:
             _Probe.can_ask = False
-        # Whoever reads it in a thread meets the error where it can be waited for.
+        # A thread reads it next, and meets the error where blocking is allowed.
         return False
 
 
 def read(file_slice: FileSlice) -> bytes:
-    """The bytes, fewer if the log was cut meanwhile. May block; for a thread."""
+    """The bytes, fewer if the log was truncated meanwhile. May block; for a thread."""
     return os.pread(file_slice.file.fd, file_slice.size, file_slice.position)
 
 

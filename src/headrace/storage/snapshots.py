@@ -1,4 +1,4 @@
-"""Producer state on disk, so that a start need not read the whole log.
+"""The format of producer snapshots, which spare a start from reading the whole log.
 
 00000000000000000042.snapshot   the producers as of offset 42 (exclusive)
     i16  version   1
@@ -36,9 +36,9 @@ def decode(data: bytes) -> list[SnapshotEntry]:
     except StructError:
         raise Corrupt(f"a producer snapshot of {len(data)} bytes is too short") from None
     if snapshot_version != _FORMAT:
-        raise Corrupt(f"a producer snapshot of version {snapshot_version}; 1 is the only one")
+        raise Corrupt(f"a producer snapshot of version {snapshot_version}; only 1 is supported")
     if crc32c(data[_HEAD.size :]) != crc:
-        raise Corrupt("the producer snapshot does not have the CRC that it carries")
+        raise Corrupt("the CRC of the producer snapshot does not match its bytes")
     start = _HEAD.size + _COUNT.size
     if len(data) != start + count * _ENTRY.size:
         raise Corrupt(f"a producer snapshot of {len(data)} bytes cannot hold {count} producers")

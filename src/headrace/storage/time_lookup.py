@@ -1,22 +1,28 @@
-"""Finding a record by its time, and the times of segments, in a thread with files of its own.
+"""Finding a record by its timestamp, in a thread with files of its own.
 
-The segments that the loop works with (their descriptors, indexes and caches) are not made for
-two threads. So the functions here are called on the loop, note what there is as of now, and
-return the search, which may run in another thread: it opens the files anew, and writes nothing.
-What it cannot see is that compaction or retention took a file away, or put another in its
-place, while it read. Then its answer is void, and ``Log.look_up`` searches again.
+The segments that the loop works with (descriptors, indexes, caches) are not thread-safe. The
+functions here are called on the loop, capture what exists now, and return the search, which may
+run in another thread: it opens the files again and writes nothing. It cannot see that compaction
+or retention replaced or removed a file while it read. ``look_up`` then discards its result and
+searches again.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from headrace.model.errors import Corrupt
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Millis, Offset, Position
 from headrace.records.batch import BadBatch, BatchHeader
 from headrace.records.record import Record, iter_records
 from headrace.storage.files import OpenFile, OpenFiles
 from headrace.storage.index import BadIndex
-from headrace.storage.segment import IndexCache, IndexDamaged, Resources, Scan, Segment
+from headrace.storage.log import Log
+from headrace.storage.scan import Scan
+from headrace.storage.segment import Resources, Segment
+from headrace.storage.segment_indexes import IndexCache, IndexDamaged
+
+_SEARCHES_MAX = 5
 
 
 class TimedOffset(NamedTuple):
@@ -28,19 +34,52 @@ class TimedOffset(NamedTuple):
 Search = Callable[[], TimedOffset | None]
 
 
-def first_at(segments: Sequence[Segment], log_start: Offset, timestamp: Millis) -> Search:
-    """The first record at or after ``timestamp``, not below ``log_start``."""
+async def offset_for_time(log: Log, timestamp: Millis) -> TimedOffset | None:
+    """The first record at or after ``timestamp``."""
+    return await look_up(log, lambda: first_at(log, timestamp))
+
+
+async def offset_of_max_timestamp(log: Log) -> TimedOffset | None:
+    """The first record with the largest timestamp (KIP-734)."""
+    return await look_up(log, lambda: largest(log))
+
+
+async def look_up(log: Log, prepare: Callable[[], Search]) -> TimedOffset | None:
+    """Search in a thread, again if compaction or retention changed the files meanwhile."""
+    segments = log.segments
+    for _ in range(_SEARCHES_MAX):
+        layout_count = segments.layout_count
+        try:
+            found = await asyncio.to_thread(prepare())
+        except IndexDamaged as damaged:
+            log.rebuild_indexes(segments.at(damaged.base_offset), damaged)
+        except (Corrupt, FileNotFoundError):
+            if segments.layout_count == layout_count:
+                raise
+        else:
+            if segments.layout_count == layout_count:
+                return found
+    raise Rejected(
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        f"the files of {log.topic_partition} keep changing; retry",
+    )
+
+
+def first_at(log: Log, timestamp: Millis) -> Search:
+    """Search for the first record at or after ``timestamp``, not below the log start."""
+    segments, log_start = log.segments.items, log.log_start
     active = segments[-1]
-    closed = [segment for segment in segments[:-1] if segment.may_reach(timestamp)]
+    indexes = active.indexes
+    closed = [segment for segment in segments[:-1] if segment.indexes.may_reach(timestamp)]
     tail = None
-    if active.max_timestamp >= timestamp:
-        start = max(log_start - active.base_offset, active.time_index.floor(timestamp))
-        tail = _Range(active, Position(active.index.floor(max(start, 0))[0]))
+    if indexes.max_timestamp >= timestamp:
+        start = max(log_start - active.base_offset, indexes.times.floor(timestamp))
+        tail = _Range(active, Position(indexes.offsets.floor(max(start, 0))[0]))
 
     def search() -> TimedOffset | None:
         for segment in map(_copy, closed):
-            if segment.max_timestamp >= timestamp:
-                relative = segment.time_index.floor(timestamp)
+            if segment.indexes.max_timestamp >= timestamp:
+                relative = segment.indexes.times.floor(timestamp)
                 start = Offset(max(log_start, segment.base_offset + relative))
                 found = _first(_Range(segment, _position(segment, start)), timestamp, log_start)
                 if found is not None:
@@ -50,40 +89,42 @@ def first_at(segments: Sequence[Segment], log_start: Offset, timestamp: Millis) 
     return search
 
 
-def largest(segments: Sequence[Segment]) -> Search:
-    """The first record with the largest timestamp (KIP-734)."""
+def largest(log: Log) -> Search:
+    """Search for the first record with the largest timestamp."""
+    segments = log.segments.items
     active = segments[-1]
+    indexes = active.indexes
     closed = [segment for segment in segments[:-1] if segment.size > 0]
-    relative = active.max_timestamp_offset - active.base_offset
-    tail = _Range(active, Position(active.index.floor(max(relative, 0))[0]))
-    tail_max = active.max_timestamp if active.size > 0 else Millis(-1)
+    relative = indexes.max_timestamp_offset - active.base_offset
+    tail = _Range(active, Position(indexes.offsets.floor(max(relative, 0))[0]))
+    tail_max = indexes.max_timestamp if active.size > 0 else Millis(-1)
 
     def search() -> TimedOffset | None:
         copies = map(_copy, closed)
-        newest = max(copies, key=lambda segment: segment.max_timestamp, default=None)
-        if newest is None or newest.max_timestamp < tail_max:
+        newest = max(copies, key=lambda segment: segment.indexes.max_timestamp, default=None)
+        if newest is None or newest.indexes.max_timestamp < tail_max:
             return _first(tail, tail_max, Offset(0)) if tail_max >= 0 else None
-        if newest.max_timestamp < 0:
+        if newest.indexes.max_timestamp < 0:
             return None
-        start = _position(newest, newest.max_timestamp_offset)
-        return _first(_Range(newest, start), newest.max_timestamp, Offset(0))
+        start = _position(newest, newest.indexes.max_timestamp_offset)
+        return _first(_Range(newest, start), newest.indexes.max_timestamp, Offset(0))
 
     return search
 
 
 def last_times(segments: Sequence[Segment]) -> list[tuple[Millis, Offset] | None]:
-    """The largest time of each closed segment; None where its file does not say. For a thread."""
+    """The largest timestamp of each closed segment, None if unreadable. For a thread."""
     found: list[tuple[Millis, Offset] | None] = []
     for segment in segments:
         try:
-            found.append(segment.read_last_time())
+            found.append(segment.indexes.read_last_time())
         except (BadIndex, OSError):
-            found.append(None)  # whoever needs it meets the same, and knows what to do
+            found.append(None)  # the caller that needs it meets the same error and handles it
     return found
 
 
 class _Range:
-    """Batches of one segment, from a position up to where it ended when this was made."""
+    """Batches of one segment, from a position to where it ended when this was made."""
 
     def __init__(self, segment: Segment, start: Position) -> None:
         self._path = segment.path("log")
@@ -118,16 +159,16 @@ def _first(batches: _Range, timestamp: Millis, log_start: Offset) -> TimedOffset
 
 
 def _copy(segment: Segment) -> Segment:
-    """The same files in other hands."""
-    resources = Resources(OpenFiles(1), IndexCache(renewable_size_max=-1))
+    """A second object for the same files, for this thread alone."""
+    resources = Resources(OpenFiles(1), IndexCache(rebuildable_size_max=-1))
     copy = Segment(
-        segment.folder,
+        segment.files.directory,
         segment.base_offset,
         segment.size,
         resources,
         created_at=segment.created_at,
     )
-    copy.take_times(segment)
+    copy.indexes.copy_times(segment.indexes)
     return copy
 
 
@@ -137,4 +178,4 @@ def _position(segment: Segment, offset: Offset) -> Position:
     except IndexDamaged:
         raise
     except Corrupt:
-        return Position(0)  # the index may be wrong about it; the log is read from its start
+        return Position(0)  # the index may be wrong: read the segment from its start

@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 from headrace.broker import periodic
 from headrace.model.settings.resources import ResourceType
 from headrace.records.record import Record, build_batch
-from headrace.storage.compaction import Compaction
+from headrace.storage.compaction.log_cleaner import LogCleaner
 from headrace.testing import Broker
 from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
@@ -23,7 +23,7 @@ def test_a_cleaner_that_never_comes_to_an_end_hears_of_changed_settings(monkeypa
         await inside.services.controller.alter_configs(ResourceType.BROKER, "", slower)
         return len(speeds) < 3
 
-    monkeypatch.setattr(Compaction, "clean_dirtiest", clean_dirtiest)
+    monkeypatch.setattr(LogCleaner, "clean_dirtiest", clean_dirtiest)
     with Broker(data=tmp_path) as broker:
         inside = Inside(broker)
         inside.run(periodic.PeriodicTasks(inside.services).compact())
@@ -35,7 +35,7 @@ def test_a_topic_made_later_has_its_flush_ms_heeded(tmp_path):
         client.create_topic("t", flush_ms="1")
         client.produce("t", build_batch([Record(0, -1, None, b"x")]))
         log = Inside(broker).replica("t").log
-        wait_until(lambda: log.recovery_point == 1)
+        wait_until(lambda: log.flusher.recovery_point == 1)
 
 
 def test_a_log_that_somebody_flushes_for_long_holds_up_no_other(tmp_path):
@@ -49,9 +49,9 @@ def test_a_log_that_somebody_flushes_for_long_holds_up_no_other(tmp_path):
         held, other = (inside.replica(topic).log for topic in ("held", "other"))
 
         async def flush_beside():
-            async with held.flush_turn:
+            async with held.flusher.turn:
                 await periodic.PeriodicTasks(inside.services).flush()
-            return other.recovery_point
+            return other.flusher.recovery_point
 
         done = inside.run(flush_beside())
         assert done == other.log_end == 1

@@ -83,7 +83,7 @@ def test_every_old_name_has_a_successor_or_a_reason():
 
 
 def test_descriptions_are_of_existing_settings():
-    known = {*kafka.BROKER, *kafka.TOPIC, *OURS}
+    known = {*kafka.BROKER, *kafka.TOPIC, *kafka.DYNAMIC_ONLY, *OURS}
     assert descriptions.MEANINGS.keys() <= known
     assert descriptions.OLD_DEFAULTS.keys() <= known
 

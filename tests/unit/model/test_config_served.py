@@ -63,7 +63,8 @@ SHOWN_BY = {
         "compression.type",
         "compression.zstd.level",
     ),
-    "test_tombstones_go_after_their_retention_time": ("delete.retention.ms",),
+    "test_tombstones_are_removed_after_delete_retention_ms": ("delete.retention.ms",),
+    "test_moves_are_throttled_by_a_setting": ("replica.alter.log.dirs.io.max.bytes.per.second",),
     "test_files_of_a_deleted_topic_stay_for_the_delay": ("file.delete.delay.ms",),
     "test_logs_are_flushed_and_checkpointed_at_their_intervals": (
         "flush.messages",
@@ -102,7 +103,7 @@ SHOWN_BY = {
         "log.retention.hours",
         "log.retention.minutes",
     ),
-    "test_an_overdue_log_is_cleaned_however_little_is_dirty": (
+    "test_an_overdue_log_is_cleaned_at_any_dirty_ratio": (
         "max.compaction.lag.ms",
         "min.cleanable.dirty.ratio",
     ),

@@ -1,4 +1,4 @@
-"""Descriptors that close by themselves, and files replaced whole."""
+"""Descriptors that close automatically, and atomic replacement of files."""
 
 import errno
 import os
@@ -40,12 +40,12 @@ def test_a_descriptor_closes_with_its_last_reference(path):
     assert not is_open(fd)
 
 
-def test_a_file_that_cannot_be_opened_leaves_nothing_behind(tmp_path):
+def test_a_file_that_cannot_be_opened_leaks_nothing(tmp_path):
     with pytest.raises(FileNotFoundError):
         OpenFile(str(tmp_path / "absent"))
 
 
-def test_the_longest_unused_file_goes_first(path):
+def test_the_least_recently_used_file_is_closed_first(path):
     held = OpenFiles(limit=8)
     holders = [Holder(path) for _ in range(8)]
     for holder in holders:
@@ -90,7 +90,7 @@ def test_reading_fills_the_view_up_to_the_end_of_the_file(path, monkeypatch):
     assert read_into(file.fd, view, 7) == 3
 
 
-def test_a_file_is_replaced_whole(path):
+def test_a_file_is_replaced_atomically(path):
     write_atomically(path, b"new")
     assert path.read_bytes() == b"new"
     assert os.listdir(path.parent) == ["file"]

@@ -14,7 +14,7 @@ def an_index(*entries: tuple[int, int, int]) -> OffsetIndex:
     return index
 
 
-def test_a_lookup_gives_the_position_to_scan_from():
+def test_a_lookup_returns_the_position_to_scan_from():
     index = an_index((10, 14, 500), (30, 34, 1500))
     assert index.floor(9) == (0, False)
     assert index.floor(10) == (500, True)
@@ -23,7 +23,7 @@ def test_a_lookup_gives_the_position_to_scan_from():
     assert index.floor(99) == (1500, False)
 
 
-def test_an_index_from_a_file_knows_last_offsets_only_and_is_still_right():
+def test_an_index_read_from_a_file_has_only_last_offsets_and_is_correct():
     index = OffsetIndex.decode(an_index((10, 14, 500), (30, 34, 1500)).encode(), 2000)
     assert index.floor(10) == (0, False)
     assert index.floor(14) == (500, False)
@@ -41,14 +41,14 @@ def test_the_last_boundary_before_a_limit_is_found():
     assert [index.cut(limit)[0] for limit in (499, 500, 1499, 9999)] == [0, 500, 500, 1500]
 
 
-def test_a_boundary_from_a_file_comes_with_what_must_be_found_there():
+def test_a_boundary_from_a_file_comes_with_the_offset_to_verify():
     index = OffsetIndex.decode(an_index((10, 14, 500)).encode(), 2000)
     index.append(30, 34, 1500)
     assert index.cut(600) == (500, 14)
     assert index.cut(1600) == (1500, None)
 
 
-def test_preallocated_zeros_are_no_entries():
+def test_preallocated_zeros_are_not_entries():
     data = an_index((10, 14, 256)).encode() + bytes(4096)
     assert len(OffsetIndex.decode(data, 2000)) == 1
     assert len(OffsetIndex.decode(bytes(800), 2000)) == 0
@@ -70,14 +70,14 @@ def test_an_index_that_contradicts_itself_or_the_log_is_refused(data):
         OffsetIndex.decode(data, 2000)
 
 
-def test_cutting_keeps_the_batches_before_a_position():
+def test_truncation_keeps_the_batches_before_a_position():
     index = an_index((10, 14, 500), (30, 34, 1500))
     index.saved_count = 2
     index.truncate(1500)
     assert (len(index), index.saved_count) == (1, 1)
 
 
-def test_a_time_entry_is_made_only_if_time_has_grown():
+def test_a_time_entry_is_added_only_if_the_timestamp_has_grown():
     index = TimeIndex()
     assert index.maybe_append(100, 3)
     assert not index.maybe_append(100, 5)
@@ -86,7 +86,7 @@ def test_a_time_entry_is_made_only_if_time_has_grown():
     assert index.encode() == struct.pack(">qIqI", 100, 3, 101, 9)
 
 
-def test_a_time_lookup_skips_only_what_is_surely_earlier():
+def test_a_time_lookup_skips_only_older_records():
     index = TimeIndex()
     index.maybe_append(100, 3)
     index.maybe_append(200, 9)
@@ -103,7 +103,7 @@ def test_a_time_index_that_contradicts_itself_is_refused(data):
         TimeIndex.decode(data)
 
 
-def test_cutting_a_time_index_keeps_what_ends_before():
+def test_truncation_of_a_time_index_keeps_earlier_entries():
     index = TimeIndex()
     index.maybe_append(100, 3)
     index.maybe_append(200, 9)

@@ -1,6 +1,5 @@
-"""One partition's log: appending, reading, rolling, cutting, deleting."""
+"""One partition's log: appending, reading, rolling, deleting."""
 
-import asyncio
 import errno
 import os
 import resource
@@ -12,14 +11,14 @@ from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import crc_holds, headers, read_header
 from headrace.records.record import iter_records
-from headrace.storage import files, segment
-from headrace.storage import log as log_module
+from headrace.storage import files, segment_files
 from headrace.storage.log import INTERNAL
-from headrace.storage.segment import Segment
+from headrace.storage.log_retention import delete_records_before
+from headrace.storage.segment_indexes import SegmentIndexes
 from tests.fakes.logs import (
+    LEADER_EPOCH,
     NOW,
     ORDERS,
-    REIGN,
     Disk,
     append,
     batch,
@@ -27,32 +26,17 @@ from tests.fakes.logs import (
     marker,
     read_all,
     read_bytes,
+    segment_names,
     settings,
 )
 
 DAY_MS = 86_400_000
 
 
-@pytest.fixture
-def disk(tmp_path):
-    disk = Disk(tmp_path / "data")
-    yield disk
-    disk.crash()
-
-
-@pytest.fixture
-def log(disk):
-    return disk.log()
-
-
 def refusal(log, records, **options):
     with pytest.raises(Rejected) as caught:
         append(log, records, **options)
     return caught.value.code
-
-
-def segment_names(log):
-    return sorted(int(path.stem) for path in log.folder.glob("*.log"))
 
 
 # -- appending ---------------------------------------------------------------------------
@@ -65,7 +49,7 @@ def test_offsets_are_given_in_order(log):
     assert read_all(log) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_a_batch_is_stamped_where_it_lies_and_its_crc_still_holds(log):
+def test_a_batch_is_stamped_in_place_and_its_crc_still_holds(log):
     records = batch(b"a")
     append(log, batch(b"x", b"y"))
     append(log, records, leader_epoch=5)
@@ -76,8 +60,8 @@ def test_a_batch_is_stamped_where_it_lies_and_its_crc_still_holds(log):
 
 
 def test_staged_batches_are_not_readable_until_they_are_written(log):
-    log.append_as_leader(batch(b"a"), REIGN, NOW)
-    log.append_as_leader(batch(b"b"), REIGN, NOW)
+    log.append_as_leader(batch(b"a"), LEADER_EPOCH, NOW)
+    log.append_as_leader(batch(b"b"), LEADER_EPOCH, NOW)
     assert (log.log_end, log.staged_end) == (0, 2)
     assert log.read(0, 100, 2) is None
     log.write_staged()
@@ -88,7 +72,7 @@ def test_staged_batches_are_not_readable_until_they_are_written(log):
 def test_more_batches_than_one_call_takes_are_written_whole(log, monkeypatch):
     monkeypatch.setattr(files, "IOV_MAX", 3)
     for i in range(10):
-        log.append_as_leader(batch(b"%d" % i), REIGN, NOW)
+        log.append_as_leader(batch(b"%d" % i), LEADER_EPOCH, NOW)
     log.write_staged()
     assert [value for _, value in read_all(log)] == [b"%d" % i for i in range(10)]
 
@@ -97,7 +81,7 @@ def test_without_pwritev_the_file_gets_the_same_bytes(log, monkeypatch):
     monkeypatch.setattr(files, "_pwritev", None)
     monkeypatch.setattr(files, "IOV_MAX", 2)
     for i in range(5):
-        log.append_as_leader(batch(b"%d" % i), REIGN, NOW)
+        log.append_as_leader(batch(b"%d" % i), LEADER_EPOCH, NOW)
     log.write_staged()
     assert [value for _, value in read_all(log)] == [b"%d" % i for i in range(5)]
 
@@ -131,7 +115,7 @@ def test_a_flipped_bit_is_a_corrupt_message(log):
 
 def test_clients_may_not_write_markers_but_coordinators_may(log):
     with pytest.raises(Rejected) as caught:
-        log.append_as_leader(marker(commit=True, producer_id=1), REIGN, NOW)
+        log.append_as_leader(marker(commit=True, producer_id=1), LEADER_EPOCH, NOW)
     assert caught.value.code is ErrorCode.INVALID_RECORD
     assert append(log, marker(commit=True, producer_id=1)).base_offset == 0
 
@@ -150,10 +134,10 @@ def test_times_after_the_limit_are_refused(log):
     log.update_config(settings(message_timestamp_after_max_ms=1000))
     append(log, batch(b"a", timestamp=NOW + 1000))
     assert refusal(log, batch(b"a", timestamp=NOW + 1001)) is ErrorCode.INVALID_TIMESTAMP
-    append(log, batch(b"a", timestamp=-1))  # no time at all is fine
+    append(log, batch(b"a", timestamp=-1))  # no timestamp at all is allowed
 
 
-def test_append_time_is_stamped_and_the_crc_made_anew(log):
+def test_append_time_is_stamped_and_the_crc_recomputed(log):
     log.update_config(settings(message_timestamp_type="LogAppendTime"))
     appended = append(log, batch(b"a", b"b", timestamp=5), now=NOW + 9)
     assert appended.append_time == NOW + 9
@@ -179,13 +163,13 @@ def test_a_refused_batch_leaves_no_trace(log):
     append(log, batch(b"b", producer_id=3, base_sequence=1))
 
 
-def test_records_of_our_own_are_taken_without_a_second_look(log):
-    log.append_as_leader(batch(b"a"), REIGN, NOW, origin=INTERNAL)
+def test_internal_records_are_not_validated(log):
+    log.append_as_leader(batch(b"a"), LEADER_EPOCH, NOW, origin=INTERNAL)
     log.write_staged()
     assert read_all(log) == [(0, b"a")]
 
 
-def test_the_leader_epoch_is_noted_once_it_is_written(log):
+def test_a_leader_epoch_is_assigned_when_its_first_batch_is_written(log):
     log.append_as_leader(batch(b"a"), 3, NOW)
     assert log.leader_epochs.latest == -1
     log.write_staged()
@@ -197,12 +181,12 @@ def test_the_leader_epoch_is_noted_once_it_is_written(log):
 # -- following ---------------------------------------------------------------------------
 
 
-def as_leader_has_them(*batches):
+def as_the_leader_stores_them(*batches):
     return memoryview(bytearray(b"".join(each.tobytes() for each in batches)))
 
 
 def test_a_follower_keeps_offsets_and_epochs(log):
-    sent = as_leader_has_them(
+    sent = as_the_leader_stores_them(
         batch(b"a", b"b", base_offset=0, leader_epoch=1),
         batch(b"c", base_offset=2, leader_epoch=1, producer_id=5, base_sequence=9),
         batch(b"d", base_offset=7, leader_epoch=4),  # compaction left a gap
@@ -215,23 +199,23 @@ def test_a_follower_keeps_offsets_and_epochs(log):
 
 
 def test_a_follower_leaves_out_a_batch_that_the_fetch_cut(log):
-    sent = as_leader_has_them(batch(b"a", leader_epoch=0), batch(b"b", base_offset=1))
+    sent = as_the_leader_stores_them(batch(b"a", leader_epoch=0), batch(b"b", base_offset=1))
     log.append_as_follower(sent[:-3])
     assert log.log_end == 1
 
 
-def test_a_follower_refuses_offsets_it_has(log):
-    log.append_as_follower(as_leader_has_them(batch(b"a", b"b", leader_epoch=0)))
-    with pytest.raises(Corrupt, match="already reaches to 2"):
-        log.append_as_follower(as_leader_has_them(batch(b"b", base_offset=1)))
+def test_a_follower_refuses_offsets_that_it_already_has(log):
+    log.append_as_follower(as_the_leader_stores_them(batch(b"a", b"b", leader_epoch=0)))
+    with pytest.raises(Corrupt, match="already ends at 2"):
+        log.append_as_follower(as_the_leader_stores_them(batch(b"b", base_offset=1)))
     assert log.log_end == log.staged_end == 2
 
 
-def test_a_follower_refuses_a_wrong_crc_and_takes_nothing_of_that_answer(log):
+def test_a_follower_refuses_a_wrong_crc_and_the_whole_response_with_it(log):
     good, bad = batch(b"a", producer_id=4), batch(b"b", base_offset=1)
     bad[-1] ^= 4
     with pytest.raises(Corrupt, match="CRC"):
-        log.append_as_follower(as_leader_has_them(good, bad))
+        log.append_as_follower(as_the_leader_stores_them(good, bad))
     assert (log.log_end, log.staged_end, log.producers.entries) == (0, 0, {})
 
 
@@ -252,7 +236,7 @@ def test_a_read_ends_at_a_batch_boundary_within_the_limit(log):
         assert len(data) == min(limit // size, 10) * size
 
 
-def test_the_first_batch_comes_whole_whatever_the_limit(log):
+def test_the_first_batch_is_returned_whole_despite_the_limit(log):
     append(log, batch(b"x" * 500), batch(b"y"))
     assert read_header(read_bytes(log, 0, 1)).size == len(read_bytes(log, 0, 1)) > 500
     assert log.read(0, 1, 2, at_least_one=False) is None
@@ -268,13 +252,13 @@ def test_nothing_beyond_the_end_offset_is_read(log):
 @pytest.mark.parametrize("offset", [1, 9])
 def test_offsets_outside_of_the_log_are_out_of_range(log, offset):
     fill(log, [b"x"] * 8)
-    log.move_start_to(2)
+    delete_records_before(log, 2)
     with pytest.raises(Rejected) as caught:
         log.read(offset, 100, 8)
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_read_goes_on_in_the_next_segment(disk):
+def test_a_read_continues_in_the_next_segment(disk):
     log = disk.log()
     fill(log, [b"a", b"b"])
     log.roll(NOW)
@@ -292,47 +276,19 @@ def test_a_slice_outlives_roll_eviction_and_deletion(tmp_path):
         append(disk.log(TopicPartition("orders", partition)), batch(b"x"))
     disk.logs.delete(ORDERS)
     disk.worker.run()
-    assert not log.folder.exists()
+    assert not log.path.exists()
     assert b"keep me" in os.pread(held.file.fd, held.size, held.position)
     disk.crash()
 
 
-def test_the_bytes_to_wait_for_are_about_right(log):
+def test_the_size_of_a_range_is_about_right(log):
     fill(log, [b"x" * 1000] * 50)
     assert log.bytes_between(50, 50) == 0
-    assert abs(log.bytes_between(0, 50) - log.size) < 10
-    assert abs(log.bytes_between(25, 50) - log.size // 2) < 8000
+    assert abs(log.bytes_between(0, 50) - log.segments.size) < 10
+    assert abs(log.bytes_between(25, 50) - log.segments.size // 2) < 8000
     log.roll(NOW)
     fill(log, [b"x" * 1000] * 10)
-    assert abs(log.bytes_between(40, 55) - 15 * log.size // 60) < 8000
-
-
-def test_a_time_is_found_record_by_record(log):
-    for i in range(0, 100, 2):
-        append(log, batch(b"a" * 300, timestamp=NOW + i), leader_epoch=6)
-    log.roll(NOW)
-    append(log, batch(b"last", timestamp=NOW + 500))
-    assert log.offset_for_time(NOW - 5)()[:2] == (0, NOW)
-    assert log.offset_for_time(NOW + 40)() == (20, NOW + 40, 6)
-    assert log.offset_for_time(NOW + 41)()[:2] == (21, NOW + 42)
-    assert log.offset_for_time(NOW + 99)()[:2] == (50, NOW + 500)
-    assert log.offset_for_time(NOW + 501)() is None
-
-
-def test_times_below_the_log_start_are_not_found(log):
-    for i in range(5):
-        append(log, batch(b"a", b"b", timestamp=NOW + i))
-    log.move_start_to(5)
-    assert log.offset_for_time(NOW)()[:2] == (5, NOW + 2)
-
-
-def test_the_largest_time_is_found_though_later_records_are_older(log):
-    assert log.max_timestamp()() is None
-    for timestamp in (3, 9, 4):
-        append(log, batch(b"x", b"y", timestamp=NOW + timestamp))
-    log.roll(NOW)
-    append(log, batch(b"z", timestamp=NOW + 5))
-    assert log.max_timestamp()()[:2] == (2, NOW + 9)
+    assert abs(log.bytes_between(40, 55) - 15 * log.segments.size // 60) < 8000
 
 
 # -- rolling -----------------------------------------------------------------------------
@@ -352,12 +308,14 @@ def test_a_roll_in_the_middle_of_staging_loses_nothing(disk):
     size = len(batch(b"x" * 50, producer_id=1))
     log.update_config(settings(segment_bytes=2 * size))
     for sequence in range(5):
-        log.append_as_leader(batch(b"x" * 50, producer_id=1, base_sequence=sequence), REIGN, NOW)
+        log.append_as_leader(
+            batch(b"x" * 50, producer_id=1, base_sequence=sequence), LEADER_EPOCH, NOW
+        )
     log.write_staged()
     assert segment_names(log) == [0, 2, 4]
-    # The snapshot made by the roll must not know what was staged behind it.
+    # The snapshot of the roll must not include batches staged after it.
     for base in (2, 4):
-        snapshot = (log.folder / f"{base:020d}.snapshot").read_bytes()
+        snapshot = (log.path / f"{base:020d}.snapshot").read_bytes()
         assert struct.unpack_from(">i", snapshot, 20)[0] == base - 1  # the last sequence
 
 
@@ -398,14 +356,14 @@ def test_a_full_index_rolls_the_segment(disk):
     bases = segment_names(log)
     assert len(bases) > 2
     for base in bases:
-        assert (log.folder / f"{base:020d}.index").stat().st_size <= 40
+        assert (log.path / f"{base:020d}.index").stat().st_size <= 40
     assert len(read_all(log)) == 20
 
 
 def test_offsets_too_far_from_the_base_roll_the_segment(log):
-    log.append_as_follower(as_leader_has_them(batch(b"a", base_offset=0)))
-    log.append_as_follower(as_leader_has_them(batch(b"b", base_offset=2**31 - 1)))
-    log.append_as_follower(as_leader_has_them(batch(b"c", base_offset=2**31)))
+    log.append_as_follower(as_the_leader_stores_them(batch(b"a", base_offset=0)))
+    log.append_as_follower(as_the_leader_stores_them(batch(b"b", base_offset=2**31 - 1)))
+    log.append_as_follower(as_the_leader_stores_them(batch(b"c", base_offset=2**31)))
     assert segment_names(log) == [0, 2**31]
     assert [offset for offset, _ in read_all(log)] == [0, 2**31 - 1, 2**31]
 
@@ -420,9 +378,7 @@ def test_an_empty_segment_is_not_rolled(log):
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_roll_without_a_file_descriptor_leaves_nothing_in_the_way(
-    tmp_path, monkeypatch, suffix, clean
-):
+def test_a_roll_that_finds_no_file_descriptor_leaves_no_files(tmp_path, monkeypatch, suffix, clean):
     disk = Disk(tmp_path / "data", config=settings(segment_bytes=1000))
     log = disk.log()
     append(log, batch(b"a" * 400))
@@ -436,151 +392,12 @@ def test_a_roll_without_a_file_descriptor_leaves_nothing_in_the_way(
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", no_more)
         assert refusal(log, batch(b"b" * 600)) == ErrorCode.KAFKA_STORAGE_ERROR
-    fill(log, [b"c", b"d"])  # small: the segment that there is goes on
+    fill(log, [b"c", b"d"])  # small: the current segment continues
     assert segment_names(log) == [0]
     log = disk.restarted(clean=clean)
     assert [value for _, value in read_all(log)] == [b"a" * 400, b"c", b"d"]
     assert append(log, batch(b"e")).base_offset == 3
     disk.crash()
-
-
-# -- retention and deletion --------------------------------------------------------------
-
-
-def three_segments(log):
-    for timestamp in (0, 1000, 2000):
-        append(log, batch(b"a" * 100, timestamp=NOW + timestamp))
-        append(log, batch(b"b" * 100, timestamp=NOW + timestamp))
-        log.roll(NOW)
-
-
-def test_old_segments_are_renamed_at_once_and_unlinked_later(disk):
-    log = disk.log()
-    three_segments(log)
-    disk.worker.run()
-    log.update_config(settings(retention_ms=500, file_delete_delay_ms=60_000))
-    assert log.apply_retention(log.log_end, NOW + 2000).by_time == 2
-    assert segment_names(log) == [4, 6]
-    assert (log.log_start, log.log_end) == (4, 6)
-    deleted = list(log.folder.glob("*.deleted"))
-    assert len(deleted) == 6
-    assert [delay for delay, _ in disk.worker.jobs] == [60_000]
-    disk.worker.run()
-    assert not list(log.folder.glob("*.deleted"))
-    assert not (log.folder / f"{2:020d}.snapshot").exists()
-
-
-def test_when_everything_is_old_a_fresh_segment_stays(log):
-    append(log, batch(b"a"))
-    log.update_config(settings(retention_ms=0))
-    log.apply_retention(log.log_end, NOW + DAY_MS)
-    assert segment_names(log) == [1]
-    assert (log.log_start, log.log_end) == (1, 1)
-    assert append(log, batch(b"b")).base_offset == 1
-
-
-def test_of_very_many_segments_some_go_at_a_time(log, monkeypatch):
-    for _ in range(5):
-        append(log, batch(b"a"))
-        log.roll(NOW)
-    monkeypatch.setattr(log_module, "DELETED_AT_ONCE_MAX", 2)
-    log.update_config(settings(retention_ms=0))
-    may_go = []
-    while not may_go or may_go[-1] > 2:
-        may_go.append(log.apply_retention(log.log_end, NOW + DAY_MS).segment_count)
-    assert may_go == [5, 3, 1]
-    assert (log.log_start, segment_names(log)) == (5, [5])
-
-
-def test_size_counts_per_partition(log):
-    three_segments(log)
-    log.update_config(settings(retention_bytes=log.size // 2, retention_ms=-1))
-    assert log.apply_retention(log.log_end, NOW).by_size == 1
-    assert log.log_start == 2
-
-
-def test_deleted_records_are_out_of_reach_at_once_and_their_segments_soon(log):
-    three_segments(log)
-    log.move_start_to(3)
-    with pytest.raises(Rejected):
-        log.read(2, 100, 6)
-    assert read_all(log)[0][0] == 3
-    assert segment_names(log) == [0, 2, 4, 6]
-    log.apply_retention(log.log_end, NOW)
-    assert segment_names(log) == [2, 4, 6]
-    assert log.log_start == 3
-
-
-def test_records_cannot_be_deleted_beyond_the_end(log):
-    append(log, batch(b"a"))
-    with pytest.raises(Rejected) as caught:
-        log.move_start_to(2)
-    assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
-
-
-def test_the_log_start_does_not_move_back(log):
-    fill(log, [b"a"] * 5)
-    log.move_start_to(4)
-    log.move_start_to(2)
-    assert log.log_start == 4
-
-
-# -- cutting -----------------------------------------------------------------------------
-
-
-def test_cutting_drops_what_lies_behind(disk):
-    log = disk.log()
-    log.update_config(settings(index_interval_bytes=1))
-    for i in range(10):
-        append(log, batch(b"%d" % i, producer_id=1, base_sequence=i), leader_epoch=i // 4)
-        if i in (3, 6):
-            log.roll(NOW)
-    log.truncate_to(5)
-    assert (log.log_end, log.staged_end) == (5, 5)
-    assert segment_names(log) == [0, 4]
-    assert log.leader_epochs.entries == [(0, 0), (1, 4)]
-    assert log.producers.entries[1].last_sequence == 4
-    append(log, batch(b"new", producer_id=1, base_sequence=5))
-    assert [value for _, value in read_all(log)] == [b"0", b"1", b"2", b"3", b"4", b"new"]
-
-
-def test_cutting_inside_a_batch_drops_the_whole_batch(log):
-    append(log, batch(b"a"), batch(b"b", b"c", b"d"))
-    log.truncate_to(3)
-    assert log.log_end == 1
-    assert read_all(log) == [(0, b"a")]
-
-
-def test_cutting_at_or_behind_the_end_changes_nothing(log):
-    append(log, batch(b"a"))
-    log.truncate_to(1)
-    log.truncate_to(7)
-    assert log.log_end == 1
-
-
-def test_cutting_takes_aborted_transactions_along(log):
-    append(log, batch(b"a", producer_id=1, transactional=True), marker(commit=False, producer_id=1))
-    append(log, batch(b"b", producer_id=2, transactional=True), marker(commit=False, producer_id=2))
-    assert log.aborted_transactions(0, 4) == [(1, 0), (2, 2)]
-    log.truncate_to(3)
-    assert log.aborted_transactions(0, 4) == [(1, 0)]
-    assert log.last_stable_offset(3) == 2
-
-
-def test_a_log_can_begin_anew_elsewhere(log):
-    three_segments(log)
-    log.truncate_fully(100)
-    assert (log.log_start, log.log_end, log.size) == (100, 100, 0)
-    assert segment_names(log) == [100]
-    assert log.producers.entries == {} and log.leader_epochs.entries == []
-    assert append(log, batch(b"a")).base_offset == 100
-
-
-def test_cutting_below_the_first_segment_begins_anew(log):
-    log.truncate_fully(100)
-    append(log, batch(b"a"))
-    log.truncate_to(50)
-    assert (log.log_start, log.log_end) == (50, 50)
 
 
 # -- transactions ------------------------------------------------------------------------
@@ -597,7 +414,7 @@ def test_readers_of_committed_records_stop_at_the_first_open_transaction(log):
     assert log.last_stable_offset(4) == 4
 
 
-def test_aborted_transactions_are_listed_for_the_range_they_reach_into(log):
+def test_aborted_transactions_are_listed_by_the_range_of_their_records(log):
     append(log, batch(b"a", producer_id=1, transactional=True))
     append(log, batch(b"b", producer_id=2, transactional=True))
     append(log, marker(commit=False, producer_id=1))
@@ -610,7 +427,7 @@ def test_aborted_transactions_are_listed_for_the_range_they_reach_into(log):
     assert log.aborted_transactions(4, 6) == []
 
 
-def test_a_piece_that_was_read_ends_where_the_next_batch_begins(log):
+def test_a_slice_ends_where_the_next_batch_begins(log):
     append(log, batch(b"a"), batch(b"b", b"c"), batch(b"d"))
     log.roll(NOW)
     append(log, batch(b"e"))
@@ -624,98 +441,31 @@ def test_a_piece_that_was_read_ends_where_the_next_batch_begins(log):
     assert end_of_piece(0, 1 << 20, 3) == 3
 
 
-def test_what_lies_behind_a_piece_may_be_damaged_without_harm_to_it(log):
+def test_damage_after_a_slice_does_not_affect_it(log):
     append(log, batch(b"a"), batch(b"b"), batch(b"c"))
     found = log.read(0, 1, 3, at_least_one=True)
-    path = log.folder / "00000000000000000000.log"
+    path = log.path / "00000000000000000000.log"
     damaged = bytearray(path.read_bytes())
-    damaged[found.size + 16] = 9  # a magic that there is not
+    damaged[found.size + 16] = 9  # an unknown magic
     path.write_bytes(damaged)
     assert log.end_of(found, 0, 3) == 3
-
-
-# -- durability --------------------------------------------------------------------------
-
-
-def test_flushing_moves_the_recovery_point(log):
-    fill(log, [b"a", b"b"])
-    assert log.recovery_point == 0
-    asyncio.run(log.flush())
-    assert log.recovery_point == 2
-
-
-def test_a_flush_asked_for_before_a_cut_does_not_vouch_for_what_was_cut(log):
-    fill(log, [b"a", b"b", b"c"])
-    make_durable = log.begin_flush()
-    log.truncate_to(1)
-    fill(log, [b"x", b"y", b"z"])
-    make_durable()
-    assert log.recovery_point == 0
-
-
-def test_flushes_are_asked_for_by_count_and_by_time(log):
-    log.update_config(settings(flush_messages=3, flush_ms=1000))
-    fill(log, [b"a", b"b"])
-    assert not log.needs_flush(NOW + 999)
-    assert log.needs_flush(NOW + 1000)
-    fill(log, [b"c"])
-    assert log.needs_flush(NOW)
-    log.flush_now()
-    assert not log.needs_flush(NOW + 5000)
-
-
-def test_a_closed_segment_is_flushed_in_the_background(disk):
-    log = disk.log()
-    fill(log, [b"a", b"b"])
-    log.roll(NOW)
-    assert log.recovery_point == 0
-    disk.worker.run()
-    assert log.recovery_point == 2
-
-
-def test_segments_that_wait_for_their_fsync_cost_no_file_each(disk):
-    disk.config = settings(segment_bytes=100)
-    log = disk.log()
-    open_before = len(os.listdir("/dev/fd"))
-    fill(log, [b"as large as a segment"] * 50)
-    assert log.segment_count >= 49
-    held = log.segment_count + 10  # the logs themselves may stay open, within the limit on files
-    assert len(os.listdir("/dev/fd")) <= open_before + held
-    assert len(disk.worker.jobs) == 1
-    disk.worker.run()
-    assert log.recovery_point == log.active_base_offset
-    fill(log, [b"as large as a segment"] * 2)
-    disk.worker.run()
-    assert log.recovery_point == log.active_base_offset
-
-
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
-def test_a_failing_fsync_takes_the_folder_offline(code, log, monkeypatch):
-    def fail(fd):
-        raise OSError(code, os.strerror(code))
-
-    fill(log, [b"a"])
-    monkeypatch.setattr(os, "fsync", fail)
-    log.flush_now()
-    assert log.recovery_point == 0
-    assert "fsync" in log.offline
 
 
 # -- a disk that fails -------------------------------------------------------------------
 
 
-def test_a_full_disk_refuses_everything_staged_and_takes_writes_again_later(disk):
-    """The kernel's own short write: a limit on the size of files."""
+def test_a_full_disk_rejects_all_staged_batches_and_accepts_writes_again_later(disk):
+    """A limit on the size of files makes the kernel write less than asked."""
     log = disk.log()
     append(log, batch(b"kept" * 100, producer_id=1))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     for sequence in (1, 2):
         log.append_as_leader(
-            batch(b"lost" * 100, producer_id=1, base_sequence=sequence), REIGN, NOW
+            batch(b"lost" * 100, producer_id=1, base_sequence=sequence), LEADER_EPOCH, NOW
         )
-    log.append_as_leader(batch(b"open", producer_id=2, transactional=True), REIGN, NOW)
+    log.append_as_leader(batch(b"open", producer_id=2, transactional=True), LEADER_EPOCH, NOW)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (log.size + 200, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (log.segments.size + 200, hard))
         with pytest.raises(Rejected) as caught:
             log.write_staged()
     finally:
@@ -723,7 +473,7 @@ def test_a_full_disk_refuses_everything_staged_and_takes_writes_again_later(disk
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert (log.log_end, log.staged_end, log.offline) == (1, 1, None)
     assert read_all(log) == [(0, b"kept" * 100)]
-    assert (log.folder / f"{0:020d}.log").stat().st_size == log.size
+    assert (log.path / f"{0:020d}.log").stat().st_size == log.segments.size
     assert log.last_stable_offset(1) == 1
 
     retried = append(log, batch(b"lost" * 100, producer_id=1, base_sequence=1))
@@ -738,8 +488,8 @@ def fail_writes(monkeypatch, error):
     monkeypatch.setattr(files, "_pwritev", fail)
 
 
-def test_a_broken_disk_takes_its_folder_offline(log, monkeypatch):
-    log.append_as_leader(batch(b"a"), REIGN, NOW)
+def test_a_broken_disk_takes_its_log_directory_offline(log, monkeypatch):
+    log.append_as_leader(batch(b"a"), LEADER_EPOCH, NOW)
     fail_writes(monkeypatch, errno.EIO)
     with pytest.raises(Rejected) as caught:
         log.write_staged()
@@ -747,18 +497,16 @@ def test_a_broken_disk_takes_its_folder_offline(log, monkeypatch):
     assert log.offline is not None
 
 
-def test_a_write_that_fails_because_of_a_roll_is_reported_to_whoever_staged_before(
-    log, monkeypatch
-):
+def test_a_write_that_fails_during_a_roll_is_reported_by_the_next_write(log, monkeypatch):
     size = len(batch(b"x" * 50))
     log.update_config(settings(segment_bytes=2 * size))
-    log.append_as_leader(batch(b"1" * 50), REIGN, NOW)
-    log.append_as_leader(batch(b"2" * 50), REIGN, NOW)
+    log.append_as_leader(batch(b"1" * 50), LEADER_EPOCH, NOW)
+    log.append_as_leader(batch(b"2" * 50), LEADER_EPOCH, NOW)
     with monkeypatch.context() as patched:
         fail_writes(patched, errno.ENOSPC)
-        for _ in range(2):  # the third batch, and whatever comes with it
+        for _ in range(2):  # the third batch, and the next
             with pytest.raises(Rejected):
-                log.append_as_leader(batch(b"3" * 50), REIGN, NOW)
+                log.append_as_leader(batch(b"3" * 50), LEADER_EPOCH, NOW)
     with pytest.raises(Rejected) as caught:
         log.write_staged()
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -767,19 +515,19 @@ def test_a_write_that_fails_because_of_a_roll_is_reported_to_whoever_staged_befo
     assert append(log, batch(b"4")).base_offset == 0
 
 
-def test_a_roll_that_fails_leaves_nothing_that_would_hide_records(disk, monkeypatch):
+def test_a_failed_roll_leaves_no_segment_that_would_hide_records(disk, monkeypatch):
     log = disk.log()
     log.update_config(settings(segment_bytes=300))
     fill(log, [b"a" * 100])
     with monkeypatch.context() as patched:
-        patched.setattr(Segment, "save_indexes", no_space)
+        patched.setattr(SegmentIndexes, "save", no_space)
         for _ in range(3):
             with pytest.raises(Rejected):
-                log.append_as_leader(batch(b"b" * 200), REIGN, NOW)
+                log.append_as_leader(batch(b"b" * 200), LEADER_EPOCH, NOW)
     assert segment_names(log) == [0]
     log.update_config(settings())
     fill(log, [b"c", b"d"])
-    log.folder.joinpath(f"{1:020d}.log").touch()  # had we been killed before we removed it
+    log.path.joinpath(f"{1:020d}.log").touch()  # as if killed before the file was removed
     log = disk.restarted(clean=False)
     assert [value for _, value in read_all(log)] == [b"a" * 100, b"c", b"d"]
     assert segment_names(log) == [0]
@@ -789,36 +537,36 @@ def no_space(*arguments):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_follower_whose_disk_is_full_tries_again(log, monkeypatch):
+def test_a_follower_can_retry_after_its_disk_was_full(log, monkeypatch):
     log.update_config(settings(segment_bytes=200))
     sent = [batch(b"x" * 50, base_offset=i, leader_epoch=0) for i in range(4)]
     with monkeypatch.context() as patched:
         fail_writes(patched, errno.ENOSPC)
         with pytest.raises(Rejected):
-            log.append_as_follower(as_leader_has_them(*sent))
+            log.append_as_follower(as_the_leader_stores_them(*sent))
     assert (log.log_end, log.staged_end) == (0, 0)
-    log.append_as_follower(as_leader_has_them(*sent))
+    log.append_as_follower(as_the_leader_stores_them(*sent))
     assert len(read_all(log)) == 4
 
 
 def test_settings_may_change_while_batches_are_staged(log):
-    log.append_as_leader(batch(b"a" * 100), REIGN, NOW)
+    log.append_as_leader(batch(b"a" * 100), LEADER_EPOCH, NOW)
     log.update_config(settings(segment_bytes=250, segment_ms=1000))
-    log.append_as_leader(batch(b"b" * 100), REIGN, NOW)
-    log.append_as_leader(batch(b"c", timestamp=NOW + 1001), REIGN, NOW)
+    log.append_as_leader(batch(b"b" * 100), LEADER_EPOCH, NOW)
+    log.append_as_leader(batch(b"c", timestamp=NOW + 1001), LEADER_EPOCH, NOW)
     log.write_staged()
     assert segment_names(log) == [0, 1, 2]
     assert len(read_all(log)) == 3
 
 
-def test_an_index_entry_that_points_into_a_batch_is_found_out_and_mended(disk, caplog):
+def test_an_index_entry_that_points_into_a_batch_is_detected_and_repaired(disk, caplog):
     log = disk.log()
     log.update_config(settings(index_interval_bytes=1))
     fill(log, [b"%02d" % i for i in range(20)])
     log.roll(NOW)
     fill(log, [b"x"])
     disk.stop()
-    path = log.folder / f"{0:020d}.index"
+    path = log.path / f"{0:020d}.index"
     entries = bytearray(path.read_bytes())
     entries[8 * 9 + 7] ^= 0x05
     path.write_bytes(entries)
@@ -833,23 +581,23 @@ def test_an_index_entry_that_points_into_a_batch_is_found_out_and_mended(disk, c
 # -- the end of a log --------------------------------------------------------------------
 
 
-def test_deleting_renames_the_folder_and_removes_it_later(disk):
+def test_deletion_renames_the_directory_and_removes_it_later(disk):
     log = disk.log()
     append(log, batch(b"a"))
     disk.logs.delete(ORDERS)
     assert disk.logs.get(ORDERS) is None
-    assert log.folder.name.startswith("orders-0.") and log.folder.name.endswith("-delete")
-    assert len(log.folder.name) == len("orders-0.-delete") + 32
-    assert log.folder.exists()
+    assert log.path.name.startswith("orders-0.") and log.path.name.endswith("-delete")
+    assert len(log.path.name) == len("orders-0.-delete") + 32
+    assert log.path.exists()
     disk.worker.run()
-    assert not log.folder.exists()
+    assert not log.path.exists()
 
 
 def test_a_topic_with_the_longest_name_can_be_deleted(disk):
     name = TopicPartition("t" * 249, 12)
     log = disk.log(name)
     disk.logs.delete(name)
-    assert len(log.folder.name) == 255
+    assert len(log.path.name) == 255
 
 
 # --- preallocate
@@ -864,16 +612,16 @@ def preallocating(tmp_path):
 
 
 def size_on_disk(log, base=0):
-    return (log.folder / f"{base:020d}.log").stat().st_size
+    return (log.path / f"{base:020d}.log").stat().st_size
 
 
-def test_a_new_segment_has_its_size_at_once_and_gives_back_what_it_did_not_use(preallocating):
+def test_a_new_segment_is_preallocated_and_trimmed_when_it_is_closed(preallocating):
     log = preallocating.log()
     assert size_on_disk(log) == 100_000
     fill(log, [b"x" * 1000] * 10)
-    assert log.size < 11_000
+    assert log.segments.size < 11_000
     log.roll(NOW)
-    assert size_on_disk(log) == log.size < 11_000
+    assert size_on_disk(log) == log.segments.size < 11_000
     assert size_on_disk(log, 10) == 100_000
     preallocating.stop()
     assert size_on_disk(log, 10) == 0
@@ -881,27 +629,25 @@ def test_a_new_segment_has_its_size_at_once_and_gives_back_what_it_did_not_use(p
     assert len(read_all(preallocating.log())) == 10
 
 
-def test_what_was_preallocated_is_no_record_after_a_crash(preallocating):
+def test_preallocated_space_is_not_read_as_records_after_a_crash(preallocating):
     fill(preallocating.log(), [b"x" * 1000] * 10)
     log = preallocating.restarted(clean=False)
     assert log.log_end == 10 and len(read_all(log)) == 10
-    assert size_on_disk(log) == log.size
+    assert size_on_disk(log) == log.segments.size
     fill(log, [b"y"])
     assert len(read_all(log)) == 11
 
 
-def test_a_disk_without_room_for_all_of_a_segment_refuses_it_and_leaves_nothing(
-    preallocating, monkeypatch
-):
+def test_a_disk_without_room_to_preallocate_leaves_no_files(preallocating, monkeypatch):
     log = preallocating.log()
     fill(log, [b"x"])
 
     def full(fd, size):
         raise OSError(errno.ENOSPC, "no room")
 
-    monkeypatch.setattr(segment, "preallocate", full)
+    monkeypatch.setattr(segment_files, "preallocate", full)
     with pytest.raises(OSError, match="no room"):
         log.roll(NOW)
-    assert not (log.folder / f"{1:020d}.log").exists()
+    assert not (log.path / f"{1:020d}.log").exists()
     fill(log, [b"y"])
     assert len(read_all(log)) == 2

@@ -13,6 +13,8 @@ from headrace.model.ids import TopicId, TopicPartition
 from headrace.storage import checkpoint
 from headrace.storage.background import Background
 from headrace.storage.log_manager import LogManager
+from headrace.storage.log_retention import delete_records_before
+from headrace.storage.log_truncation import truncate_to
 from tests.fakes.logs import NOW, ORDERS, ORDERS_ID, Disk, append, batch, fill, read_all, settings
 
 
@@ -27,10 +29,10 @@ def partitions(topic, count):
     return [TopicPartition(topic, i) for i in range(count)]
 
 
-# -- whose folder ------------------------------------------------------------------------
+# -- the owner ---------------------------------------------------------------------------
 
 
-def test_a_new_folder_gets_an_owner(disk):
+def test_a_new_directory_gets_an_owner(disk):
     properties = [checkpoint.read_properties(path / "meta.properties") for path in disk.paths]
     assert [each["version"] for each in properties] == ["1", "1"]
     assert {each["cluster.id"] for each in properties} == {disk.logs.cluster_id}
@@ -38,7 +40,7 @@ def test_a_new_folder_gets_an_owner(disk):
     assert {each["node.id"] for each in properties} == {"1"}
 
 
-def test_the_owner_is_known_again(disk):
+def test_the_owner_is_recognized_after_a_restart(disk):
     cluster_id = disk.logs.cluster_id
     ids = [each.directory_id for each in disk.logs.directories]
     disk.stop()
@@ -47,7 +49,7 @@ def test_the_owner_is_known_again(disk):
     assert [each.directory_id for each in disk.logs.directories] == ids
 
 
-def test_a_folder_of_zookeeper_times_is_ours_too(tmp_path):
+def test_a_directory_of_a_zookeeper_broker_is_accepted(tmp_path):
     (tmp_path / "meta.properties").write_text(
         "#\n#Sun Nov 15 22:08:16 UTC 2020\nversion=0\nbroker.id=1\ncluster.id=abc\n"
     )
@@ -66,7 +68,7 @@ def test_a_folder_of_zookeeper_times_is_ours_too(tmp_path):
         ("version=2", "version 2"),
     ],
 )
-def test_a_folder_of_somebody_else_is_refused(tmp_path, line, message):
+def test_a_directory_of_another_owner_is_refused(tmp_path, line, message):
     (tmp_path / "meta.properties").write_text(f"version=1\n{line}\n")
     with pytest.raises(ConfigError, match=message):
         Disk(tmp_path, cluster_id="mine")
@@ -75,7 +77,7 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path, line, message):
 def test_a_second_broker_in_the_same_process_is_refused(disk):
     with pytest.raises(ConfigError, match=str(disk.paths[0])):
         Disk(*disk.paths)
-    # and the refusal has not loosened the first one's lock
+    # the refusal has not released the first lock
     with pytest.raises(ConfigError):
         Disk(*disk.paths)
     assert lock_is_held(disk.paths[0])
@@ -103,14 +105,14 @@ def lock_is_held(path):
 # -- partitions --------------------------------------------------------------------------
 
 
-def test_a_new_partition_goes_to_the_folder_with_the_fewest(disk):
+def test_a_new_partition_goes_to_the_directory_with_the_fewest(disk):
     for name in partitions("orders", 5):
         disk.logs.create(name, ORDERS_ID, settings())
     counts = [len(list(path.glob("orders-*"))) for path in disk.paths]
     assert sorted(counts) == [2, 3]
 
 
-def test_all_partitions_come_back(disk):
+def test_all_partitions_are_opened_after_a_restart(disk):
     for name in partitions("orders", 4):
         append(disk.log(name), batch(str(name).encode()))
     for clean in (True, False):
@@ -130,7 +132,7 @@ def test_topic_names_may_end_like_a_partition(disk):
     assert sorted(str(log.topic_partition) for log in disk.logs) == ["a-1-0", "a-10", "a.b_c--3"]
 
 
-def test_what_is_no_partition_is_left_alone(disk, caplog):
+def test_other_directories_are_ignored(disk, caplog):
     disk.stop()
     strange = ("my-future", "my-delete", "x-1.ab-stray", f"x.{'ab' * 16}-future")
     for name in ("lost+found", "notes", "__cluster_metadata-0", "x-1y", *strange):
@@ -141,29 +143,29 @@ def test_what_is_no_partition_is_left_alone(disk, caplog):
     disk.worker.run()
     assert (disk.paths[0] / "lost+found").exists()
     assert all((disk.paths[0] / name).exists() for name in strange)
-    assert "notes is no partition" in caplog.text
-    assert "my-future is no partition" in caplog.text
+    assert "notes, which is not a partition" in caplog.text
+    assert "my-future, which is not a partition" in caplog.text
     assert "__cluster_metadata" not in caplog.text
 
 
-def test_deletions_that_a_stop_interrupted_are_finished(disk):
+def test_interrupted_deletions_are_finished(disk):
     log = disk.log()
     append(log, batch(b"a"))
     disk.logs.delete(ORDERS)
     disk.crash()
     stray = disk.paths[0] / f"gone.long.ago-3.{'ab' * 16}-stray"
     stray.mkdir()
-    assert log.folder.exists()
+    assert log.path.exists()
     disk.start()
     assert len(disk.logs) == 0
     disk.worker.run()
-    assert not log.folder.exists() and not stray.exists()
+    assert not log.path.exists() and not stray.exists()
 
 
-def test_a_topic_made_anew_does_not_inherit_offsets(disk):
+def test_a_recreated_topic_does_not_inherit_offsets(disk):
     log = disk.log()
     fill(log, [b"a"] * 10)
-    log.move_start_to(5)
+    delete_records_before(log, 5)
     disk.logs.checkpoint({ORDERS: 10})
     disk.logs.delete(ORDERS)
     log = disk.log()
@@ -173,9 +175,9 @@ def test_a_topic_made_anew_does_not_inherit_offsets(disk):
     assert (log.log_start, log.log_end) == (0, 0)
 
 
-def test_a_topic_made_anew_does_not_inherit_a_log_start_by_a_crash(disk):
+def test_a_recreated_topic_does_not_inherit_a_log_start_after_a_crash(disk):
     fill(disk.log(), [b"1", b"2", b"3"])
-    disk.log().move_start_to(3)
+    delete_records_before(disk.log(), 3)
     disk.logs.checkpoint()
     disk.logs.delete(ORDERS)
     fill(disk.log(), [b"of the new topic"])
@@ -186,7 +188,7 @@ def test_a_topic_made_anew_does_not_inherit_a_log_start_by_a_crash(disk):
 def test_a_topic_deleted_on_a_full_disk_does_not_come_back(disk, monkeypatch):
     log = disk.log()
     fill(log, [b"1", b"2", b"3"])
-    log.move_start_to(2)
+    delete_records_before(log, 2)
     disk.logs.checkpoint()
 
     def full(*_, **__):
@@ -205,9 +207,9 @@ def test_a_topic_deleted_on_a_full_disk_does_not_come_back(disk, monkeypatch):
     assert len(disk.logs) == 0
 
 
-def test_a_checkpoint_that_comes_late_does_not_bring_back_what_was_forgotten(disk):
+def test_a_late_checkpoint_does_not_restore_deleted_offsets(disk):
     fill(disk.log(), [b"1", b"2", b"3"])
-    disk.log().move_start_to(3)
+    delete_records_before(disk.log(), 3)
     disk.logs.note_offsets(disk.log(), None)
     disk.logs.checkpoint_noted()  # not written yet: the worker is busy
     late = disk.worker.jobs.pop()[1]
@@ -219,12 +221,12 @@ def test_a_checkpoint_that_comes_late_does_not_bring_back_what_was_forgotten(dis
     assert read_all(again) == [(0, b"of the new topic")]
 
 
-def test_a_partition_in_two_folders_is_refused_by_name(disk):
+def test_a_partition_in_two_directories_is_refused(disk):
     disk.log()
     disk.stop()
     for path in disk.paths:
         (path / "orders-0").mkdir(exist_ok=True)
-    with pytest.raises(ConfigError, match="orders-0 lies in both"):
+    with pytest.raises(ConfigError, match="orders-0 is in both"):
         disk.start()
 
 
@@ -244,11 +246,11 @@ def test_open_files_are_bounded(tmp_path):
 # -- checkpoints -------------------------------------------------------------------------
 
 
-def test_checkpoints_have_kafkas_names_and_form(disk):
+def test_checkpoints_have_kafkas_names_and_format(disk):
     for name in partitions("orders", 2):
         fill(disk.log(name), [b"a"] * 3)
-    disk.log(TopicPartition("orders", 1)).move_start_to(2)
-    disk.log().flush_now()
+    delete_records_before(disk.log(TopicPartition("orders", 1)), 2)
+    disk.log().flusher.flush_now()
     disk.logs.checkpoint(dict.fromkeys(partitions("orders", 2), 3))
     first, second = (disk.log(name).directory.path for name in partitions("orders", 2))
     assert (first / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 0 3\n"
@@ -263,11 +265,11 @@ def test_high_watermarks_survive_a_restart_within_the_log(disk):
     disk.logs.checkpoint({ORDERS: 4})
     disk.restarted(clean=False)
     assert disk.logs.high_watermark(ORDERS) == 4
-    disk.log().truncate_to(2)
+    truncate_to(disk.log(), 2)
     assert disk.logs.high_watermark(ORDERS) == 2
 
 
-def test_a_damaged_checkpoint_costs_time_and_no_data(disk, caplog):
+def test_a_damaged_checkpoint_loses_no_data(disk, caplog):
     fill(disk.log(), [b"a"] * 5)
     disk.stop()
     (disk.paths[0] / checkpoint.CLEAN_SHUTDOWN).unlink()
@@ -275,27 +277,27 @@ def test_a_damaged_checkpoint_costs_time_and_no_data(disk, caplog):
         (disk.paths[0] / name).write_text("0\n5\norders 0\n")
     disk.start()
     assert len(read_all(disk.log())) == 5
-    assert "is ignored and written anew" in caplog.text
+    assert "Ignoring the file" in caplog.text
 
 
-def test_the_mark_of_a_clean_stop_is_gone_while_running(disk):
+def test_the_clean_shutdown_marker_is_removed_while_running(disk):
     disk.stop()
-    marks = [path / checkpoint.CLEAN_SHUTDOWN for path in disk.paths]
-    assert all(mark.exists() for mark in marks)
+    markers = [path / checkpoint.CLEAN_SHUTDOWN for path in disk.paths]
+    assert all(marker.exists() for marker in markers)
     disk.start()
-    assert not any(mark.exists() for mark in marks)
+    assert not any(marker.exists() for marker in markers)
     disk.crash()
     disk.start()
     assert not any(directory.clean_start for directory in disk.logs.directories)
 
 
-def test_the_broker_epoch_of_the_clean_stop_is_told(disk):
+def test_the_broker_epoch_of_a_clean_shutdown_is_restored(disk):
     disk.logs.close_clean(broker_epoch=42)
     disk.start()
     assert disk.logs.directories[0].last_broker_epoch == 42
 
 
-def test_many_changed_logs_are_stopped_with_one_sync(disk, monkeypatch):
+def test_many_changed_logs_are_closed_with_one_sync(disk, monkeypatch):
     synced = []
     monkeypatch.setattr(os, "sync", lambda: synced.append(True))
     for name in partitions("many", 40):
@@ -304,22 +306,22 @@ def test_many_changed_logs_are_stopped_with_one_sync(disk, monkeypatch):
     assert synced == [True]
     disk.start()
     assert all(read_all(disk.logs.get(name)) == [(0, b"x")] for name in partitions("many", 40))
-    assert all(log.recovery_point == 1 for log in disk.logs)
+    assert all(log.flusher.recovery_point == 1 for log in disk.logs)
 
 
-def test_a_full_disk_is_complained_of_once_in_a_while(disk, caplog):
+def test_a_full_disk_is_reported_at_intervals(disk, caplog):
     directory = disk.logs.directories[0]
     for _ in range(100):
         assert not directory.failed(OSError(errno.ENOSPC, "No space left on device"))
     assert caplog.text.count("No space left") == 1
-    assert "make room" in caplog.text
+    assert "until there is room" in caplog.text
     assert directory.offline is None
 
 
 # -- disks that fail ---------------------------------------------------------------------
 
 
-def test_many_segments_that_wait_for_their_fsync_are_stopped_with_one_sync(disk, monkeypatch):
+def test_many_unflushed_segments_are_closed_with_one_sync(disk, monkeypatch):
     disk.config = settings(segment_bytes=100)
     fill(disk.log(), [b"as large as a segment"] * 50)
     disk.worker.jobs.clear()
@@ -327,10 +329,10 @@ def test_many_segments_that_wait_for_their_fsync_are_stopped_with_one_sync(disk,
     monkeypatch.setattr(os, "sync", lambda: synced.append(1))
     log = disk.restarted()
     assert synced == [1]
-    assert (log.recovery_point, log.log_end) == (50, 50)
+    assert (log.flusher.recovery_point, log.log_end) == (50, 50)
 
 
-def test_a_folder_that_fails_goes_offline_alone(disk, monkeypatch):
+def test_a_failed_log_directory_goes_offline_alone(disk, monkeypatch):
     names = partitions("orders", 2)
     for name in names:
         append(disk.log(name), batch(b"x"))
@@ -349,7 +351,7 @@ def test_a_folder_that_fails_goes_offline_alone(disk, monkeypatch):
     disk.start()
 
 
-def test_a_bug_in_what_a_stop_still_has_to_do_leaves_no_clean_mark(tmp_path):
+def test_a_bug_in_a_background_job_prevents_the_clean_shutdown_marker(tmp_path):
     logs = LogManager([tmp_path], node_id=1, config_of=lambda topic: settings())
     logs.open_all(NOW)
     met = []
@@ -360,7 +362,7 @@ def test_a_bug_in_what_a_stop_still_has_to_do_leaves_no_clean_mark(tmp_path):
     assert not (tmp_path / checkpoint.CLEAN_SHUTDOWN).exists()
 
 
-def test_without_any_folder_left_nothing_is_made(disk):
+def test_without_an_online_directory_no_log_is_created(disk):
     for directory in disk.logs.directories:
         directory.take_offline("tested")
     with pytest.raises(Rejected) as caught:
@@ -368,28 +370,28 @@ def test_without_any_folder_left_nothing_is_made(disk):
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_folder_that_cannot_be_used_at_the_start_is_left_out(tmp_path):
-    (tmp_path / "file").write_text("not a folder")
+def test_a_directory_that_is_unusable_at_start_is_left_out(tmp_path):
+    (tmp_path / "file").write_text("not a directory")
     disk = Disk(tmp_path / "file", tmp_path / "good")
     assert [each.offline is None for each in disk.logs.directories] == [False, True]
     append(disk.log(), batch(b"a"))
     disk.crash()
-    with pytest.raises(ConfigError, match="none of log.dirs can be used"):
+    with pytest.raises(ConfigError, match="Cannot use any of log.dirs"):
         Disk(tmp_path / "file", tmp_path / "file" / "below")
 
 
-def test_the_only_folder_must_be_of_use(tmp_path, caplog):
-    (tmp_path / "file").write_text("not a folder")
-    with pytest.raises(ConfigError, match="file cannot be used: File exists; "):
+def test_the_only_directory_must_be_usable(tmp_path, caplog):
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(ConfigError, match="file: File exists. Make it a writable directory"):
         Disk(tmp_path / "file")
-    assert not caplog.records, "there are no others that stay"
+    assert not caplog.records, "there are no other directories"
 
 
 def test_an_unreadable_partition_stays_offline_and_the_others_open(disk, monkeypatch):
     names = partitions("orders", 2)
     for name in names:
         append(disk.log(name), batch(b"x"))
-    broken = disk.log(names[0]).folder
+    broken = disk.log(names[0]).path
     disk.stop()
     real_scandir = os.scandir
 
@@ -401,21 +403,21 @@ def test_an_unreadable_partition_stays_offline_and_the_others_open(disk, monkeyp
     monkeypatch.setattr(os, "scandir", scandir)
     disk.start()
     assert disk.logs.get(names[0]) is None
-    assert "Permission denied" in disk.logs.failed[names[0]]
+    assert "Permission denied" in disk.logs.offline_reason(names[0])
     assert read_all(disk.logs.get(names[1])) == [(0, b"x")]
     with pytest.raises(Rejected) as caught:
         disk.logs.create(names[0], TopicId(bytes(16)), settings())
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_an_input_output_error_at_the_start_takes_the_folder_offline(disk, monkeypatch):
+def test_an_io_error_at_start_takes_the_log_directory_offline(disk, monkeypatch):
     append(disk.log(), batch(b"x"))
-    folder = disk.log().folder
+    path_of_log = disk.log().path
     disk.stop()
     real_scandir = os.scandir
 
     def scandir(path):
-        if str(path) == str(folder):
+        if str(path) == str(path_of_log):
             raise OSError(errno.EIO, "Input/output error")
         return real_scandir(path)
 
@@ -424,7 +426,7 @@ def test_an_input_output_error_at_the_start_takes_the_folder_offline(disk, monke
     assert [each.offline is None for each in disk.logs.directories].count(False) == 1
 
 
-def test_a_stop_on_a_full_disk_ends_without_the_mark(disk, monkeypatch, caplog):
+def test_a_shutdown_on_a_full_disk_ends_without_the_marker(disk, monkeypatch, caplog):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -433,12 +435,12 @@ def test_a_stop_on_a_full_disk_ends_without_the_mark(disk, monkeypatch, caplog):
         patch.setattr(checkpoint, "write_clean_shutdown", full)
         disk.stop()
     assert "No space left on device" in caplog.text
-    assert not any(folder.joinpath(".kafka_cleanshutdown").exists() for folder in disk.paths)
+    assert not any((path / checkpoint.CLEAN_SHUTDOWN).exists() for path in disk.paths)
     disk.start()
     assert read_all(disk.log()) == [(0, b"a")]
 
 
-def test_whatever_meets_a_stop_the_folders_are_free_for_the_next_start(disk, monkeypatch):
+def test_a_failing_shutdown_still_unlocks_the_directories(disk, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(disk.logs, "checkpoint", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -446,7 +448,7 @@ def test_whatever_meets_a_stop_the_folders_are_free_for_the_next_start(disk, mon
     disk.start()
 
 
-def test_a_bug_in_a_job_is_told_and_the_jobs_behind_it_run(tmp_path):
+def test_a_bug_in_a_job_is_reported_and_later_jobs_run(tmp_path):
     logs = LogManager([tmp_path], node_id=1, config_of=lambda topic: settings())
     logs.open_all(NOW)
     bugs, done = [], threading.Event()
@@ -459,7 +461,7 @@ def test_a_bug_in_a_job_is_told_and_the_jobs_behind_it_run(tmp_path):
     logs.abandon()
 
 
-def test_a_worker_that_cannot_be_started_is_tried_again_with_the_next_job(monkeypatch, caplog):
+def test_a_worker_thread_that_cannot_start_is_retried_with_the_next_job(monkeypatch, caplog):
     done = threading.Event()
     background = Background(lambda error: None)
 
@@ -475,7 +477,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again_with_the_next_job(monkey
     background.close()
 
 
-def test_a_worker_of_our_own_runs_jobs_and_ends(tmp_path):
+def test_the_worker_thread_runs_jobs_and_ends(tmp_path):
     logs = LogManager([tmp_path / "data"], node_id=1, config_of=lambda topic: settings())
     logs.open_all(NOW)
     log = logs.create(ORDERS, ORDERS_ID, settings(file_delete_delay_ms=0))
@@ -483,4 +485,4 @@ def test_a_worker_of_our_own_runs_jobs_and_ends(tmp_path):
     log.roll(NOW)
     logs.delete(ORDERS)
     logs.close_clean()
-    assert not log.folder.exists()
+    assert not log.path.exists()

@@ -1,20 +1,26 @@
-"""A log moves to another folder while it grows, shrinks and is flushed; no clock is involved."""
+"""A log moves to another log directory while it grows, shrinks and is flushed."""
 
 import asyncio
 import errno
 import os
 import shutil
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
-from headrace.storage import checkpoint, log_move
-from headrace.storage import log as log_module
+from headrace.storage import checkpoint, log_copy, log_flush, log_move
+from headrace.storage.compaction.swap import replace_segments
 from headrace.storage.log import Log
+from headrace.storage.log_copy import LogCopy
+from headrace.storage.log_flush import LogFlusher
 from headrace.storage.log_move import LogMove
+from headrace.storage.log_retention import apply_retention, delete_records_before
+from headrace.storage.log_truncation import truncate_to
+from headrace.storage.move_throttle import UNLIMITED, MoveThrottle
 from tests.fakes.logs import (
     NOW,
     ORDERS,
@@ -47,12 +53,12 @@ def move(disk, log):
 
 
 def copies(disk):
-    return [path for folder in disk.paths for path in folder.glob("*-future")]
+    return [path for directory in disk.paths for path in directory.glob("*-future")]
 
 
 @pytest.fixture
 def between(monkeypatch):
-    """Things that happen to the log while a thread is at work, one list entry per thread."""
+    """Actions on the log while a thread is at work, one list entry per thread."""
     happenings = []
 
     async def to_thread(work, *arguments):
@@ -67,7 +73,7 @@ def between(monkeypatch):
 
 @pytest.fixture
 def synced(monkeypatch):
-    """How long each file was when it was fsynced last, by its path then."""
+    """The size of each file at its last fsync, by its path then."""
     sizes = {}
     real_fsync = os.fsync
 
@@ -81,20 +87,20 @@ def synced(monkeypatch):
     return sizes
 
 
-def test_a_log_moves_with_all_its_files_and_goes_on(disk):
+def test_a_log_moves_with_all_its_files_and_continues(disk):
     log = disk.log()
     fill(log, [bytes(BIG)] * 4)
     append(log, batch(b"a", producer_id=7, transactional=True), leader_epoch=LeaderEpoch(3))
     append(log, marker(commit=False, producer_id=7), leader_epoch=LeaderEpoch(3))
     append(log, batch(b"b", producer_id=8))
-    log.move_start_to(Offset(1))
-    before, source = read_all(log), log.folder
-    bases, names = list(log.segment_bases), {path.name for path in source.iterdir()}
+    delete_records_before(log, Offset(1))
+    before, source = read_all(log), log.path
+    bases, names = list(log.segments.bases), {path.name for path in source.iterdir()}
     target = other(disk, log)
     move(disk, log)
-    assert log.folder == target.path / "orders-0" and log.directory is target
-    assert {path.name for path in log.folder.iterdir()} == names
-    assert list(log.segment_bases) == bases, "a move makes no segments"
+    assert log.path == target.path / "orders-0" and log.directory is target
+    assert {path.name for path in log.path.iterdir()} == names
+    assert list(log.segments.bases) == bases, "a move creates no segments"
     assert not source.exists() and not copies(disk)
     assert read_all(log) == before
     assert append(log, batch(b"b", producer_id=8)).first_of_duplicate
@@ -102,7 +108,7 @@ def test_a_log_moves_with_all_its_files_and_goes_on(disk):
     expected = [*before, (log.log_end - 1, b"c")]
     for clean in (False, True):
         log = disk.restarted(clean=clean)
-        assert log.folder == target.path / "orders-0"
+        assert log.path == target.path / "orders-0"
         assert read_all(log) == expected
         assert log.aborted_transactions(Offset(0), log.log_end) == [(7, 4)]
         assert log.leader_epochs.latest == 3
@@ -110,14 +116,14 @@ def test_a_log_moves_with_all_its_files_and_goes_on(disk):
 
 
 def test_a_move_ends_although_appends_never_pause(disk, between):
-    """A round of the thread always finds as much as before, and so does every turn of the loop."""
+    """Every round of the thread finds as much as before, and so does every step of the loop."""
     log = disk.log()
     fill(log, [bytes(BIG)] * 20)
     turns = []
 
     def grow():
         turns.append(log.log_end)
-        assert len(turns) < 500, "the end does not come nearer"
+        assert len(turns) < 500, "the move makes no progress"
         fill(log, [bytes(BIG)] * 20)
         between.append(grow)
 
@@ -136,7 +142,7 @@ def test_a_move_ends_although_appends_never_pause(disk, between):
     assert disk.restarted(clean=False).log_end == log.log_end
 
 
-def test_a_target_that_falls_behind_is_not_waited_for_round_after_round(disk, between):
+def test_the_loop_takes_part_if_the_target_falls_behind(disk, between):
     """Each round of the thread finds twice as much as the one before."""
     log = disk.log()
     fill(log, [bytes(BIG)] * 5)
@@ -149,8 +155,8 @@ def test_a_target_that_falls_behind_is_not_waited_for_round_after_round(disk, be
             between.append(grow)
 
     between.append(grow)
-    relocating = LogMove(log, other(disk, log))
-    asyncio.run(relocating._copy_until_little_is_missing())
+    moving_log = LogMove(log, other(disk, log))
+    asyncio.run(moving_log._copy_until_little_is_missing())
     assert len(rounds) == 1 + log_move.VAIN_ROUNDS_MAX
 
 
@@ -159,7 +165,7 @@ def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
     fill(log, [bytes(BIG)] * 3)
     between += [partial(fill, log, [bytes(BIG)] * count) for count in (9, 4, 2, 8)]
     on_the_loop = []
-    real = LogMove._append
+    real = LogCopy.append
     in_thread = []
     real_thread = asyncio.to_thread
 
@@ -170,67 +176,67 @@ def test_the_loop_copies_little_at_a_time(disk, between, monkeypatch):
         finally:
             in_thread.pop()
 
-    def noted(self, name, size, **options):
+    def noted(self, source, name, size, **options):
         before = self.size
-        real(self, name, size, **options)
+        real(self, source, name, size, **options)
         if not in_thread:
             on_the_loop.append(self.size - before)
 
     monkeypatch.setattr(asyncio, "to_thread", to_thread)
-    monkeypatch.setattr(LogMove, "_append", noted)
+    monkeypatch.setattr(LogCopy, "append", noted)
     move(disk, log)
     assert sum(on_the_loop) <= log_move.AT_ONCE_SIZE_MAX
     assert len(read_all(log)) == log.log_end == 26
 
 
 @pytest.mark.parametrize(("grows_by", "round_count"), [(9, 2), (20, 1)])
-def test_a_copy_goes_to_the_disk_in_pieces_unless_the_load_is_as_fast(
+def test_a_copy_is_fsynced_in_pieces_unless_the_load_is_as_fast(
     disk, between, synced, monkeypatch, grows_by, round_count
 ):
-    """What the kernel is to write later, it would hold back the loop for."""
-    monkeypatch.setattr(log_move, "_UNWRITTEN_SIZE_MAX", 2 * BIG)
-    monkeypatch.setattr(log_move, "_PIECE_SIZE", BIG)
+    """Too many dirty pages would make the kernel block the loop."""
+    monkeypatch.setattr(log_copy, "UNWRITTEN_SIZE_MAX", 2 * BIG)
+    monkeypatch.setattr(log_copy, "PIECE_SIZE", BIG)
     disk.config = settings(segment_bytes=1 << 30)
     log = disk.log()
     fill(log, [bytes(BIG)] * 20)
     between.append(partial(fill, log, [bytes(BIG)] * grows_by))
     unwritten = []
-    real = LogMove._append
+    real = LogCopy.append
 
-    def noted(self, name, size, **options):
-        real(self, name, size, **options)
+    def noted(self, source, name, size, **options):
+        real(self, source, name, size, **options)
         if size is not None:
-            unwritten.append(size - synced.get(self.folder / name, 0))
+            unwritten.append(size - synced.get(self.path / name, 0))
 
-    monkeypatch.setattr(LogMove, "_append", noted)
+    monkeypatch.setattr(LogCopy, "append", noted)
     move(disk, log)
     assert all(size < 3 * BIG for size in unwritten[:round_count])
     assert (unwritten[1] > 3 * BIG) == (round_count == 1), "another fsync would find as much"
     assert read_all(log) == [(n, bytes(BIG)) for n in range(log.log_end)]
 
 
-def test_the_recovery_point_is_what_was_fsynced_and_not_more(disk, between, synced):
+def test_the_recovery_point_does_not_exceed_what_was_fsynced(disk, between, synced):
     log = disk.log()
     append(log, batch(b"a"))
     between.append(lambda: append(log, batch(b"b")))
     move(disk, log)
-    assert (log.recovery_point, log.log_end) == (1, 2)
+    assert (log.flusher.recovery_point, log.log_end) == (1, 2)
     assert log.directory.recovery_points[ORDERS] == 1
     sizes = {path.name: size for path, size in synced.items() if "-future" in str(path)}
-    assert sizes[f"{0:020d}.log"] == log.size // 2
+    assert sizes[f"{0:020d}.log"] == log.segments.size // 2
     assert {"leader-epoch-checkpoint", "partition.metadata"} <= set(sizes)
 
 
-def test_what_flush_messages_was_promised_is_fsynced_before_the_switch(disk, synced, monkeypatch):
-    """As under flush.messages=1 and load: somebody always writes and waits for the fsync."""
+def test_acknowledged_records_are_fsynced_before_the_switch(disk, synced, monkeypatch):
+    """As with flush.messages=1 under load: a producer always writes and waits for the fsync."""
     log = disk.log()
     first_name = f"{0:020d}.log"
     switches = []
     real = Log.relocate
 
-    def noted(log, directory, folder, recovery_point):
-        switches.append((log.recovery_point, recovery_point, synced.get(folder / first_name)))
-        real(log, directory, folder, recovery_point)
+    def noted(log, directory, path, recovery_point):
+        switches.append((log.flusher.recovery_point, recovery_point, synced.get(path / first_name)))
+        real(log, directory, path, recovery_point)
 
     monkeypatch.setattr(Log, "relocate", noted)
 
@@ -238,56 +244,51 @@ def test_what_flush_messages_was_promised_is_fsynced_before_the_switch(disk, syn
         moving = asyncio.ensure_future(LogMove(log, other(disk, log)).run())
         while not moving.done():
             end_offset = append(log, batch(b"more")).last_offset + 1
-            await log.flush()
-            assert log.recovery_point >= end_offset
+            await log.flusher.flush()
+            assert log.flusher.recovery_point >= end_offset
         await moving
 
     asyncio.run(run())
     promised, recovery_point, synced_size = switches[0]
     assert recovery_point >= promised > 0
-    assert synced_size >= log.segments[0].position_of(Offset(promised)) > 0
+    assert synced_size >= log.segments.items[0].position_of(Offset(promised)) > 0
 
 
-def test_flushes_that_are_asked_for_together_are_one(disk, synced):
+def test_concurrent_flushes_share_one_fsync(disk, monkeypatch):
     log = disk.log()
     append(log, batch(b"a"))
     flushes = []
-    begin_flush = Log.begin_flush
+    begin = LogFlusher.begin
 
-    class Counted(Log):
-        __slots__ = ()
+    def counted(flusher):
+        flushes.append(log.log_end)
+        return begin(flusher)
 
-        def begin_flush(self):
-            flushes.append(self.log_end)
-            return begin_flush(self)
-
-    log.__class__ = Counted
+    monkeypatch.setattr(LogFlusher, "begin", counted)
 
     async def run():
-        first = asyncio.ensure_future(log.flush())
+        first = asyncio.ensure_future(log.flusher.flush())
         await asyncio.sleep(0)
         append(log, batch(b"b"))
-        await asyncio.gather(first, *(log.flush() for _ in range(5)))
+        await asyncio.gather(first, *(log.flusher.flush() for _ in range(5)))
 
     asyncio.run(run())
-    assert flushes == [1, 2] and log.recovery_point == 2
+    assert flushes == [1, 2] and log.flusher.recovery_point == 2
 
 
-def test_while_flushes_are_put_off_a_closed_segment_waits_for_its_fsync(disk, synced):
+def test_while_flushes_are_postponed_a_closed_segment_waits_for_its_fsync(disk, synced):
     log = disk.log()
     append(log, batch(b"a"))
-    log.put_off_flushes(True)
+    log.flusher.postpone(True)
     log.roll(NOW)
     disk.worker.run()
-    assert (log.recovery_point, synced) == (0, {})
-    log.put_off_flushes(False)
+    assert (log.flusher.recovery_point, synced) == (0, {})
+    log.flusher.postpone(False)
     disk.worker.run()
-    assert log.recovery_point == 1
+    assert log.flusher.recovery_point == 1
 
 
-def test_towards_the_end_of_a_move_flushes_are_put_off_and_then_not_any_more(
-    disk, between, monkeypatch
-):
+def test_flushes_are_postponed_only_until_the_end_of_a_move(disk, between, monkeypatch):
     log = disk.log()
     append(log, batch(b"a"))
     between.append(lambda: (append(log, batch(b"b")), log.roll(NOW), disk.worker.run()))
@@ -295,87 +296,87 @@ def test_towards_the_end_of_a_move_flushes_are_put_off_and_then_not_any_more(
     are_held = []
 
     def noted(log, *arguments):
-        are_held.append(log.flush_turn.locked())
+        are_held.append(log.flusher.turn.locked())
         real(log, *arguments)
 
     monkeypatch.setattr(Log, "relocate", noted)
     move(disk, log)
-    assert are_held == [True, False], "by the switch, and not by its second name"
-    assert log.recovery_point == 1
+    assert are_held == [True, False], "by the switch, not by the rename"
+    assert log.flusher.recovery_point == 1
     append(log, batch(b"c"))
     log.roll(NOW)
     disk.worker.run()
-    assert log.recovery_point == 3
+    assert log.flusher.recovery_point == 3
 
 
-def test_a_flush_that_the_log_moves_away_under_is_done_again(disk, monkeypatch, synced):
+def test_a_flush_is_repeated_if_the_log_moves_meanwhile(disk, monkeypatch, synced):
     log = disk.log()
     append(log, batch(b"a"))
     copy = disk.paths[0] / "orders-9"
-    moves = [lambda: log.relocate(log.directory, shutil.copytree(log.folder, copy), Offset(0))]
-    real = log_module.sync_folder
+    moves = [lambda: log.relocate(log.directory, shutil.copytree(log.path, copy), Offset(0))]
+    real = log_flush.sync_directory
 
-    def sync_folder(folder):
+    def sync_directory(directory):
         if moves:
-            moves.pop()()  # the last of the fsyncs, and nobody vouches for them yet
-        real(folder)
+            moves.pop()()  # after the last fsync, before the recovery point moves
+        real(directory)
 
-    monkeypatch.setattr(log_module, "sync_folder", sync_folder)
-    asyncio.run(log.flush())
-    assert log.recovery_point == log.log_end == 1
-    assert synced[copy / f"{0:020d}.log"] == log.size
+    monkeypatch.setattr(log_flush, "sync_directory", sync_directory)
+    asyncio.run(log.flusher.flush())
+    assert log.flusher.recovery_point == log.log_end == 1
+    assert synced[copy / f"{0:020d}.log"] == log.segments.size
 
 
 def test_a_flush_syncs_the_renames_of_a_move_that_has_not_settled(disk, synced):
     log = disk.log()
     append(log, batch(b"a"))
-    log.renamed_in = tuple(disk.logs.directories)
-    log.flush_now()
+    log.flusher.renamed_in = tuple(disk.logs.directories)
+    log.flusher.flush_now()
     assert set(disk.paths) <= set(synced)
     move(disk, log)
-    assert log.renamed_in == ()
+    assert log.flusher.renamed_in == ()
 
 
-def test_a_disk_that_dies_when_a_log_has_left_it_does_not_take_it_along(disk, monkeypatch):
+def test_a_log_survives_the_failure_of_the_disk_that_it_has_left(disk, monkeypatch):
     log = disk.log()
     append(log, batch(b"a"))
     source, target = log.directory, other(disk, log)
-    real_sync = log_move.sync_folder
+    real_sync = log_move.sync_directory
 
-    def sync(folder):
-        if folder == str(source.path):
+    def sync(directory):
+        if directory == str(source.path):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real_sync(folder)
+        real_sync(directory)
 
-    monkeypatch.setattr(log_move, "sync_folder", sync)
-    monkeypatch.setattr(log_module, "sync_folder", sync)
-    relocating = LogMove(log, target)
-    asyncio.run(relocating._catch_up())
-    relocating._switch()
+    monkeypatch.setattr(log_move, "sync_directory", sync)
+    monkeypatch.setattr(log_flush, "sync_directory", sync)
+    moving_log = LogMove(log, target)
+    asyncio.run(moving_log._catch_up())
+    moving_log._switch()
     append(log, batch(b"b"))
-    log.flush_now()
-    assert log.recovery_point == log.log_end == 2
+    log.flusher.flush_now()
+    assert log.flusher.recovery_point == log.log_end == 2
     assert source.offline is not None and target.offline is None
-    asyncio.run(relocating._settle())
-    assert log.folder == target.path / "orders-0" and log.folder.exists()
+    asyncio.run(moving_log._settle())
+    assert log.path == target.path / "orders-0" and log.path.exists()
     assert target.offline is None
 
 
-def test_segments_that_retention_takes_meanwhile_are_not_in_the_copy(disk, between):
+def test_segments_that_retention_deletes_meanwhile_are_not_in_the_copy(disk, between):
     log = disk.log()
     fill(log, [bytes(BIG)] * 12)
-    first = list(log.segment_bases)[2]
+    first = list(log.segments.bases)[2]
 
     def retain():
         log.update_config(settings(segment_bytes=1 << 20, retention_bytes=2 * BIG))
-        log.apply_retention(log.log_end, NOW)
+        apply_retention(log, log.log_end, NOW)
 
     between.append(retain)
     move(disk, log)
-    assert log.first_base_offset >= first
-    kept = {int(path.stem) for path in log.folder.glob("*.log")}
-    assert kept == set(log.segment_bases)
-    assert {int(path.stem) for path in log.folder.glob("*.snapshot")} == set(log.snapshot_offsets)
+    assert log.segments.first_base_offset >= first
+    kept = {int(path.stem) for path in log.path.glob("*.log")}
+    assert kept == set(log.segments.bases)
+    assert {int(path.stem) for path in log.path.glob("*.snapshot")} == set(log.snapshots.offsets)
     assert [n for n, _ in read_all(log)] == list(range(log.log_start, 12))
 
 
@@ -388,29 +389,29 @@ def test_a_segment_that_is_compacted_meanwhile_is_copied_again(
     assert len(log.segments) == 2
 
     def compact():
-        whole = log.folder / f"{0:020d}.log"
-        (log.folder / f"{0:020d}.log.cleaned").write_bytes(whole.read_bytes()[-log_size // 3 :])
+        whole = log.path / f"{0:020d}.log"
+        (log.path / f"{0:020d}.log.cleaned").write_bytes(whole.read_bytes()[-log_size // 3 :])
         for kind in ("index", "timeindex"):
-            (log.folder / f"{0:020d}.{kind}.cleaned").write_bytes(b"")
-        log.replace_segments([Offset(0)], Offset(0))
+            (log.path / f"{0:020d}.{kind}.cleaned").write_bytes(b"")
+        replace_segments(log, [Offset(0)], Offset(0))
 
-    log_size = log.segments[0].size
+    log_size = log.segments.items[0].size
     between += [lambda: None] * threads_before + [compact]
     move(disk, log)
     sizes = {path.name: size for path, size in synced.items() if "-future" in str(path)}
-    assert sizes[f"{0:020d}.log"] == log_size // 3, "what was fsynced before counts for nothing"
+    assert sizes[f"{0:020d}.log"] == log_size // 3, "the new segment was fsynced"
     expected = [(2, b"c" * BIG), (3, b"d" * BIG)]
     assert read_all(log) == expected
     assert read_all(disk.restarted(clean=False)) == expected
 
 
-def test_a_log_that_is_cut_meanwhile_is_copied_again(disk, between):
+def test_a_log_that_is_truncated_meanwhile_is_copied_again(disk, between):
     log = disk.log()
     fill(log, [b"a", b"b", b"c"])
 
     def cut():
-        log.truncate_to(Offset(1))
-        append(log, batch(b"other" * 100))  # more than was there before
+        truncate_to(log, Offset(1))
+        append(log, batch(b"other" * 100))  # longer than before
 
     between.append(cut)
     move(disk, log)
@@ -419,27 +420,27 @@ def test_a_log_that_is_cut_meanwhile_is_copied_again(disk, between):
     assert read_all(disk.restarted(clean=False)) == expected
 
 
-def test_a_full_target_ends_the_move_and_keeps_no_room(disk, monkeypatch):
+def test_a_full_target_ends_the_move_and_keeps_no_files(disk, monkeypatch):
     log = disk.log()
     append(log, batch(b"a"))
 
-    def full(self, name, size, **options):
-        (self.folder / "half").write_bytes(b"a segment, in part")
+    def full(self, source, name, size, **options):
+        (self.path / "half").write_bytes(b"a segment, in part")
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(LogMove, "_append", full)
-    relocating = LogMove(log, other(disk, log))
+    monkeypatch.setattr(LogCopy, "append", full)
+    moving_log = LogMove(log, other(disk, log))
     with pytest.raises(OSError, match="No space"):
-        asyncio.run(relocating.run())
-    relocating.discard()
+        asyncio.run(moving_log.run())
+    moving_log.discard()
     disk.worker.run()
-    assert list(relocating.target.path.glob("orders-0*")) == []
+    assert list(moving_log.target.path.glob("orders-0*")) == []
     append(log, batch(b"b"))
     assert read_all(disk.log()) == [(0, b"a"), (1, b"b")]
 
 
 @pytest.mark.parametrize("end", ["deleted", "source offline", "target offline", "file gone"])
-def test_a_move_of_what_cannot_be_moved_ends(disk, between, end):
+def test_a_move_ends_if_it_cannot_continue(disk, between, end):
     log = disk.log()
     fill(log, [bytes(BIG)] * 6)
     target = other(disk, log)
@@ -448,75 +449,73 @@ def test_a_move_of_what_cannot_be_moved_ends(disk, between, end):
         if end == "deleted":
             disk.logs.delete(ORDERS)
         elif end == "file gone":
-            (log.folder / f"{0:020d}.log").unlink()
+            (log.path / f"{0:020d}.log").unlink()
             fill(log, [bytes(BIG)])
-            relocating._whole.clear()
+            moving_log._whole.clear()
         else:
             (log.directory if end == "source offline" else target).take_offline("it broke")
 
     between.append(happen)
-    relocating = LogMove(log, target)
+    moving_log = LogMove(log, target)
     with pytest.raises(Rejected):
-        asyncio.run(relocating.run())
-    assert not relocating.is_switched and log.directory is not target
+        asyncio.run(moving_log.run())
+    assert not moving_log.is_switched and log.directory is not target
 
 
-def test_cancelled_it_waits_for_the_thread_which_stops_early(disk):
+def test_a_cancelled_move_waits_for_its_thread_which_stops_early(disk, monkeypatch):
     log = disk.log()
     fill(log, [bytes(BIG)] * 12)
     pieces = []
 
     async def run():
-        relocating = LogMove(log, other(disk, log))
-        moving = asyncio.ensure_future(relocating.run())
+        moving_log = LogMove(log, other(disk, log))
+        moving = asyncio.ensure_future(moving_log.run())
         begun = asyncio.Event()
         loop = asyncio.get_running_loop()
-        real = relocating._append
+        real = LogCopy.append
 
-        def slow(name, size):
-            real(name, size)
+        def slow(copy, source, name, size, **options):
+            real(copy, source, name, size, **options)
             pieces.append(name)
             if len(pieces) == 1:
                 loop.call_soon_threadsafe(begun.set)
-                while not relocating._given_up:
+                while not moving_log.is_over:
                     pass
 
-        relocating._append = slow
+        monkeypatch.setattr(LogCopy, "append", slow)
         await begun.wait()
         moving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await moving
-        return relocating, len(pieces)
+        return moving_log, len(pieces)
 
-    relocating, count = asyncio.run(run())
-    assert len(pieces) == count < 10, "nobody writes any more"
-    relocating.empty()
-    assert list(relocating.folder.iterdir()) == []
+    _, count = asyncio.run(run())
+    assert len(pieces) == count < 10, "the thread has stopped"
 
 
-def test_a_topic_whose_copy_could_not_be_named_is_refused_as_by_kafka(disk):
+def test_a_topic_name_too_long_for_a_copy_is_refused_as_by_kafka(disk):
     longest = TopicPartition("x" * 213, 0)
     log_move.check_name(longest)
     log = disk.log(longest)
-    assert len(LogMove(log, other(disk, log)).folder.name) == 255
+    assert len(LogMove(log, other(disk, log)).path.name) == 255
     with pytest.raises(Rejected) as caught:
         log_move.check_name(TopicPartition("x" * 214, 0))
     assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_to_give_a_copy_up_writes_no_file_on_the_loop(disk, monkeypatch):
+def test_discarding_a_copy_writes_no_checkpoint_on_the_loop(disk, monkeypatch):
     log = disk.log()
     fill(log, [b"1", b"2", b"3"])
-    log.move_start_to(Offset(3))
+    delete_records_before(log, Offset(3))
     target = other(disk, log)
-    relocating = LogMove(log, target)
-    asyncio.run(relocating._catch_up())
+    moving_log = LogMove(log, target)
+    asyncio.run(moving_log._catch_up())
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "write_offsets", None)
-        relocating.discard()
+        moving_log.discard()
     assert ORDERS not in {**target.log_starts, **target.recovery_points}
     assert not copies(disk)
-    disk.crash()  # before the next checkpoint: the file knows the log start of the copy
+    disk.crash()  # before the next checkpoint: the file still has the log start of the copy
     disk.start()
     disk.logs.delete(ORDERS)
     made = disk.logs.create(ORDERS, ORDERS_ID, disk.config, directory=disk.logs.directories[1])
@@ -525,7 +524,7 @@ def test_to_give_a_copy_up_writes_no_file_on_the_loop(disk, monkeypatch):
 
 
 def test_a_log_gets_its_plain_name_before_it_moves_on(disk, between, monkeypatch):
-    """Else a start could find two copies that might be the log, and none that is."""
+    """Otherwise a start could find two copies that might be the log, and no log."""
     log = disk.log()
     append(log, batch(b"a"))
     target = other(disk, log)
@@ -540,75 +539,246 @@ def test_a_log_gets_its_plain_name_before_it_moves_on(disk, between, monkeypatch
         patch.setattr(Path, "rename", rename)
         with pytest.raises(OSError, match="No space"):
             move(disk, log)
-    assert log.directory is target and log.folder.name.endswith("-future")
+    assert log.directory is target and log.path.name.endswith("-future")
     names = []
-    between += [lambda: names.append(log.folder.name)] * 2
+    between += [lambda: names.append(log.path.name)] * 2
     move(disk, log)
     assert names == ["orders-0", "orders-0"]
     assert read_all(disk.restarted(clean=False)) == [(0, b"a")]
 
 
-# -- what a start makes of it ------------------------------------------------------------
+# -- resuming ----------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["orders", "orders.eu", "a-0.b"])
 def named(request):
-    """A partition; the dots of some must not be taken for the one before the copy's digits."""
+    """A partition; a dot in its name must not be taken for the one before the hex digits."""
     return TopicPartition(request.param, 0)
 
 
-def test_a_start_drops_an_unfinished_copy_and_notes_the_wish(disk, named):
+def unfinished(disk):
+    return {each: copy.path for each, copy in disk.logs.unfinished_moves.items()}
+
+
+def resume(disk, topic_partition=ORDERS):
+    copy = disk.logs.unfinished_moves[topic_partition]
+    resumed = LogMove(disk.logs.get(topic_partition), copy.directory, copy=copy.path)
+    asyncio.run(resumed.run())
+    return resumed
+
+
+def test_a_start_keeps_an_unfinished_copy_and_the_move_resumes(disk, named):
     log = disk.log(named)
     append(log, batch(b"a"))
-    relocating = LogMove(log, other(disk, log))
-    asyncio.run(relocating._catch_up())
-    target = relocating.target.path
+    moving_log = LogMove(log, other(disk, log))
+    asyncio.run(moving_log._catch_up())
+    target = moving_log.target.path
     disk.crash()
     disk.start()
     assert read_all(disk.logs.get(named)) == [(0, b"a")]
-    assert {each: to.path for each, to in disk.logs.unfinished_moves.items()} == {named: target}
-    assert not copies(disk)
+    assert unfinished(disk) == {named: moving_log.path}
+    assert copies(disk) == [moving_log.path]
+    append(disk.logs.get(named), batch(b"b"))
+    resume(disk, named)
+    log = disk.logs.get(named)
+    assert log.path == target / str(named) and not copies(disk)
+    assert read_all(log) == [(0, b"a"), (1, b"b")]
+    disk.crash()
+    disk.start()
+    assert read_all(disk.logs.get(named)) == [(0, b"a"), (1, b"b")]
+
+
+@pytest.fixture
+def written(monkeypatch):
+    """Bytes of batches that copies write, by file name."""
+    sizes = {}
+    append_to_copy = LogCopy.append
+
+    def noted(copy, source, name, size, **options):
+        before = copy.size
+        append_to_copy(copy, source, name, size, **options)
+        if copy.size > before:
+            sizes[name] = sizes.get(name, 0) + copy.size - before
+
+    monkeypatch.setattr(LogCopy, "append", noted)
+    return sizes
+
+
+def interrupted(disk):
+    """A move that has copied everything, suspended by a shutdown."""
+    log = disk.log()
+    fill(log, [b"%d" % n * BIG for n in range(8)])
+    moving_log = LogMove(log, other(disk, log))
+    asyncio.run(moving_log._catch_up())
+    asyncio.run(asyncio.to_thread(moving_log.suspend))
+    return log, moving_log
+
+
+def test_a_resumed_move_copies_only_the_rest(disk, written):
+    log, moving_log = interrupted(disk)
+    before = read_all(log)
+    disk.stop()
+    written.clear()
+    disk.start()
+    append(disk.log(), batch(b"more"))
+    moved = resume(disk)
+    assert sum(written.values()) == len(batch(b"more"))
+    assert moved.size == disk.log().segments.size
+    assert read_all(disk.log()) == [*before, (8, b"more")]
+    assert disk.log().directory is moved.target
+    assert read_all(disk.restarted(clean=False)) == [*before, (8, b"more")]
+
+
+def truncated(disk, moving_log):
+    truncate_to(disk.log(), Offset(2))
+    append(disk.log(), batch(b"other" * 100))
+
+
+def changed_in_the_copy(disk, moving_log):
+    with (moving_log.path / f"{0:020d}.log").open("r+b") as file:
+        file.seek(BIG)
+        file.write(bytes(100))
+
+
+def longer_in_the_copy(disk, moving_log):
+    with (moving_log.path / f"{0:020d}.log").open("ab") as file:
+        file.write(bytes(100))
+
+
+def not_in_the_log(disk, moving_log):
+    (moving_log.path / f"{999:020d}.log").write_bytes(b"of an older segment")
+    (moving_log.path / f"{999:020d}.snapshot").write_bytes(b"of an older segment")
+
+
+def retained(disk, moving_log):
+    delete_records_before(disk.log(), Offset(5))
+    apply_retention(disk.log(), disk.log().log_end, NOW)
     disk.worker.run()
-    assert list(target.glob(f"{named}*")) == []
 
 
-def test_a_start_finishes_a_move_that_ended_between_the_two_names(disk, named):
+@pytest.mark.parametrize(
+    "difference",
+    [truncated, changed_in_the_copy, longer_in_the_copy, not_in_the_log, retained],
+)
+def test_a_resumed_move_keeps_only_what_equals_the_log(disk, difference):
+    _, moving_log = interrupted(disk)
+    disk.stop()
+    disk.start()
+    difference(disk, moving_log)
+    log = disk.log()
+    before = read_all(log)
+    resume(disk)
+    assert read_all(log) == before
+    assert {int(path.stem) for path in log.path.glob("*.log")} == set(log.segments.bases)
+    assert {int(path.stem) for path in log.path.glob("*.snapshot")} == set(log.snapshots.offsets)
+    assert read_all(disk.restarted(clean=False)) == before
+
+
+def test_a_suspended_copy_is_never_taken_for_the_log(disk):
+    log, moving_log = interrupted(disk)
+    disk.stop()
+    shutil.rmtree(log.path)
+    disk.start()
+    assert disk.logs.get(ORDERS) is None and "unfinished copy" in disk.logs.offline_reason(ORDERS)
+
+
+# -- the throttle ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def throttled(disk, monkeypatch):
+    """A move of ten batches, its rates, and (delay, bytes copied) of each wait."""
+    log = disk.log()
+    fill(log, [bytes(BIG)] * 10)
+    rates = []
+    throttle = MoveThrottle(lambda: rates.pop(0) if len(rates) > 1 else rates[0])
+    moving_log = LogMove(log, other(disk, log), throttle=throttle)
+    noted = []
+    real_sleep = asyncio.sleep
+
+    async def sleep(delay):
+        noted.append((delay, moving_log.size))
+        await real_sleep(0)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return moving_log, rates, noted
+
+
+def test_a_throttled_move_copies_a_tenth_of_a_second_at_a_time(throttled):
+    moving_log, rates, noted = throttled
+    rates += [1_000_000] * 6 + [UNLIMITED]
+    asyncio.run(moving_log.run())
+    assert [size for _, size in noted[:3]] == [100_000, 200_000, 300_000]
+    assert all(delay <= 0.1 for delay, _ in noted)
+    assert moving_log.is_switched and len(read_all(moving_log.log)) == 10
+
+
+def test_a_rate_of_zero_pauses_a_move(throttled):
+    moving_log, rates, noted = throttled
+    rates += [0] * 6 + [UNLIMITED]
+    asyncio.run(moving_log.run())
+    assert noted[:3] == [(1, 0)] * 3
+    assert moving_log.is_switched and len(read_all(moving_log.log)) == 10
+
+
+def test_a_throttle_below_the_load_is_not_exceeded(throttled, monkeypatch):
+    """Without a throttle the loop would take part after some rounds."""
+    moving_log, rates, noted = throttled
+    rates.append(10 * BIG)
+    steps = [2] * 20 + [0] * 100
+    sleep = asyncio.sleep
+
+    async def grow_and_sleep(delay):
+        fill(moving_log.log, [bytes(BIG)] * steps.pop(0))
+        await sleep(delay)
+
+    monkeypatch.setattr(asyncio, "sleep", grow_and_sleep)
+    asyncio.run(moving_log._copy_until_little_is_missing())
+    sizes = [0, *(size for _, size in noted)]
+    assert len(sizes) > 20 + log_move.VAIN_ROUNDS_MAX
+    assert all(after - before <= BIG for before, after in pairwise(sizes))
+
+
+# -- what a start finds ------------------------------------------------------------------
+
+
+def test_a_start_finishes_a_move_that_ended_between_switch_and_rename(disk, named):
     log = disk.log(named)
     append(log, batch(b"a"))
     target = other(disk, log)
-    relocating = LogMove(log, target)
-    asyncio.run(relocating._catch_up())
-    relocating._switch()
+    moving_log = LogMove(log, target)
+    asyncio.run(moving_log._catch_up())
+    moving_log._switch()
     append(log, batch(b"b"))
-    assert copies(disk) == [relocating.folder]
+    assert copies(disk) == [moving_log.path]
     disk.crash()
     disk.start()
     log = disk.logs.get(named)
     assert read_all(log) == [(0, b"a"), (1, b"b")]
-    assert log.folder == target.path / str(named)
+    assert log.path == target.path / str(named)
     assert disk.logs.unfinished_moves == {}
 
 
-def test_a_topic_deleted_between_the_two_names_is_gone(disk):
+def test_a_topic_deleted_between_switch_and_rename_is_gone(disk):
     log = disk.log()
-    relocating = LogMove(log, other(disk, log))
-    asyncio.run(relocating._catch_up())
-    relocating._switch()
+    moving_log = LogMove(log, other(disk, log))
+    asyncio.run(moving_log._catch_up())
+    moving_log._switch()
     disk.logs.delete(ORDERS)
-    asyncio.run(relocating._settle())
+    asyncio.run(moving_log._settle())
     disk.worker.run()
-    assert not any(list(folder.glob("orders-0*")) for folder in disk.paths)
+    assert not any(list(directory.glob("orders-0*")) for directory in disk.paths)
 
 
-@pytest.mark.parametrize("is_nearly_whole", [False, True])
-def test_a_topic_deleted_while_it_is_copied_is_gone_although_the_process_is_killed(
-    disk, monkeypatch, is_nearly_whole
+@pytest.mark.parametrize("is_nearly_complete", [False, True])
+def test_a_topic_deleted_during_a_move_stays_deleted_after_a_kill(
+    disk, monkeypatch, is_nearly_complete
 ):
     log = disk.log()
     append(log, batch(b"a"))
-    relocating = LogMove(log, other(disk, log))
-    if is_nearly_whole:
-        asyncio.run(relocating._catch_up())
+    moving_log = LogMove(log, other(disk, log))
+    if is_nearly_complete:
+        asyncio.run(moving_log._catch_up())
     renamed = []
     real_rename = Path.rename
 
@@ -618,21 +788,21 @@ def test_a_topic_deleted_while_it_is_copied_is_gone_although_the_process_is_kill
 
     monkeypatch.setattr(Path, "rename", rename)
     disk.logs.delete(ORDERS)
-    assert renamed == [relocating.folder, disk.paths[0] / "orders-0"]
+    assert renamed == [moving_log.path, disk.paths[0] / "orders-0"]
     disk.crash()
     disk.start()
-    assert disk.logs.get(ORDERS) is None and not disk.logs.failed and not copies(disk)
+    assert disk.logs.get(ORDERS) is None and not disk.logs.offline_partitions() and not copies(disk)
 
 
-def test_half_a_copy_is_never_taken_for_the_log(disk):
+def test_an_incomplete_copy_is_never_taken_for_the_log(disk):
     log = disk.log()
     append(log, batch(b"a"))
-    relocating = LogMove(log, other(disk, log))
-    shutil.copy(log.folder / f"{0:020d}.log", relocating.folder)
-    aside = log.folder.rename(log.folder.with_name("aside"))
+    moving_log = LogMove(log, other(disk, log))
+    shutil.copy(log.path / f"{0:020d}.log", moving_log.path)
+    aside = log.path.rename(log.path.with_name("aside"))
     disk.crash()
     disk.start()
-    assert disk.logs.get(ORDERS) is None and "unfinished copy" in disk.logs.failed[ORDERS]
+    assert disk.logs.get(ORDERS) is None and "unfinished copy" in disk.logs.offline_reason(ORDERS)
     disk.crash()
     aside.rename(aside.with_name("orders-0"))
     disk.start()
@@ -642,26 +812,26 @@ def test_half_a_copy_is_never_taken_for_the_log(disk):
 def test_a_copy_does_not_replace_a_log_that_cannot_be_opened(disk, monkeypatch):
     log = disk.log()
     append(log, batch(b"a"))
-    relocating = LogMove(log, other(disk, log))
-    asyncio.run(relocating._catch_up())
+    moving_log = LogMove(log, other(disk, log))
+    asyncio.run(moving_log._catch_up())
     disk.crash()
     real_scandir = os.scandir
 
     def scandir(path):
-        if str(path) == str(log.folder):
+        if str(path) == str(log.path):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return real_scandir(path)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", scandir)
         disk.start()
-    assert disk.logs.get(ORDERS) is None and "Permission denied" in disk.logs.failed[ORDERS]
-    assert log.folder.exists() and relocating.folder.exists()
+    assert disk.logs.get(ORDERS) is None and "Permission denied" in disk.logs.offline_reason(ORDERS)
+    assert log.path.exists() and moving_log.path.exists()
 
 
 @pytest.fixture
 def three(tmp_path):
-    """Folders of which the last has the log, and the others copies of it."""
+    """Three log directories; the last one has the log."""
     disk = Disk(*(tmp_path / name for name in "abc"), config=settings(segment_bytes=1 << 20))
     log = disk.logs.create(ORDERS, ORDERS_ID, disk.config, directory=disk.logs.directories[2])
     append(log, batch(b"a"))
@@ -669,21 +839,20 @@ def three(tmp_path):
     disk.crash()
 
 
-def age(folder, seconds):
-    os.utime(folder, (NOW / 1000 - seconds,) * 2)
+def age(directory, seconds):
+    os.utime(directory, (NOW / 1000 - seconds,) * 2)
 
 
 @pytest.mark.parametrize("last", [0, 1])
-def test_of_two_unfinished_copies_the_younger_is_the_wish(three, last):
-    targets = three.logs.directories[:2]
-    for number, target in enumerate(targets):
-        age(LogMove(three.log(), target).folder, 10 if number == last else 20)
+def test_of_two_unfinished_copies_the_younger_is_resumed(three, last):
+    paths = [LogMove(three.log(), target).path for target in three.logs.directories[:2]]
+    for number, path in enumerate(paths):
+        age(path, 10 if number == last else 20)
     three.crash()
     three.start()
     assert read_all(three.log()) == [(0, b"a")]
-    target = {each: to.path for each, to in three.logs.unfinished_moves.items()}
-    assert target == {ORDERS: targets[last].path}
-    assert not copies(three)
+    assert unfinished(three) == {ORDERS: paths[last]}
+    assert copies(three) == [paths[last]]
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -693,32 +862,32 @@ def test_a_copy_that_is_the_log_is_found_beside_one_that_has_just_begun(
 ):
     target, next_target = three.logs.directories[first], three.logs.directories[1 - first]
     log = three.log()
-    relocating = LogMove(log, target)
-    asyncio.run(relocating._catch_up())
-    relocating._switch()
+    moving_log = LogMove(log, target)
+    asyncio.run(moving_log._catch_up())
+    moving_log._switch()
     append(log, batch(b"b"))
     begun = LogMove(log, next_target)
-    age(relocating.folder, 10)
-    age(begun.folder, 5 if next_is_younger else 20)
+    age(moving_log.path, 10)
+    age(begun.path, 5 if next_is_younger else 20)
     three.crash()
     three.start()
     log = three.logs.get(ORDERS)
-    assert log.folder == target.path / "orders-0"
+    assert log.path == target.path / "orders-0"
     assert read_all(log) == [(0, b"a"), (1, b"b")]
-    target = {each: to.path for each, to in three.logs.unfinished_moves.items()}
-    assert target == ({ORDERS: next_target.path} if next_is_younger else {})
-    assert not copies(three) and not three.logs.failed
+    assert unfinished(three) == ({ORDERS: begun.path} if next_is_younger else {})
+    assert copies(three) == ([begun.path] if next_is_younger else [])
+    assert not three.logs.offline_partitions()
 
 
-def test_of_two_whole_copies_none_is_taken_for_the_log(three, caplog):
+def test_of_two_complete_copies_none_is_taken_for_the_log(three, caplog):
     log = three.log()
     for target in three.logs.directories[:2]:
         asyncio.run(LogMove(log, target)._catch_up())
-    shutil.rmtree(log.folder)
+    shutil.rmtree(log.path)
     both = copies(three)
     three.crash()
     three.start()
-    assert three.logs.get(ORDERS) is None and ORDERS in three.logs.failed
+    assert three.logs.get(ORDERS) is None and ORDERS in three.logs.offline_partitions()
     assert copies(three) == both and "with one copy alone" in caplog.text
     three.crash()
     shutil.rmtree(both[0])
@@ -728,23 +897,23 @@ def test_of_two_whole_copies_none_is_taken_for_the_log(three, caplog):
 
 def test_a_copy_of_a_deleted_topic_is_not_taken_for_its_log(disk):
     log = disk.log()
-    relocating = LogMove(log, other(disk, log))
-    asyncio.run(relocating._catch_up())
-    shutil.rmtree(log.folder)
+    moving_log = LogMove(log, other(disk, log))
+    asyncio.run(moving_log._catch_up())
+    shutil.rmtree(log.path)
     disk.crash()
     disk.start(deleted_ids={ORDERS_ID})
-    assert disk.logs.get(ORDERS) is None and not disk.logs.failed and not copies(disk)
+    assert disk.logs.get(ORDERS) is None and not disk.logs.offline_partitions() and not copies(disk)
 
 
-def test_a_topic_of_which_only_a_copy_is_here_can_be_deleted(disk):
+def test_a_topic_with_only_a_copy_can_be_deleted(disk):
     log = disk.log()
     LogMove(log, other(disk, log))
-    log.folder.rename(log.folder.with_name("aside"))
+    log.path.rename(log.path.with_name("aside"))
     disk.crash()
     disk.start()
-    assert ORDERS in disk.logs.failed
+    assert ORDERS in disk.logs.offline_partitions()
     disk.logs.delete(ORDERS)
     assert not copies(disk)
     disk.crash()
     disk.start()
-    assert not disk.logs.failed
+    assert not disk.logs.offline_partitions()

@@ -1,4 +1,4 @@
-"""Opening a folder after a clean stop, a crash, a torn write or a flipped bit."""
+"""Opening a log after a clean shutdown, a crash, an incomplete write or a flipped bit."""
 
 import asyncio
 import errno
@@ -11,8 +11,12 @@ from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.records.batch import read_header
 from headrace.records.record import Record, build_batch
 from headrace.storage import checkpoint
-from headrace.storage import segment as segment_module
 from headrace.storage.checkpoint import CLEAN_SHUTDOWN, LEADER_EPOCHS
+from headrace.storage.compaction.swap import replace_segments
+from headrace.storage.log_retention import apply_retention, delete_records_before
+from headrace.storage.log_truncation import truncate_fully, truncate_to
+from headrace.storage.scan import Scan
+from headrace.storage.time_lookup import offset_of_max_timestamp
 from tests.fakes.logs import (
     NOW,
     Disk,
@@ -33,7 +37,7 @@ def disk(tmp_path):
 
 
 def file(log, base, suffix="log"):
-    return log.folder / f"{base:020d}.{suffix}"
+    return log.path / f"{base:020d}.{suffix}"
 
 
 def flip(path, position):
@@ -43,7 +47,7 @@ def flip(path, position):
 
 
 def state(log):
-    """All that a reader or a producer could notice."""
+    """Everything that a reader or a producer can observe."""
     return (
         log.log_start,
         log.log_end,
@@ -52,12 +56,12 @@ def state(log):
         log.producers.ongoing,
         list(log.leader_epochs.entries),
         log.aborted_transactions(0, log.log_end),
-        asyncio.run(log.look_up(log.max_timestamp)),
+        asyncio.run(offset_of_max_timestamp(log)),
     )
 
 
 def a_busy_log(log):
-    """Plain, idempotent and transactional batches over three segments and two entries."""
+    """Plain, idempotent and transactional batches in three segments and two leader epochs."""
     for i in range(30):
         reign = 0 if i < 24 else 4
         plain = batch(b"%d" % i, producer_id=1, base_sequence=i, timestamp=NOW + i)
@@ -74,7 +78,7 @@ def a_busy_log(log):
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "crash"])
-def test_a_log_comes_back_as_it_was(disk, clean):
+def test_a_log_is_the_same_after_a_restart(disk, clean):
     log = a_busy_log(disk.log())
     before = state(log)
     assert state(disk.restarted(clean=clean)) == before
@@ -85,17 +89,17 @@ def test_indexes_are_the_same_whether_kept_or_rebuilt(disk):
     log = a_busy_log(disk.log())
     disk.stop()
     names = ["index", "timeindex", "txnindex", "snapshot"]
-    kept = {p.name: p.read_bytes() for name in names for p in log.folder.glob(f"*.{name}")}
-    for path in log.folder.glob("*index"):
+    kept = {p.name: p.read_bytes() for name in names for p in log.path.glob(f"*.{name}")}
+    for path in log.path.glob("*index"):
         path.unlink()
     (disk.paths[0] / CLEAN_SHUTDOWN).unlink()
     (disk.paths[0] / "recovery-point-offset-checkpoint").unlink()
     disk.start()
     disk.stop()
-    assert {p.name: p.read_bytes() for name in names for p in log.folder.glob(f"*.{name}")} == kept
+    assert {p.name: p.read_bytes() for name in names for p in log.path.glob(f"*.{name}")} == kept
 
 
-def test_after_a_clean_stop_only_the_end_of_the_active_segment_is_read(disk, monkeypatch):
+def test_after_a_clean_shutdown_only_the_end_of_the_active_segment_is_read(disk, monkeypatch):
     log = disk.log()
     fill(log, [b"x" * 50] * 40)
     log.roll(NOW)
@@ -107,15 +111,15 @@ def test_after_a_clean_stop_only_the_end_of_the_active_segment_is_read(disk, mon
 
 
 def watch_scans(monkeypatch):
-    """The byte ranges that are read batch by batch from now on."""
+    """The byte ranges that are scanned from now on."""
     ranges = []
-    original = segment_module.Scan.__init__
+    original = Scan.__init__
 
     def spy(self, file, start, end, next_offset, *, check_crc):
         ranges.append((start, end))
         original(self, file, start, end, next_offset, check_crc=check_crc)
 
-    monkeypatch.setattr(segment_module.Scan, "__init__", spy)
+    monkeypatch.setattr(Scan, "__init__", spy)
     return ranges
 
 
@@ -124,21 +128,21 @@ def test_after_a_crash_nothing_below_the_recovery_point_is_checked(disk, monkeyp
     fill(log, [b"x" * 100] * 50)
     log.roll(NOW)
     fill(log, [b"x" * 100] * 50)
-    log.flush_now()
+    log.flusher.flush_now()
     disk.logs.checkpoint()
     flushed = file(log, 50).stat().st_size
     fill(log, [b"y" * 100] * 3)
     disk.crash()
-    flip(file(log, 0), 200)  # not even looked at
+    flip(file(log, 0), 200)  # not read at all
     checked = []
-    original = segment_module.Scan.__init__
+    original = Scan.__init__
 
     def spy(self, opened, start, end, next_offset, *, check_crc):
         if check_crc:
             checked.append((os.fstat(opened.fd).st_ino, start))
         original(self, opened, start, end, next_offset, check_crc=check_crc)
 
-    monkeypatch.setattr(segment_module.Scan, "__init__", spy)
+    monkeypatch.setattr(Scan, "__init__", spy)
     disk.start()
     assert disk.log().log_end == 103
     [(inode, start)] = checked
@@ -147,10 +151,10 @@ def test_after_a_crash_nothing_below_the_recovery_point_is_checked(disk, monkeyp
 
 
 @pytest.mark.parametrize("lost", [1, 20, 61, 100])
-def test_a_torn_tail_is_cut_at_the_last_whole_batch(disk, lost, caplog):
+def test_an_incomplete_tail_is_truncated_after_the_last_complete_batch(disk, lost, caplog):
     log = disk.log()
     fill(log, [b"a" * 40, b"b" * 40, b"c" * 40])
-    size = log.size
+    size = log.segments.size
     disk.crash()
     with file(log, 0).open("r+b") as torn:
         torn.truncate(size - lost)
@@ -158,15 +162,15 @@ def test_a_torn_tail_is_cut_at_the_last_whole_batch(disk, lost, caplog):
         disk.start()
     log = disk.log()
     assert read_all(log) == [(0, b"a" * 40), (1, b"b" * 40)]
-    assert file(log, 0).stat().st_size == log.size
-    kept = log.size
-    assert f"cut at byte {kept}, offset 2" in caplog.text
+    assert file(log, 0).stat().st_size == log.segments.size
+    kept = log.segments.size
+    assert f"truncated at byte {kept}, offset 2" in caplog.text
     assert f"{size - lost - kept} bytes" in caplog.text
     assert append(log, batch(b"d")).base_offset == 2
 
 
-def test_zeros_behind_the_last_batch_are_cut(disk):
-    """What a file system leaves that extended the file before it wrote the data."""
+def test_zeros_after_the_last_batch_are_truncated(disk):
+    """A file system may extend a file before it writes the data."""
     log = disk.log()
     fill(log, [b"a"])
     disk.crash()
@@ -176,7 +180,7 @@ def test_zeros_behind_the_last_batch_are_cut(disk):
     assert read_all(disk.log()) == [(0, b"a")]
 
 
-def test_a_flipped_bit_cuts_the_log_there_and_drops_later_segments(disk, caplog):
+def test_a_flipped_bit_truncates_the_log_there_and_drops_later_segments(disk, caplog):
     log = a_busy_log(disk.log())
     disk.worker.jobs.clear()
     disk.crash()
@@ -184,7 +188,7 @@ def test_a_flipped_bit_cuts_the_log_there_and_drops_later_segments(disk, caplog)
     disk.start()
     log = disk.log()
     assert log.log_end == 14
-    assert [path.name for path in sorted(log.folder.glob("*.log"))] == [
+    assert [path.name for path in sorted(log.path.glob("*.log"))] == [
         file(log, 0).name,
         file(log, 11).name,
     ]
@@ -195,19 +199,19 @@ def test_a_flipped_bit_cuts_the_log_there_and_drops_later_segments(disk, caplog)
     append(log, batch(b"next", producer_id=1, base_sequence=last + 1))
 
 
-def test_after_a_clean_stop_a_torn_active_segment_is_still_noticed(disk):
+def test_an_incomplete_active_segment_is_detected_despite_a_clean_shutdown(disk):
     log = disk.log()
     fill(log, [b"a" * 40, b"b" * 40, b"c" * 40])
     disk.stop()
     with file(log, 0).open("r+b") as torn:
-        torn.truncate(log.size - 7)
+        torn.truncate(log.segments.size - 7)
     disk.start()
     assert [offset for offset, _ in read_all(disk.log())] == [0, 1]
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 @pytest.mark.parametrize("damage", ["absent", "cut", "garbage", "zeros"])
-def test_a_damaged_index_is_made_anew(disk, suffix, damage):
+def test_a_damaged_index_is_rebuilt(disk, suffix, damage):
     log = a_busy_log(disk.log())
     before = state(log)
     disk.stop()
@@ -225,16 +229,16 @@ def test_a_damaged_index_is_made_anew(disk, suffix, damage):
     disk.start()
     after = state(disk.log())
     if (suffix, damage) == ("timeindex", "zeros"):
-        before, after = before[:-1], after[:-1]  # looks like one that was never filled
+        before, after = before[:-1], after[:-1]  # looks like one that was never written
     assert after == before
 
 
-def test_records_behind_a_damaged_batch_are_served_also_from_the_active_segment(disk):
+def test_records_after_a_damaged_batch_are_served_from_the_active_segment_too(disk):
     log = disk.log()
     fill(log, [b"v" * 100] * 200)
     log = disk.restarted()
     with file(log, 0).open("r+b") as damaged:
-        damaged.seek(log.size // 2)
+        damaged.seek(log.segments.size // 2)
         damaged.write(os.urandom(500))
     for _ in range(2):
         with pytest.raises(Corrupt):
@@ -246,7 +250,7 @@ def test_records_behind_a_damaged_batch_are_served_also_from_the_active_segment(
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"\xff" * 34], ids=["empty", "cut", "garbage"])
 @pytest.mark.parametrize("clean", [True, False], ids=["clean", "crash"])
-def test_a_damaged_transaction_index_is_made_anew(disk, damage, clean):
+def test_a_damaged_transaction_index_is_rebuilt(disk, damage, clean):
     log = disk.log()
     for first in range(0, 12, 2):
         append(log, batch(b"t", producer_id=first, transactional=True))
@@ -272,7 +276,7 @@ def test_a_damaged_transaction_index_is_made_anew(disk, damage, clean):
     append(log, batch(b"t", producer_id=99, transactional=True))
     append(log, marker(commit=False, producer_id=99))
     assert log.aborted_transactions(12, 14) == [(99, 12)]
-    log.truncate_to(8)
+    truncate_to(log, 8)
     if damage:
         assert log.aborted_transactions(0, 8) == before[:2]
 
@@ -284,16 +288,16 @@ def test_a_damaged_snapshot_is_replaced_by_an_older_one(disk, caplog):
     flip(file(log, log.log_end, "snapshot"), 12)
     disk.start()
     assert state(disk.log()) == before
-    assert "an older one used" in caplog.text
+    assert "using an older snapshot" in caplog.text
 
 
 def test_without_any_snapshot_a_crashed_log_is_read_from_its_start(disk):
     log = a_busy_log(disk.log())
     before = state(log)
-    log.flush_now()
+    log.flusher.flush_now()
     disk.logs.checkpoint()
     disk.crash()
-    for path in log.folder.glob("*.snapshot"):
+    for path in log.path.glob("*.snapshot"):
         path.unlink()
     disk.start()
     assert state(disk.log()) == before
@@ -303,12 +307,12 @@ def test_leader_epochs_lost_in_a_crash_are_found_in_the_batches(disk):
     log = a_busy_log(disk.log())
     entries = list(log.leader_epochs.entries)
     disk.crash()
-    (log.folder / LEADER_EPOCHS).write_text("0\n0\n")
+    (log.path / LEADER_EPOCHS).write_text("0\n0\n")
     disk.start()
     assert disk.log().leader_epochs.entries == entries
 
 
-def test_a_reign_is_written_down_with_its_first_batch_and_then_no_more(disk, monkeypatch):
+def test_a_leader_epoch_is_saved_once_with_its_first_batch(disk, monkeypatch):
     written = []
     write = checkpoint.write_leader_epochs
 
@@ -318,28 +322,28 @@ def test_a_reign_is_written_down_with_its_first_batch_and_then_no_more(disk, mon
 
     log = disk.log()
     monkeypatch.setattr(checkpoint, "write_leader_epochs", write_leader_epochs)
-    log.leader_epochs.assign(2, 0)  # as whoever begins to lead does
+    log.leader_epochs.assign(2, 0)  # as a new leader does
     for leader_epoch in (2, 2, 5, 5, 5):
         append(log, batch(b"a"), batch(b"b"), leader_epoch=leader_epoch)
     assert written == [[(2, 0)], [(2, 0), (5, 4)]]
     assert (
-        checkpoint.read_leader_epochs(f"{log.folder}/{LEADER_EPOCHS}").entries
+        checkpoint.read_leader_epochs(f"{log.path}/{LEADER_EPOCHS}").entries
         == log.leader_epochs.entries
     )
 
 
-def test_a_reign_below_the_recovery_point_outlives_a_crash(disk):
+def test_a_leader_epoch_below_the_recovery_point_survives_a_crash(disk):
     log = disk.log()
     for leader_epoch in (0, 3):
         append(log, batch(b"a"), leader_epoch=leader_epoch)
     log.roll(NOW)
     append(log, batch(b"b"), leader_epoch=3)
-    disk.worker.run()  # the first segment is durable: nobody reads it again
+    disk.worker.run()  # the first segment is durable: recovery does not read it again
     disk.logs.checkpoint()
     assert disk.restarted(clean=False).leader_epochs.entries == [(0, 0), (3, 1)]
 
 
-def test_a_reign_that_cannot_be_written_down_does_not_begin(disk, monkeypatch):
+def test_a_leader_epoch_that_cannot_be_saved_does_not_begin(disk, monkeypatch):
     log = disk.log()
     append(log, batch(b"a"))
 
@@ -357,21 +361,21 @@ def test_a_reign_that_cannot_be_written_down_does_not_begin(disk, monkeypatch):
 
 
 @pytest.mark.parametrize("content", ["", "garbage", "0\n7\n0 0\n", "0\n1\nx y\n"])
-def test_a_damaged_leader_epoch_file_is_made_anew(disk, content):
+def test_a_damaged_leader_epoch_file_is_rebuilt(disk, content):
     log = a_busy_log(disk.log())
     entries = list(log.leader_epochs.entries)
     disk.crash()
-    (log.folder / LEADER_EPOCHS).write_text(content)
+    (log.path / LEADER_EPOCHS).write_text(content)
     disk.start()
     assert disk.log().leader_epochs.entries == entries
 
 
 @pytest.mark.parametrize("torn_by", [0, 5], ids=["between batches", "within a batch"])
-def test_a_snapshot_that_knows_more_than_the_log_is_not_believed(disk, torn_by):
-    """It would call a batch a duplicate that was lost in the crash."""
+def test_a_snapshot_that_is_ahead_of_the_log_is_dropped(disk, torn_by):
+    """It would take the retry of a batch that was lost in the crash for a duplicate."""
     log = disk.log()
     append(log, batch(b"a", producer_id=1))
-    kept = log.size
+    kept = log.segments.size
     append(log, batch(b"b", producer_id=1, base_sequence=1))
     log.roll(NOW)
     disk.crash()
@@ -384,24 +388,24 @@ def test_a_snapshot_that_knows_more_than_the_log_is_not_believed(disk, torn_by):
     assert log.producers.entries[1].last_sequence == 0
     again = append(log, batch(b"b", producer_id=1, base_sequence=1))
     assert not again.first_of_duplicate
-    log.truncate_to(again.base_offset)
+    truncate_to(log, again.base_offset)
     assert log.producers.entries[1].last_sequence == 0
 
 
 def test_deleted_records_stay_deleted_over_a_restart(disk):
     log = disk.log()
     fill(log, [b"a"] * 10)
-    log.move_start_to(6)
+    delete_records_before(log, 6)
     disk.stop()
     disk.start()
     log = disk.log()
     assert (log.log_start, log.log_end) == (6, 10)
 
 
-def test_a_log_that_lost_everything_above_its_start_begins_there(disk):
+def test_a_log_that_lost_everything_after_its_start_continues_there(disk):
     log = disk.log()
     fill(log, [b"a"] * 10)
-    log.move_start_to(8)
+    delete_records_before(log, 8)
     disk.logs.checkpoint()
     disk.crash()
     with file(log, 0).open("r+b") as torn:
@@ -414,11 +418,11 @@ def test_a_log_that_lost_everything_above_its_start_begins_there(disk):
 
 @pytest.mark.parametrize("how", ["clean", "crash", "crash after a flush"])
 @pytest.mark.parametrize("left", [b"", bytes(500)], ids=["empty", "preallocated"])
-def test_what_a_failed_roll_left_within_a_segment_hides_nothing(disk, how, left):
+def test_a_leftover_of_a_failed_roll_hides_no_records(disk, how, left):
     log = disk.log()
     fill(log, [b"a", b"b", b"c", b"d"])
     if how == "crash after a flush":
-        log.flush_now()
+        log.flusher.flush_now()
         disk.logs.checkpoint()
     before = read_all(log)
     if how == "clean":
@@ -430,13 +434,11 @@ def test_what_a_failed_roll_left_within_a_segment_hides_nothing(disk, how, left)
     disk.start()
     log = disk.log()
     assert read_all(log) == before
-    assert log.segment_bases == [0]
+    assert log.segments.bases == [0]
     assert append(log, batch(b"e")).base_offset == 4
 
 
-def test_a_compacted_segment_that_is_put_in_place_by_half_is_left_to_the_next_start(
-    disk, monkeypatch
-):
+def test_a_half_installed_compacted_segment_is_left_to_the_next_start(disk, monkeypatch):
     log = disk.log()
     fill(log, [b"a", b"b"])
     log.roll(NOW)
@@ -454,38 +456,38 @@ def test_a_compacted_segment_that_is_put_in_place_by_half_is_left_to_the_next_st
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", full)
         with pytest.raises(OSError, match="no space"):
-            log.replace_segments([0], 0)
-    assert "not put in place" in log.offline
+            replace_segments(log, [0], 0)
+    assert "could not install" in log.offline
     disk.crash()
     disk.start()
     assert read_all(disk.log()) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_leftovers_of_deletion_are_removed_at_the_start(disk):
+def test_leftovers_of_a_deletion_are_removed_at_start(disk):
     log = a_busy_log(disk.log())
     log.update_config(settings(retention_bytes=0))
     disk.worker.jobs.clear()
-    log.apply_retention(11, NOW)
-    assert list(log.folder.glob("*.deleted"))
+    apply_retention(log, 11, NOW)
+    assert list(log.path.glob("*.deleted"))
     disk.crash()
-    (log.folder / "00000000000000000099.index").write_bytes(b"")
-    (log.folder / f"{LEADER_EPOCHS}.tmp").write_bytes(b"")
+    (log.path / "00000000000000000099.index").write_bytes(b"")
+    (log.path / f"{LEADER_EPOCHS}.tmp").write_bytes(b"")
     disk.start()
-    assert not list(log.folder.glob("*.deleted")) + list(log.folder.glob("*.tmp"))
-    assert not (log.folder / "00000000000000000099.index").exists()
+    assert not list(log.path.glob("*.deleted")) + list(log.path.glob("*.tmp"))
+    assert not (log.path / "00000000000000000099.index").exists()
     assert disk.log().log_start == 11
 
 
-def test_an_empty_log_comes_back_empty(disk):
+def test_an_empty_log_is_empty_after_a_restart(disk):
     log = disk.log()
-    log.truncate_fully(7)
+    truncate_fully(log, 7)
     for clean in (True, False):
         log = disk.restarted(clean=clean)
         assert (log.log_start, log.log_end, read_all(log)) == (7, 7, [])
 
 
 def test_a_log_of_magic_0_and_1_can_be_read(disk):
-    """Messages from before Kafka 0.11, one by one; nobody appends such any more."""
+    """Messages from before Kafka 0.11, which no client can append any more."""
     log = disk.log()
     disk.stop()
     old = b"".join(_old_message(offset, b"v%d" % offset) for offset in range(5))

@@ -15,11 +15,11 @@ from headrace.coordination.registry import Registry
 from headrace.core.controller import Change, Controller
 from headrace.model.cluster_metadata import ClusterMetadata, PartitionState, TopicState
 from headrace.model.errors import Rejected
-from headrace.model.ids import BrokerId, TopicPartition
+from headrace.model.ids import BrokerId, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     # Making a protocol costs a tenth of a millisecond at start, and no check runs then.
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Collection
     from typing import Protocol
 
     from headrace.broker.metadata.cache import MetadataCache
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     class Logs(Protocol):
         @property
         def directories(self) -> Sequence[Directory]: ...
-        @property
-        def failed(self) -> dict[TopicPartition, str]: ...
+        def mark_offline(self, topic_partition: TopicPartition, reason: str) -> None: ...
+        def offline_partitions(self) -> Sequence[TopicPartition]: ...
+        def copy_directory_ids(self, topic_partition: TopicPartition) -> Collection[str]: ...
         def place(
             self, topic_partitions: Iterable[TopicPartition]
         ) -> dict[TopicPartition, str]: ...
@@ -108,7 +109,7 @@ class ClusterChanges:
                 await self.replicas.apply((state,))
             except Rejected as error:
                 _log.error("Cannot serve %s: %s", state.topic_partition, error)
-                self.logs.failed[state.topic_partition] = str(error)
+                self.logs.mark_offline(state.topic_partition, str(error))
                 refusal = error
         return refusal
 
@@ -121,6 +122,17 @@ class ClusterChanges:
             if self.broker_id in state.replicas
         )
         return self.record_directories(topics, placed)
+
+    def copies_of(self, topics: Iterable[TopicState]) -> dict[TopicId, set[str]]:
+        """Directories with copies that unfinished moves of these topics have made."""
+        return {
+            topic.topic_id: {
+                directory_id
+                for state in topic.partitions
+                for directory_id in self.logs.copy_directory_ids(state.topic_partition)
+            }
+            for topic in topics
+        }
 
     def record_directories(
         self, topics: Sequence[TopicState], placed: Mapping[TopicPartition, str]

@@ -14,13 +14,14 @@ An empty folder where partitions lay (a mount point without its disk, or a new d
 until they are accounted for: brought back, deleted, or given up by an unclean election. Kafka
 refuses to start with such a folder until somebody formats it, and then begins them anew.
 
-A topic that is deleted while a directory of it is away leaves a note of its id until that
-directory is back and its folders are gone: without it they would be taken for those of a topic
-that the tree has lost.
+A topic that is deleted while one of its directories is not online leaves a note of its id until
+that directory is back and its partition directories are deleted: without it they would be adopted
+as a topic that the tree has lost. This includes directories that fail at run time, and those that
+hold only the unfinished copy of a move.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from headrace.coordination.directories import AssignmentChange, LoadedAssignment
 from headrace.model.cluster_metadata import PartitionState, TopicDirectories, TopicState
@@ -35,13 +36,17 @@ class DirectoryAssignment:
     """What was written. ``replay`` a change once the tree has taken it."""
 
     def __init__(
-        self, loaded: LoadedAssignment, deleted: Mapping[TopicId, set[str]], online: Iterable[str]
+        self,
+        loaded: LoadedAssignment,
+        deleted: Mapping[TopicId, set[str]],
+        online: Callable[[], Collection[str]],
     ) -> None:
+        """``online`` returns the ids of the directories that are online at the moment."""
         self._paths = loaded.paths
         self._directory_assignment = loaded.topics
         self._deleted = dict(deleted)
-        self._online = set(online)
-        self.offline: set[TopicPartition] = set()  # their directory is not online
+        self._online = online
+        self.offline: set[TopicPartition] = set()  # their directory was not online at the start
 
     def _of(self, topic: TopicState) -> Mapping[int, str]:
         known = self._directory_assignment.get(topic.name)
@@ -63,7 +68,8 @@ class DirectoryAssignment:
             before = self._of(topic)
             if (now := {**before, **seen}) != before:
                 assigned[topic.name] = TopicDirectories(topic.topic_id, now)
-        left = {topic_id: away - self._online for topic_id, away in self._deleted.items()}
+        online = set(self._online())
+        left = {topic_id: away - online for topic_id, away in self._deleted.items()}
         return AssignmentChange(
             assigned, {i: away for i, away in left.items() if away != self._deleted[i]}
         )
@@ -83,14 +89,21 @@ class DirectoryAssignment:
             }
         )
 
-    def decide_forgotten(self, topics: Iterable[TopicState]) -> AssignmentChange:
-        """``topics`` are deleted; directories that are away will have to do so later."""
+    def decide_forgotten(
+        self, topics: Iterable[TopicState], copies: Mapping[TopicId, Collection[str]]
+    ) -> AssignmentChange:
+        """``topics`` are deleted; directories that are not online must delete them later.
+
+        ``copies`` are the directories with unfinished copies of their partitions. Ask after the
+        logs were deleted: a directory may fail at that.
+        """
+        online = set(self._online())
         return AssignmentChange(
             {topic.name: None for topic in topics},
             {
                 topic.topic_id: away
                 for topic in topics
-                if (away := set(self._of(topic).values()) - self._online)
+                if (away := {*self._of(topic).values(), *copies[topic.topic_id]} - online)
             },
         )
 
@@ -110,12 +123,13 @@ class DirectoryAssignment:
 
         ``failed`` names the log directories that are offline, if any.
         """
+        online = self._online()
         by_topic = {topic.name: self._of(topic) for topic in topics}
         away: dict[TopicPartition, str] = {}
         by_place: dict[str, list[TopicPartition]] = {}
         for state in without_directory:
             directory_id = by_topic[state.topic].get(state.partition)
-            if directory_id in self._online or (directory_id is None and not failed):
+            if directory_id in online or (directory_id is None and not failed):
                 continue
             place = failed if directory_id is None else self._name(directory_id)
             away[state.topic_partition] = f"it lies in {place}, which is away"

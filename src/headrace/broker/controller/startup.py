@@ -172,7 +172,10 @@ class Startup:
         if known != loaded.paths:
             await self._registry.directories.store_paths(known)
         loaded = loaded._replace(paths=known)
-        return DirectoryAssignment(loaded, self._deleted_ids, paths)
+        return DirectoryAssignment(loaded, self._deleted_ids, self._online_directory_ids)
+
+    def _online_directory_ids(self) -> set[str]:
+        return {each.directory_id for each in self._logs.directories if each.offline is None}
 
     def _find_offline(self, changes: ClusterChanges) -> Collection[TopicPartition]:
         """Partitions that must not be served, because that would cost their records."""
@@ -182,12 +185,14 @@ class Startup:
         offline = changes.directory_assignment.find_offline(
             topics, self._without_directory(changes), failed
         )
-        logs.failed.update(offline)
-        return logs.failed.keys()
+        for topic_partition, reason in offline.items():
+            logs.mark_offline(topic_partition, reason)
+        return logs.offline_partitions()
 
     def _without_directory(self, changes: ClusterChanges) -> list[PartitionState]:
         """Partitions of this broker without a directory on its disks."""
-        served = {found.topic_partition for found in self._found} | self._logs.failed.keys()
+        served = {found.topic_partition for found in self._found}
+        served.update(self._logs.offline_partitions())
         return [
             state
             for topic in changes.metadata.topics.values()
@@ -219,8 +224,10 @@ class Startup:
         pending = await self._registry.watched.delete_requests()
         if not pending:
             return
-        present = [found.topic_partition for found in self._found] + list(self._logs.failed)
-        for topic_partition in present:
+        topics = changes.metadata.topics
+        copies = changes.copies_of(topics[name] for name in pending if name in topics)
+        present = [found.topic_partition for found in self._found]
+        for topic_partition in [*present, *self._logs.offline_partitions()]:
             if topic_partition.topic in pending:
                 self._logs.delete(topic_partition)
         self._found = [f for f in self._found if f.topic_partition.topic not in pending]
@@ -233,7 +240,7 @@ class Startup:
             marked = topic_changes.decide_mark_for_deletion(changes.controller, name)
             changes.controller.replay([marked])
             await changes.commit(
-                [DeleteTopic(topic)], changes.directory_assignment.decide_forgotten([topic])
+                [DeleteTopic(topic)], changes.directory_assignment.decide_forgotten([topic], copies)
             )
             self._dynamic_config.remember(ResourceType.TOPIC, name, {})
             _log.info("Finished the deletion of topic %s, which a stop had interrupted", name)
@@ -317,15 +324,14 @@ class Startup:
         return [found for found in directories if found not in strange]
 
     async def _host_all(self, changes: ClusterChanges) -> None:
-        failed = self._logs.failed
-        known = set(failed)
+        known = set(self._logs.offline_partitions())
         await changes.host(
             state
             for topic in changes.metadata.topics.values()
             for state in topic.partitions
             if state.topic_partition not in known
         )
-        lost = [topic_partition for topic_partition in failed if topic_partition not in known]
+        lost = [each for each in self._logs.offline_partitions() if each not in known]
         if lost:
             changes.controller.replicas_failed(lost, self._broker_id)
             await changes.commit(

@@ -447,7 +447,7 @@ class CoordinatorRuntime(Generic[S]):
                     "%s. Groups or transactions of this partition are not served; check the "
                     "files in %s",
                     loaded.problem,
-                    log.folder,
+                    log.path,
                 )
             return
         if not is_wanted() or loaded.leadership is not loaded.replica.leadership:

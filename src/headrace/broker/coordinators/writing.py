@@ -97,7 +97,7 @@ class ShardWriter:
                 "it again. Check the disk under %s",
                 replica.topic_partition,
                 refusal.message,
-                replica.log.folder,
+                replica.log.path,
             )
             raise WriteFailed(ErrorCode.COORDINATOR_NOT_AVAILABLE, refusal.message or "") from None
 

@@ -66,7 +66,7 @@ def _describe(
 
     for log in broker.logs:
         if log.directory is directory:
-            add(log.topic_partition, log.size, 0, is_copy=False)
+            add(log.topic_partition, log.segments.size, 0, is_copy=False)
     for copy in broker.moves.copies_in(directory):
         add(copy.topic_partition, copy.size, copy.lag, is_copy=True)
     result.topics = [
@@ -121,4 +121,4 @@ def _move(broker: "Services", topic_partition: TopicPartition, target: Path) -> 
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"the disk of {topic_partition} failed: {replica.log.offline}",
         )
-    broker.moves.ask(replica.log, directory)
+    broker.moves.request(replica.log, directory)

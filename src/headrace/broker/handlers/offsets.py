@@ -6,6 +6,7 @@ from headrace.broker.context import Context
 from headrace.broker.replication.replica import Replica
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Millis
+from headrace.storage.time_lookup import offset_for_time, offset_of_max_timestamp
 from headrace.wire import messages as m
 from headrace.wire.api import NO_LIMIT
 
@@ -106,9 +107,9 @@ async def _find(replica: Replica, timestamp: int, isolation_level: int) -> tuple
         return _NOWHERE  # there is no tiered storage
     try:
         if timestamp == MAX_TIMESTAMP:
-            found = await log.look_up(log.max_timestamp)
+            found = await offset_of_max_timestamp(log)
         else:
-            found = await log.look_up(lambda: log.offset_for_time(Millis(timestamp)))
+            found = await offset_for_time(log, Millis(timestamp))
     except FileNotFoundError as gone:
         # Retention, compaction or the deletion of the topic removed the segment meanwhile.
         raise Rejected(
@@ -129,7 +130,7 @@ def _old_style(
     if asked.max_num_offsets <= 0:
         return []
     if asked.timestamp == LATEST:
-        bases = [base for base in replica.log.segment_bases if base < offset]
+        bases = [base for base in replica.log.segments.bases if base < offset]
         return [offset, *reversed(bases)][: asked.max_num_offsets]
     return [offset] if offset >= 0 else []
 

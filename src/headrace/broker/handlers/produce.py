@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from headrace.broker.replication.replica_manager import ReplicaManager
     from headrace.broker.tasks import BackgroundTasks
     from headrace.records.record import RecordFault
-    from headrace.storage.checking import Checking
+    from headrace.storage.validation.record_validator import RecordValidator
 
 _log = logging.getLogger("headrace.broker")
 
@@ -273,7 +273,7 @@ class Producing:
         self._tasks = tasks
         self._bugs = bugs
         self._turn: list[Produced] = []
-        self._checking: Checking | None = None
+        self._checking: RecordValidator | None = None
 
     @property
     def turn_open(self) -> bool:
@@ -473,12 +473,12 @@ class Producing:
         """Check and recompress one batch; the faults found in it, if any."""
         # Here, not above: most brokers never open a batch.
         from headrace.records.record import recompress
-        from headrace.storage.checking import Checking
+        from headrace.storage.validation.record_validator import RecordValidator
 
         compacted = "compact" in replica.log.config.cleanup_policy
         if replica.opens_batches:
             if self._checking is None:
-                self._checking = Checking()
+                self._checking = RecordValidator()
             faults = await self._checking.check(records, compacted=compacted)
             if faults:
                 return records, faults

@@ -7,6 +7,7 @@ from headrace.broker.context import Context
 from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset
+from headrace.storage.log_retention import delete_records_before
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _delete(broker: "Services", topic: str, partition: int, offset: int) -> Offs
             f"records up to {new_start} cannot be deleted",
         )
     if new_start > replica.log.log_start:
-        replica.log.move_start_to(new_start)
+        delete_records_before(replica.log, new_start)
         _log.info(
             "%s: a client deleted the records before offset %d", replica.topic_partition, new_start
         )

@@ -110,7 +110,7 @@ class Appender:
         log.write_staged()
         if leadership is None:
             return False
-        self.carry_out(replica, leadership.appended(log.log_end, log.recovery_point))
+        self.carry_out(replica, leadership.appended(log.log_end, log.flusher.recovery_point))
         return leadership.log_end < log.log_end
 
     # --- flushing ------------------------------------------------------------
@@ -125,7 +125,7 @@ class Appender:
                 f"{replica.topic_partition} could not be flushed as flush.messages asks",
             )
             for replica, end in ends
-            if replica.log.recovery_point < end
+            if replica.log.flusher.recovery_point < end
         }
 
     def flush_later(self, replica: "Replica") -> None:
@@ -150,17 +150,17 @@ class Appender:
         """
         log = replica.log
         for tries_left in reversed(range(_FLUSH_TRIES)):
-            if replica.is_gone or log.recovery_point >= offset_end:
+            if replica.is_gone or log.flusher.recovery_point >= offset_end:
                 break
             try:
-                await log.flush()
+                await log.flusher.flush()
             except OSError as error:
                 log.directory.partition_failed(error)
-            if log.recovery_point < offset_end and tries_left and not replica.is_gone:
+            if log.flusher.recovery_point < offset_end and tries_left and not replica.is_gone:
                 await asyncio.sleep(_FLUSH_AGAIN_AFTER_S)
         leadership = replica.leadership
         if leadership is not None:
-            self.carry_out(replica, leadership.appended(log.log_end, log.recovery_point))
+            self.carry_out(replica, leadership.appended(log.log_end, log.flusher.recovery_point))
 
     # --- effects -------------------------------------------------------------
 

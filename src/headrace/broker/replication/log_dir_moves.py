@@ -1,13 +1,14 @@
-"""Moves of partitions between this broker's log directories, in the background.
+"""Moves of partitions between log directories, in the background.
 
-Each move is a task, but only one copies at a time: several would compete for the disks and the
-threads. A move that fails leaves the partition where it was. A move that a stop interrupts starts
-over at the next start, because the directory of its copy stays; its content does not.
+Each move is a task of its own, but only one copies at a time: several would compete for the disks,
+and for the threads of the other tasks. A move that fails leaves the partition where it was. A move
+that a shutdown interrupts resumes at the next start, with the bytes that were copied before.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.model.errors import ErrorCode, Rejected
@@ -15,8 +16,10 @@ from headrace.model.ids import TopicPartition
 from headrace.storage.log import Log
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_move import LogMove
+from headrace.storage.move_throttle import MoveThrottle
 
 if TYPE_CHECKING:
+    from headrace.broker.metadata.dynamic_config import DynamicConfig
     from headrace.broker.replication.replica_manager import ReplicaManager
     from headrace.storage.log_manager import LogManager
 
@@ -24,15 +27,15 @@ _log = logging.getLogger("headrace.replication")
 
 
 class _Move(NamedTuple):
-    relocation: LogMove
+    log_move: LogMove
     task: "asyncio.Task[None]"
 
     def is_the_same(self, log: Log, target: LogDirectory) -> bool:
-        return self.relocation.log is log and self.relocation.target is target
+        return self.log_move.log is log and self.log_move.target is target
 
     def give_up(self) -> None:
-        """Unless there is nothing to be given up any more."""
-        if not self.relocation.is_switched:
+        """Cancel it, unless the log has switched already."""
+        if not self.log_move.is_switched:
             self.task.cancel()
 
 
@@ -42,6 +45,7 @@ class LogDirMoves:
         loop: asyncio.AbstractEventLoop,
         logs: "LogManager",
         replicas: "ReplicaManager",
+        dynamic_config: "DynamicConfig",
         moved: Callable[[TopicPartition, str], Awaitable[None]],
         fail: Callable[[BaseException], None],
     ) -> None:
@@ -51,134 +55,141 @@ class LogDirMoves:
         self._replicas = replicas
         self._moved = moved
         self._fail = fail
-        self._latest: dict[TopicPartition, _Move] = {}  # those before it only clear away
+        self._latest: dict[TopicPartition, _Move] = {}  # earlier ones only clean up
         self._in_progress: dict[_Move, None] = {}
         self._turn = asyncio.Lock()
         self._stopping = False
+        self._throttle = MoveThrottle(
+            lambda: dynamic_config.config.int("replica.alter.log.dirs.io.max.bytes.per.second")
+        )
 
-    def ask(self, log: Log, target: LogDirectory) -> None:
-        """Move a log, unless that is under way; asked for another folder before, it forgets that.
+    def request(self, log: Log, target: LogDirectory, copy: Path | None = None) -> None:
+        """Move a log, unless that is in progress; replaces an earlier request.
 
-        Raises Rejected if there can be no copy in the target.
+        ``copy`` is the directory of an interrupted move to resume. Raises Rejected if there can be
+        no copy in the target.
         """
         if self._stopping:
-            raise Rejected(ErrorCode.BROKER_NOT_AVAILABLE, "the broker stops")
+            raise Rejected(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shutting down")
         before = self._latest.get(log.topic_partition)
         if before is not None and before.is_the_same(log, target):
             return
-        # First: if there can be no copy, the request before it stays.
-        relocation = LogMove(log, target) if log.directory is not target else None
+        # First: if there can be no copy, the earlier request stays.
+        log_move = None
+        if log.directory is not target:
+            log_move = LogMove(log, target, copy=copy, throttle=self._throttle)
         if before is not None:
             before.give_up()
             del self._latest[log.topic_partition]
-        if relocation is not None:
-            self._begin(relocation, before)
+        if log_move is not None:
+            self._begin(log_move, before)
 
-    def _begin(self, relocation: LogMove, before: _Move | None) -> None:
-        task = self._loop.create_task(self._run(relocation, before))
-        move = _Move(relocation, task)
-        self._latest[relocation.topic_partition] = move
+    def _begin(self, log_move: LogMove, before: _Move | None) -> None:
+        task = self._loop.create_task(self._run(log_move, before))
+        move = _Move(log_move, task)
+        self._latest[log_move.topic_partition] = move
         self._in_progress[move] = None
         task.add_done_callback(lambda _: self._ended(move))
 
-    async def _run(self, relocation: LogMove, before: _Move | None) -> None:
+    async def _run(self, log_move: LogMove, before: _Move | None) -> None:
         if before is not None:
             await asyncio.wait([before.task])
         async with self._turn:
             try:
-                await relocation.run()
+                await log_move.run()
             except (Rejected, OSError) as problem:
-                self._failed(relocation, problem)
-        if relocation.is_switched:
+                self._failed(log_move, problem)
+        if log_move.is_switched:
             try:
-                await self._moved(relocation.topic_partition, relocation.target.directory_id)
+                await self._moved(log_move.topic_partition, log_move.target.directory_id)
             except Rejected as refusal:
                 _log.error(
-                    "%s lies in %s, and the tree does not know of it before the next start: %s",
-                    relocation.topic_partition,
-                    relocation.target.path,
+                    "%s is now in %s, but this could not be recorded in the cluster metadata: %s. "
+                    "The next start records it",
+                    log_move.topic_partition,
+                    log_move.target.path,
                     refusal,
                 )
 
-    def _failed(self, relocation: LogMove, problem: Exception) -> None:
-        if relocation.is_switched:
+    def _failed(self, log_move: LogMove, problem: Exception) -> None:
+        if log_move.is_switched:
             _log.error(
-                "%s is served from %s, which did not get its proper name: %s. The next start "
-                "gives it",
-                relocation.topic_partition,
-                relocation.folder,
+                "%s is served from %s, which could not be renamed: %s. It will be renamed at the "
+                "next start",
+                log_move.topic_partition,
+                log_move.path,
                 problem,
             )
-        elif relocation.log.closed:
-            _log.info("%s: the move ends, %s", relocation.topic_partition, problem)
+        elif log_move.log.closed:
+            _log.info("%s: the move ends, %s", log_move.topic_partition, problem)
         else:
             _log.error(
-                "%s stays in %s, because it could not be moved to %s: %s. Put that right and "
-                "ask for the move again",
-                relocation.topic_partition,
-                relocation.source.path,
-                relocation.target.path,
+                "%s stays in %s, because it could not be moved to %s: %s. Solve the problem and "
+                "request the move again",
+                log_move.topic_partition,
+                log_move.source.path,
+                log_move.target.path,
                 problem,
             )
 
     def _ended(self, move: _Move) -> None:
         self._in_progress.pop(move, None)
-        relocation, task = move
-        is_wanted = self._latest.get(relocation.topic_partition) is move
-        if not relocation.is_switched and not (is_wanted and self._stopping):
-            relocation.discard()
-        if is_wanted:
-            del self._latest[relocation.topic_partition]
+        log_move, task = move
+        is_latest = self._latest.get(log_move.topic_partition) is move
+        if not log_move.is_switched and not (is_latest and self._stopping):
+            log_move.discard()
+        if is_latest:
+            del self._latest[log_move.topic_partition]
         if not task.cancelled() and (bug := task.exception()) is not None:
             self._fail(bug)
 
-    # --- what others ask -----------------------------------------------------
+    # --- queries -------------------------------------------------------------
 
     def is_moving(self, topic_partition: TopicPartition) -> bool:
         return topic_partition in self._latest
 
     def copies_in(self, directory: LogDirectory) -> list[LogMove]:
-        """The copies that a folder holds besides its logs."""
+        """The copies that a log directory holds besides its logs."""
         return [
-            relocation
-            for relocation, _ in self._latest.values()
-            if relocation.target is directory and not relocation.is_switched
+            log_move
+            for log_move, _ in self._latest.values()
+            if log_move.target is directory and not log_move.is_switched
         ]
 
     def topics_changed(self) -> None:
-        """End the moves of logs that were deleted."""
+        """End the moves of deleted logs."""
         for topic_partition, move in list(self._latest.items()):
-            if move.relocation.log.closed:
+            if move.log_move.log.closed:
                 move.give_up()
                 del self._latest[topic_partition]
 
-    # --- beginning and end ---------------------------------------------------
+    # --- start and shutdown --------------------------------------------------
 
     def resume(self) -> None:
-        """Go on with what the last stop interrupted."""
-        for topic_partition, target in self._logs.unfinished_moves.items():
+        """Continue the moves that the last shutdown interrupted."""
+        for topic_partition, copy in self._logs.unfinished_moves.items():
             replica = self._replicas.get(*topic_partition)
             if replica is not None:
                 try:
-                    self.ask(replica.log, target)
+                    self.request(replica.log, copy.directory, copy.path)
                 except Rejected as refusal:
                     _log.error(
-                        "%s: a move that a stop interrupted does not go on: %s. Put that right "
-                        "and ask for the move again",
+                        "%s: cannot resume an interrupted move: %s. Solve the problem and request "
+                        "the move again",
                         topic_partition,
                         refusal,
                     )
 
     async def stop(self) -> None:
-        """End all moves; those of which only names are missing are finished."""
+        """End all moves; those that only lack the final rename are finished."""
         self._stopping = True
-        interrupted = [move.relocation for move in self._latest.values()]
+        interrupted = [move.log_move for move in self._latest.values()]
         for move in self._in_progress:
             move.give_up()
         await self._all_ended()
-        for relocation in interrupted:
-            if not relocation.is_switched:
-                await asyncio.to_thread(relocation.empty)
+        for log_move in interrupted:
+            if not log_move.is_switched:
+                await asyncio.to_thread(log_move.suspend)
 
     async def crash(self) -> None:
         """End all moves, and leave their files as they are."""

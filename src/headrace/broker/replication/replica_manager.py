@@ -93,7 +93,7 @@ class ReplicaManager:
             return Rejected(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{partition}"
             )
-        failure = self._logs.failed.get(state.partitions[partition].topic_partition)
+        failure = self._logs.offline_reason(state.partitions[partition].topic_partition)
         if failure is not None:
             return Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{partition} is offline: {failure}"

@@ -155,6 +155,9 @@ MEANINGS = {
     "log.retention.minutes": "retention.ms in minutes, if milliseconds are not set",
     "log.roll.hours": "segment.ms in hours, if milliseconds are not set",
     "log.roll.jitter.hours": "segment.jitter.ms in hours, if milliseconds are not set",
+    "replica.alter.log.dirs.io.max.bytes.per.second": (
+        "maximum copy rate of moves between log directories; 0 pauses them"
+    ),
     "replica.high.watermark.checkpoint.interval.ms": "how often all checkpoints are written",
     # groups and their offsets
     "group.consumer.assignment.interval.ms": "minimum time between two assignments of a group",

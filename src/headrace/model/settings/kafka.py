@@ -457,7 +457,7 @@ CLIENT_METRICS: dict[str, Row] = {
 DYNAMIC_ONLY: dict[str, Row] = {
     "leader.replication.throttled.rate": Row("long", "9223372036854775807", (0, None), "c", "quotas"),
     "follower.replication.throttled.rate": Row("long", "9223372036854775807", (0, None), "c", "quotas"),
-    "replica.alter.log.dirs.io.max.bytes.per.second": Row("long", "9223372036854775807", (0, None), "c", "quotas"),
+    "replica.alter.log.dirs.io.max.bytes.per.second": Row("long", "9223372036854775807", (0, None), "c", ""),
 }
 
 # Kafka defines these for its own tests; DescribeConfigs never lists them.

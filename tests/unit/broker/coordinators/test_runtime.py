@@ -16,6 +16,7 @@ from headrace.model.config import BrokerConfig
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, TopicPartition
 from headrace.records.record import Record, build_batch
+from headrace.storage.log_retention import delete_records_before
 from headrace.wire import messages as m
 from tests.fakes.inside import in_sync, lose_leadership
 from tests.fakes.standin import in_loop
@@ -375,7 +376,7 @@ async def test_a_log_that_cannot_be_read_is_not_coordinated(tmp_path, caplog):
 async def test_a_log_that_became_shorter_is_not_read_for_ever(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         write(coordinator, (b"a", b"1"))
-        (file,) = broker.services.replicas.require(TOPIC, 0).log.folder.glob("*.log")
+        (file,) = broker.services.replicas.require(TOPIC, 0).log.path.glob("*.log")
         whole = file.read_bytes()
         file.write_bytes(whole[:-1])
         coordinator._drop(coordinator._shards[0], ErrorCode.NOT_COORDINATOR)
@@ -528,7 +529,7 @@ async def loading(folder, monkeypatch, meanwhile):
 @in_loop
 async def test_records_that_are_deleted_while_loading_do_not_end_it(tmp_path, monkeypatch):
     def delete(broker):
-        broker.services.replicas.require(TOPIC, 0).log.move_start_to(Offset(2))
+        delete_records_before(broker.services.replicas.require(TOPIC, 0).log, Offset(2))
 
     async with loading(tmp_path, monkeypatch, delete) as (_, coordinator):
         await until(lambda: not coordinator.is_loading())

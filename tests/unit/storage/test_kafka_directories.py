@@ -1,9 +1,8 @@
-"""Folders that Apache Kafka 4.3.1 left open here, and what we leave is what Kafka would leave.
+"""Headrace opens log directories of Apache Kafka 4.3.1 and leaves them as Kafka would.
 
-``clean`` was copied after a clean stop, ``live`` from under the running broker
-a moment before: its indexes are preallocated and its checkpoints old, as after
-a kill. Kafka wrote batches of every codec, and transactions that were
-committed, aborted and left open.
+``clean`` was copied after a clean shutdown, ``live`` from the running broker shortly before: its
+indexes are preallocated and its checkpoints old, as after a kill. Kafka wrote batches of every
+codec, and committed, aborted and open transactions.
 """
 
 import shutil
@@ -13,6 +12,7 @@ import pytest
 
 from headrace.model.ids import TopicPartition, id_to_text
 from headrace.records.batch import headers
+from headrace.storage.time_lookup import first_at, largest
 from tests.fakes.logs import Disk, append, batch, read_all, read_bytes, settings
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "kafka-4.3.1-logs"
@@ -32,7 +32,7 @@ def disk(request, tmp_path):
     disk.crash()
 
 
-def test_the_records_of_every_codec_are_there(disk):
+def test_the_records_of_every_codec_are_read(disk):
     values = [value for _, value in read_all(disk.log(PLAIN))]
     assert values == [
         b"%b-%d-%d-%b" % (codec, batch, i, b"x" * 20)
@@ -44,15 +44,15 @@ def test_the_records_of_every_codec_are_there(disk):
     assert codecs == [codec for codec in range(5) for _ in range(3)]
 
 
-def test_whose_folder_it_is_is_known(disk):
+def test_the_owner_is_recognized(disk):
     assert disk.logs.cluster_id == "MkU3OEVBNTcwNTJENDM2Qk"
     assert id_to_text(disk.log(TXN).topic_id) == "YKGKiwvIQJ2nFRjBQ8ak6g"
     assert disk.log(TXN).leader_epochs.entries == [(0, 0)]
 
 
-def test_times_are_found(disk):
-    assert disk.log(PLAIN).offset_for_time(1700000002105)()[:2] == (75, 1700000002105)
-    assert disk.log(PLAIN).max_timestamp()()[:2] == (149, 1700000004209)
+def test_timestamps_are_found(disk):
+    assert first_at(disk.log(PLAIN), 1700000002105)()[:2] == (75, 1700000002105)
+    assert largest(disk.log(PLAIN))()[:2] == (149, 1700000004209)
     append_times = [h.log_append_time for _, h in headers(read_bytes(disk.log(APPEND_TIME), 0))]
     assert append_times == [True] * 3
 
@@ -76,14 +76,14 @@ def test_transactions_are_as_kafka_left_them(disk):
     }
 
 
-def test_a_producer_goes_on_where_kafka_stopped(disk):
+def test_a_producer_continues_where_kafka_stopped(disk):
     log = disk.log(TXN)
     again = append(log, batch(b"1", b"2", b"3", producer_id=7, base_sequence=3, transactional=True))
     assert (again.base_offset, again.first_of_duplicate) == (95, True)
     assert append(log, batch(b"x", producer_id=7, base_sequence=6, transactional=True)).base_offset
 
 
-def test_our_clean_stop_leaves_the_very_files_that_kafka_leaves(disk):
+def test_a_clean_shutdown_leaves_the_same_files_as_kafka(disk):
     disk.stop()
     left = {
         path.relative_to(disk.paths[0]): path.read_bytes() for path in disk.paths[0].glob("*-0/*")
@@ -95,7 +95,7 @@ def test_our_clean_stop_leaves_the_very_files_that_kafka_leaves(disk):
     assert (disk.paths[0] / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":-1}'
 
 
-def test_high_watermarks_are_taken_over(disk):
+def test_high_watermarks_are_restored(disk):
     expected = {"plain": 150, "txn": 98, "appendtime": 3}
     if not disk.logs.directories[0].clean_start:
         expected = {"plain": 30, "txn": 0, "appendtime": 0}

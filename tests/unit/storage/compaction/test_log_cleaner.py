@@ -1,4 +1,4 @@
-"""Compaction of live logs by a real child process: what goes, what stays, what it survives."""
+"""Compaction of open logs by a real child process: what is removed, what stays, what can fail."""
 
 import asyncio
 import errno
@@ -19,17 +19,19 @@ from headrace.model.ids import Offset, TopicPartition
 from headrace.records.batch import GZIP, headers, seal
 from headrace.records.compression import compress
 from headrace.records.record import Record, build_batch, iter_records
-from headrace.storage import compaction
 from headrace.storage.background import child_environment
-from headrace.storage.cleaner import Job
-from headrace.storage.compaction import (
+from headrace.storage.compaction import log_cleaner
+from headrace.storage.compaction.job import Job
+from headrace.storage.compaction.log_cleaner import (
     ChildDied,
     CleanerSettings,
-    Compaction,
+    LogCleaner,
     clean,
     summarize,
 )
 from headrace.storage.log import Log
+from headrace.storage.log_retention import apply_retention
+from headrace.storage.log_truncation import truncate_to
 from tests.fakes.compactable import CompactableLog
 from tests.fakes.logs import (
     NOW,
@@ -69,7 +71,7 @@ def put(log: Log, count: int, keys: int = 5, **options) -> None:
 
 def compact(log: Log, now: int = NOW, settings: CleanerSettings = SETTINGS):
     stable_end = log.last_stable_offset(log.log_end)
-    return asyncio.run(Compaction().clean_dirtiest([(log, stable_end)], settings, now))
+    return asyncio.run(LogCleaner().clean_dirtiest([(log, stable_end)], settings, now))
 
 
 def latest(log: Log) -> dict[bytes, bytes]:
@@ -84,7 +86,7 @@ def latest(log: Log) -> dict[bytes, bytes]:
 
 def stored(log: Log) -> list[Record]:
     found = []
-    for path in sorted(log.folder.glob("*.log")):
+    for path in sorted(log.path.glob("*.log")):
         data = path.read_bytes()
         for position, header in headers(data):
             if not header.is_control:
@@ -93,14 +95,14 @@ def stored(log: Log) -> list[Record]:
 
 
 def names(log: Log) -> set[str]:
-    return {path.name.partition(".")[2] for path in log.folder.iterdir()}
+    return {path.name.partition(".")[2] for path in log.path.iterdir()}
 
 
 def test_each_key_keeps_its_last_value_and_offsets_stay(disk: Disk) -> None:
     log = disk.log()
     put(log, 200)
     before = latest(log)
-    active = log.active_base_offset
+    active = log.segments.active.base_offset
 
     cleaned = compact(log)
 
@@ -118,7 +120,7 @@ def test_each_key_keeps_its_last_value_and_offsets_stay(disk: Disk) -> None:
     assert "log.cleaned" not in names(log) and "log.swap" not in names(log)
 
 
-def test_a_reader_gets_the_rest_from_any_offset_and_keeps_the_file_it_has(disk: Disk) -> None:
+def test_a_reader_can_start_at_any_offset_and_keeps_its_open_file(disk: Disk) -> None:
     log = disk.log()
     put(log, 200)
     held = log.read(Offset(0), 500, Offset(200))
@@ -144,12 +146,12 @@ def test_a_reader_gets_the_rest_from_any_offset_and_keeps_the_file_it_has(disk: 
 def test_the_active_segment_is_never_touched(disk: Disk) -> None:
     log = disk.log()
     put(log, 10, keys=1)
-    assert log.segment_count == 1
+    assert len(log.segments) == 1
     assert compact(log) is None
     assert len(stored(log)) == 10
 
 
-def test_a_log_that_is_not_dirty_enough_is_left_alone(disk: Disk) -> None:
+def test_a_log_that_is_not_dirty_enough_is_not_cleaned(disk: Disk) -> None:
     log = disk.log()
     put(log, 200)
     assert compact(log) is not None
@@ -158,18 +160,18 @@ def test_a_log_that_is_not_dirty_enough_is_left_alone(disk: Disk) -> None:
     assert compact(log) is not None
 
 
-def test_small_segments_grow_together(disk: Disk) -> None:
+def test_small_segments_are_joined(disk: Disk) -> None:
     log = disk.log()
     put(log, 300)
-    count = log.segment_count
+    count = len(log.segments)
     assert count > 8
     compact(log)
     put(log, 300)
     compact(log)
-    assert log.segment_count <= count + 2
+    assert len(log.segments) <= count + 2
 
 
-def test_tombstones_go_after_their_retention_time(disk: Disk) -> None:
+def test_tombstones_are_removed_after_delete_retention_ms(disk: Disk) -> None:
     log = disk.log()
     append(log, keyed((b"gone", b"value")))
     append(log, keyed((b"gone", None)))
@@ -187,7 +189,7 @@ def test_tombstones_go_after_their_retention_time(disk: Disk) -> None:
     assert [r.value for r in stored(log) if r.key == b"gone"] == []
 
 
-def test_records_of_aborted_transactions_go_and_open_ones_stop_the_cleaning(disk: Disk) -> None:
+def test_aborted_records_are_removed_and_open_transactions_end_the_cleaning(disk: Disk) -> None:
     log = disk.log()
     options = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
     append(log, keyed((b"k0", b"aborted"), base_sequence=0, **options))
@@ -208,7 +210,7 @@ def test_records_of_aborted_transactions_go_and_open_ones_stop_the_cleaning(disk
     assert all(record.value not in (b"aborted", b"open") for record in stored(log))
 
 
-def test_a_producer_can_go_on_after_its_records_were_compacted_and_the_broker_restarted(
+def test_a_producer_can_continue_after_compaction_and_a_restart(
     disk: Disk,
 ) -> None:
     log = disk.log()
@@ -218,7 +220,7 @@ def test_a_producer_can_go_on_after_its_records_were_compacted_and_the_broker_re
     append(log, memoryview(bytearray(duplicate)))
     put(log, 200)
     compact(log)
-    for snapshot in log.folder.glob("*.snapshot"):
+    for snapshot in log.path.glob("*.snapshot"):
         snapshot.unlink()  # so that the start has to read the log
 
     log = disk.restarted(clean=False)
@@ -246,7 +248,7 @@ def test_young_segments_wait_for_the_lag_time(disk: Disk) -> None:
     assert compact(log, now=NOW + 5_000) is not None
 
 
-def test_an_overdue_log_is_cleaned_however_little_is_dirty(disk: Disk) -> None:
+def test_an_overdue_log_is_cleaned_at_any_dirty_ratio(disk: Disk) -> None:
     log = disk.log()
     lazy = disk.config._replace(min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=60_000)
     log.update_config(lazy)
@@ -255,7 +257,7 @@ def test_an_overdue_log_is_cleaned_however_little_is_dirty(disk: Disk) -> None:
     assert compact(log, now=NOW + 60_001) is not None
 
 
-def test_a_buffer_too_small_cleans_as_far_as_it_comes(disk: Disk) -> None:
+def test_a_small_buffer_cleans_a_part_of_the_log(disk: Disk) -> None:
     log = disk.log()
     put(log, 300, keys=100)
     before = latest(log)
@@ -267,7 +269,7 @@ def test_a_buffer_too_small_cleans_as_far_as_it_comes(disk: Disk) -> None:
     assert latest(log) == before
 
 
-def test_segments_that_change_meanwhile_void_the_cleaning(disk: Disk) -> None:
+def test_segments_that_change_meanwhile_invalidate_the_cleaning(disk: Disk) -> None:
     log = disk.log()
     put(log, 200)
     dirt = measure(summarize(log, log.log_end), NOW)
@@ -275,7 +277,7 @@ def test_segments_that_change_meanwhile_void_the_cleaning(disk: Disk) -> None:
     async def race() -> None:
         cleaning = asyncio.create_task(clean(log, dirt, SETTINGS, NOW))
         await asyncio.sleep(0)
-        log.truncate_to(Offset(3))
+        truncate_to(log, Offset(3))
         put(log, 200)
         await cleaning
 
@@ -286,16 +288,16 @@ def test_segments_that_change_meanwhile_void_the_cleaning(disk: Disk) -> None:
     assert compact(log) is not None
 
 
-def test_what_replaces_a_truncated_tail_counts_as_dirty(disk: Disk) -> None:
+def test_records_written_after_a_truncation_count_as_dirty(disk: Disk) -> None:
     log = disk.log()
     put(log, 200)
     compact(log)
-    log.truncate_to(Offset(20))
+    truncate_to(log, Offset(20))
     assert log.log_end <= 20
     put(log, 400)
     assert measure(summarize(log, log.log_end), NOW).first_dirty <= 20
     compact(log)
-    below = [record for record in stored(log) if record.offset < log.active_base_offset]
+    below = [record for record in stored(log) if record.offset < log.segments.active.base_offset]
     assert len({record.key for record in below}) == len(below)
 
 
@@ -317,7 +319,7 @@ def test_a_topic_deleted_meanwhile_ends_the_cleaning(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("child_runs", [False, True])
-def test_a_cancelled_cleaning_ends_its_child_and_leaves_nothing(
+def test_a_cancelled_cleaning_ends_its_child_and_leaves_no_files(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, child_runs: bool
 ) -> None:
     log = disk.log()
@@ -325,7 +327,7 @@ def test_a_cancelled_cleaning_ends_its_child_and_leaves_nothing(
     before = read_all(log)
     slow = CleanerSettings(buffer_size=1 << 20, bytes_per_second=1)
     dirt = measure(summarize(log, log.log_end), NOW)
-    follow = compaction._follow
+    follow = log_cleaner._follow
 
     async def cancel() -> None:
         running = asyncio.Event()
@@ -334,7 +336,7 @@ def test_a_cancelled_cleaning_ends_its_child_and_leaves_nothing(
             running.set()
             return await follow(*arguments)
 
-        monkeypatch.setattr(compaction, "_follow", follow_and_tell)
+        monkeypatch.setattr(log_cleaner, "_follow", follow_and_tell)
         cleaning = asyncio.create_task(clean(log, dirt, slow, NOW))
         await (running.wait() if child_runs else asyncio.sleep(0))
         cleaning.cancel()
@@ -346,16 +348,16 @@ def test_a_cancelled_cleaning_ends_its_child_and_leaves_nothing(
     assert "log.cleaned" not in names(log)
 
 
-def test_damage_on_disk_stops_the_cleaning_of_that_log_alone(disk: Disk) -> None:
+def test_damage_stops_the_cleaning_of_that_log_alone(disk: Disk) -> None:
     log = disk.log()
     put(log, 200)
     other = disk.log(TopicPartition("other", 0))
     put(other, 100)
-    path = min(log.folder.glob("*.log"))
+    path = min(log.path.glob("*.log"))
     data = bytearray(path.read_bytes())
     data[40] ^= 1
     path.write_bytes(data)
-    rounds = Compaction()
+    rounds = LogCleaner()
     candidates = [(log, log.log_end), (other, other.log_end)]
 
     done = [asyncio.run(rounds.clean_dirtiest(candidates, SETTINGS, NOW)) for _ in range(3)]
@@ -366,14 +368,14 @@ def test_damage_on_disk_stops_the_cleaning_of_that_log_alone(disk: Disk) -> None
     assert log.directory.offline is None
 
 
-def test_a_topic_made_anew_is_cleaned_whatever_became_of_the_one_before(disk: Disk) -> None:
+def test_a_recreated_topic_is_cleaned_though_the_old_one_was_damaged(disk: Disk) -> None:
     log = disk.log()
     put(log, 200)
-    path = min(log.folder.glob("*.log"))
+    path = min(log.path.glob("*.log"))
     data = bytearray(path.read_bytes())
     data[40] ^= 1
     path.write_bytes(data)
-    rounds = Compaction()
+    rounds = LogCleaner()
     asyncio.run(rounds.clean_dirtiest([(log, log.log_end)], SETTINGS, NOW))
     assert list(rounds.uncleanable) == [ORDERS]
     disk.logs.delete(ORDERS)
@@ -385,10 +387,10 @@ def test_a_topic_made_anew_is_cleaned_whatever_became_of_the_one_before(disk: Di
     assert done is not None and done.topic_partition == ORDERS
 
 
-def test_a_batch_that_nobody_can_open_is_kept_as_it_is(disk: Disk) -> None:
+def test_an_unreadable_batch_is_kept_unchanged(disk: Disk) -> None:
     log = disk.log()
     broken = bytearray(keyed((b"k0", b"value")))
-    broken[22] = 4  # zstd, which it is not
+    broken[22] = 4  # says zstd, wrongly
     seal(broken)
     append(log, memoryview(broken))
     put(log, 200)
@@ -396,7 +398,7 @@ def test_a_batch_that_nobody_can_open_is_kept_as_it_is(disk: Disk) -> None:
     assert read_bytes(log, 0)[22] == 4
 
 
-def test_a_child_that_dies_is_told_from_one_that_is_done(
+def test_a_child_that_dies_is_distinguished_from_one_that_is_done(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = disk.log()
@@ -416,7 +418,7 @@ def test_a_child_that_dies_is_told_from_one_that_is_done(
         RuntimeError("can't start new thread"),
     ],
 )
-def test_a_system_that_gives_no_process_costs_a_round_and_no_disk(
+def test_a_child_that_cannot_be_started_does_not_take_the_disk_offline(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, limit: Exception
 ) -> None:
     log = disk.log()
@@ -432,7 +434,7 @@ def test_a_system_that_gives_no_process_costs_a_round_and_no_disk(
     assert compact(log) is not None
 
 
-def test_a_file_that_the_child_may_not_read_costs_no_disk(
+def test_a_file_that_the_child_may_not_read_does_not_take_the_disk_offline(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = disk.log()
@@ -441,7 +443,7 @@ def test_a_file_that_the_child_may_not_read_costs_no_disk(
     async def refused(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(compaction, "_follow", refused)
+    monkeypatch.setattr(log_cleaner, "_follow", refused)
     assert compact(log) is None
     assert log.directory.offline is None
 
@@ -451,24 +453,24 @@ def test_the_child_ends_when_its_parent_does(disk: Disk) -> None:
     put(log, 200)
     dirt = measure(summarize(log, log.log_end), NOW)
     slow = CleanerSettings(buffer_size=1 << 20, bytes_per_second=1)
-    job = compaction._job(log, dirt, slow, NOW)
+    job = log_cleaner._job(log, dirt, slow, NOW)
     with subprocess.Popen(
-        [sys.executable, "-P", "-m", "headrace.storage.cleaner"],
+        [sys.executable, "-P", "-m", "headrace.storage.compaction.cleaner"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=child_environment(),
     ) as child:
         assert child.stdin is not None
         child.stdin.write(job.to_json().encode() + b"\n")
-        child.stdin.close()  # what the kernel does for a parent that died
+        child.stdin.close()  # as the kernel does when the parent dies
         assert child.wait(30) == 1
 
 
-def test_a_job_survives_its_trip_as_json(disk: Disk) -> None:
+def test_a_job_is_the_same_after_json(disk: Disk) -> None:
     log = disk.log()
     append(log, keyed((b"k", b"v"), producer_id=5, producer_epoch=1, base_sequence=0))
     dirt = measure(summarize(log, log.log_end), NOW)
-    job = compaction._job(log, dirt, CleanerSettings(), NOW)
+    job = log_cleaner._job(log, dirt, CleanerSettings(), NOW)
     assert Job.from_json(job.to_json()) == job
     assert json.loads(job.to_json())["producers"] == [[5, [0, 1]]]
 
@@ -509,15 +511,15 @@ def test_messages_of_old_formats_are_compacted_too(tmp_path: Path) -> None:
     assert [record.offset for record in log.stored()] == [1, 2, 3, 6]
 
 
-def test_compact_and_delete_together_expire_what_was_compacted(disk: Disk) -> None:
+def test_compact_and_delete_together_expire_compacted_segments(disk: Disk) -> None:
     log = disk.log()
     log.update_config(
         disk.config._replace(cleanup_policy=frozenset({"compact", "delete"}), retention_ms=1_000)
     )
     put(log, 200)
     compact(log)
-    # A segment without any record left expires by its file's time, which is today's.
-    assert log.apply_retention(log.log_end, 1 << 50).segment_count > 0
+    # A segment without records expires by the time of its file, which is today.
+    assert apply_retention(log, log.log_end, 1 << 50).segment_count > 0
     assert log.log_start > 0
     put(log, 100)
     assert compact(log, now=NOW + 2_000) is not None

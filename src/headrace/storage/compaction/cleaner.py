@@ -1,13 +1,12 @@
-"""The child process that compacts one log: ``python -m headrace.storage.cleaner``.
+"""The child process that compacts one log: ``python -m headrace.storage.compaction.cleaner``.
 
-Looping over records in Python would hold the broker's loop up, so it is done
-here, at low priority and throttled. The child only reads segments and writes
-``.cleaned`` files beside them; nothing it does is visible to readers, and the
-broker swaps the files in (``compaction``). Killed at any moment it leaves files
-that the next start deletes.
+A loop over records in Python would block the broker's event loop, so this process runs it, at low
+priority and throttled. It only reads segments and writes ``.cleaned`` files beside them. Readers
+see nothing of it until the broker swaps the files in (``log_cleaner``). If it is killed, the next
+start deletes its files.
 
-    stdin    one line of JSON, the job; then nothing. The end of the stream means that the
-             broker is gone, and ends the child.
+    stdin    one line of JSON, the job. The end of the stream means that the broker has ended,
+             and ends the child.
     stdout   one line of JSON for each event:
              {"cleaned": base offset, "replaces": [base offset, …], "size": bytes}
              {"progress": bytes read so far}
@@ -22,10 +21,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from headrace.core.cleaning import (
-    LastOfProducer,
     SegmentSummary,
     TransactionTrail,
     grouped,
@@ -51,50 +49,19 @@ from headrace.records.record import (
     spans,
 )
 from headrace.storage import aborted_transactions
-from headrace.storage.files import OpenFile, write_all
-from headrace.storage.index import OffsetIndex, TimeIndex
-from headrace.storage.key_offsets import KeyOffsets
-from headrace.storage.segment import Scan
-from headrace.storage.swap import CLEANED
+from headrace.storage.compaction.cleaned_segment import CleanedSegment
+from headrace.storage.compaction.job import Job
+from headrace.storage.compaction.key_offsets import KeyOffsets
+from headrace.storage.files import OpenFile
+from headrace.storage.scan import Scan
 
-_WRITE_SIZE = 1 << 20
 _PROGRESS_SIZE = 64 << 20
-_NICENESS = 19  # the lowest: whoever serves a client goes first
+_NICENESS = 19  # the lowest priority: the broker goes first
 _NO_MARKER = -1  # a type that ends no transaction
 
 
-class Job(NamedTuple):
-    folder: str
-    segments: list[SegmentSummary]  # all of the log, the active one last
-    first_dirty: int
-    clean_end: int
-    now: int
-    segment_size_max: int
-    index_size_max: int
-    index_interval_size: int
-    delete_retention_ms: int
-    producers: dict[int, LastOfProducer]
-    buffer_size: int  # log.cleaner.dedupe.buffer.size
-    load_factor: float
-    bytes_per_second: float
-
-    def to_json(self) -> str:
-        # JSON has only text for keys, so the producers go as a list.
-        fields = self._asdict() | {"producers": list(self.producers.items())}
-        return json.dumps(fields)
-
-    @classmethod
-    def from_json(cls, line: str | bytes) -> "Job":
-        fields = json.loads(line)
-        fields["segments"] = [SegmentSummary(*summary) for summary in fields["segments"]]
-        fields["producers"] = {
-            producer_id: LastOfProducer(*last) for producer_id, last in fields["producers"]
-        }
-        return cls(**fields)
-
-
 class Tally:
-    """Counts what is read and written, reports it, and holds it to the allowed rate."""
+    """Counts bytes and records, reports progress, and keeps within the allowed rate."""
 
     def __init__(self, bytes_per_second: float, emit: Callable[[dict[str, Any]], None]) -> None:
         self._pace = max(bytes_per_second, 1.0)
@@ -112,100 +79,21 @@ class Tally:
         if self.read_size >= self._next_report:
             self._next_report += _PROGRESS_SIZE
             self._emit({"progress": self.read_size})
-        self._hold_back()
+        self._throttle()
 
     def written(self, size: int) -> None:
         self.written_size += size
-        self._hold_back()
+        self._throttle()
 
-    def _hold_back(self) -> None:
+    def _throttle(self) -> None:
         due_at = self._started_at + (self.read_size + self.written_size) / self._pace
         ahead = due_at - time.monotonic()
-        if ahead > 0.01:  # shorter naps would cost more than they spread
+        if ahead > 0.01:  # shorter sleeps would cost more than they smooth
             time.sleep(ahead)
 
 
-class CleanedSegment:
-    """Writes the ``.cleaned`` files that will replace a group of segments."""
-
-    def __init__(self, folder: str, base_offset: int, index_interval_size: int) -> None:
-        self.base_offset = base_offset
-        self._stem = f"{folder}/{base_offset:020d}."
-        self._index_interval_size = index_interval_size
-        self._fd = self._create("log")
-        self._waiting: list[bytes] = []
-        self._waiting_size = 0
-        self.size = 0
-        self._index = OffsetIndex()
-        self._time_index = TimeIndex()
-        self._unindexed_size = 0
-        self._max_timestamp = -1
-        self._max_timestamp_offset = base_offset
-
-    def append(self, header: BatchHeader, batch: bytes) -> None:
-        position = self.size + self._waiting_size
-        last_relative = header.last_offset - self.base_offset
-        if header.max_timestamp > self._max_timestamp:
-            self._max_timestamp = header.max_timestamp
-            self._max_timestamp_offset = header.last_offset
-        if self._unindexed_size > self._index_interval_size:
-            self._index.append(header.base_offset - self.base_offset, last_relative, position)
-            self._add_time()
-            self._unindexed_size = 0
-        self._unindexed_size += len(batch)
-        self._waiting.append(batch)
-        self._waiting_size += len(batch)
-
-    def maybe_write(self, size_min: int = _WRITE_SIZE) -> int:
-        """Bring what waits into the file if it is much; returns how many bytes that were."""
-        size = self._waiting_size
-        if size < size_min or not size:
-            return 0
-        write_all(self._fd, self._waiting, self.size, size)
-        self.size += size
-        self._waiting, self._waiting_size = [], 0
-        return size
-
-    def finish(self, aborted: list[AbortedTransaction], modified_at_ns: int) -> None:
-        """Write the indexes and make everything durable before it can take a real name.
-
-        ``modified_at_ns`` of the last segment replaced is kept: records
-        without timestamps expire by it.
-        """
-        self._add_time()
-        contents = {"index": self._index.encode(), "timeindex": self._time_index.encode()}
-        if aborted:
-            contents["txnindex"] = aborted_transactions.encode(aborted)
-        for kind, content in contents.items():
-            fd = self._create(kind)
-            try:
-                if content:
-                    write_all(fd, [content], 0, len(content))
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        os.fsync(self._fd)
-        self.close()
-        os.utime(f"{self._stem}log{CLEANED}", ns=(modified_at_ns, modified_at_ns))
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-    def _add_time(self) -> None:
-        if self._max_timestamp >= 0:
-            self._time_index.maybe_append(
-                self._max_timestamp, self._max_timestamp_offset - self.base_offset
-            )
-
-    def _create(self, kind: str) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        return os.open(f"{self._stem}{kind}{CLEANED}", flags, 0o644)
-
-
 class Cleaner:
-    """Carries out one job: collects the newest offset of each key, then rewrites the segments."""
+    """Runs one job: collects the newest offset of each key, then rewrites the segments."""
 
     def __init__(self, job: Job, emit: Callable[[dict[str, Any]], None]) -> None:
         self.job = job
@@ -219,9 +107,9 @@ class Cleaner:
         ]
         self.keys = KeyOffsets(job.buffer_size, job.load_factor, job.clean_end - job.first_dirty)
         self._alike = AlikeSections()
-        # Of sections that come again and again: the last base offset, until all keys are
-        # collected; then the newest offsets of their keys, and below which base offset every
-        # record of them is superseded.
+        # For record sections that repeat: while keys are collected, the last base offset; after
+        # that, the newest offsets of their keys, and the base offset below which every record of
+        # the section is superseded.
         self._last_bases: dict[Spans, int] = {}
         self._newest: dict[Spans, tuple[list[int], float]] = {}
 
@@ -250,7 +138,7 @@ class Cleaner:
         }
 
     def collect_keys(self) -> int:
-        """Fill the table from the dirty part; returns how far that came, exclusive."""
+        """Fill the table from the dirty part; returns the end offset it reached."""
         mapped_end = self._collect_keys()
         for spans_found, base_offset in self._last_bases.items():
             self.keys.put_all(_keyed(spans_found.found, base_offset))
@@ -273,31 +161,31 @@ class Cleaner:
                 elif not trail.data_batch(header):
                     full_at = self._put_keys(header, batch)
                     if full_at is not None:
-                        # As far as it fits; the next round begins with this record.
+                        # The table is full: the next round begins with this record.
                         return full_at
                 mapped_end = header.next_offset
-            mapped_end = segment_end  # also where batches were compacted away
+            mapped_end = segment_end  # even if compaction removed its last batches
         return mapped_end
 
     def _clean_group(
         self, group: list[SegmentSummary], trail: TransactionTrail, mapped_end: int
     ) -> None:
         job, tally = self.job, self.tally
-        cleaned = CleanedSegment(job.folder, group[0].base_offset, job.index_interval_size)
+        cleaned = CleanedSegment(job.directory, group[0].base_offset, job.index_interval_size)
         try:
             for segment in group:
                 for header, batch in self._batches(segment):
                     try:
                         kept = self._survivors(header, batch, trail, mapped_end)
                     except BadBatch:
-                        # Stored as it came, and its records cannot be read. Nobody can read
-                        # them, but taking them away is not for us to decide.
+                        # The batch was stored without validation and its records are unreadable.
+                        # Keep it: compaction must not delete what it cannot judge.
                         kept = header, bytes(batch)
                     if kept is not None:
                         cleaned.append(kept[0], kept[1])
                         tally.written(cleaned.maybe_write())
             tally.written(cleaned.maybe_write(0))
-            last_log = f"{job.folder}/{group[-1].base_offset:020d}.log"
+            last_log = f"{job.directory}/{group[-1].base_offset:020d}.log"
             cleaned.finish(trail.take_kept(), Path(last_log).stat().st_mtime_ns)
         finally:
             cleaned.close()
@@ -312,7 +200,7 @@ class Cleaner:
     def _survivors(
         self, header: BatchHeader, batch: memoryview, trail: TransactionTrail, mapped_end: int
     ) -> tuple[BatchHeader, bytes] | None:
-        """What the cleaned segment gets of a batch: the same one, a smaller one, or none."""
+        """The batch for the cleaned segment: the same one, a smaller one, or None."""
         if header.magic < 2:
             return self._legacy_survivors(header, batch, mapped_end)
         job, now = self.job, self.job.now
@@ -360,9 +248,9 @@ class Cleaner:
         return _rebuilt(build_survivors(header, data, kept, horizon))
 
     def _newest_of(self, known: Spans) -> tuple[list[int], float]:
-        """The newest offset of each key; below which base offset no record with a key is one.
+        """The newest offset of each key, and the base offset below which no record is the newest.
 
-        Those without a key never stay.
+        Records without a key never stay.
         """
         answer = self._newest.get(known)
         if answer is None:
@@ -383,7 +271,7 @@ class Cleaner:
     def _legacy_survivors(
         self, header: BatchHeader, batch: memoryview, mapped_end: int
     ) -> tuple[BatchHeader, bytes] | None:
-        """Old messages have no room for a delete horizon: what changes is written as magic 2."""
+        """Old messages have no delete horizon: a batch that changes is written as magic 2."""
         records = list(iter_records(batch))
         newest = self.keys.newest([record.key for record in records])
         kept = [
@@ -415,8 +303,8 @@ class Cleaner:
         )
 
     def _batches(self, segment: SegmentSummary) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """The batches of a segment, their CRC checked. The bytes are good until the next one."""
-        path = f"{self.job.folder}/{segment.base_offset:020d}.log"
+        """The batches of a segment, with CRCs checked. The bytes are valid until the next one."""
+        path = f"{self.job.directory}/{segment.base_offset:020d}.log"
         scan = Scan(
             OpenFile(path, os.O_RDONLY | os.O_CLOEXEC),
             Position(0),
@@ -431,7 +319,7 @@ class Cleaner:
             raise Corrupt(f"{path}: {scan.problem} at byte {scan.valid_end}")
 
     def _put_keys(self, header: BatchHeader, batch: memoryview) -> int | None:
-        """Those of records that were not cleaned before; the first without room, or None."""
+        """Add the keys of dirty records; returns the first offset without room, or None."""
         first_dirty, base_offset = self.job.first_dirty, header.base_offset
         try:
             if header.magic < 2:
@@ -448,8 +336,8 @@ class Cleaner:
             keyed = _keyed(known.found, base_offset)
             return self.keys.put_all(one for one in keyed if one[0] >= first_dirty)
         if known in self._last_bases:
-            # Its keys are in the table; their offsets get there in the end, when it is clear
-            # which is the last.
+            # Its keys are in the table. Their offsets follow at the end, when the last batch
+            # with this section is known.
             self._last_bases[known] = base_offset
             return None
         full_at = self.keys.put_all(_keyed(known.found, base_offset))
@@ -458,13 +346,13 @@ class Cleaner:
         return full_at
 
     def _read_aborted(self, base_offset: int) -> list[AbortedTransaction]:
-        path = f"{self.job.folder}/{base_offset:020d}.txnindex"
+        path = f"{self.job.directory}/{base_offset:020d}.txnindex"
         try:
             data = Path(path).read_bytes()
         except FileNotFoundError:
             return []
         try:
-            # The active segment's may be growing; a whole entry is all we need of it.
+            # That of the active segment may be growing: ignore an incomplete entry.
             return aborted_transactions.decode(
                 data[: len(data) - len(data) % aborted_transactions.ENTRY_SIZE]
             )
@@ -472,8 +360,8 @@ class Cleaner:
             raise Corrupt(f"{path}: {problem}") from None
 
     def _trail_from(self, start: int) -> TransactionTrail:
-        # Those that ended before ``start`` must be left out: their markers, which would close
-        # them, are not going to be read.
+        # Without those that ended before ``start``: the markers that would close them are not
+        # read.
         return TransactionTrail(t for t in self._aborted if t.last_offset >= start)
 
     def _end_of(self, segment: SegmentSummary) -> int:
@@ -482,12 +370,12 @@ class Cleaner:
 
 
 def _keyed(found: Iterable[Span], base_offset: int) -> list[tuple[int, bytes]]:
-    """Offset and key of the records that have one."""
+    """Offset and key of the records that have a key."""
     return [(base_offset + span.offset_delta, span.key) for span in found if span.key is not None]
 
 
 def _marker(header: BatchHeader, batch: memoryview) -> int | None:
-    """The type of a control batch's record; None if compaction took it."""
+    """The type of a control batch's record; None if compaction removed the record."""
     if header.record_count == 0:
         return None
     try:
@@ -501,11 +389,11 @@ def _rebuilt(batch: bytes) -> tuple[BatchHeader, bytes]:
 
 
 def main() -> int:
-    """Run the job on stdin; the exit status says whether it was done."""
+    """Run the job from stdin; the exit status is 0 if it was done."""
     line = sys.stdin.buffer.readline()
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(_NICENESS)
-    gc.disable()  # nothing here makes cycles, and the spans of a batch are many
+    gc.disable()  # there are no cycles, and a batch has many spans
 
     def emit(event: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(event) + "\n")
@@ -523,8 +411,8 @@ def main() -> int:
     return 0
 
 
-def _end_with_the_parent() -> None:
-    # Not through sys.stdin: a thread that waits inside it would hold its lock when Python ends.
+def _end_with_parent() -> None:
+    # Not through sys.stdin: a thread that waits there would hold its lock at interpreter exit.
     while os.read(0, 4096):
         pass
     os._exit(1)

@@ -1,4 +1,4 @@
-"""The same log, cleaned by Apache Kafka and by us: batch for batch the same survives."""
+"""The same log cleaned by Apache Kafka and by Headrace: the same batches survive."""
 
 import json
 import tarfile
@@ -11,11 +11,12 @@ from headrace.core.producer_state import Origin, Producers
 from headrace.model.ids import Millis, Offset
 from headrace.records.batch import BatchHeader, headers
 from headrace.records.record import iter_records
-from headrace.storage.cleaner import Cleaner, Job
-from headrace.storage.recovery import read_marker
-from headrace.storage.swap import swap_in
+from headrace.storage.compaction.cleaner import Cleaner
+from headrace.storage.compaction.job import Job
+from headrace.storage.compaction.swap import swap_in
+from headrace.storage.producer_replay import read_marker
 
-ARCHIVE = Path(__file__).parents[2] / "golden" / "compaction" / "kafka-4.3.1.tar.xz"
+ARCHIVE = Path(__file__).parents[3] / "golden" / "compaction" / "kafka-4.3.1.tar.xz"
 
 
 @pytest.fixture
@@ -25,9 +26,9 @@ def golden(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def batches(folder: Path) -> list[tuple[str, BatchHeader, bytes]]:
+def batches(directory: Path) -> list[tuple[str, BatchHeader, bytes]]:
     found = []
-    for path in sorted(folder.glob("*.log")):
+    for path in sorted(directory.glob("*.log")):
         data = path.read_bytes()
         for position, header in headers(data):
             found.append((path.stem, header, data[position : position + header.size]))
@@ -35,21 +36,21 @@ def batches(folder: Path) -> list[tuple[str, BatchHeader, bytes]]:
 
 
 def essence(segment: str, header: BatchHeader, batch: bytes) -> tuple[object, ...]:
-    """Everything but the base timestamp, which Kafka moves to the first record that is left.
+    """Everything except the base timestamp, which Kafka moves to the first remaining record.
 
-    Neither a reader nor a later cleaning can tell the difference, except that
-    a delete horizon stands there, which depends on the second of the cleaning.
+    No reader and no later cleaning can tell the difference. The base timestamp may also be a
+    delete horizon, which depends on the time of the cleaning.
     """
     fields = header._replace(size=0, crc=0, base_timestamp=0)
     return segment, fields, list(iter_records(batch))
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_kafka_and_we_leave_the_same_batches(golden: Path, number: int) -> None:
+def test_kafka_and_headrace_leave_the_same_batches(golden: Path, number: int) -> None:
     facts = json.loads((golden / f"{number}.json").read_text())
-    folder = golden / f"{number}-before"
+    directory = golden / f"{number}-before"
     producers = Producers()
-    for _, header, batch in batches(folder):
+    for _, header, batch in batches(directory):
         if header.producer_id >= 0:
             marker = read_marker(batch) if header.is_control else None
             producers.append(
@@ -60,11 +61,11 @@ def test_kafka_and_we_leave_the_same_batches(golden: Path, number: int) -> None:
                 marker,
             )
             producers.written()
-    bases = sorted(int(path.stem) for path in folder.glob("*.log"))
+    bases = sorted(int(path.stem) for path in directory.glob("*.log"))
     job = Job(
-        folder=str(folder),
+        directory=str(directory),
         segments=[
-            SegmentSummary(base, (folder / f"{base:020d}.log").stat().st_size) for base in bases
+            SegmentSummary(base, (directory / f"{base:020d}.log").stat().st_size) for base in bases
         ],
         first_dirty=facts["first_dirty"],
         clean_end=facts["cleaned_end"],
@@ -87,7 +88,7 @@ def test_kafka_and_we_leave_the_same_batches(golden: Path, number: int) -> None:
     done = Cleaner(
         job,
         lambda event: (
-            swap_in(str(folder), event["replaces"], event["cleaned"])
+            swap_in(str(directory), event["replaces"], event["cleaned"])
             if "cleaned" in event
             else None
         ),
@@ -95,8 +96,8 @@ def test_kafka_and_we_leave_the_same_batches(golden: Path, number: int) -> None:
 
     assert done["cleaned_end"] == facts["cleaned_end"]
     expected = golden / f"{number}-after"
-    assert [essence(*each) for each in batches(folder)] == [
+    assert [essence(*each) for each in batches(directory)] == [
         essence(*each) for each in batches(expected)
     ]
     for index in expected.glob("*.txnindex"):
-        assert (folder / index.name).read_bytes() == index.read_bytes()
+        assert (directory / index.name).read_bytes() == index.read_bytes()

@@ -1,17 +1,15 @@
-"""Compaction from the broker's side: chooses a log, runs the child, swaps in what it wrote.
+"""Compaction in the broker: choose a log, run the child process, swap in its output.
 
-    summarize    what ``core.cleaning`` must know of a log
-    child        ``headrace.storage.cleaner`` in a process of its own, one log at a time. It is
-                 started anew, never forked: a fork would take along the loop, its sockets and
-                 whatever threads hold locks.
-    swap         each cleaned group goes in through ``Log.replace_segments``, on the loop's
-                 thread, between two requests; readers keep the files that they have open
-    checkpoint   ``cleaner-offset-checkpoint`` of the log's directory says how far it came
+    summarize    the input of ``core.cleaning`` for one log
+    child        ``compaction.cleaner`` in a process of its own, one log at a time. It is not
+                 forked: a fork would inherit the loop, its sockets and locks held by threads.
+    swap         ``swap.replace_segments`` installs each cleaned group on the loop's thread,
+                 between two requests; readers keep the files that they have open
+    checkpoint   ``cleaner-offset-checkpoint`` of the log directory records the progress
 
-While the child reads, the log lives on: it grows, retention may delete segments,
-a follower may truncate, the topic may go. The child never notices. Before each
-swap the log is asked whether it still has the segments that the child read; if
-not, the child's work is thrown away and begun again another time.
+Meanwhile the log changes: it grows, retention may delete segments, a follower may truncate it, the
+topic may be deleted. The child does not notice. Before each swap the broker checks that the log
+still has the segments that the child read; if not, it discards the output and tries again later.
 """
 
 import asyncio
@@ -22,7 +20,7 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.core.cleaning import (
     Dirt,
@@ -37,17 +35,16 @@ from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, Position, TopicPartition
 from headrace.records.batch import HEADER_SIZE, BadBatch, read_header
 from headrace.storage.background import start_child
+from headrace.storage.compaction.job import Job
+from headrace.storage.compaction.swap import discard_cleaned, replace_segments
 from headrace.storage.files import OpenFile, read_exactly
 from headrace.storage.log import Log
-from headrace.storage.swap import discard_cleaned
-
-if TYPE_CHECKING:
-    from headrace.storage.cleaner import Job
+from headrace.storage.log_retention import learn_times, segment_facts
 
 _log = logging.getLogger("headrace.compaction")
 
 _LOGS_PER_STEP = 50
-_EVENT_SIZE_MAX = 4 << 20  # a group may name many segments
+_EVENT_SIZE_MAX = 4 << 20  # a group may list many segments
 _NO_LAG_LIMIT_MS = 2**63 - 1
 
 
@@ -58,7 +55,7 @@ class CleanerSettings(NamedTuple):
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "CleanerSettings":
-        # Kafka splits the buffer among log.cleaner.threads; here one child has it all.
+        # Kafka divides the buffer among log.cleaner.threads; here one child uses all of it.
         return cls(
             config.int("log.cleaner.dedupe.buffer.size"),
             config.float("log.cleaner.io.buffer.load.factor"),
@@ -67,7 +64,7 @@ class CleanerSettings(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """What one cleaning did. Sizes are of the segments looked at, before and after."""
+    """The result of one cleaning. Sizes are those of the cleaned segments, before and after."""
 
     topic_partition: TopicPartition
     cleaned_end: Offset
@@ -78,15 +75,15 @@ class Cleaned(NamedTuple):
 
 
 class ChildDied(Exception):
-    """The child could not be started, or ended without a word: killed, or a bug in it."""
+    """The child could not be started, was killed, or met a bug."""
 
 
-class Compaction:
-    """Cleans the dirtiest log, again and again; the broker calls it by the clock."""
+class LogCleaner:
+    """Cleans the dirtiest log; the broker calls it periodically."""
 
     def __init__(self) -> None:
-        # Logs whose files contradict themselves. Only a restart, which checks them, brings these
-        # back; a topic made anew has another log.
+        # Logs with damaged files. Only a restart checks them and makes them cleanable again. Keyed
+        # with the log, because a re-created topic has another one.
         self.uncleanable: dict[TopicPartition, Log] = {}
 
     async def clean_dirtiest(
@@ -102,7 +99,7 @@ class Compaction:
             if number % _LOGS_PER_STEP == 0:
                 await asyncio.sleep(0)
             if self._may_clean(log):
-                await log.learn_times()
+                await learn_times(log)
             if self._may_clean(log):
                 try:
                     dirt = measure(summarize(log, stable_end), now)
@@ -133,9 +130,9 @@ class Compaction:
         try:
             return await clean(log, dirt, settings, now)
         except Rejected as given_up:
-            _log.info("%s; it is compacted another time", given_up)
+            _log.info("%s. Compaction will retry", given_up)
         except ChildDied as death:
-            _log.error("%s. It is tried again another time", death)
+            _log.error("%s. Compaction will retry", death)
         except Corrupt as damage:
             self._give_up(log, damage)
         except OSError as error:
@@ -146,7 +143,7 @@ class Compaction:
     def _give_up(self, log: Log, damage: Corrupt) -> None:
         self.uncleanable[log.topic_partition] = log
         _log.error(
-            "%s is not compacted any more: %s. Restart the broker to have the log checked",
+            "Stopped compacting %s: %s. Restart the broker to check and repair the log",
             log.topic_partition,
             damage,
         )
@@ -155,13 +152,13 @@ class Compaction:
 def summarize(log: Log, stable_end: Offset) -> LogSummary:
     config = log.config
     max_lag_ms = config.max_compaction_lag_ms
-    facts = log.segment_facts()
+    facts = segment_facts(log)
     return LogSummary(
         [
             SegmentSummary(
                 segment.base_offset,
                 segment.size,
-                first_timestamp=_first_timestamp(log.folder, segment.base_offset)
+                first_timestamp=_first_timestamp(log.path, segment.base_offset)
                 if max_lag_ms < _NO_LAG_LIMIT_MS
                 else -1,
                 largest_timestamp=segment.largest_timestamp,
@@ -178,39 +175,40 @@ def summarize(log: Log, stable_end: Offset) -> LogSummary:
 
 
 async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> Cleaned:
-    """Compact ``log`` as ``dirt`` says; returns when everything is swapped in and checkpointed.
+    """Compact the ``dirt`` of ``log``; returns when all output is swapped in and checkpointed.
 
-    Raises Rejected if the log changed under the child, Corrupt if it found a
-    damaged batch, OSError if a disk failed, ChildDied. Cancelled, it ends the
-    child. In all these cases groups swapped in before stay, which is as good as before: the
-    checkpoint has not moved.
+    Raises Rejected if the log changed meanwhile, Corrupt if the child found a damaged batch,
+    OSError if a disk failed, ChildDied. If cancelled, it ends the child. In all these cases groups
+    that were swapped in stay. That is harmless: the checkpoint has not moved.
     """
     job = _job(log, dirt, settings, now)
-    folder = str(log.folder)
+    directory = str(log.path)
     started_at = asyncio.get_running_loop().time()
     _log.info(
-        "%s: compacting offsets %d to %d (%.0f %% of %d bytes are dirty)",
+        "%s: compacting offsets %d to %d (%.0f %% of %d bytes dirty)",
         log.topic_partition,
         dirt.first_dirty,
         dirt.clean_end,
         100 * dirt.ratio,
         dirt.clean_size + dirt.dirty_size,
     )
-    cut_count = log.cut_count
+    cut_count = log.flusher.cut_count
     try:
-        child = await start_child("headrace.storage.cleaner", line_size_max=_EVENT_SIZE_MAX)
-    except OSError as limit:  # no fault of the disk
+        child = await start_child(
+            "headrace.storage.compaction.cleaner", line_size_max=_EVENT_SIZE_MAX
+        )
+    except OSError as limit:  # not a fault of the disk
         raise ChildDied(f"no process to compact {log.topic_partition}: {limit}") from limit
     try:
         done, size_before, size_after = await _follow(log, job, child, cut_count)
     finally:
         with suppress(ProcessLookupError):
-            child.kill()  # it may have ended by itself
+            child.kill()  # it may have ended already
         await child.wait()
         assert child.stdin is not None
         child.stdin.close()
-        # What was swapped in has other names by now; on success nothing is left.
-        await asyncio.to_thread(discard_cleaned, folder)
+        # Files that were swapped in have other names by now; on success none is left.
+        await asyncio.to_thread(discard_cleaned, directory)
     if log.closed:
         raise _changed(log)
     result = Cleaned(
@@ -235,8 +233,8 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
     )
     if done["batches_unreadable"]:
         _log.warning(
-            "%s: %d batches were kept as they are because their records cannot be read; "
-            "headrace.validate.records=true refuses such batches when they are produced",
+            "%s: kept %d batches unchanged because their records are unreadable; "
+            "headrace.validate.records=true rejects such batches when they are produced",
             log.topic_partition,
             done["batches_unreadable"],
         )
@@ -244,12 +242,12 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
 
 
 async def _follow(
-    log: Log, job: "Job", child: asyncio.subprocess.Process, cut_count: int
+    log: Log, job: Job, child: asyncio.subprocess.Process, cut_count: int
 ) -> tuple[dict[str, Any], int, int]:
-    """Give the child its job and carry out its events until it is done."""
+    """Send the child its job and handle its events until it is done."""
     assert child.stdin is not None and child.stdout is not None
     child.stdin.write(job.to_json().encode() + b"\n")
-    with suppress(ConnectionError):  # it died at once; its stdout says no more either
+    with suppress(ConnectionError):  # it died at once, and its stdout has ended
         await child.stdin.drain()
     sizes = {segment.base_offset: segment.size for segment in job.segments}
     whole = sum(size for base, size in sizes.items() if base < job.clean_end)
@@ -258,9 +256,9 @@ async def _follow(
         event = json.loads(line)
         if "cleaned" in event:
             replaced = event["replaces"]
-            if log.closed or log.cut_count != cut_count:
+            if log.closed or log.flusher.cut_count != cut_count:
                 raise _changed(log)
-            log.replace_segments([Offset(base) for base in replaced], Offset(event["cleaned"]))
+            replace_segments(log, [Offset(base) for base in replaced], Offset(event["cleaned"]))
             size_before += sum(sizes[base] for base in replaced)
             size_after += event["size"]
         elif "progress" in event:
@@ -275,13 +273,13 @@ async def _follow(
         else:
             _raise_failure(log, event["failed"])
     raise ChildDied(
-        f"the process that compacts {log.topic_partition} died; what it said is on stderr"
+        f"the process that compacts {log.topic_partition} died; see its message on stderr"
     )
 
 
 def _raise_failure(log: Log, failure: dict[str, Any]) -> None:
     if log.closed or failure.get("errno") == errno.ENOENT:
-        raise _changed(log)  # the topic was deleted, or retention took a segment
+        raise _changed(log)  # the topic or a segment was deleted
     if "corrupt" in failure:
         raise Corrupt(failure["corrupt"])
     raise OSError(failure["errno"], failure["message"])
@@ -290,21 +288,19 @@ def _raise_failure(log: Log, failure: dict[str, Any]) -> None:
 def _changed(log: Log) -> Rejected:
     return Rejected(
         ErrorCode.OPERATION_NOT_ATTEMPTED,
-        f"{log.topic_partition}: its segments changed while they were being compacted",
+        f"{log.topic_partition}: its segments changed during compaction",
     )
 
 
-def _job(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> "Job":
-    from headrace.storage.cleaner import Job  # what only a cleaning needs, a start need not load
-
+def _job(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> Job:
     config = log.config
     return Job(
-        folder=str(log.folder),
+        directory=str(log.path),
         segments=[
             SegmentSummary(
-                segment.base_offset, segment.size, _index_size(log.folder, segment.base_offset)
+                segment.base_offset, segment.size, _index_size(log.path, segment.base_offset)
             )
-            for segment in log.segment_facts()
+            for segment in segment_facts(log)
         ],
         first_dirty=dirt.first_dirty,
         clean_end=dirt.clean_end,
@@ -325,17 +321,17 @@ def _job(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> "Job":
     )
 
 
-def _index_size(folder: Path, base_offset: int) -> int:
+def _index_size(directory: Path, base_offset: int) -> int:
     sizes = [0]
     for kind in ("index", "timeindex"):
         with suppress(FileNotFoundError):
-            sizes.append((folder / f"{base_offset:020d}.{kind}").stat().st_size)
+            sizes.append((directory / f"{base_offset:020d}.{kind}").stat().st_size)
     return max(sizes)
 
 
-def _first_timestamp(folder: Path, base_offset: int) -> int:
+def _first_timestamp(directory: Path, base_offset: int) -> int:
     try:
-        file = OpenFile(f"{folder}/{base_offset:020d}.log", os.O_RDONLY | os.O_CLOEXEC)
+        file = OpenFile(f"{directory}/{base_offset:020d}.log", os.O_RDONLY | os.O_CLOEXEC)
         return read_header(read_exactly(file.fd, HEADER_SIZE, Position(0))).max_timestamp
     except (BadBatch, FileNotFoundError):
-        return -1  # an empty segment, or one just deleted
+        return -1  # an empty segment, or just deleted

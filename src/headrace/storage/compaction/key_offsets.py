@@ -1,12 +1,11 @@
-"""The newest offset of every key, in memory that is bounded beforehand.
+"""The newest offset of every key, in a fixed amount of memory.
 
-An open-addressing table of 24 bytes a slot, as many slots as the dedupe buffer
-has room for: a 16-byte hash of the key and 8 of offset + 1, so that 0 means
-empty. A dict of the same would take about 150 bytes a key and could not be
-bounded.
+An open-addressing table with as many slots as fit into the dedupe buffer. A slot has 24 bytes: a
+16-byte hash of the key, and offset + 1 in 8 bytes, so that 0 means empty. A dict would take about
+150 bytes per key, without a bound.
 
-Two keys with one hash would be taken for the same. Kafka accepts that with MD5;
-BLAKE2 is as short, faster here, and nobody can make such a pair on purpose.
+Two keys with the same hash count as one. Kafka accepts that with MD5; BLAKE2 is as short, faster
+here, and such a pair cannot be made on purpose.
 """
 
 import mmap
@@ -18,7 +17,7 @@ SLOT_SIZE = DIGEST_SIZE + 8
 
 
 class KeyOffsets:
-    """At most ``capacity`` keys; the memory is only touched as far as keys come."""
+    """Holds at most ``capacity`` keys; unused memory is never touched."""
 
     __slots__ = ("_digests", "_memory", "_offsets", "_slots", "capacity", "count")
 
@@ -26,7 +25,7 @@ class KeyOffsets:
         load_factor = min(max(load_factor, 0.1), 0.95)
         slots = size_max // SLOT_SIZE
         slots = min(slots, int(keys_expected_max / load_factor) + 16)
-        # With a prime number of slots every step visits them all.
+        # With a prime number of slots every step size visits all of them.
         self._slots = _prime_at_most(max(slots, 17))
         self.capacity = max(int(self._slots * load_factor), 1)
         self.count = 0
@@ -35,11 +34,11 @@ class KeyOffsets:
         self._digests = mmap.mmap(-1, self._slots * DIGEST_SIZE)
 
     def put_all(self, records: Iterable[tuple[int, bytes]]) -> int | None:
-        """Remember each offset for its key; the first offset for which there is no room, or None.
+        """Store each offset for its key; returns the first offset without room, or None.
 
-        The highest one put for a key counts.
+        The highest offset of a key wins.
         """
-        # The inner loop of a whole cleaning, hence no calls of our own in it.
+        # The inner loop of a cleaning, so it makes no Python calls.
         slots, offsets, digests = self._slots, self._offsets, self._digests
         for offset, key in records:
             digest = blake2b(key, digest_size=16).digest()
@@ -61,7 +60,7 @@ class KeyOffsets:
         return None
 
     def newest(self, keys: Iterable[bytes | None]) -> list[int]:
-        """For each key the highest offset put for it, -1 if there is none."""
+        """The highest offset stored for each key, -1 if there is none."""
         slots, offsets, digests = self._slots, self._offsets, self._digests
         found = []
         for key in keys:
@@ -72,7 +71,7 @@ class KeyOffsets:
             number = int.from_bytes(digest, "little")
             slot = number % slots
             step = 0
-            # Ends, because the load factor leaves empty slots.
+            # Terminates, because the load factor leaves empty slots.
             while (stored := offsets[slot]) and digests[slot * 16 : slot * 16 + 16] != digest:
                 step = step or 1 + (number >> 64) % (slots - 1)
                 slot = (slot + step) % slots

@@ -1,0 +1,1 @@
+"""Log compaction: keep the newest record of each key."""

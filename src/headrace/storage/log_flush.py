@@ -1,0 +1,185 @@
+"""Making a log durable: fsync, in the order that recovery needs, and the recovery point."""
+
+import asyncio
+import errno
+import logging
+import os
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import suppress
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from headrace.model.ids import Millis, Offset
+from headrace.storage.files import ONE_FILE_ERRNOS, OpenFile, sync_directory
+from headrace.storage.log_directory import LogDirectory
+from headrace.storage.segment import Segment
+from headrace.storage.segment_files import SUFFIXES
+
+if TYPE_CHECKING:
+    from headrace.storage.log import Log
+
+log = logging.getLogger("headrace.storage")
+
+_base_offset = attrgetter("base_offset")
+
+
+class LogFlusher:
+    """Flushes one log. Runs on the event loop, except where a docstring names another thread."""
+
+    __slots__ = (
+        "_is_postponed",
+        "_is_requested",
+        "_lock",
+        "_log",
+        "clean_at",
+        "cut_count",
+        "recovery_point",
+        "renamed_in",
+        "turn",
+    )
+
+    def __init__(self, owner: "Log", recovery_point: Offset, now: Millis) -> None:
+        self._log = owner
+        self.recovery_point = recovery_point  # all offsets below it are fsynced
+        # Grows with every truncation and move. A flush, a compaction or a copy that began before
+        # saw other files, and must start over.
+        self.cut_count = 0
+        self.clean_at = now  # when there was last nothing to flush
+        self.turn = asyncio.Lock()  # one flush at a time
+        # Log directories in which this log was renamed, not fsynced since: a power failure could
+        # bring the old name back.
+        self.renamed_in: tuple[LogDirectory, ...] = ()
+        self._is_requested = False  # the worker thread was asked, and has not begun
+        self._is_postponed = False
+        self._lock = threading.Lock()  # guards recovery_point and cut_count
+
+    def needs_flush(self, now: Millis) -> bool:
+        """Whether ``flush.messages`` or ``flush.ms`` requires a flush."""
+        owner = self._log
+        unflushed_count = owner.log_end - self.recovery_point
+        if unflushed_count <= 0:
+            self.clean_at = now
+            return False
+        config = owner.config
+        return unflushed_count >= config.flush_messages or now - self.clean_at >= config.flush_ms
+
+    @property
+    def unflushed_segment_count(self) -> int:
+        segments = self._log.segments
+        return len(segments) - segments.slot_of(self.recovery_point)
+
+    async def flush(self) -> None:
+        """fsync, in a thread, everything written so far; then the recovery point moves.
+
+        Callers that arrive during a flush share the next one. A thread for each would occupy the
+        whole pool with fsyncs and starve everything else that needs a thread.
+        """
+        owner = self._log
+        end_offset = owner.log_end
+        async with self.turn:
+            path = None
+            # Again if the log has moved to another directory meanwhile: its files are others.
+            while path != owner.path and self.recovery_point < end_offset:
+                path = owner.path
+                await asyncio.get_running_loop().run_in_executor(None, self.begin())
+
+    def flush_now(self) -> None:
+        self.begin()()
+
+    def begin(self) -> Callable[[], None]:
+        """Bring all files up to ``log_end``; the returned function makes them durable.
+
+        That function may run in another thread, at any later time.
+        """
+        owner = self._log
+        end_offset, cut_count = owner.log_end, self.cut_count
+        segments = owner.segments
+        unflushed = segments.items[segments.slot_of(self.recovery_point) :]
+        segments.active.indexes.save()  # closed segments saved theirs when they were closed
+        owner.save_leader_epochs()
+        return lambda: self._make_durable(unflushed, end_offset, cut_count)
+
+    def request(self) -> None:
+        """Have the worker thread fsync the closed segments soon, as Kafka does after a roll."""
+        if not self._is_requested:
+            self._is_requested = True
+            self._log.directory.later(0, self._flush_closed)
+
+    def postpone(self, postponed: bool) -> None:
+        """Leave closed segments unfsynced, unless flush.messages or flush.ms requires it."""
+        self._is_postponed = postponed
+        if not postponed and not self._log.closed:
+            self.request()
+
+    def cut_to(self, end_offset: Offset) -> None:
+        """The log was truncated: a flush in progress must not vouch for the new bytes."""
+        with self._lock:
+            self.cut_count += 1
+            self.recovery_point = min(self.recovery_point, end_offset)
+
+    def relocated(self, recovery_point: Offset) -> None:
+        """The log continues in other files, fsynced up to ``recovery_point``."""
+        with self._lock:
+            self.recovery_point = recovery_point
+            # A flush that began before fsyncs files of the old directory: it must not count.
+            self.cut_count += 1
+
+    def _flush_closed(self) -> None:
+        """Make everything below the active segment durable. Runs in the worker thread."""
+        self._is_requested = False  # first: a roll from here on requests another flush
+        if self._is_postponed:
+            return
+        cut_count = self.cut_count
+        segments = list(self._log.segments)
+        slot = max(bisect_right(segments, self.recovery_point, key=_base_offset) - 1, 0)
+        self._make_durable(segments[slot:-1], segments[-1].base_offset, cut_count)
+
+    def _make_durable(self, segments: list[Segment], end_offset: Offset, cut_count: int) -> None:
+        """fsync ``segments``, which hold everything from the recovery point to ``end_offset``.
+
+        Data first, then indexes, then the recovery point: after a crash in between, recovery
+        checks more than needed, never less. One file at a time is open, since there may be
+        thousands. A missing file was deleted by retention or with its topic. Runs in a thread.
+        """
+        owner = self._log
+        directory = owner.directory
+        try:
+            self._sync_renames()
+            for suffix in SUFFIXES:
+                for segment in segments:
+                    if owner.closed:
+                        return  # closing has flushed the files already
+                    with suppress(FileNotFoundError):
+                        os.fsync(OpenFile(segment.path(suffix)))
+            with suppress(FileNotFoundError):
+                os.fsync(OpenFile(owner.epoch_file.path))
+                sync_directory(str(owner.path))
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                log.warning("Could not flush %s: %s", owner.topic_partition, error)
+            elif error.errno in ONE_FILE_ERRNOS:
+                directory.partition_failed(error)  # the file could not be opened
+            else:
+                # The kernel may have dropped the pages: a second fsync proves nothing. A full
+                # disk fails here only if it accepted pages without having room for them.
+                directory.take_offline(f"fsync failed: {error}")
+            return
+        with self._lock:
+            if (
+                self.cut_count == cut_count
+                and end_offset > self.recovery_point
+                and directory.offline is None  # an earlier flush may have lost pages
+            ):
+                self.recovery_point = end_offset
+
+    def _sync_renames(self) -> None:
+        for parent in self.renamed_in:
+            try:
+                sync_directory(str(parent.path))
+            except OSError as error:
+                if parent is self._log.directory:
+                    raise
+                # The disk that the log has left is failing: that affects only what is still there.
+                parent.failed(error)

@@ -1,0 +1,94 @@
+"""Opening the log of one partition directory."""
+
+import logging
+from pathlib import Path
+
+from headrace.core.leader_epochs import LeaderEpochs
+from headrace.core.producer_state import Producers
+from headrace.model.config import TopicConfig
+from headrace.model.errors import Corrupt
+from headrace.model.ids import NO_TOPIC_ID, Millis, Offset, TopicId, TopicPartition
+from headrace.storage import checkpoint, recovery
+from headrace.storage.log import Log, preallocated_size
+from headrace.storage.log_directory import LogDirectory
+
+log = logging.getLogger("headrace.storage")
+
+
+def load_log(
+    directory: LogDirectory,
+    path: Path,
+    topic_partition: TopicPartition,
+    config: TopicConfig,
+    now: Millis,
+    *,
+    topic_id: TopicId = NO_TOPIC_ID,
+    producer_expiration_ms: int = 86_400_000,
+) -> Log:
+    """Open a partition directory, or create it; recover it after an unclean shutdown."""
+    log_start = directory.log_starts.get(topic_partition, Offset(0))
+    recovery_point = directory.recovery_points.get(topic_partition, Offset(0))
+    producers = Producers(producer_expiration_ms)
+    try:
+        listing = recovery.list_directory(str(path))
+    except FileNotFoundError:
+        path.mkdir(parents=True)
+        listing = recovery.Listing({}, {}, set(), [], set())
+    is_new = not listing.log_sizes
+    known_id, epochs = _read_small_files(path)
+    epochs_are_damaged = epochs is None
+    epochs = epochs or LeaderEpochs()
+    loaded = recovery.load(
+        str(path),
+        listing,
+        log_start=log_start,
+        recovery_point=Offset(0) if epochs_are_damaged else recovery_point,
+        clean=directory.clean_start and not epochs_are_damaged,
+        now=now,
+        resources=directory.resources,
+        producers=producers,
+        epochs=epochs,
+        index_interval_size=config.index_interval_bytes,
+        preallocated_size=preallocated_size(config),
+    )
+    if directory.clean_start and loaded.recovered_size == 0:
+        recovery_point = loaded.log_end
+    if known_id is None and topic_id != NO_TOPIC_ID:
+        checkpoint.write_topic_id(f"{path}/{checkpoint.PARTITION_METADATA}", topic_id, sync=False)
+        known_id = topic_id
+    opened = Log(
+        directory,
+        path,
+        topic_partition,
+        known_id or NO_TOPIC_ID,
+        config,
+        log_start=log_start,
+        recovery_point=recovery_point,
+        producers=producers,
+        epochs=epochs,
+        loaded=loaded,
+        now=now,
+    )
+    if checkpoint.FUTURE_DIRECTORIES in listing.names:
+        note = f"{path}/{checkpoint.FUTURE_DIRECTORIES}"
+        opened.copy_directory_ids.update(checkpoint.read_future_directories(note))
+    if is_new:
+        opened.save_leader_epochs()
+    if loaded.recovered_size:
+        log.info(
+            "%s: recovered %d bytes after an unclean shutdown; the log ends at offset %d",
+            topic_partition,
+            loaded.recovered_size,
+            loaded.log_end,
+        )
+    return opened
+
+
+def _read_small_files(path: Path) -> tuple[TopicId | None, LeaderEpochs | None]:
+    """Topic id, None if absent; leader epochs, None if damaged."""
+    topic_id = checkpoint.read_topic_id(f"{path}/{checkpoint.PARTITION_METADATA}")
+    try:
+        return topic_id, checkpoint.read_leader_epochs(f"{path}/{checkpoint.LEADER_EPOCHS}")
+    except Corrupt as problem:
+        log.warning("%s. Rebuilding the leader epochs from the batches", problem)
+        return topic_id, None

@@ -1,0 +1,141 @@
+"""The files of one segment: their names, the descriptor of the ``.log``, and access to both.
+
+00000000000000000042.log         batches; the file name is the offset of the first record
+00000000000000000042.index       offset index
+00000000000000000042.timeindex   time index
+00000000000000000042.txnindex    aborted transactions; absent if there are none
+"""
+
+import os
+from contextlib import suppress
+
+from headrace.model.errors import Corrupt
+from headrace.model.ids import Offset, Position
+from headrace.records.batch import HEADER_SIZE, LOG_OVERHEAD, BadBatch, BatchHeader, read_header
+from headrace.storage.files import OpenFile, OpenFiles, preallocate, read_file, write_all
+from headrace.storage.scan import Scan
+
+SUFFIXES = ("log", "index", "timeindex", "txnindex")  # the batches first
+
+
+class SegmentDamaged(Corrupt):
+    """The files of this segment contradict each other, or do not hold batches."""
+
+    def __init__(self, base_offset: Offset, problem: str) -> None:
+        super().__init__(problem)
+        self.base_offset = base_offset
+
+
+class SegmentFiles:
+    """Holds the descriptor of the ``.log`` only as long as ``OpenFiles`` allows."""
+
+    __slots__ = ("_open_files", "base_offset", "directory", "file", "size", "touched")
+
+    def __init__(
+        self, directory: str, base_offset: Offset, size: int, open_files: OpenFiles
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size = size  # bytes of whole batches; the file may be longer during a write
+        self.file: OpenFile | None = None
+        self.touched = False
+        self._open_files = open_files
+
+    def path(self, suffix: str) -> str:
+        return f"{self.directory}/{self.base_offset:020d}.{suffix}"
+
+    def create(self, preallocated_size: int) -> None:
+        """Create empty files; ``trim`` gives back preallocated space that was not used."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        self.file = OpenFile(self.path("log"), flags)
+        self._open_files.opened(self)
+        if preallocated_size:
+            preallocate(self.file.fd, preallocated_size)
+        for suffix in ("index", "timeindex"):
+            os.close(os.open(self.path(suffix), flags, 0o644))
+
+    def open(self) -> OpenFile:
+        file = self.file
+        if file is None:
+            file = OpenFile(self.path("log"))
+            self.file = file
+            self._open_files.opened(self)
+        else:
+            self.touched = True
+        return file
+
+    def release(self) -> None:
+        """Drop the descriptor; slices that are still being sent keep it open."""
+        self._open_files.forget(self)
+
+    def relocate(self, directory: str) -> None:
+        """Continue with files of the same content in another directory."""
+        self.release()
+        self.directory = directory
+
+    def remove(self) -> None:
+        """Delete all files now."""
+        self.release()
+        with suppress(OSError):
+            os.truncate(self.path("log"), 0)  # if it cannot be unlinked, it is at least empty
+        for suffix in SUFFIXES:
+            self.unlink(suffix)
+
+    def mark_deleted(self) -> list[str]:
+        """Rename all files to ``.deleted``; returns their new paths."""
+        renamed = []
+        for suffix in SUFFIXES:
+            path = self.path(suffix)
+            with suppress(FileNotFoundError):
+                os.rename(path, f"{path}.deleted")  # noqa: PTH104
+                renamed.append(f"{path}.deleted")
+        return renamed
+
+    def trim(self) -> None:
+        """Cut the file after its last batch."""
+        if os.fstat(self.open().fd).st_size > self.size:
+            os.ftruncate(self.open().fd, self.size)
+
+    def cut(self, position: Position) -> None:
+        os.ftruncate(self.open().fd, position)
+        self.size = position
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether the file was never written to, though it may be preallocated."""
+        return self.size == 0 or not any(os.pread(self.open().fd, LOG_OVERHEAD, 0))
+
+    def header_at(self, position: int) -> BatchHeader:
+        try:
+            return read_header(os.pread(self.open().fd, HEADER_SIZE, position))
+        except BadBatch as bad:
+            raise self.damaged("log", f"{bad.reason} at byte {position}") from None
+
+    def scan(self, start: Position) -> Scan:
+        """Walk the batches from ``start``, without checking their CRCs."""
+        return Scan(self.open(), start, Position(self.size), self.base_offset, check_crc=False)
+
+    def damaged(self, suffix: str, problem: str) -> SegmentDamaged:
+        return SegmentDamaged(self.base_offset, f"{self.path(suffix)}: {problem}")
+
+    # -- the files beside the batches -----------------------------------------------------
+
+    def read(self, suffix: str) -> bytes:
+        return read_file(self.path(suffix))
+
+    def save(self, suffix: str, content: bytes, position: int) -> None:
+        """Write ``content`` at ``position`` and cut the file after it; without fsync.
+
+        Bytes after it are preallocation, or belong to batches that were truncated.
+        """
+        fd = os.open(self.path(suffix), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if content:
+                write_all(fd, [content], position, len(content))
+            os.ftruncate(fd, position + len(content))
+        finally:
+            os.close(fd)
+
+    def unlink(self, suffix: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self.path(suffix))  # noqa: PTH108

@@ -1,0 +1,1 @@
+"""Validation of produced records, away from the event loop."""
