@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.testing.broker import Broker, BrokerFailed
+    from headrace.testing.broker import Broker
     from headrace.testing.groups import Group
+    from headrace.testing.runners import BrokerFailed
 
 __all__ = ["Broker", "BrokerFailed", "Group"]
 
