@@ -1,62 +1,55 @@
 """A broker inside your test: ``with Broker() as broker: broker.bootstrap_servers``.
 
-It runs on a thread of its own with its own event loop, in a temporary folder, on a free port.
-``Broker(process=True)`` runs it as a child process instead, for tests that burn CPU in Python
-and would starve it of the interpreter lock.
+It runs on its own thread and event loop, in a temporary directory, on a free port.
+``Broker(process=True)`` runs it as a child process instead, for tests that use much CPU in Python:
+there the broker would compete with the test for the interpreter lock.
 """
 
 import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from headrace.testing import topics as topics_of_test
 from headrace.testing.groups import Group
 from headrace.testing.runners import BrokerFailed, ProcessRunner, ThreadRunner
+from headrace.testing.settings import TEST_DEFAULTS, as_text
+from headrace.testing.topics import Topics, parse_topics
 
-if TYPE_CHECKING:  # loaded by those who need it: a broker starts without
+if TYPE_CHECKING:  # imported where it is used: a broker starts faster without it
     from confluent_kafka.admin import AdminClient
-
-# What a test wants: no waiting for members that never come, quick reactions, small files.
-TEST_DEFAULTS = {
-    "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "100",
-    "group.consumer.heartbeat.interval.ms": "200",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.assignment.interval.ms": "0",
-    "offsets.topic.num.partitions": "4",
-    "transaction.state.log.num.partitions": "4",
-    "share.coordinator.state.topic.num.partitions": "4",
-}
 
 
 class Broker:
-    """One node of its own for one test, or for many.
+    """A single-node cluster for one test, or for many.
 
-    ``config`` takes any Kafka setting. ``topics`` are made up front: names, or name -> partition
-    count. ``data`` keeps the files in a folder of yours; without it they go away with the broker.
+    ``config`` takes any Kafka broker setting. ``topics`` are created before ``start`` returns:
+    names, or a mapping from name to partition count, or to settings with ``partitions`` among
+    them. ``data`` is your own directory for the files; without it the broker uses a temporary
+    directory and removes it at the end.
     """
 
     def __init__(
         self,
         *,
         config: Mapping[str, Any] | None = None,
-        topics: Iterable[str] | Mapping[str, int] = (),
+        topics: Topics = (),
         data: str | Path | None = None,
         process: bool = False,
     ) -> None:
-        self._settings = {k: _text(v) for k, v in (config or {}).items()}
-        self._topics = _partition_counts(topics)
-        self._own_folder = data is None
+        self._settings = as_text("config", {} if config is None else config)
+        self._topics = parse_topics(topics)
+        self._is_temporary = data is None
         self._data = Path(data) if data is not None else None
         self._process = process
         self._runner: ThreadRunner | ProcessRunner | None = None
         self._port = 0
 
-    def __repr__(self) -> str:  # pytest shows it beside a test that failed
+    def __repr__(self) -> str:  # pytest shows it beside a failed test
         place = self.bootstrap_servers if self._runner is not None else "not running"
         return f"<headrace.testing.Broker {place}, data in {self._data}>"
 
@@ -64,51 +57,50 @@ class Broker:
 
     def start(self) -> "Broker":
         if self._runner is not None:
-            raise RuntimeError("this broker is running already")
+            raise RuntimeError("this broker is already running")
         if self._data is None:
             self._data = Path(tempfile.mkdtemp(prefix="headrace-"))
         settings = TEST_DEFAULTS | {"listeners": f"PLAINTEXT://127.0.0.1:{self._port}"}
         settings |= {"log.dirs": str(self._data)} | self._settings
         try:
-            runner: ThreadRunner | ProcessRunner = (
+            runner = (
                 ProcessRunner(settings, self._data) if self._process else ThreadRunner(settings)
             )
             runner.start()
         except BaseException:
-            self._remove_folder()
+            self._remove_temporary_data()
             raise
         self._runner = runner
         self._port = runner.port
-        topics, self._topics = self._topics, {}  # made once; restarts find them
-        if topics:
+        shapes, self._topics = self._topics, {}  # created once; a restart finds them
+        if shapes:
             try:
-                self.create_topics(topics)
+                topics_of_test.ensure(self._admin(), (runner.host, runner.port), shapes)
             except BaseException as error:
-                # Nobody holds this broker yet, so nobody else will stop it.
+                # The caller has no broker yet that it could stop.
                 self.__exit__(type(error), error, None)
                 raise
         return self
 
     def stop(self) -> None:
-        """Stop cleanly. Raises BrokerFailed if something went wrong inside meanwhile."""
+        """Stop cleanly. Raises BrokerFailed if the broker failed while it ran."""
         runner, self._runner = self._runner, None
         try:
             if runner is not None:
                 runner.stop()
         finally:
-            if self._own_folder:
-                self._remove_folder()
+            self._remove_temporary_data()
 
     def restart(self) -> None:
-        """Stop cleanly and start again with the same folder and port."""
+        """Stop cleanly, then start again with the same directory and port."""
         runner, self._runner = self.runner, None
         runner.stop()
         self.start()
 
     def kill(self) -> None:
-        """End it as ``kill -9`` would: nothing is flushed, no clean mark is left.
+        """End as ``kill -9`` would: flush nothing, leave no clean shutdown marker.
 
-        Start it again with ``start()``; folder and port stay.
+        ``start`` starts the broker again, with the same directory and port.
         """
         runner, self._runner = self.runner, None
         runner.kill()
@@ -125,7 +117,7 @@ class Broker:
         if error is None:
             self.stop()
         else:
-            # The test's own failure is the better story.
+            # The failure of the test itself says more.
             with contextlib.suppress(BrokerFailed):
                 self.stop()
 
@@ -140,8 +132,8 @@ class Broker:
     ) -> None:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
-    def _remove_folder(self) -> None:
-        if self._own_folder and self._data is not None:
+    def _remove_temporary_data(self) -> None:
+        if self._is_temporary and self._data is not None:
             shutil.rmtree(self._data, ignore_errors=True)
             self._data = None
 
@@ -149,65 +141,47 @@ class Broker:
     def runner(self) -> ThreadRunner | ProcessRunner:
         """Internal: the thread or process of this broker, for Headrace's own tests."""
         if self._runner is None:
-            raise RuntimeError("this broker is not running; use it as a context manager")
+            raise RuntimeError("this broker is not running; use it in a with block")
         return self._runner
 
-    # --- what a test needs ---------------------------------------------------
+    # --- use -----------------------------------------------------------------
 
     @property
     def bootstrap_servers(self) -> str:
-        runner = self.runner
-        return (
-            f"[{runner.host}]:{runner.port}"
-            if ":" in runner.host
-            else f"{runner.host}:{runner.port}"
-        )
+        host, port = self.runner.host, self.runner.port
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
     def data(self) -> Path:
-        """The folder with the log files."""
+        """The directory with the log files."""
         if self._data is None:
-            raise RuntimeError("this broker has no folder yet; start it first")
+            raise RuntimeError("this broker has no directory yet; start it first")
         return self._data
 
-    def create_topics(self, topics: Iterable[str] | Mapping[str, int]) -> None:
-        """Make topics, one partition each unless a mapping says how many."""
-        from confluent_kafka.cimpl import NewTopic
+    def create_topics(self, topics: Topics) -> None:
+        """Create topics, with one partition each unless a mapping says otherwise.
 
-        counts = _partition_counts(topics)
-        admin = self._admin()
-        requests = [NewTopic(name, num_partitions=count) for name, count in counts.items()]
-        for made in admin.create_topics(requests).values():
-            made.result()
+        Raises KafkaException if a topic exists.
+        """
+        topics_of_test.create(self._admin(), parse_topics(topics))
 
     def reset(self) -> None:
         """Delete every topic, so that the next test finds an empty broker.
 
-        Those of the coordinators too, and with them what groups committed.
+        This includes the internal topics, and with them all committed offsets.
         """
         admin = self._admin()
         names = list(admin.list_topics(timeout=10).topics)
         if names:
-            for gone in admin.delete_topics(names).values():
-                gone.result()
+            for deleted in admin.delete_topics(names).values():
+                deleted.result()
 
     def group(self, name: str) -> Group:
-        """A consumer group: its state and lag, a rebalance, the expiry of a member."""
-        runner = self.runner
-        return Group(runner.host, runner.port, name)
+        """A consumer group: read its state and lag, force a rebalance, expire a member."""
+        return Group(self.runner.host, self.runner.port, name)
 
     def _admin(self) -> "AdminClient":
-        """A client that keeps to itself what becomes of its connections."""
+        """A client that does not log lost connections: a test restarts its broker on purpose."""
         from confluent_kafka.admin import AdminClient
 
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-
-
-def _partition_counts(topics: Iterable[str] | Mapping[str, int]) -> dict[str, int]:
-    if isinstance(topics, str):  # Python would take it for a list of letters
-        raise TypeError(f"topics takes several names: topics=[{topics!r}]")
-    return dict(topics) if isinstance(topics, Mapping) else dict.fromkeys(topics, 1)
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
