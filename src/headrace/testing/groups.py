@@ -1,7 +1,7 @@
-"""One consumer group as a test sees it: wait until it is stable, its lag, a rebalance, an expiry.
+"""A consumer group as a test sees it: wait until it is stable, read its lag, disturb it.
 
-Everything goes over the wire, from outside, so it works alike with a broker on a thread and with
-one in a child process, and with groups of the classic and of the new protocol (KIP-848).
+All of it goes over the wire. So it works with a broker on a thread and in a child process, and
+with groups of the classic and of the consumer protocol (KIP-848).
 """
 
 import time
@@ -15,18 +15,18 @@ from headrace.wire.schema import Message, decoder
 
 Partition = tuple[str, int]  # topic and number
 Answer = TypeVar("Answer", bound=Message)
-# A test on one thread polls its consumer in here.
+# Called between two looks at the group. A test with one thread polls its consumer here.
 WhileWaiting = Callable[[], object]
 
 _CLIENT_ID = "headrace-testing"
 _ANSWER_TIMEOUT_S = 10.0
-_LOOK_AGAIN_S = 0.02
+_POLL_INTERVAL_S = 0.02
 _SESSION_MS = 10_000
 _GROUP_COORDINATOR = 0
 _LATEST, _EARLIEST = -1, -2
 _LEAVE_EPOCH = -1
 _ASSIGNMENT_VERSION_MAX = 3
-# The coordinator is being made or loaded; it will answer in a moment.
+# The coordinator is being created or loaded. It will answer soon.
 _NOT_YET = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -44,20 +44,20 @@ class Member(NamedTuple):
 class _Described(NamedTuple):
     state: str
     members: tuple[Member, ...]
-    # What a member of the same kind would subscribe to or send; None in the other protocol.
+    # The group in its own protocol; the other one is None.
     modern: m.ConsumerGroupDescribeResponse.DescribedGroup | None
     classic: m.DescribeGroupsResponse.DescribedGroup | None
 
 
 class Group:
-    """One group of a running broker; made by ``Broker.group``."""
+    """One group of a running broker, from ``Broker.group``."""
 
     def __init__(self, host: str, port: int, name: str) -> None:
         self.name = name
         self._address = (host, port)
 
     def state(self) -> str:
-        """``Stable``, ``Empty``, ``Dead`` (there is no such group), or on the way to one."""
+        """Kafka's name of the state: ``Stable``, ``Empty``, ``Dead`` if there is no such group."""
         return self._describe().state
 
     def members(self) -> list[Member]:
@@ -70,10 +70,10 @@ class Group:
         while_waiting: WhileWaiting | None = None,
         timeout_s: float = 30,
     ) -> list[Member]:
-        """Wait until every member has its partitions; with ``members``, so many of them.
+        """Wait until every member has its partitions, and until there are ``members`` of them.
 
-        Clients go through a rebalance while they are polled. Where nobody else does that,
-        ``while_waiting`` does: ``while_waiting=lambda: consumer.poll(0)``.
+        A client takes part in a rebalance only while it is polled. If no other thread polls it,
+        pass ``while_waiting=lambda: consumer.poll(0)``.
         """
         for described in self._looks(while_waiting, timeout_s):
             if described.state == "Stable" and members in (None, len(described.members)):
@@ -85,21 +85,30 @@ class Group:
 
     # --- lag -----------------------------------------------------------------
 
-    def lag(self) -> int:
-        """Records that the group has not committed yet, over all its partitions."""
-        return sum(self.lag_by_partition().values())
+    def lag(self) -> int | None:
+        """The number of records that the group has not committed, over all its partitions.
 
-    def lag_by_partition(self) -> dict[Partition, int]:
-        """The lag of each partition that has an offset committed, or a member.
+        None if it is not known: the group has no partitions, or a partition holds records and
+        the group has not committed an offset in it. An empty partition adds nothing.
+        """
+        lags = self.lag_by_partition()
+        uncommitted = [partition for partition, lag in lags.items() if lag is None]
+        if not lags or self._offsets(uncommitted, _EARLIEST) != self._offsets(uncommitted, _LATEST):
+            return None
+        return sum(lag for lag in lags.values() if lag is not None)
 
-        One without an offset lags by all it holds.
+    def lag_by_partition(self) -> dict[Partition, int | None]:
+        """The lag of each partition that has a committed offset or a member.
+
+        As in Kafka's tools, the lag is not known (None) where the group has not committed.
         """
         committed = self._committed()
-        assigned = {one for member in self.members() for one in member.assignment}
-        partitions = sorted(committed.keys() | assigned)
-        ends = self._offsets(partitions, _LATEST)
-        starts = self._offsets([one for one in partitions if one not in committed], _EARLIEST)
-        return {one: ends[one] - (committed | starts)[one] for one in partitions}
+        assigned = {partition for member in self.members() for partition in member.assignment}
+        ends = self._offsets(sorted(committed), _LATEST)
+        return {
+            partition: ends[partition] - committed[partition] if partition in committed else None
+            for partition in sorted(committed.keys() | assigned)
+        }
 
     def _committed(self) -> dict[Partition, int]:
         request = m.OffsetFetchRequest(group_id=self.name, topics=None)
@@ -134,27 +143,30 @@ class Group:
                 found[topic.name, one.partition_index] = one.offset
         return found
 
-    # --- trouble -------------------------------------------------------------
+    # --- disturbances --------------------------------------------------------
 
     def expire(self, member_id: str) -> None:
-        """The coordinator gives a member up, as when its session times out, without its knowing.
+        """Make the coordinator remove a member, as if its session had timed out.
 
-        Its next heartbeat or commit is refused; the others share what it had.
+        The member does not know. Its next heartbeat or commit is refused, and the other members
+        get its partitions.
         """
         described = self._describe()
         instances = {one.member_id: one.instance_id for one in described.members}
         if member_id not in instances:
-            raise LookupError(f"{member_id} is no member of {self.name}: {sorted(instances)}")
+            raise LookupError(
+                f"{member_id} is not a member of {self.name}; its members are {sorted(instances)}"
+            )
         self._remove(described, member_id, instances[member_id])
 
     def rebalance(
         self, *, while_waiting: WhileWaiting | None = None, timeout_s: float = 30
     ) -> list[Member]:
-        """Make the members go through a rebalance; returns when the group is stable again.
+        """Force a rebalance, and wait until the group is stable again.
 
-        A guest joins and leaves. In the classic protocol every member joins anew. In the new one
-        only what has to move moves: what the guest is given, and that comes back; where every
-        partition is needed by a member that has no other, ValueError says so.
+        A guest joins and leaves. In the classic protocol every member joins again. In the consumer
+        protocol only the partitions of the guest move, and move back. Raises ValueError if there
+        is none to move: no member has more than one.
         """
         self.wait_until_stable(while_waiting=while_waiting, timeout_s=timeout_s)
         described = self._describe()
@@ -184,8 +196,8 @@ class Group:
                 )
             ],
         )
-        # Version 3 is a member at once, without asking for an id first. It is answered when all
-        # others have joined, which need not be waited for: the guest leaves before.
+        # With version 3 the guest is a member at once and need not ask for a member ID first. The
+        # answer comes when all others have joined. The guest leaves without waiting for it.
         with self._connect() as connection:
             connection.send(join, api_version=3)
             for described in self._looks(while_waiting, timeout_s):
@@ -193,7 +205,7 @@ class Group:
                     if member.client_id == _CLIENT_ID:
                         self._remove(described, member.member_id, None)
                         return
-        raise TimeoutError(f"the group {self.name} let nobody join within {timeout_s} s")
+        raise TimeoutError(f"could not join the group {self.name} within {timeout_s} s")
 
     def _visit_modern(
         self,
@@ -217,11 +229,12 @@ class Group:
                 is_planned = described.modern.assignment_epoch >= described.modern.group_epoch
                 if is_planned and not own.target_assignment.topic_partitions:
                     raise ValueError(
-                        f"{self.name} has no partition to move; give its topics more of them"
+                        f"the group {self.name} has no partition to move; "
+                        "give its topics more partitions than it has members"
                     )
                 epoch = self._beat(guest, epoch)
             raise TimeoutError(
-                f"nobody in {self.name} gave up a partition within {timeout_s} s; are its "
+                f"no member of {self.name} gave up a partition within {timeout_s} s; are its "
                 "members being polled?"
             )
         finally:
@@ -249,7 +262,7 @@ class Group:
         return answer.member_epoch
 
     def _remove(self, described: _Described, member_id: str, instance_id: str | None) -> None:
-        """Leave in the name of a member: to the group it is the same as the end of its session."""
+        """Leave in the name of a member, which the group treats like an expired session."""
         if described.modern is not None:
             self._beat(member_id, _LEAVE_EPOCH, instance_id=instance_id)
             return
@@ -261,10 +274,10 @@ class Group:
         answer = self._ask(4, request, m.LeaveGroupResponse)
         _check(answer.error_code or answer.members[0].error_code)
 
-    # --- asking --------------------------------------------------------------
+    # --- requests ------------------------------------------------------------
 
     def _looks(self, while_waiting: WhileWaiting | None, timeout_s: float) -> Iterator[_Described]:
-        """The group again and again until the time is over, at least once."""
+        """Describe the group repeatedly until the time is over, at least once."""
         give_up_at = time.monotonic() + timeout_s
         while True:
             yield self._describe()
@@ -272,7 +285,7 @@ class Group:
                 return
             if while_waiting is not None:
                 while_waiting()
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def _describe(self) -> _Described:
         give_up_at = time.monotonic() + _ANSWER_TIMEOUT_S
@@ -282,12 +295,12 @@ class Group:
             except Rejected as refusal:
                 if refusal.code not in _NOT_YET or time.monotonic() >= give_up_at:
                     raise
-            # Being asked for it, the broker makes the topic of the coordinators.
+            # This request makes the broker create the internal topic of the coordinators.
             find = m.FindCoordinatorRequest(
                 key_type=_GROUP_COORDINATOR, coordinator_keys=[self.name]
             )
             self._ask(4, find, m.FindCoordinatorResponse)
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def _describe_once(self) -> _Described:
         (modern,) = self._ask(
@@ -333,7 +346,7 @@ def _classic_members(group: m.DescribeGroupsResponse.DescribedGroup) -> Iterator
 
 
 def _classic_assignment(data: bytes) -> Iterator[Partition]:
-    """Nothing for members that are no consumers and speak a protocol of their own."""
+    """Empty for members that are not consumers and encode their assignment in another way."""
     if len(data) < 2:
         return
     version = min(int.from_bytes(data[:2], "big", signed=True), _ASSIGNMENT_VERSION_MAX)
