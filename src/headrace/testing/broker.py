@@ -9,16 +9,16 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from headrace.testing import topics as topics_of_test
 from headrace.testing.groups import Group
+from headrace.testing.records import Record, Sendable, read_all, send
 from headrace.testing.runners import BrokerFailed, ProcessRunner, ThreadRunner
 from headrace.testing.settings import TEST_DEFAULTS, as_text
-from headrace.testing.topics import Topics, parse_topics
+from headrace.testing.topics import Topics, create_topics, ensure_topics, parse_topics
 
 if TYPE_CHECKING:  # imported where it is used: a broker starts faster without it
     from confluent_kafka.admin import AdminClient
@@ -75,7 +75,7 @@ class Broker:
         shapes, self._topics = self._topics, {}  # created once; a restart finds them
         if shapes:
             try:
-                topics_of_test.ensure(self._admin(), (runner.host, runner.port), shapes)
+                ensure_topics(self._admin(), (runner.host, runner.port), shapes)
             except BaseException as error:
                 # The caller has no broker yet that it could stop.
                 self.__exit__(type(error), error, None)
@@ -163,7 +163,7 @@ class Broker:
 
         Raises KafkaException if a topic exists.
         """
-        topics_of_test.create(self._admin(), parse_topics(topics))
+        create_topics(self._admin(), parse_topics(topics))
 
     def reset(self) -> None:
         """Delete every topic, so that the next test finds an empty broker.
@@ -175,6 +175,17 @@ class Broker:
         if names:
             for deleted in admin.delete_topics(names).values():
                 deleted.result()
+
+    def produce(self, topic: str, records: Iterable[Sendable]) -> None:
+        """Send records and wait until the broker has acknowledged all of them.
+
+        A record is a value, a pair of key and value, or a ``Record``. Strings are sent as UTF-8.
+        """
+        send(self.bootstrap_servers, topic, records)
+
+    def records(self, topic: str, *, isolation_level: str = "read_committed") -> list[Record]:
+        """All records that the topic holds now, ordered by partition and offset."""
+        return read_all(self.bootstrap_servers, topic, isolation_level=isolation_level)
 
     def group(self, name: str) -> Group:
         """A consumer group: read its state and lag, force a rebalance, expire a member."""

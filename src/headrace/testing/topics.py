@@ -65,17 +65,17 @@ def _shape(argument: str, shape: Any) -> TopicShape:
     return TopicShape(count, as_text(argument, settings))
 
 
-def create(admin: "AdminClient", shapes: Mapping[str, TopicShape]) -> None:
+def create_topics(admin: "AdminClient", shapes: Mapping[str, TopicShape]) -> None:
     """Create topics. Raises KafkaException if the broker refuses one of them."""
-    for created in _request(admin, shapes).values():
+    for created in _create(admin, shapes).values():
         created.result()
 
 
-def ensure(admin: "AdminClient", address: Address, shapes: Mapping[str, TopicShape]) -> None:
+def ensure_topics(admin: "AdminClient", address: Address, shapes: Mapping[str, TopicShape]) -> None:
     """Create the topics that do not exist. Raises ValueError if one exists in another shape."""
     from confluent_kafka import KafkaError, KafkaException
 
-    for name, created in _request(admin, shapes).items():
+    for name, created in _create(admin, shapes).items():
         try:
             created.result()
         except KafkaException as failure:
@@ -91,7 +91,7 @@ def ensure(admin: "AdminClient", address: Address, shapes: Mapping[str, TopicSha
                 ) from None
 
 
-def _request(admin: "AdminClient", shapes: Mapping[str, TopicShape]) -> dict[str, Any]:
+def _create(admin: "AdminClient", shapes: Mapping[str, TopicShape]) -> dict[str, Any]:
     from confluent_kafka.cimpl import NewTopic
 
     return admin.create_topics(
