@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from headrace.testing.faults import parse_api, parse_delay, parse_error, parse_times
 from headrace.testing.groups import Group
 from headrace.testing.records import Record, Sendable, read_all, send
 from headrace.testing.runners import BrokerFailed, ProcessRunner, ThreadRunner
@@ -190,6 +191,34 @@ class Broker:
     def group(self, name: str) -> Group:
         """A consumer group: read its state and lag, force a rebalance, expire a member."""
         return Group(self.runner.host, self.runner.port, name)
+
+    # --- faults --------------------------------------------------------------
+
+    def fail(self, api: str | int, error: str | int, times: int | None = 1) -> None:
+        """Answer the next ``times`` requests of an API with an error, and do not handle them.
+
+            broker.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=3)
+
+        ``times=None`` fails every request and ``times=0`` none. A second call for the same API
+        replaces the first. A restart of the broker removes all faults.
+        """
+        runner = self._in_this_process("fail")
+        api_key, code, count = parse_api(api), parse_error(error), parse_times(times)
+        runner.call(lambda: runner.faults.fail(api_key, code, count))
+
+    def delay(self, api: str | int, ms: float) -> None:
+        """Handle each request of an API that many milliseconds late, until ``delay(api, 0)``."""
+        runner = self._in_this_process("delay")
+        api_key, seconds = parse_api(api), parse_delay(ms)
+        runner.call(lambda: runner.faults.delay(api_key, seconds))
+
+    def _in_this_process(self, method: str) -> ThreadRunner:
+        if not isinstance(self.runner, ThreadRunner):
+            raise RuntimeError(
+                f"{method}() reaches only a broker in this process; this one was made with "
+                "process=True"
+            )
+        return self.runner
 
     def _admin(self) -> "AdminClient":
         """A client that does not log lost connections: a test restarts its broker on purpose."""

@@ -18,9 +18,11 @@ from typing import Any
 
 from headrace.broker.broker import Broker as Node
 from headrace.model.config import BrokerConfig
+from headrace.testing.faults import Faults
 
 _START_TIMEOUT_S = 30
 _STOP_TIMEOUT_S = 30
+_CALL_TIMEOUT_S = 30
 _READY_POLL_S = 0.005
 _LOG_TAIL_LENGTH = 2000
 # A node that listens on every interface is reached through the loopback interface.
@@ -40,6 +42,7 @@ class ThreadRunner:
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._node: Node | None = None
+        self._faults: Faults | None = None
         self._thread = threading.Thread(target=self._run, name="headrace-broker", daemon=True)
         self.host, self.port = "127.0.0.1", 0
 
@@ -54,6 +57,22 @@ class ThreadRunner:
         """The event loop that the node runs on."""
         assert self._loop is not None, "not started"
         return self._loop
+
+    @property
+    def faults(self) -> Faults:
+        """The faults to inject. Use it on ``loop`` only."""
+        if self._faults is None:
+            assert self.node.dispatch is not None
+            self._faults = Faults(self.node.dispatch, self.loop)
+        return self._faults
+
+    def call(self, action: Callable[[], None]) -> None:
+        """Run ``action`` on ``loop``, and wait for it."""
+
+        async def act() -> None:
+            action()
+
+        asyncio.run_coroutine_threadsafe(act(), self.loop).result(_CALL_TIMEOUT_S)
 
     def start(self) -> None:
         self._thread.start()
