@@ -231,6 +231,7 @@ def test_the_request_of_a_client_that_leaves_during_the_delay_is_dropped(broker,
     assert len(broker.records("orders")) == 1
 
 
+@pytest.mark.slow
 def test_a_producer_sees_a_delay_as_a_timeout(broker):
     broker.delay("Produce", 600_000)
     reports = []

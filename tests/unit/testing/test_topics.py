@@ -61,7 +61,7 @@ def test_a_topic_has_at_least_one_partition(count):
         Broker(topics={"t": count})
 
 
-@pytest.mark.parametrize("process", [False, True])
+@pytest.mark.parametrize("process", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_existing_topics_of_the_same_shape_are_kept(tmp_path, process):
     topics = {"a": 1, "b": {"partitions": 2, "cleanup.policy": "compact"}}
     with Broker(data=tmp_path, topics=topics, process=process) as broker:
