@@ -13,7 +13,7 @@ from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.net.link import Link, Slot
 from headrace.wire.api import SERVED, ApiKey, api_name
 
-_api_key_at = struct.Struct(">h").unpack_from
+_read_api_key = struct.Struct(">h").unpack_from
 
 
 class Faults:
@@ -23,30 +23,31 @@ class Faults:
         self._dispatch = dispatch
         self._loop = loop
         self._handle = dispatch.request
-        self._errors: dict[int, tuple[Rejected, int | None]] = {}  # with the requests left
+        self._errors: dict[int, tuple[ErrorCode, int | None]] = {}  # and how many requests to fail
         self._delays: dict[int, float] = {}  # in seconds
 
-    def fail(self, api_key: ApiKey, code: ErrorCode, times: int | None) -> None:
-        self._errors[api_key] = (Rejected(code, "injected by the test"), times)
-        self._remove_error_if_used(api_key)
-        self._install()
+    def fail(self, api_key: int, code: ErrorCode, times: int | None) -> None:
+        """Fail the next ``times`` requests, or all if it is None."""
+        if times == 0:
+            self._errors.pop(api_key, None)
+        else:
+            self._errors[api_key] = (code, times)
+        self._install_or_remove()
 
-    def delay(self, api_key: ApiKey, seconds: float) -> None:
-        self._delays[api_key] = seconds
-        if not seconds:
-            del self._delays[api_key]
-        self._install()
+    def delay(self, api_key: int, seconds: float) -> None:
+        """Handle every request that much later."""
+        if seconds == 0:
+            self._delays.pop(api_key, None)
+        else:
+            self._delays[api_key] = seconds
+        self._install_or_remove()
 
-    def _remove_error_if_used(self, api_key: int) -> None:
-        if self._errors[api_key][1] == 0:
-            del self._errors[api_key]
-
-    def _install(self) -> None:
+    def _install_or_remove(self) -> None:
         has_faults = self._errors or self._delays
         self._dispatch.request = self._request if has_faults else self._handle
 
     def _request(self, link: Link, view: memoryview, start: int, end: int) -> None:
-        (api_key,) = _api_key_at(view, start) if end - start >= 2 else (None,)
+        (api_key,) = _read_api_key(view, start) if end - start >= 2 else (None,)
         seconds = self._delays.get(api_key)
         if seconds is None:
             self._fail_or_handle(link, view, start, end, api_key)
@@ -57,7 +58,7 @@ class Faults:
             self._loop.call_later(seconds, self._resume, link, link.hold(), frame, api_key)
 
     def _resume(self, link: Link, slot: Slot, frame: memoryview, api_key: int) -> None:
-        """Handle a delayed request, in a turn of its own."""
+        """Handle a delayed request and end its turn."""
         if link.closed:
             return
         try:
@@ -74,11 +75,10 @@ class Faults:
         if api_key not in self._errors:
             self._handle(link, view, start, end)
             return
-        refusal, times = self._errors[api_key]
+        code, times = self._errors[api_key]
         if times is not None:
-            self._errors[api_key] = (refusal, times - 1)
-            self._remove_error_if_used(api_key)
-            self._install()
+            self.fail(api_key, code, times - 1)
+        refusal = Rejected(code, "the test injected this error")
         self._dispatch.refuse(link, view, start, end, refusal)
 
 

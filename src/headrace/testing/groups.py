@@ -45,7 +45,7 @@ class _Described(NamedTuple):
     state: str
     members: tuple[Member, ...]
     # The group in its own protocol; the other one is None.
-    modern: m.ConsumerGroupDescribeResponse.DescribedGroup | None
+    consumer: m.ConsumerGroupDescribeResponse.DescribedGroup | None
     classic: m.DescribeGroupsResponse.DescribedGroup | None
 
 
@@ -75,7 +75,7 @@ class Group:
         A client takes part in a rebalance only while it is polled. If no other thread polls it,
         pass ``while_waiting=lambda: consumer.poll(0)``.
         """
-        for described in self._looks(while_waiting, timeout_s):
+        for described in self._descriptions(while_waiting, timeout_s):
             if described.state == "Stable" and members in (None, len(described.members)):
                 return list(described.members)
         raise TimeoutError(
@@ -171,8 +171,8 @@ class Group:
         self.wait_until_stable(while_waiting=while_waiting, timeout_s=timeout_s)
         described = self._describe()
         count = len(described.members)
-        if described.modern is not None:
-            self._visit_modern(described.modern, while_waiting, timeout_s)
+        if described.consumer is not None:
+            self._visit_consumer(described.consumer, while_waiting, timeout_s)
         else:
             assert described.classic is not None
             self._visit_classic(described.classic, while_waiting, timeout_s)
@@ -200,14 +200,14 @@ class Group:
         # answer comes when all others have joined. The guest leaves without waiting for it.
         with self._connect() as connection:
             connection.send(join, api_version=3)
-            for described in self._looks(while_waiting, timeout_s):
+            for described in self._descriptions(while_waiting, timeout_s):
                 for member in described.members:
                     if member.client_id == _CLIENT_ID:
                         self._remove(described, member.member_id, None)
                         return
         raise TimeoutError(f"could not join the group {self.name} within {timeout_s} s")
 
-    def _visit_modern(
+    def _visit_consumer(
         self,
         group: m.ConsumerGroupDescribeResponse.DescribedGroup,
         while_waiting: WhileWaiting | None,
@@ -219,28 +219,28 @@ class Group:
             for topic in member.assignment.topic_partitions
         }
         guest = f"guest-{time.monotonic_ns()}"
-        epoch = self._beat(guest, 0, sorted(topics))
+        epoch = self._heartbeat(guest, 0, sorted(topics))
         try:
-            for described in self._looks(while_waiting, timeout_s):
-                assert described.modern is not None
-                (own,) = (one for one in described.modern.members if one.member_id == guest)
+            for described in self._descriptions(while_waiting, timeout_s):
+                assert described.consumer is not None
+                (own,) = (one for one in described.consumer.members if one.member_id == guest)
                 if own.assignment.topic_partitions:
                     return
-                is_planned = described.modern.assignment_epoch >= described.modern.group_epoch
+                is_planned = described.consumer.assignment_epoch >= described.consumer.group_epoch
                 if is_planned and not own.target_assignment.topic_partitions:
                     raise ValueError(
                         f"the group {self.name} has no partition to move; "
                         "give its topics more partitions than it has members"
                     )
-                epoch = self._beat(guest, epoch)
+                epoch = self._heartbeat(guest, epoch)
             raise TimeoutError(
                 f"no member of {self.name} gave up a partition within {timeout_s} s; are its "
                 "members being polled?"
             )
         finally:
-            self._beat(guest, _LEAVE_EPOCH)
+            self._heartbeat(guest, _LEAVE_EPOCH)
 
-    def _beat(
+    def _heartbeat(
         self,
         member_id: str,
         member_epoch: int,
@@ -263,8 +263,8 @@ class Group:
 
     def _remove(self, described: _Described, member_id: str, instance_id: str | None) -> None:
         """Leave in the name of a member, which the group treats like an expired session."""
-        if described.modern is not None:
-            self._beat(member_id, _LEAVE_EPOCH, instance_id=instance_id)
+        if described.consumer is not None:
+            self._heartbeat(member_id, _LEAVE_EPOCH, instance_id=instance_id)
             return
         kind = m.LeaveGroupRequest
         request = kind(
@@ -276,7 +276,9 @@ class Group:
 
     # --- requests ------------------------------------------------------------
 
-    def _looks(self, while_waiting: WhileWaiting | None, timeout_s: float) -> Iterator[_Described]:
+    def _descriptions(
+        self, while_waiting: WhileWaiting | None, timeout_s: float
+    ) -> Iterator[_Described]:
         """Describe the group repeatedly until the time is over, at least once."""
         give_up_at = time.monotonic() + timeout_s
         while True:
@@ -303,14 +305,16 @@ class Group:
             time.sleep(_POLL_INTERVAL_S)
 
     def _describe_once(self) -> _Described:
-        (modern,) = self._ask(
+        (consumer,) = self._ask(
             0,
             m.ConsumerGroupDescribeRequest(group_ids=[self.name]),
             m.ConsumerGroupDescribeResponse,
         ).groups
-        if modern.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-            _check(modern.error_code, modern.error_message)
-            return _Described(modern.group_state, tuple(_modern_members(modern)), modern, None)
+        if consumer.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            _check(consumer.error_code, consumer.error_message)
+            return _Described(
+                consumer.group_state, tuple(_consumer_members(consumer)), consumer, None
+            )
         (classic,) = self._ask(
             5,
             m.DescribeGroupsRequest(groups=[self.name]),
@@ -329,7 +333,7 @@ class Group:
             return connection.request(request, answer_class, api_version=api_version)
 
 
-def _modern_members(group: m.ConsumerGroupDescribeResponse.DescribedGroup) -> Iterator[Member]:
+def _consumer_members(group: m.ConsumerGroupDescribeResponse.DescribedGroup) -> Iterator[Member]:
     for member in group.members:
         assignment = tuple(
             (topic.topic_name, number)

@@ -1,4 +1,4 @@
-"""The pytest plugin, in test sessions of its own: the scope of each fixture, and its settings."""
+"""The pytest plugin, in separate test sessions: the scope of each fixture, and its settings."""
 
 import subprocess
 import sys
