@@ -1,15 +1,15 @@
-"""At least once: the offset is committed after the work. Nothing is lost, something may be doubled.
+"""At least once: commit the offset after the work. Loses no record, may process one twice.
 
     headrace topics create orders
     python examples/at_least_once.py 127.0.0.1:9092
 
 Copies the lines of the topic ``orders`` to the file ``at-least-once.txt``.
 
-Lost: never, as long as the topic keeps its records longer than this program is away.
-Doubled: the records that were written when the process died before their offset was committed, or
-when the group gave it up for dead and handed the partition on. Here that is one record for each
-death; with a commit for every thousand, up to a thousand. A commit that fails ends the program too.
-Good for: nearly everything, with work that may be done twice; ``idempotence/`` shows how.
+Lost: nothing, as long as the topic keeps its records longer than this program is down.
+Duplicated: a record that was written when the process died, or when the group expired the member
+and reassigned its partition, before the offset was committed. Here that is one record per failure;
+with one commit per thousand records, up to a thousand. A failed commit ends the program too.
+Use it for: nearly everything, with work that may be done twice; ``idempotence/`` shows how.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def main() -> None:
             "group.id": "at-least-once",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6_000,  # so long the partitions of a dead one wait
+            "session.timeout.ms": 6_000,  # then the group reassigns the partitions of a dead member
         }
     )
     consumer.subscribe(["orders"])
@@ -44,7 +44,7 @@ def main() -> None:
                 if record.error():
                     raise KafkaException(record.error())
                 output.write(record.value().decode() + "\n")
-                output.flush()  # dying after this line doubles one
+                output.flush()  # a crash after this line duplicates the record
                 consumer.commit(record, asynchronous=False)
         except KeyboardInterrupt:
             pass

@@ -1,16 +1,16 @@
-"""At most once: the offset is committed before the work. Nothing is doubled, something may be lost.
+"""At most once: commit the offset before the work. Processes no record twice, may lose one.
 
     headrace topics create orders
     python examples/at_most_once.py 127.0.0.1:9092
 
 Copies the lines of the topic ``orders`` to the file ``at-most-once.txt``.
 
-Lost: the record whose offset was committed when the process died before it was written. One at
-most for each death, because offsets are committed one by one; with a batch, up to the batch.
-A commit that fails ends the program too: it may have been done all the same.
-Doubled: never by this program. What a producer sent twice is two records, here as everywhere.
-Good for: readings and figures of which the next one comes soon, and whatever must not be done
-twice and need not be done.
+Lost: the record whose offset was committed when the process died before it was written. At most
+one per failure, because offsets are committed one by one; with batches, up to one batch.
+A failed commit ends the program too: the broker may have stored it.
+Duplicated: nothing by this program. A producer that sends twice creates two records.
+Use it for: measurements that are soon replaced by the next one, and for work that must not be done
+twice and may be skipped.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> None:
             "group.id": "at-most-once",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6_000,  # so long the partitions of a dead one wait
+            "session.timeout.ms": 6_000,  # then the group reassigns the partitions of a dead member
         }
     )
     consumer.subscribe(["orders"])
@@ -45,7 +45,8 @@ def main() -> None:
                 if record.error():
                     raise KafkaException(record.error())
                 consumer.commit(record, asynchronous=False)
-                output.write(record.value().decode() + "\n")  # dying before this line loses one
+                # A crash before this line loses the record.
+                output.write(record.value().decode() + "\n")
                 output.flush()
         except KeyboardInterrupt:
             pass

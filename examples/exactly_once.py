@@ -1,17 +1,17 @@
-"""Exactly once from topic to topic, results and offsets in one transaction: no loss, no double.
+"""Exactly once from topic to topic: results and offsets in one transaction. No loss, no duplicate.
 
     headrace topics create orders
     python examples/exactly_once.py 127.0.0.1:9092
 
-Reads ``orders``, writes each in capitals to ``shouted``. The offsets of what was read are committed
-as part of the transaction that holds what was written: both count, or neither does.
+Reads ``orders`` and writes each record in capitals to ``shouted``. The transaction that holds the
+results also commits the offsets of the records that were read: both take effect, or neither does.
 
-Lost: nothing. Doubled: nothing, for readers with ``isolation.level=read_committed``; others also
-see what was written in transactions that never ended well.
-When it dies, its transaction is aborted as soon as a successor with the same transactional id
-starts, or after ``transaction.timeout.ms``; until then readers wait at that point. A process that
-was only thought dead is fenced: its commits are refused, and it must end.
-It covers the topics, nothing else: a mail that is sent meanwhile is sent again. For a database see
+Lost: nothing. Duplicated: nothing, for readers with ``isolation.level=read_committed``; other
+readers also see the records of aborted transactions.
+If the program dies, its transaction is aborted when a successor with the same transactional ID
+starts, or after ``transaction.timeout.ms``; until then, readers wait at that point. A process that
+was wrongly considered dead is fenced: its commits are refused, and it must exit.
+The guarantee covers topics only: an e-mail sent in between is sent again. For a database see
 ``offset_with_result.py``.
 """
 
@@ -25,7 +25,7 @@ BATCH_SIZE_MAX = 100
 
 
 def copy_batch(consumer: Consumer, producer: Producer, batch: list[Message]) -> None:
-    """One transaction; raises KafkaException, aborted, if it cannot be."""
+    """Copy one batch in one transaction. Aborts it and raises KafkaException if it fails."""
     producer.begin_transaction()
     try:
         next_offsets = {}
@@ -34,18 +34,18 @@ def copy_batch(consumer: Consumer, producer: Producer, batch: list[Message]) -> 
             next_offsets[record.topic(), record.partition()] = record.offset() + 1
         producer.send_offsets_to_transaction(
             [TopicPartition(*place, offset) for place, offset in next_offsets.items()],
-            consumer.consumer_group_metadata(),  # refused if the group has given us up
+            consumer.consumer_group_metadata(),  # refused if the group has expired us
         )
         producer.commit_transaction()
     except KafkaException as failure:
-        if not failure.args[0].fatal():  # fatal: a successor has fenced us, and aborted this
+        if not failure.args[0].fatal():  # fatal: a successor fenced us and aborted this
             producer.abort_transaction()
         raise
 
 
 def copy_all(consumer: Consumer, producer: Producer) -> None:
     batch: list[Message] = []
-    # Whoever gets the partitions next reads from the last commit, so what we hold is theirs to do.
+    # The next owner of the partitions starts at the last commit, so it gets our batch too.
     consumer.subscribe(["orders"], on_revoke=lambda _consumer, _partitions: batch.clear())
     while True:
         record = consumer.poll(0.1)
@@ -66,27 +66,27 @@ def main() -> int:
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
-            # The same at every start, and another for each process that runs at the same time.
+            # The same at every start, and different for each process that runs at the same time.
             "transactional.id": "shouter-1",
             "transaction.timeout.ms": 10_000,
         }
     )
-    producer.init_transactions()  # ends what a dead predecessor left open
+    producer.init_transactions()  # aborts the open transaction of a dead predecessor
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
             "group.id": "exactly-once",
             "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,  # the transaction does that
+            "enable.auto.commit": False,  # the transaction commits them
             "isolation.level": "read_committed",
-            "session.timeout.ms": 6_000,  # so long the partitions of a dead one wait
+            "session.timeout.ms": 6_000,  # then the group reassigns the partitions of a dead member
         }
     )
     try:
         copy_all(consumer, producer)
     except KafkaException as failure:
-        # The consumer has read beyond what was aborted. A new start goes back to the last commit.
-        print(f"aborted, start again: {failure}", file=sys.stderr)
+        # The consumer has read past the aborted batch. A restart goes back to the last commit.
+        print(f"aborted; start the program again: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         pass

@@ -1,14 +1,14 @@
-"""The offset kept with the result, in one SQL transaction. Nothing is lost or doubled.
+"""The offset stored with the result, in one SQL transaction. No loss, no duplicate.
 
     python examples/offset_with_result.py 127.0.0.1:9092 --database totals.sqlite
 
-Counts the orders of each member (the record's key) in a table. The next offset of each partition
-stands in a table beside it, and both change in one transaction of the database. The group's own
-offsets are not used at all: at the start, the database says where to go on.
+Counts the orders of each member (the record's key) in a table. A second table holds the next
+offset of each partition, and one database transaction changes both. The group's own offsets are not
+used: at the start, the database says where to continue.
 
-Lost: nothing. Doubled: nothing, in the database; it is as safe as the database is.
-Two processes at once do no harm: each looks at the offset inside the transaction, and the one that
-finds its record counted already stops.
+Lost: nothing. Duplicated: nothing, in the database; the guarantee is as strong as the database's.
+Two processes at once do no harm: each checks the offset inside the transaction, and a process that
+finds its record already counted stops.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def next_offset(database: sqlite3.Connection, topic: str, partition: int) -> int
     row = database.execute(
         "SELECT next_offset FROM positions WHERE topic = ? AND partition = ?", (topic, partition)
     ).fetchone()
-    return row[0] if row else OFFSET_BEGINNING  # which is less than any offset
+    return row[0] if row else OFFSET_BEGINNING  # lower than any offset
 
 
 def count(database: sqlite3.Connection, record: Message) -> None:
@@ -37,7 +37,7 @@ def count(database: sqlite3.Connection, record: Message) -> None:
     with database:  # commits at the end, or rolls back
         database.execute("BEGIN IMMEDIATE")
         if next_offset(database, *place) > record.offset():
-            raise RuntimeError(f"another process has counted {place} beyond {record.offset()}")
+            raise RuntimeError(f"another process has counted {place} past offset {record.offset()}")
         database.execute(
             "INSERT INTO totals VALUES (?, 1) ON CONFLICT DO UPDATE SET orders = orders + 1",
             (record.key().decode(),),
@@ -55,15 +55,15 @@ def main() -> int:
     parser.add_argument("--database", default="totals.sqlite")
     arguments = parser.parse_args()
 
-    # Transactions begin where this program says so.
+    # No implicit transactions: this program begins its own.
     database = sqlite3.connect(arguments.database, isolation_level=None)
     database.executescript(TABLES)
     consumer = Consumer(
         {
             "bootstrap.servers": arguments.bootstrap or "127.0.0.1:9092",
-            "group.id": "offset-with-result",  # the client wants one; nothing is committed to it
+            "group.id": "offset-with-result",  # the client requires one; nothing is committed
             "enable.auto.commit": False,
-            "auto.offset.reset": "error",  # a gap would be a loss: better to stop and say so
+            "auto.offset.reset": "error",  # stop at a gap, which would be a loss
         }
     )
     partitions = consumer.list_topics("orders", timeout=30).topics["orders"].partitions

@@ -1,10 +1,10 @@
-"""Sends orders to a topic and looks at every delivery report.
+"""Send orders to a topic and check every delivery report.
 
     python examples/producer.py --bootstrap-servers 127.0.0.1:9092 orders
 
-Any Kafka client does; this one is confluent-kafka. Idempotence and acks=all make a record arrive
-once and in order as long as this process lives; what could not be sent is told to ``delivered``,
-and nowhere else.
+Any Kafka client works; this one is confluent-kafka. With idempotence and acks=all each record
+arrives once and in order while this process lives. Only ``delivered`` learns of records that could
+not be sent.
 """
 
 import argparse
@@ -40,14 +40,14 @@ def main() -> int:
         }
     )
     for member, thing in ORDERS:
-        # One key, one partition: the orders of one member stay in their order.
+        # Records with the same key go to one partition: each member's orders stay in order.
         producer.produce(
             arguments.topic,
             key=member,
             value=json.dumps({"member": member, "thing": thing}),
             on_delivery=delivered,
         )
-        producer.poll(0)  # delivery reports come here
+        producer.poll(0)  # calls delivered() for finished records
     unsent = producer.flush(60)
     return 1 if failures or unsent else 0
 

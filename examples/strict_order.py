@@ -5,17 +5,17 @@
     python examples/strict_order.py read 127.0.0.1:9092 --output copy.txt
 
 ``send`` writes each line of its input as a record; ``read`` writes each record as a line. The
-output has the lines of the input: all, each once, in their order. Either may be killed and started
-again with the same input or output, and the broker too.
+output has all lines of the input, each once and in order. Sender, reader and broker may be killed
+and started again with the same input or output.
 
-Lost or out of order: nothing. acks=all: who leads after a failure has every acknowledged record.
-Idempotence: what is sent again lands in its place or is recognized. The gapless guarantee: when a
-record cannot be sent, none behind it is; ``send`` ends with an error, and a new one goes on there.
-Doubled: nothing, because both ask where to go on: ``send`` asks the partition how many lines it
-has, ``read`` asks its output. A second sender at the same time would break that (start one only
-when the last is gone); a second reader is kept out by a lock on the output.
-The price is that one partition is one file, one leader, one reader. Where only the records of one
-account must stay in order, make the account the key and use as many partitions as you like.
+Lost or out of order: nothing. With acks=all, a new leader has every acknowledged record. With
+idempotence, a repeated batch keeps its place or is recognized. With the gapless guarantee, no
+record is sent after one that failed; ``send`` exits with an error, and the next run continues.
+Duplicated: nothing, because both know where to continue: ``send`` asks the partition how many lines
+it has, ``read`` counts the lines of its output. Two senders at once would break that: start one
+only when the last has ended. A lock on the output keeps out a second reader.
+The price: one partition means one file, one leader and one reader. If only the records of one
+account must stay in order, use the account as key and as many partitions as you like.
 """
 
 import argparse
@@ -30,10 +30,10 @@ TOPIC, PARTITION = "ledger", 0
 
 
 def send(bootstrap: str) -> int:
-    looker = Consumer({"bootstrap.servers": bootstrap, "group.id": "strict-order"})
-    # Nobody else writes here and nothing is compacted: offsets are line numbers.
-    _, sent_end = looker.get_watermark_offsets(TopicPartition(TOPIC, PARTITION), timeout=30)
-    looker.close()
+    watcher = Consumer({"bootstrap.servers": bootstrap, "group.id": "strict-order"})
+    # There is no other writer and no compaction: offsets are line numbers.
+    _, sent_end = watcher.get_watermark_offsets(TopicPartition(TOPIC, PARTITION), timeout=30)
+    watcher.close()
 
     failures: list[KafkaError] = []
 
@@ -56,7 +56,7 @@ def send(bootstrap: str) -> int:
         if number >= sent_end:
             value = line.rstrip("\n")
             producer.produce(TOPIC, value, partition=PARTITION, on_delivery=delivered)
-            producer.poll(0)  # delivery reports come here
+            producer.poll(0)  # calls delivered() for finished records
     producer.flush()
     if failures:
         print(f"not sent: {failures[0]}", file=sys.stderr)
@@ -69,13 +69,13 @@ def read(bootstrap: str, path: Path) -> int:
         output.seek(0)
         written = output.read()
         whole_end = written.rfind(b"\n") + 1
-        output.truncate(whole_end)  # a line that was cut off by a kill is written again
+        output.truncate(whole_end)  # a line that a kill cut off is written again
         consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
-                "group.id": "strict-order",  # the client wants one; nothing is committed to it
+                "group.id": "strict-order",  # the client requires one; nothing is committed
                 "enable.auto.commit": False,
-                "auto.offset.reset": "error",  # a gap would be a loss: better to stop and say so
+                "auto.offset.reset": "error",  # stop at a gap, which would be a loss
             }
         )
         consumer.assign([TopicPartition(TOPIC, PARTITION, written.count(b"\n"))])

@@ -1,16 +1,16 @@
 """A program and its tests, with a broker inside the tests: pytest examples/test_with_a_broker.py
 
-Nothing has to be started first. The fixtures come with Headrace; there is nothing to import.
+There is nothing to start and nothing to import: Headrace brings the fixtures.
 """
 
 import json
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 
 class OrderBook:
-    """The program under test: it reads orders and counts what each member bought."""
+    """The program under test: reads orders and counts them by member."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.counts: dict[str, int] = {}
@@ -36,10 +36,7 @@ def order_book(headrace_broker, headrace_topic):
 
 
 def send(broker, topic, *members):
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    for member in members:
-        producer.produce(topic, json.dumps({"member": member}))
-    assert producer.flush(10) == 0
+    broker.produce(topic, [json.dumps({"member": member}) for member in members])
 
 
 def test_orders_are_counted_by_member(headrace_broker, headrace_topic, order_book):
@@ -48,13 +45,13 @@ def test_orders_are_counted_by_member(headrace_broker, headrace_topic, order_boo
     assert order_book.counts == {"alice": 2, "bob": 1}
 
 
-def test_each_test_has_a_topic_of_its_own(headrace_broker, headrace_topic, order_book):
+def test_each_test_has_its_own_topic(headrace_broker, headrace_topic, order_book):
     send(headrace_broker, headrace_topic, "carol")
     order_book.read(1)
     assert order_book.counts == {"carol": 1}
 
 
-def test_the_book_goes_on_after_a_restart_of_the_broker(
+def test_the_book_continues_after_a_restart_of_the_broker(
     headrace_broker, headrace_topic, order_book
 ):
     send(headrace_broker, headrace_topic, "alice")

@@ -1,8 +1,8 @@
-"""Delete: what is gone is gone, so deleting twice is deleting once.
+"""Delete: a row can be deleted only once, so deleting twice is deleting once.
 
-It holds for "delete the session 17", which names what goes. "Delete the oldest session" deletes
-another one the second time. Nor may the name be given anew: if session 17 can be made again, a
-late second delivery deletes the new one.
+This holds for "delete session 17", which names the row. "Delete the oldest session" deletes
+another one the second time. The name must not be reused either: if session 17 can be created again,
+a late second delivery deletes the new one.
 """
 
 import sqlite3

@@ -1,10 +1,10 @@
-"""Distributed lock: one handler at a time, for an effect that no transaction of ours can hold.
+"""Distributed lock: one handler at a time, for an effect outside of our own transactions.
 
-The lock is a row with an end: a holder that dies gives it back by the clock. A holder that only
-slept wakes up with a lock that another has, and does not know. So each holder gets a higher number
-(the fencing token), shows it with what it does, and the other side refuses a lower one than it has
-seen. The lock alone saves work; the token is what makes it safe.
-If the other side cannot check tokens, a double is possible when a holder sleeps beyond its time.
+The lock is a row that expires: the clock releases the lock of a dead holder. A holder that only
+paused resumes with a lock that another holder has, and does not know. So each holder gets a higher
+number (the fencing token) and sends it with its request, and the other side refuses a token lower
+than the highest it has seen. The lock only saves work; the token makes it safe.
+If the other side cannot check tokens, a holder that pauses past its time can cause a duplicate.
 """
 
 import sqlite3
@@ -20,15 +20,15 @@ HELD_S = 30.0
 
 
 class Busy(Exception):
-    """Another holds the lock: deliver the message again later."""
+    """Another handler holds the lock: deliver the message again later."""
 
 
 class Fenced(Exception):
-    """Our lock ran out, and another has it."""
+    """Our lock expired, and another handler has it."""
 
 
 def acquire(database: sqlite3.Connection, name: str, now: float) -> int:
-    """The fencing token, higher than every one before."""
+    """Return the fencing token, which is higher than all earlier ones."""
     taken = database.execute(
         "INSERT INTO locks VALUES (?, 1, ?) ON CONFLICT DO UPDATE"
         " SET token = token + 1, held_until = excluded.held_until WHERE held_until <= ?"
@@ -44,11 +44,11 @@ def release(database: sqlite3.Connection, name: str, token: int) -> None:
     database.execute("UPDATE locks SET held_until = 0 WHERE name = ? AND token = ?", (name, token))
 
 
-# -- the other side: a warehouse, which would have a database of its own ----------------------
+# -- the other side: a warehouse, which would have its own database --------------------------
 
 
 def is_shipped(warehouse: sqlite3.Connection, order: int, token: int) -> bool:
-    """From now on, nobody with a lower token ships this order."""
+    """From now on, a handler with a lower token cannot ship this order."""
     with warehouse:
         warehouse.execute("BEGIN IMMEDIATE")
         _check(warehouse, order, token)
@@ -70,7 +70,7 @@ def _check(warehouse: sqlite3.Connection, order: int, token: int) -> None:
         (order, token),
     ).fetchall()
     if not fresh:
-        raise Fenced(f"order {order}: {token} is not the newest token")
+        raise Fenced(f"order {order}: {token} is not the highest token")
 
 
 # -- the handler ------------------------------------------------------------------------------

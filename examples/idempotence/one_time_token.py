@@ -1,9 +1,9 @@
-"""One-time token: a token is handed out before, and whoever uses it up may act.
+"""One-time token: the sender gets a token in advance, and the handler that consumes it may act.
 
-The sender asks for a token (``issue``) and puts it into the message. Using it up and acting are one
-transaction: if the process dies in between, the token is still good for the next delivery.
-Also helps where the sender itself sends twice, such as a form that is submitted twice: the two
-messages are different ones, the token is the same.
+The sender asks for a token (``issue``) and puts it into the message. The handler consumes it and
+acts in one transaction: if the process dies in between, the token is valid for the next delivery.
+This also helps if the sender sends twice, such as a form that is submitted twice: the messages
+differ, the token is the same.
 """
 
 import secrets

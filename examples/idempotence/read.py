@@ -1,7 +1,7 @@
-"""Read: a question changes nothing, so asking twice is asking once.
+"""Read: a query changes nothing, so running it twice is running it once.
 
-The message asks for a balance. A second delivery costs time and gives the same answer, or a newer
-one. It stays harmless only while nothing is hidden in it: a counter of questions is a write.
+The message asks for a balance. A second delivery costs time and returns the same balance, or a
+newer one. It is harmless only without side effects: a counter of queries is a write.
 """
 
 import sqlite3

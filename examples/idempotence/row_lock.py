@@ -1,10 +1,10 @@
-"""Row lock: lock the row, look at its state, act only if nobody has.
+"""Row lock: lock the row, check its state, act only if no other delivery has.
 
     SELECT state FROM orders WHERE id = ? FOR UPDATE
 
-makes a second delivery at the same time wait until the first has committed; then it sees the new
-state and does nothing. SQLite has no lock for a row: ``BEGIN IMMEDIATE`` locks the whole database,
-to the same end. Without the lock both would read "open", and both would act.
+makes a concurrent second delivery wait until the first has committed. Then it sees the new state
+and does nothing. SQLite has no row locks: ``BEGIN IMMEDIATE`` locks the whole database, to the same
+effect. Without the lock both would read "open", and both would act.
 """
 
 import sqlite3
@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS stock (thing TEXT PRIMARY KEY, count INTEGER NOT NULL
 
 
 def handle(database: sqlite3.Connection, message: dict[str, Any]) -> None:
-    with database:  # commits at the end, which gives the lock back
+    with database:  # commits at the end, which releases the lock
         database.execute("BEGIN IMMEDIATE")
         row = database.execute("SELECT state FROM orders WHERE id = ?", (message["order"],))
         if row.fetchone() != ("open",):

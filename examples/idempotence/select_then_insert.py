@@ -1,9 +1,9 @@
-"""Select then insert: look whether the message was handled, and if not, handle it and note it.
+"""Select then insert: check whether the message was handled; if not, handle it and record that.
 
-Looking, acting and noting are one transaction that shuts others out while it looks (``BEGIN
-IMMEDIATE`` here; SERIALIZABLE elsewhere). With less, two deliveries at the same time both look,
-both find nothing, and both act: there a unique key on the note has to stand behind it, as here.
-Notes may be forgotten when no second delivery can come any more.
+The three steps are one transaction that excludes others from the start (``BEGIN IMMEDIATE`` here;
+SERIALIZABLE elsewhere). With a weaker one, two concurrent deliveries both check, both find nothing,
+and both act. Then the recorded ID needs a unique key, as it has here.
+IDs may be deleted when no second delivery is possible any more.
 """
 
 import sqlite3

@@ -1,7 +1,7 @@
 """Unique key: the database refuses the second row of the same order.
 
-The key must come with the message (an order's number, or topic, partition and offset) and not be
-drawn by whoever handles it. All of the effect is in the row, or in the same transaction.
+The key must come with the message (an order number, or topic, partition and offset); the handler
+must not generate it. The whole effect is in the row, or in the same transaction.
 """
 
 import sqlite3

@@ -1,8 +1,8 @@
-"""Version or condition: the update names the version it was made for, and raises it.
+"""Version or condition: the update names the version that it was made for, and increments it.
 
-The message carries the version that its sender saw. The second delivery finds a higher one and
-changes no row; so does a message that was overtaken by another. One statement, no lock held.
-The two cases look alike: where an overtaken change must not be dropped in silence, tell its sender.
+The message carries the version that its sender saw. The second delivery finds a higher version and
+changes no row, and so does a message that another one overtook. It is one statement and holds no
+lock. The two cases look alike: if an overtaken change must not be lost silently, tell its sender.
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS accounts (
 
 
 def handle(database: sqlite3.Connection, message: dict[str, Any]) -> bool:
-    """Whether it was this delivery that changed the account."""
+    """Return whether this delivery changed the account."""
     changed = database.execute(
         "UPDATE accounts SET balance = balance + ?, version = version + 1"
         " WHERE id = ? AND version = ?",

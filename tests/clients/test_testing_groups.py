@@ -1,9 +1,9 @@
-"""What the test kit does with groups, to stock clients of both protocols."""
+"""The groups of the test kit, with stock clients of both protocols."""
 
 import time
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.testing import Broker
 
@@ -21,11 +21,11 @@ def broker(request):
 
 
 class Members:
-    """Consumers of one group, polled together, and what they were told."""
+    """Consumers of one group, polled together, and the rebalance callbacks that they got."""
 
     def __init__(self, broker, topic, protocol, count):
         self.group = broker.group(topic)
-        self.told = []
+        self.callbacks = []
         self.consumers = [
             Consumer(
                 {
@@ -44,9 +44,9 @@ class Members:
         for consumer in self.consumers:
             consumer.subscribe(
                 [topic],
-                on_assign=lambda _, partitions: self.told.append("assigned"),
-                on_revoke=lambda _, partitions: self.told.append("revoked"),
-                on_lost=lambda _, partitions: self.told.append("lost"),
+                on_assign=lambda _, partitions: self.callbacks.append("assigned"),
+                on_revoke=lambda _, partitions: self.callbacks.append("revoked"),
+                on_lost=lambda _, partitions: self.callbacks.append("lost"),
             )
 
     def poll(self):
@@ -55,7 +55,7 @@ class Members:
     def poll_until(self, condition):
         give_up_at = time.monotonic() + LIMIT_S
         while not condition():
-            assert time.monotonic() < give_up_at, self.told
+            assert time.monotonic() < give_up_at, self.callbacks
             self.poll()
 
     def wait_until_stable(self):
@@ -65,8 +65,8 @@ class Members:
         return self
 
     def __exit__(self, kind, *_):
-        # librdkafka 2.16 waits without end if it is closed while it is told of partitions, as when
-        # another member has just gone. So each goes when all have been told.
+        # librdkafka 2.16 hangs if a consumer is closed in the middle of a rebalance, such as when
+        # another member has just left. So each one closes when all have their partitions.
         while self.consumers:
             if kind is None:
                 self.poll_until(lambda: self.owned() == self.partition_count)
@@ -101,41 +101,60 @@ def test_a_stable_group_has_all_members_and_each_partition_once(broker, topic, p
 
 
 def test_a_group_that_does_not_exist_is_never_stable_and_has_no_lag(broker):
-    group = broker.group("nobody")
-    with pytest.raises(TimeoutError, match="nobody is Dead with 0 members"):
+    group = broker.group("missing")
+    with pytest.raises(TimeoutError, match="missing is Dead with 0 members"):
         group.wait_until_stable(timeout_s=0)
-    assert group.lag() == 0 and group.lag_by_partition() == {}
+    assert group.lag() is None and group.lag_by_partition() == {}
+
+
+def commit_to(members, partition, offset):
+    places = [TopicPartition(members.group.name, partition, offset)]
+    members.consumers[0].commit(offsets=places, asynchronous=False)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_lag_is_what_is_not_committed_in_each_partition_and_in_all(broker, topic, protocol):
+def test_lag_is_unknown_where_nothing_is_committed_as_in_kafkas_tools(broker, topic, protocol):
     send(broker, topic)
     with Members(broker, topic, protocol, 1) as members:
         members.wait_until_stable()
-        assert members.group.lag_by_partition() == {(topic, number): 5 for number in range(4)}
-        read = None
-        while read is None or read.partition() != 2 or read.offset() != 2:
-            read = members.consumers[0].poll(30)
-            assert read is not None and read.error() is None
-        members.consumers[0].commit(read, asynchronous=False)
+        assert members.group.lag_by_partition() == {(topic, number): None for number in range(4)}
+        assert members.group.lag() is None
+        commit_to(members, 2, 3)
         assert members.group.lag_by_partition()[topic, 2] == 2
-        assert members.group.lag() == 17
-    assert members.group.lag() == 2  # nobody is there any more: what was committed speaks
+        assert members.group.lag_by_partition()[topic, 3] is None
+        assert members.group.lag() is None
+        for partition in (0, 1, 3):
+            commit_to(members, partition, 1)
+        assert members.group.lag() == 4 + 4 + 2 + 4
+    assert members.group.lag() == 14  # without members, the committed offsets still count
+
+
+def test_an_empty_partition_adds_nothing_to_the_lag(broker, topic):
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce(topic, "only", partition=1)
+    assert producer.flush(30) == 0
+    with Members(broker, topic, "classic", 1) as members:
+        members.wait_until_stable()
+        commit_to(members, 1, 0)
+        assert members.group.lag() == 1
+        assert members.group.lag_by_partition()[topic, 0] is None
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_forced_rebalance_takes_partitions_away_and_brings_them_back(broker, topic, protocol):
+def test_a_forced_rebalance_revokes_partitions_and_assigns_them_again(broker, topic, protocol):
     with Members(broker, topic, protocol, 1) as members:
         (before,) = members.wait_until_stable()
-        members.poll_until(lambda: members.told)
+        members.poll_until(lambda: members.callbacks)
         (after,) = members.group.rebalance(while_waiting=members.poll)
         assert after.member_id == before.member_id
         assert sorted(after.assignment) == sorted(before.assignment)
-        members.poll_until(lambda: members.told[-1] == "assigned" and "revoked" in members.told)
-        assert "lost" not in members.told
+        members.poll_until(
+            lambda: members.callbacks[-1] == "assigned" and "revoked" in members.callbacks
+        )
+        assert "lost" not in members.callbacks
 
 
-def test_a_rebalance_that_would_move_nothing_says_so(broker):
+def test_a_rebalance_without_a_partition_to_move_is_refused(broker):
     broker.create_topics({"single": 1})
     with Members(broker, "single", "consumer", 1) as members:
         members.wait_until_stable()
@@ -145,22 +164,20 @@ def test_a_rebalance_that_would_move_nothing_says_so(broker):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_expired_member_loses_all_and_the_other_gets_it_until_it_is_back(
-    broker, topic, protocol
-):
+def test_an_expired_member_loses_its_partitions_until_it_joins_again(broker, topic, protocol):
     with Members(broker, topic, protocol, 2) as members:
         members.wait_until_stable()
-        gone, stays = members.consumers
-        members.group.expire(gone.memberid())
-        # It hears of it with its next heartbeat, and comes back.
-        members.poll_until(lambda: "lost" in members.told)
+        expired, other = members.consumers
+        members.group.expire(expired.memberid())
+        # Its next heartbeat is refused, and it joins again.
+        members.poll_until(lambda: "lost" in members.callbacks)
         back = members.wait_until_stable()
-        assert stays.memberid() in {one.member_id for one in back}
+        assert other.memberid() in {one.member_id for one in back}
         assert sorted(one for member in back for one in member.assignment) == [
             (topic, number) for number in range(4)
         ]
 
 
-def test_who_is_no_member_cannot_expire(broker, topic):
-    with pytest.raises(LookupError, match="somebody is not a member"):
-        broker.group(topic).expire("somebody")
+def test_only_a_member_can_expire(broker, topic):
+    with pytest.raises(LookupError, match="stranger is not a member"):
+        broker.group(topic).expire("stranger")

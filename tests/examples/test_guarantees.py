@@ -1,4 +1,4 @@
-"""The examples of the guarantees keep what their first lines promise when they are killed."""
+"""The examples of delivery guarantees keep their promises when they are killed."""
 
 import inspect
 import os
@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from headrace.broker import dispatch, handlers
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.testing import Broker
+from headrace.testing import Broker, Record
 from headrace.wire.api import ApiKey
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -35,24 +35,25 @@ def broker():
 
 
 def send_orders(broker):
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
-    for number in range(RECORD_COUNT):
-        producer.produce("orders", f"order {number}", f"member {number % 7}", partition=number % 3)
-    assert producer.flush(30) == 0
+    orders = [
+        Record(key=b"member %d" % (number % 7), value=b"order %d" % number, partition=number % 3)
+        for number in range(RECORD_COUNT)
+    ]
+    broker.produce("orders", orders)
 
 
 def wait_until(condition, process):
     give_up_at = time.monotonic() + LIMIT_S
     while not condition():
-        assert process.poll() is None, "the example ended by itself"
-        assert time.monotonic() < give_up_at, "the example does not get on"
+        assert process.poll() is None, "the example exited"
+        assert time.monotonic() < give_up_at, "the example makes no progress"
         time.sleep(0.001)
 
 
 @contextmanager
 def running(name, *arguments, broker, **options):
-    """The example until the end of the block, where it is killed as by kill -9."""
-    # Some are told the address in their environment, others as an argument.
+    """Run the example, and end it with kill -9 at the end of the block."""
+    # Some tests pass the address in the environment, others as an argument.
     environment = {**os.environ, "HEADRACE_BOOTSTRAP": broker.bootstrap_servers}
     with subprocess.Popen(
         [sys.executable, str(EXAMPLES / name), *arguments], env=environment, **options
@@ -64,10 +65,10 @@ def running(name, *arguments, broker, **options):
 
 
 def run_with_kills(name, *arguments, broker, group, done_count):
-    """Kill the example again and again in the middle of its work, then let it finish.
+    """Kill the example repeatedly in the middle of its work, then let it finish.
 
-    Every other time the broker dies just before, so that what the example is about to commit
-    never is: without that, its last request would often be carried out after its death.
+    Every other time the broker is killed first, so that the commit in flight is lost. Otherwise
+    the broker would often handle the last request of the example after the kill.
     """
     for kill in range(KILL_COUNT):
         goal = (kill + 1) * RECORD_COUNT // (KILL_COUNT + 1)
@@ -77,14 +78,14 @@ def run_with_kills(name, *arguments, broker, group, done_count):
                 broker.kill()
         if kill % 2 == 0:
             broker.start()
-        bury(broker, group)
+        expire_members(broker, group)
     with running(name, *arguments, broker=broker) as process:
         all_done = {("orders", number): 0 for number in range(3)}
         wait_until(lambda: broker.group(group).lag_by_partition() == all_done, process)
 
 
-def bury(broker, group):
-    """The dead keep their partitions until their session ends: not for the test to wait for."""
+def expire_members(broker, group):
+    """Do not wait for the sessions of killed members to time out."""
     for member in broker.group(group).members():
         broker.group(group).expire(member.member_id)
 
@@ -96,7 +97,7 @@ def lines(path):
 ALL = {f"order {number}" for number in range(RECORD_COUNT)}
 
 
-def test_at_most_once_doubles_none_and_loses_one_at_most_for_each_death(broker, tmp_path):
+def test_at_most_once_duplicates_none_and_loses_at_most_one_per_kill(broker, tmp_path):
     output = tmp_path / "output.txt"
     run_with_kills(
         "at_most_once.py", broker.bootstrap_servers, "--output", str(output),
@@ -108,7 +109,7 @@ def test_at_most_once_doubles_none_and_loses_one_at_most_for_each_death(broker, 
     assert len(ALL - counts.keys()) <= KILL_COUNT + 1  # the last run is killed as well
 
 
-def test_at_least_once_loses_none_and_doubles_one_at_most_for_each_death(broker, tmp_path):
+def test_at_least_once_loses_none_and_duplicates_at_most_one_per_kill(broker, tmp_path):
     output = tmp_path / "output.txt"
     run_with_kills(
         "at_least_once.py", "--output", str(output),
@@ -119,62 +120,44 @@ def test_at_least_once_loses_none_and_doubles_one_at_most_for_each_death(broker,
     assert sum(counts.values()) - RECORD_COUNT <= KILL_COUNT
 
 
-def read_committed(broker, topic):
-    consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": "judge",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-        }
-    )
-    consumer.assign([TopicPartition(topic, number, 0) for number in range(3)])
-    values, ended = [], set()
-    while len(ended) < 3:
-        record = consumer.poll(LIMIT_S)
-        assert record is not None, "a partition does not end: is a transaction left open?"
-        if record.error():
-            ended.add(record.partition())
-        else:
-            values.append(record.value().decode())
-    consumer.close()
-    return values
+def shouted(broker):
+    """The committed records, counted."""
+    return Counter(record.value.decode() for record in broker.records("shouted"))
 
 
-# What is watched decides where the kill hits: while a transaction is open, or just after its end.
-@pytest.mark.parametrize("watched", ["read_uncommitted", "read_committed"])
-def test_exactly_once_loses_none_and_doubles_none(broker, watched):
-    looker = Consumer(
+# The isolation level decides when the kill happens: in an open transaction, or after its end.
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+def test_exactly_once_loses_none_and_duplicates_none(broker, isolation_level):
+    watcher = Consumer(
         {
             "bootstrap.servers": broker.bootstrap_servers,
-            "group.id": "looker",
-            "isolation.level": watched,
+            "group.id": "watcher",
+            "isolation.level": isolation_level,
         }
     )
 
     def written_count():
         try:
             return sum(
-                looker.get_watermark_offsets(TopicPartition("shouted", number), timeout=LIMIT_S)[1]
+                watcher.get_watermark_offsets(TopicPartition("shouted", number), timeout=LIMIT_S)[1]
                 for number in range(3)
             )
         except KafkaException:
-            return 0  # a client that has just lost its broker knows no partitions for a moment
+            return 0  # the client has just lost its broker and has no metadata
 
     run_with_kills(
         "exactly_once.py", broker.bootstrap_servers,
         broker=broker, group="exactly-once", done_count=written_count,
     )  # fmt: skip
-    looker.close()
-    assert Counter(read_committed(broker, "shouted")) == Counter(one.upper() for one in ALL)
+    watcher.close()
+    assert shouted(broker) == Counter(one.upper() for one in ALL)
 
 
 class Trap:
-    """Kills the example at the broker's end of one request: just before, or just after its effect.
+    """Kills the example when the broker handles one request: just before or just after.
 
-    These are the moments that tell the orders of work and commit apart. A kill by the clock would
-    find them once in a thousand times.
+    In these moments the order of work and commit makes a difference. A kill at a random time
+    would find them once in a thousand runs.
     """
 
     def __init__(self, api_key, monkeypatch):
@@ -186,7 +169,7 @@ class Trap:
         monkeypatch.setattr(dispatch, "handler", self._handler)
 
     def set(self, victim, *, left, is_before):
-        """The request after ``left`` others is the last of the victim."""
+        """Kill the victim at its next request after ``left`` others."""
         self.has_struck.clear()
         self._left, self._is_before, self._victim = left, is_before, victim
 
@@ -201,7 +184,7 @@ class Trap:
                 return handle(broker, context, request)
             if self._is_before:
                 self._strike()
-                raise Rejected(ErrorCode.UNKNOWN_SERVER_ERROR)  # to nobody
+                raise Rejected(ErrorCode.UNKNOWN_SERVER_ERROR)  # the client is dead
             answer = handle(broker, context, request)
             if inspect.isawaitable(answer):
                 return self._strike_after(answer)
@@ -222,32 +205,33 @@ class Trap:
             self.has_struck.set()
 
 
-def run_with_traps(name, *arguments, broker, group, trap, left):
-    """Two deaths just before the request, two just after it, then an undisturbed run."""
+def run_with_traps(name, *arguments, broker, group, trap, left, is_done=lambda: True):
+    """Two kills just before the request, two just after it, then an undisturbed run."""
     for is_before in (True, False, True, False):
         with running(name, *arguments, broker=broker) as process:
             trap.set(process, left=left, is_before=is_before)
-            assert trap.has_struck.wait(LIMIT_S), "the example never asked for that"
-        bury(broker, group)
+            assert trap.has_struck.wait(LIMIT_S), "the example never sent that request"
+        expire_members(broker, group)
     with running(name, *arguments, broker=broker) as process:
         all_done = {("orders", number): 0 for number in range(3)}
         wait_until(lambda: broker.group(group).lag_by_partition() == all_done, process)
-        time.sleep(0.2)  # what follows the last commit
+        wait_until(is_done, process)
 
 
-def test_at_most_once_loses_one_for_each_death_after_its_commit(broker, tmp_path, monkeypatch):
+def test_at_most_once_loses_one_per_kill_after_its_commit(broker, tmp_path, monkeypatch):
     output = tmp_path / "output.txt"
     run_with_traps(
         "at_most_once.py", "--output", str(output),
         broker=broker, group="at-most-once", left=40,
         trap=Trap(ApiKey.OFFSET_COMMIT, monkeypatch),
+        is_done=lambda: len(lines(output)) >= RECORD_COUNT - 2,
     )  # fmt: skip
     counts = Counter(lines(output))
     assert max(counts.values()) == 1
     assert len(ALL - counts.keys()) == 2
 
 
-def test_at_least_once_doubles_one_for_each_death_before_its_commit(broker, tmp_path, monkeypatch):
+def test_at_least_once_duplicates_one_per_kill_before_its_commit(broker, tmp_path, monkeypatch):
     output = tmp_path / "output.txt"
     run_with_traps(
         "at_least_once.py", "--output", str(output),
@@ -265,12 +249,12 @@ def test_exactly_once_holds_on_both_sides_of_the_end_of_a_transaction(broker, mo
         broker=broker, group="exactly-once", left=0,
         trap=Trap(ApiKey.END_TXN, monkeypatch),
     )  # fmt: skip
-    assert Counter(read_committed(broker, "shouted")) == Counter(one.upper() for one in ALL)
+    assert shouted(broker) == Counter(one.upper() for one in ALL)
 
 
-def test_the_offset_kept_with_the_result_loses_none_and_doubles_none(broker, tmp_path):
+def test_an_offset_stored_with_the_result_loses_none_and_duplicates_none(broker, tmp_path):
     path = tmp_path / "totals.sqlite"
-    # Made here, so that there is something to look at before the example has started.
+    # Created here, so that the test can query it before the example has started.
     database = sqlite3.connect(path, timeout=LIMIT_S)
     database.execute("CREATE TABLE totals (member TEXT PRIMARY KEY, orders INTEGER NOT NULL)")
 
@@ -288,7 +272,7 @@ def test_the_offset_kept_with_the_result_loses_none_and_doubles_none(broker, tmp
 
 
 class Sender:
-    """strict_order.py send, fed by hand."""
+    """``strict_order.py send``, with input from the test."""
 
     def __init__(self, process):
         self._process = process
@@ -302,7 +286,7 @@ class Sender:
         return self._process.wait(LIMIT_S)
 
 
-def test_strict_order_survives_the_death_of_sender_reader_and_broker(tmp_path):
+def test_strict_order_survives_kills_of_sender_reader_and_broker(tmp_path):
     output = tmp_path / "copy.txt"
     ledger = [f"line {number}" for number in range(4000)]
 
@@ -318,7 +302,7 @@ def test_strict_order_survives_the_death_of_sender_reader_and_broker(tmp_path):
                 sender = Sender(process)
                 sender.feed(ledger[:1000])
                 wait_until(lambda: len(lines(output)) > 300, reader)
-                sender.feed(ledger[1000:1500])  # and it is killed with these in its hands
+                sender.feed(ledger[1000:1500])  # the sender is killed with these lines in flight
             with sending(broker) as process:
                 sender = Sender(process)
                 sender.feed(ledger[:2000])

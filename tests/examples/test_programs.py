@@ -1,4 +1,4 @@
-"""The programs in examples/ do what they say, against a broker of their own."""
+"""The programs in examples/ do what they say, each with its own broker."""
 
 import signal
 import subprocess
@@ -56,13 +56,13 @@ def test_the_producer_reports_every_record_and_the_consumer_prints_each(broker):
 
 @pytest.fixture
 def interruptible():
-    """Children hear SIGINT even where the tests run in the background, which ignores it."""
+    """Let children receive SIGINT even if the tests run in the background, which ignores it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def test_the_consumer_goes_on_where_its_group_left_off_and_leaves_cleanly(broker, interruptible):
+def test_the_consumer_continues_where_its_group_stopped_and_leaves_cleanly(broker, interruptible):
     run("producer.py", broker, "orders")
     assert len(run("consumer.py", broker, "--max", "4", "orders")) == 4
     run("producer.py", broker, "orders")
@@ -71,7 +71,7 @@ def test_the_consumer_goes_on_where_its_group_left_off_and_leaves_cleanly(broker
     ) as consumer:
         give_up = threading.Timer(LIMIT_S, consumer.kill)
         give_up.start()
-        printed = [consumer.stdout.readline() for _ in range(4)]  # the new ones, no old one
+        printed = [consumer.stdout.readline() for _ in range(4)]  # only new orders
         consumer.send_signal(signal.SIGINT)
         rest, _ = consumer.communicate()
         give_up.cancel()
@@ -79,7 +79,7 @@ def test_the_consumer_goes_on_where_its_group_left_off_and_leaves_cleanly(broker
     assert len(set(printed)) == 4 and rest == ""
 
 
-def test_the_producer_says_what_could_not_be_sent(broker):
+def test_the_producer_reports_records_that_could_not_be_sent(broker):
     failed = subprocess.run(
         command("producer.py", broker, "no/such/topic"),
         capture_output=True,
@@ -90,9 +90,9 @@ def test_the_producer_says_what_could_not_be_sent(broker):
     assert failed.stderr.count("not sent") == 4
 
 
-def test_the_example_of_a_test_passes_with_nothing_started_before():
+def test_the_example_test_passes_without_a_running_broker():
     path = EXAMPLES / "test_with_a_broker.py"
-    # Away from the repository's own settings and fixtures, as in a project of somebody else.
+    # Without this repository's own settings and fixtures, as in another project.
     passed = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--rootdir", str(EXAMPLES), "-c", "/dev/null",
          "-p", "no:cacheprovider", str(path)],

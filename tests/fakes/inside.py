@@ -8,15 +8,18 @@ from headrace.broker.replication.replica import Replica
 from headrace.broker.services import Services
 from headrace.model.ids import BrokerId, LeaderEpoch
 from headrace.testing import Broker
+from headrace.testing.runners import ThreadRunner
 
 T = TypeVar("T")
 
 
 class Inside:
     def __init__(self, broker: Broker) -> None:
-        runner: Any = broker._running()
-        self.node = runner._node
-        self.loop: asyncio.AbstractEventLoop = runner._loop
+        runner = broker.runner
+        assert isinstance(runner, ThreadRunner), "a broker in another process has no inside here"
+        self.node = runner.node
+        self.loop = runner.loop
+        assert self.node.services is not None
         self.services: Services = self.node.services
 
     def do(self, action: Callable[[], T]) -> T:

@@ -426,7 +426,7 @@ def test_nobody_gets_the_bytes_of_another(tmp_path, torture_rounds):
             [Plain] * 6 + [Idempotent] * 5 + [Transactional] * 5 + [Committer] * 2 + [Reader] * 4
         )
         clients = [kind(world, number) for number, kind in enumerate(kinds)]
-        process = broker._running()._child
+        process = broker.runner.child
         for _ in range(torture_rounds * VOLLEYS_PER_ROUND):
             round(world, process, clients)
         finish(clients)

@@ -71,7 +71,7 @@ class Worker:
 
 
 def broker_process(broker):
-    return broker._running()._child
+    return broker.runner.child
 
 
 def paused(process, seconds):

@@ -87,6 +87,7 @@ class Broker:
         self._listeners: list[Listener] = []
         self.addresses: dict[str, tuple[str, int]] = {}  # really bound, by listener name
         self.services: Services | None = None  # while it runs
+        self.dispatch: Dispatch | None = None  # while it runs
 
     @property
     def failure(self) -> BaseException | None:
@@ -141,7 +142,7 @@ class Broker:
         periodic.start()
         on_stop("periodic tasks", lambda clean: periodic.stop())
         services.moves.resume()
-        self.services = services
+        self.services, self.dispatch = services, dispatch
         for listener in self._listeners:
             listener.accept_from_now_on(self._loop, dispatch)
         on_stop("clients", lambda clean: self._end_clients(dispatch, clean))

@@ -14,7 +14,7 @@ Who answers for a failure:
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
@@ -25,7 +25,7 @@ from headrace.broker.handlers.produce import Producing, RememberedShape
 from headrace.broker.protocol_errors import ProtocolErrorLog
 from headrace.broker.replication.append import ACKS_NONE
 from headrace.broker.response_cache import CacheKey, ResponseCache
-from headrace.model.errors import PeerBroken, Rejected
+from headrace.model.errors import ErrorCode, PeerBroken, Rejected
 from headrace.net.link import FileRange, Link, Slot
 from headrace.wire import commit, schema
 from headrace.wire.api import ApiKey, api_name, is_served, request_class, what_is_not_served
@@ -46,6 +46,13 @@ _FIRST_SERVED_PRODUCE = 3
 _FRAME_SIZE_ON_LOOP_MAX = 1 << 18
 _FRAME_SIZE_MAX = 1 << 24
 _FETCH_SIZE_MAX = 1 << 21  # 60,000 partitions at once
+_SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
 
 
 class ClientState:
@@ -73,10 +80,12 @@ class Dispatch:
         self._fetching = fetching
         self._response_cache = ResponseCache()
         self._protocol_errors = ProtocolErrorLog()
+        # Part of net.Service. The test kit replaces it while a test injects faults.
+        self.request: Callable[[Link, memoryview, int, int], None] = self._guarded_request
 
     # --- net.Service ---------------------------------------------------------
 
-    def request(self, link: Link, view: memoryview, start: int, end: int) -> None:
+    def _guarded_request(self, link: Link, view: memoryview, start: int, end: int) -> None:
         try:
             self._request(link, view, start, end)
         except PeerBroken:
@@ -140,6 +149,23 @@ class Dispatch:
                 link.answer([known])
             else:
                 self._handle(link, context, self._decode(header, view, end), cache_key)
+
+    def refuse(self, link: Link, view: memoryview, start: int, end: int, refusal: Rejected) -> None:
+        """Answer a request with an error instead of handling it."""
+        self._finish_produces()
+        header = parse_request_header(view, start, end)
+        context = self._context(link, header)
+        if not is_served(header.api_key, header.api_version):
+            self._unserved(link, context)
+            return
+        request = self._decode(header, view, end)
+        if header.api_key == _PRODUCE and request.acks == ACKS_NONE:
+            link.close_when_sent()  # acks=0 has no answer; closing is all that a client can see
+            return
+        answer: Any = refused(context, request, refusal)
+        if header.api_key == _FETCH and answer.responses and refusal.code not in _SESSION_ERRORS:
+            answer.error_code = ErrorCode.NONE  # else clients ignore the errors of the partitions
+        link.answer([_encode(context, answer)])
 
     def _finish_produces(self) -> None:
         """Requests take effect in their order: what was produced before is written.

@@ -1,7 +1,7 @@
-"""One consumer group as a test sees it: wait until it is stable, read its lag, disturb it.
+"""A consumer group as a test sees it: wait until it is stable, read its lag, disturb it.
 
-All of it uses Kafka requests, so it works with a broker in a thread or in a child process, and with
-groups of the classic and of the new protocol (KIP-848).
+All of it goes over the wire. So it works with a broker on a thread and in a child process, and
+with groups of the classic and of the consumer protocol (KIP-848).
 """
 
 import time
@@ -15,18 +15,18 @@ from headrace.wire.schema import Message, decoder
 
 Partition = tuple[str, int]  # topic and number
 Answer = TypeVar("Answer", bound=Message)
-# A test with one thread polls its consumer in this callback.
+# Called between two looks at the group. A test with one thread polls its consumer here.
 WhileWaiting = Callable[[], object]
 
 _CLIENT_ID = "headrace-testing"
 _ANSWER_TIMEOUT_S = 10.0
-_LOOK_AGAIN_S = 0.02
+_POLL_INTERVAL_S = 0.02
 _SESSION_MS = 10_000
 _GROUP_COORDINATOR = 0
 _LATEST, _EARLIEST = -1, -2
 _LEAVE_EPOCH = -1
 _ASSIGNMENT_VERSION_MAX = 3
-# The coordinator is being created or loaded; it will answer in a moment.
+# The coordinator is being created or loaded. It will answer soon.
 _NOT_YET = {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -44,20 +44,20 @@ class Member(NamedTuple):
 class _Described(NamedTuple):
     state: str
     members: tuple[Member, ...]
-    # The response of the group's protocol; None for the other protocol.
-    modern: m.ConsumerGroupDescribeResponse.DescribedGroup | None
+    # The group in its own protocol; the other one is None.
+    consumer: m.ConsumerGroupDescribeResponse.DescribedGroup | None
     classic: m.DescribeGroupsResponse.DescribedGroup | None
 
 
 class Group:
-    """One group of a running broker; made by ``Broker.group``."""
+    """One group of a running broker, from ``Broker.group``."""
 
     def __init__(self, host: str, port: int, name: str) -> None:
         self.name = name
         self._address = (host, port)
 
     def state(self) -> str:
-        """``Stable``, ``Empty``, ``Dead`` (there is no such group), or a state in between."""
+        """Kafka's name of the state: ``Stable``, ``Empty``, ``Dead`` if there is no such group."""
         return self._describe().state
 
     def members(self) -> list[Member]:
@@ -72,10 +72,10 @@ class Group:
     ) -> list[Member]:
         """Wait until every member has its partitions, and until there are ``members`` of them.
 
-        Clients take part in a rebalance while they are polled. If no other thread polls them,
-        ``while_waiting`` must: ``while_waiting=lambda: consumer.poll(0)``.
+        A client takes part in a rebalance only while it is polled. If no other thread polls it,
+        pass ``while_waiting=lambda: consumer.poll(0)``.
         """
-        for described in self._looks(while_waiting, timeout_s):
+        for described in self._descriptions(while_waiting, timeout_s):
             if described.state == "Stable" and members in (None, len(described.members)):
                 return list(described.members)
         raise TimeoutError(
@@ -85,21 +85,30 @@ class Group:
 
     # --- lag -----------------------------------------------------------------
 
-    def lag(self) -> int:
-        """Records that the group has not committed yet, over all its partitions."""
-        return sum(self.lag_by_partition().values())
+    def lag(self) -> int | None:
+        """The number of records that the group has not committed, over all its partitions.
 
-    def lag_by_partition(self) -> dict[Partition, int]:
-        """The lag of each partition that has a committed offset or is assigned to a member.
+        None if it is not known: the group has no partitions, or a partition holds records and
+        the group has not committed an offset in it. An empty partition adds nothing.
+        """
+        lags = self.lag_by_partition()
+        uncommitted = [partition for partition, lag in lags.items() if lag is None]
+        if not lags or self._offsets(uncommitted, _EARLIEST) != self._offsets(uncommitted, _LATEST):
+            return None
+        return sum(lag for lag in lags.values() if lag is not None)
 
-        Without a committed offset, all records of the partition count.
+    def lag_by_partition(self) -> dict[Partition, int | None]:
+        """The lag of each partition that has a committed offset or a member.
+
+        As in Kafka's tools, the lag is not known (None) where the group has not committed.
         """
         committed = self._committed()
-        assigned = {one for member in self.members() for one in member.assignment}
-        partitions = sorted(committed.keys() | assigned)
-        ends = self._offsets(partitions, _LATEST)
-        starts = self._offsets([one for one in partitions if one not in committed], _EARLIEST)
-        return {one: ends[one] - (committed | starts)[one] for one in partitions}
+        assigned = {partition for member in self.members() for partition in member.assignment}
+        ends = self._offsets(sorted(committed), _LATEST)
+        return {
+            partition: ends[partition] - committed[partition] if partition in committed else None
+            for partition in sorted(committed.keys() | assigned)
+        }
 
     def _committed(self) -> dict[Partition, int]:
         request = m.OffsetFetchRequest(group_id=self.name, topics=None)
@@ -137,30 +146,33 @@ class Group:
     # --- disturbances --------------------------------------------------------
 
     def expire(self, member_id: str) -> None:
-        """Remove a member as if its session had timed out; the member does not know.
+        """Make the coordinator remove a member, as if its session had timed out.
 
-        Its next heartbeat or commit is refused. The other members get its partitions.
+        The member does not know. Its next heartbeat or commit is refused, and the other members
+        get its partitions.
         """
         described = self._describe()
         instances = {one.member_id: one.instance_id for one in described.members}
         if member_id not in instances:
-            raise LookupError(f"{member_id} is not a member of {self.name}: {sorted(instances)}")
+            raise LookupError(
+                f"{member_id} is not a member of {self.name}; its members are {sorted(instances)}"
+            )
         self._remove(described, member_id, instances[member_id])
 
     def rebalance(
         self, *, while_waiting: WhileWaiting | None = None, timeout_s: float = 30
     ) -> list[Member]:
-        """Cause a rebalance; return when the group is stable again.
+        """Force a rebalance, and wait until the group is stable again.
 
-        A guest joins and leaves. In the classic protocol every member joins again. In the new
-        protocol only the partitions of the guest move, and move back. ValueError if no member can
-        give one up, because each has only one.
+        A guest joins and leaves. In the classic protocol every member joins again. In the consumer
+        protocol only the partitions of the guest move, and move back. Raises ValueError if there
+        is none to move: no member has more than one.
         """
         self.wait_until_stable(while_waiting=while_waiting, timeout_s=timeout_s)
         described = self._describe()
         count = len(described.members)
-        if described.modern is not None:
-            self._visit_modern(described.modern, while_waiting, timeout_s)
+        if described.consumer is not None:
+            self._visit_consumer(described.consumer, while_waiting, timeout_s)
         else:
             assert described.classic is not None
             self._visit_classic(described.classic, while_waiting, timeout_s)
@@ -184,18 +196,18 @@ class Group:
                 )
             ],
         )
-        # With version 3 the guest is a member at once, without asking for an ID first. The
-        # response comes when all others have joined; the guest leaves before that.
+        # With version 3 the guest is a member at once and need not ask for a member ID first. The
+        # answer comes when all others have joined. The guest leaves without waiting for it.
         with self._connect() as connection:
             connection.send(join, api_version=3)
-            for described in self._looks(while_waiting, timeout_s):
+            for described in self._descriptions(while_waiting, timeout_s):
                 for member in described.members:
                     if member.client_id == _CLIENT_ID:
                         self._remove(described, member.member_id, None)
                         return
-        raise TimeoutError(f"no guest could join the group {self.name} within {timeout_s} s")
+        raise TimeoutError(f"could not join the group {self.name} within {timeout_s} s")
 
-    def _visit_modern(
+    def _visit_consumer(
         self,
         group: m.ConsumerGroupDescribeResponse.DescribedGroup,
         while_waiting: WhileWaiting | None,
@@ -207,27 +219,28 @@ class Group:
             for topic in member.assignment.topic_partitions
         }
         guest = f"guest-{time.monotonic_ns()}"
-        epoch = self._beat(guest, 0, sorted(topics))
+        epoch = self._heartbeat(guest, 0, sorted(topics))
         try:
-            for described in self._looks(while_waiting, timeout_s):
-                assert described.modern is not None
-                (own,) = (one for one in described.modern.members if one.member_id == guest)
+            for described in self._descriptions(while_waiting, timeout_s):
+                assert described.consumer is not None
+                (own,) = (one for one in described.consumer.members if one.member_id == guest)
                 if own.assignment.topic_partitions:
                     return
-                is_planned = described.modern.assignment_epoch >= described.modern.group_epoch
+                is_planned = described.consumer.assignment_epoch >= described.consumer.group_epoch
                 if is_planned and not own.target_assignment.topic_partitions:
                     raise ValueError(
-                        f"{self.name} has no partition to move; give its topics more of them"
+                        f"the group {self.name} has no partition to move; "
+                        "give its topics more partitions than it has members"
                     )
-                epoch = self._beat(guest, epoch)
+                epoch = self._heartbeat(guest, epoch)
             raise TimeoutError(
                 f"no member of {self.name} gave up a partition within {timeout_s} s; are its "
                 "members being polled?"
             )
         finally:
-            self._beat(guest, _LEAVE_EPOCH)
+            self._heartbeat(guest, _LEAVE_EPOCH)
 
-    def _beat(
+    def _heartbeat(
         self,
         member_id: str,
         member_epoch: int,
@@ -249,9 +262,9 @@ class Group:
         return answer.member_epoch
 
     def _remove(self, described: _Described, member_id: str, instance_id: str | None) -> None:
-        """Leave in the name of a member, which has the same effect as the end of its session."""
-        if described.modern is not None:
-            self._beat(member_id, _LEAVE_EPOCH, instance_id=instance_id)
+        """Leave in the name of a member, which the group treats like an expired session."""
+        if described.consumer is not None:
+            self._heartbeat(member_id, _LEAVE_EPOCH, instance_id=instance_id)
             return
         kind = m.LeaveGroupRequest
         request = kind(
@@ -263,7 +276,9 @@ class Group:
 
     # --- requests ------------------------------------------------------------
 
-    def _looks(self, while_waiting: WhileWaiting | None, timeout_s: float) -> Iterator[_Described]:
+    def _descriptions(
+        self, while_waiting: WhileWaiting | None, timeout_s: float
+    ) -> Iterator[_Described]:
         """Describe the group repeatedly until the time is over, at least once."""
         give_up_at = time.monotonic() + timeout_s
         while True:
@@ -272,7 +287,7 @@ class Group:
                 return
             if while_waiting is not None:
                 while_waiting()
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def _describe(self) -> _Described:
         give_up_at = time.monotonic() + _ANSWER_TIMEOUT_S
@@ -282,22 +297,24 @@ class Group:
             except Rejected as refusal:
                 if refusal.code not in _NOT_YET or time.monotonic() >= give_up_at:
                     raise
-            # This request makes the broker create the coordinators' internal topic.
+            # This request makes the broker create the internal topic of the coordinators.
             find = m.FindCoordinatorRequest(
                 key_type=_GROUP_COORDINATOR, coordinator_keys=[self.name]
             )
             self._ask(4, find, m.FindCoordinatorResponse)
-            time.sleep(_LOOK_AGAIN_S)
+            time.sleep(_POLL_INTERVAL_S)
 
     def _describe_once(self) -> _Described:
-        (modern,) = self._ask(
+        (consumer,) = self._ask(
             0,
             m.ConsumerGroupDescribeRequest(group_ids=[self.name]),
             m.ConsumerGroupDescribeResponse,
         ).groups
-        if modern.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
-            _check(modern.error_code, modern.error_message)
-            return _Described(modern.group_state, tuple(_modern_members(modern)), modern, None)
+        if consumer.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
+            _check(consumer.error_code, consumer.error_message)
+            return _Described(
+                consumer.group_state, tuple(_consumer_members(consumer)), consumer, None
+            )
         (classic,) = self._ask(
             5,
             m.DescribeGroupsRequest(groups=[self.name]),
@@ -316,7 +333,7 @@ class Group:
             return connection.request(request, answer_class, api_version=api_version)
 
 
-def _modern_members(group: m.ConsumerGroupDescribeResponse.DescribedGroup) -> Iterator[Member]:
+def _consumer_members(group: m.ConsumerGroupDescribeResponse.DescribedGroup) -> Iterator[Member]:
     for member in group.members:
         assignment = tuple(
             (topic.topic_name, number)
@@ -333,7 +350,7 @@ def _classic_members(group: m.DescribeGroupsResponse.DescribedGroup) -> Iterator
 
 
 def _classic_assignment(data: bytes) -> Iterator[Partition]:
-    """Nothing for members that are not consumers and have their own format."""
+    """Empty for members that are not consumers and encode their assignment in another way."""
     if len(data) < 2:
         return
     version = min(int.from_bytes(data[:2], "big", signed=True), _ASSIGNMENT_VERSION_MAX)
