@@ -8,10 +8,10 @@ its bad records again: at least once.
 
 import time
 
+from headrace.arrow.encoding import EncodedBatch
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.spark.cluster import Cluster
-from headrace.spark.encoding import EncodedBatch
 from headrace.spark.producing import BatchSender, Identity
 
 # What one batch may hold; a value of nearly max.message.bytes still gets a batch of its own.

@@ -139,9 +139,9 @@ def produce_views(cluster: Cluster, view_count: int, say: Say) -> None:
     import numpy as np
     import pyarrow as pa
 
+    from headrace.arrow.encoding import Outgoing, encode
+    from headrace.arrow.partitioning import partitions_by_key
     from headrace.records.batch import LZ4
-    from headrace.spark.encoding import Outgoing, encode
-    from headrace.spark.partitioning import partitions_by_key
     from headrace.spark.producing import BatchSender, new_identity
 
     for topic, partitions in ((VIEWS, _PARTITIONS), (BUSIEST, 1)):

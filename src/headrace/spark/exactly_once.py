@@ -26,11 +26,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from headrace.arrow.encoding import EncodedBatch
+from headrace.arrow.partitioning import partitions_by_key
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.spark.cluster import EARLIEST, LATEST, Cluster
-from headrace.spark.encoding import EncodedBatch
 from headrace.spark.failures import (
     PipelineError,
     Refused,
@@ -40,7 +41,6 @@ from headrace.spark.failures import (
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range
 from headrace.spark.options import FetchSettings, SinkOptions
-from headrace.spark.partitioning import partitions_by_key
 from headrace.spark.producing import BatchSender, Identity
 from headrace.wire import messages as m
 

@@ -4,7 +4,6 @@
     Disconnected   a broker went away         -> asked again, elsewhere if need be
     Refused        a broker said no           -> asked again if its code says that helps
     DataLost       rows are gone              -> stops the query unless failOnDataLoss is off
-    BadRow         a row cannot be written    -> names the row's place and the option to change
 
 All are plain exceptions with one text, since Spark pickles them and shows only the text.
 """
@@ -89,10 +88,6 @@ class Refused(PipelineError):
 
 class DataLost(PipelineError):
     """Rows that the query was to read are no longer there."""
-
-
-class BadRow(PipelineError):
-    """A row cannot be written as it is."""
 
 
 def error_code(number: int) -> ErrorCode:

@@ -14,11 +14,11 @@ import logging
 import time
 from collections.abc import Iterator
 
+from headrace.arrow.columns import Records, Section, open_sections, sift
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import BadBatch
 from headrace.spark.cluster import EARLIEST, LATEST, NO_TOPIC_ID, Cluster
-from headrace.spark.columns import Records, Section, open_sections, sift
 from headrace.spark.failures import (
     DataLost,
     Disconnected,

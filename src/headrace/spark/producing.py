@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
+from headrace.arrow.encoding import EncodedBatch, stamp_producer
+from headrace.arrow.errors import BadRow
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import MAX_SEQUENCE, read_header
 from headrace.records.record import build_batch, iter_records
 from headrace.spark.cluster import Cluster
-from headrace.spark.encoding import EncodedBatch, stamp_producer
 from headrace.spark.failures import (
-    BadRow,
     Disconnected,
     PipelineError,
     Refused,

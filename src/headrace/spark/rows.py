@@ -25,9 +25,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from headrace.arrow.avro import parse_schema
+from headrace.arrow.columns import Records
+from headrace.arrow.errors import BadSchema
 from headrace.model.ids import TopicPartition
-from headrace.spark.avro import parse_schema
-from headrace.spark.columns import Records
 from headrace.spark.dead_letters import DeadLetters
 from headrace.spark.failures import BadOption, PipelineError
 from headrace.spark.options import SourceOptions, ValueFormat
@@ -122,7 +123,10 @@ def _avro_type(options: SourceOptions) -> pa.DataType:
         source = schema_source(value.avro_folder, value.avro_registry)
         assert source is not None
         text = source.newest(options.subscription.topics)
-    kind = parse_schema(text).type
+    try:
+        kind = parse_schema(text).type
+    except BadSchema as unfit:
+        raise BadOption(f"value.schema: {unfit}") from unfit
     if not pa.types.is_struct(kind):
         raise BadOption("the Avro schema of a value must be a record")
     return kind

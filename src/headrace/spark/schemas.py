@@ -12,7 +12,8 @@ import urllib.request
 from pathlib import Path
 from typing import ClassVar
 
-from headrace.spark.avro import Node, parse_schema
+from headrace.arrow.avro import Node, parse_schema
+from headrace.arrow.errors import BadSchema
 from headrace.spark.failures import BadOption, PipelineError
 
 _ENDINGS = (".avsc", ".json")
@@ -120,7 +121,7 @@ class KnownSchemas:
             return self._reasons.setdefault(schema_id, f"there is no schema {schema_id}")
         try:
             node = self._parsed[self._source.place, schema_id] = parse_schema(text)
-        except BadOption as unfit:
+        except BadSchema as unfit:
             return self._reasons.setdefault(schema_id, f"schema {schema_id}: {unfit}")
         return node
 

@@ -30,10 +30,12 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from headrace.arrow.columns import HEADERS_TYPE, Ints
+from headrace.arrow.encoding import EncodedBatch, Outgoing, encode
+from headrace.arrow.errors import BadRow
+from headrace.arrow.partitioning import partitions_by_key
 from headrace.model.errors import ErrorCode
 from headrace.spark.cluster import Cluster, shared_cluster
-from headrace.spark.columns import HEADERS_TYPE, Ints
-from headrace.spark.encoding import EncodedBatch, Outgoing, encode
 from headrace.spark.exactly_once import (
     StagedBatch,
     commit_batch,
@@ -41,9 +43,8 @@ from headrace.spark.exactly_once import (
     stage,
     unstaged,
 )
-from headrace.spark.failures import BadOption, BadRow, PipelineError, Refused, refuse
+from headrace.spark.failures import BadOption, PipelineError, Refused, refuse
 from headrace.spark.options import SinkOptions, parse_sink
-from headrace.spark.partitioning import partitions_by_key
 from headrace.spark.producing import BatchSender, Identity, new_identity
 from headrace.spark.workers import hasten, settle
 

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from headrace.spark.avro import Node, decode_rows, parse_schema
-from headrace.spark.columns import Bytes, Ints
+from headrace.arrow.avro import Node, decode_rows, parse_schema
+from headrace.arrow.columns import Bytes, Ints
+from headrace.arrow.errors import BadSchema
 from headrace.spark.failures import BadOption
 from headrace.spark.options import ValueFormat
 from headrace.spark.schemas import KnownSchemas, schema_source
@@ -250,7 +251,10 @@ class _AvroParser:
         self._plain: Node | None = None
         self._prefixed = settings.avro_prefixed
         if self._known is None:
-            self._plain = parse_schema(settings.schema)
+            try:
+                self._plain = parse_schema(settings.schema)
+            except BadSchema as unfit:
+                raise BadOption(f"value.schema: {unfit}") from unfit
             clash = _clash(self._plain.type, kind, "value")
             if clash:
                 raise BadOption(f"value.schema and the columns do not fit: {clash}")

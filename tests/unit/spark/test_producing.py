@@ -5,12 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from headrace.arrow.encoding import EncodedBatch
+from headrace.arrow.errors import BadRow
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import read_header
 from headrace.records.record import Record, build_batch
-from headrace.spark.encoding import EncodedBatch
-from headrace.spark.failures import BadRow, PipelineError, Refused
+from headrace.spark.failures import PipelineError, Refused
 from headrace.spark.producing import BatchSender, Identity
 from headrace.wire import messages as m
 

@@ -10,10 +10,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from headrace.arrow.columns import Section, open_sections
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import read_header
 from headrace.records.record import Record, build_batch
-from headrace.spark.columns import Section, open_sections
 from headrace.spark.failures import BadOption, PipelineError
 from headrace.spark.options import ValueFormat, parse_source
 from headrace.spark.rows import RowBuilder, check_schema, default_schema

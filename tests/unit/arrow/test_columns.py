@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.arrow.columns import Section, open_sections, sift
 from headrace.records.batch import BadBatch, read_header
 from headrace.records.record import Record, build_batch, build_marker, iter_records
-from headrace.spark.columns import Section, open_sections, sift
 
 RECORD = st.tuples(
     st.integers(-1, 2**41),

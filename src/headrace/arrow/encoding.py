@@ -6,7 +6,6 @@ key, value, headers) are joined by Arrow into one buffer, out of which every bat
 A batch that leaves here names no producer: whoever sends it stamps it (``stamp_producer``).
 """
 
-from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
@@ -15,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrow.columns import Ints
+from headrace.arrow.errors import BadRow
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import (
     ATTRIBUTES_AT,
@@ -26,8 +27,6 @@ from headrace.records.batch import (
 )
 from headrace.records.compression import compress
 from headrace.records.record import assemble
-from headrace.spark.columns import Ints
-from headrace.spark.failures import BadRow
 
 _PRODUCER = Struct(">qhi")  # id, epoch, base sequence
 _PRODUCER_AT = 43
@@ -307,6 +306,3 @@ def _numbers(fields: list[tuple[Ints | None, Ints | int]]) -> pa.Array:
     return pa.Array.from_buffers(
         pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(flat)]
     )
-
-
-PartitionCount = Callable[[str], int]

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.spark.columns import Bytes, Ints, binary_fields, byte_pairs, read_varints
-from headrace.spark.failures import BadOption
+from headrace.arrow.columns import Bytes, Ints, binary_fields, byte_pairs, read_varints
+from headrace.arrow.errors import BadSchema
 
 _DEPTH_MAX = 64
 _DECIMAL_DIGITS_MAX = 38
@@ -108,7 +108,7 @@ def parse_schema(text: str) -> Node:
     try:
         return _Parser().node(schema, "", 0)
     except (KeyError, TypeError, ValueError, AttributeError) as broken:
-        raise BadOption(
+        raise BadSchema(
             f"no Avro schema: {text[:200]} ({type(broken).__name__}: {broken})"
         ) from broken
 
@@ -119,13 +119,13 @@ class _Parser:
 
     def node(self, schema: Any, namespace: str, depth: int) -> Node:
         if depth > _DEPTH_MAX:
-            raise BadOption("the Avro schema is nested too deeply, or recursive")
+            raise BadSchema("the Avro schema is nested too deeply, or recursive")
         if isinstance(schema, list):
             return self._union(schema, namespace, depth)
         if isinstance(schema, str):
             return self._by_name(schema, namespace)
         if not isinstance(schema, dict) or "type" not in schema:
-            raise BadOption(f"no Avro schema: {json.dumps(schema)[:200]}")
+            raise BadSchema(f"no Avro schema: {json.dumps(schema)[:200]}")
         kind = schema["type"]
         if isinstance(kind, dict | list):
             return self.node(kind, namespace, depth + 1)
@@ -149,7 +149,7 @@ class _Parser:
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         found = self._named.get(full) or self._named.get(name)
         if found is None:
-            raise BadOption(
+            raise BadSchema(
                 f"the Avro schema uses {name!r}, which is not defined before; recursive types "
                 "cannot be columns"
             )
@@ -179,7 +179,7 @@ class _Parser:
         nodes = [self.node(branch, namespace, depth + 1) for branch in others]
         if len(nodes) == 1:
             return _nullable(nodes[0], null_at)
-        raise BadOption(
+        raise BadSchema(
             f"the Avro schema has a union of {len(nodes)} types; only null and one other can be "
             "a column"
         )
@@ -436,7 +436,7 @@ def _scaled(node: Node, factor: int, kind: pa.DataType) -> Node:
 
 def _decimal(node: Node, precision: int, scale: int) -> Node:
     if not 0 <= scale <= precision <= _DECIMAL_DIGITS_MAX or not precision:
-        raise BadOption(
+        raise BadSchema(
             f"the Avro schema has a decimal of {precision} digits, {scale} of them behind the "
             f"point; a column has up to {_DECIMAL_DIGITS_MAX}"
         )

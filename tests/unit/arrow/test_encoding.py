@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.arrow.encoding import Outgoing, encode, stamp_producer
+from headrace.arrow.errors import BadRow
+from headrace.arrow.partitioning import murmur2, partitions_by_key
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import check_produced, read_header
 from headrace.records.record import iter_records
-from headrace.spark.encoding import Outgoing, encode, stamp_producer
-from headrace.spark.failures import BadRow
-from headrace.spark.partitioning import murmur2, partitions_by_key
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ROW = st.tuples(

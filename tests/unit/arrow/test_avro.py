@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.spark.avro import decode_rows, parse_schema
-from headrace.spark.failures import BadOption
+from headrace.arrow.avro import decode_rows, parse_schema
+from headrace.arrow.errors import BadSchema
 from headrace.spark.typed import fitted
 
 
@@ -194,7 +194,7 @@ def test_a_writers_fields_are_fitted_to_the_columns_by_name():
     ],
 )
 def test_a_schema_that_cannot_be_columns_is_refused(schema):
-    with pytest.raises(BadOption):
+    with pytest.raises(BadSchema):
         parse_schema(schema)
 
 
