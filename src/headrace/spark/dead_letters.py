@@ -9,6 +9,7 @@ its bad records again: at least once.
 import time
 
 from headrace.arrow.encoding import EncodedBatch
+from headrace.arrow.rows import RejectedRecord
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.spark.cluster import Cluster
@@ -24,23 +25,15 @@ class DeadLetters:
         self._topic = topic
         self._records: list[Record] = []
 
-    def add(
-        self,
-        place: TopicPartition,
-        offset: int,
-        timestamp_ms: int,
-        key: bytes | None,
-        value: bytes | None,
-        reason: str,
-    ) -> None:
+    def add(self, record: RejectedRecord) -> None:
         headers = (
-            ("topic", place.topic.encode()),
-            ("partition", str(place.partition).encode()),
-            ("offset", str(offset).encode()),
-            ("timestamp", str(timestamp_ms).encode()),
-            ("reason", reason.encode()),
+            ("topic", record.place.topic.encode()),
+            ("partition", str(record.place.partition).encode()),
+            ("offset", str(record.offset).encode()),
+            ("timestamp", str(record.timestamp_ms).encode()),
+            ("reason", record.reason.encode()),
         )
-        self._records.append(Record(0, int(time.time() * 1000), key, value, headers))
+        self._records.append(Record(0, int(time.time() * 1000), record.key, record.value, headers))
 
     def send(self) -> None:
         """Returns when the brokers have everything that was added."""

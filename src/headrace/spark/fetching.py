@@ -14,7 +14,8 @@ import logging
 import time
 from collections.abc import Iterator
 
-from headrace.arrow.columns import Records, Section, open_sections, sift
+from headrace.arrow.columns import Records, open_sections
+from headrace.arrow.selection import Section, select_batches
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import BadBatch
@@ -233,19 +234,19 @@ class RangeReader:
                 for entry in partition.aborted_transactions or ()
             ]
         first_offset = self._position
-        sifted = sift(
+        selected = select_batches(
             fetched, first_offset, self._offset_end, aborted, check_crcs=self._settings.check_crcs
         )
         self.bytes_fetched += len(fetched)
-        self._position = sifted.next_offset
+        self._position = selected.next_offset
         if self._position == first_offset:
             self._nothing_came(partition.high_watermark, partition.last_stable_offset)
         else:
             self._empty_answers = 0
-            self._bytes_per_offset = sifted.bytes_read / (self._position - first_offset)
+            self._bytes_per_offset = selected.bytes_read / (self._position - first_offset)
         if self._position < self._offset_end:
             self._send()
-        return sifted.sections
+        return selected.sections
 
     def _nothing_came(self, high_watermark: int, last_stable_offset: int) -> None:
         """An empty answer below the end: there is nothing yet, or nothing any more.

@@ -16,19 +16,15 @@ from headrace.spark.kafka_settings import READ, WRITE
 from headrace.spark.offsets import Limit, check_limits, parse_ending, parse_starting
 from headrace.spark.security import parse_security
 from headrace.spark.subscription import Subscription, parse_subscription
+from headrace.spark.value_format import VALUE_OPTIONS, ValueFormat, parse_value_format
 
 log = logging.getLogger(__name__)
 
 _SUBSCRIPTION = ("subscribe", "subscribePattern", "assign")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_ONLY = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-_TYPED = (
-    "value.format", "value.schema", "value.avro.folder", "value.avro.registry",
-    "value.avro.prefix",
-    "value.bad", "value.bad.column", "value.bad.topic", "columns",
-)  # fmt: skip
 READ_OPTIONS = (
-    *_SUBSCRIPTION, *_STREAM_ONLY, *BATCH_ONLY, *_TYPED,
+    *_SUBSCRIPTION, *_STREAM_ONLY, *BATCH_ONLY, *VALUE_OPTIONS, "columns",
     "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders", "minPartitions",
     "maxRecordsPerPartition", "groupIdPrefix", "pushFilters", "timestampDisorder",
@@ -56,19 +52,6 @@ class FetchSettings(NamedTuple):
     wait_ms_max: int = 500
     poll_timeout_ms: int = 120_000
     fail_on_data_loss: bool = True
-
-
-class ValueFormat(NamedTuple):
-    """How values become columns; the name is empty when they stay bytes."""
-
-    name: str = ""
-    schema: str = ""  # DDL for json, the Avro schema (JSON) for avro
-    avro_folder: str = ""
-    avro_registry: str = ""
-    avro_prefixed: bool = False  # a zero byte and the schema's number stand before each value
-    on_bad: str = "column"  # column, topic or fail
-    bad_column: str = "_bad"
-    bad_topic: str = ""
 
 
 class SourceOptions(NamedTuple):
@@ -140,7 +123,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         starting=starting,
         ending=ending,
         fetch=_fetch_settings(plain, settings),
-        value=_value_format(plain),
+        value=parse_value_format(plain),
         include_headers=_bool(plain, "includeHeaders", False),
         columns=tuple(c.strip() for c in plain.get("columns", "").split(",") if c.strip()),
         partitions_min=_positive(plain, "minPartitions"),
@@ -289,37 +272,6 @@ def _fetch_settings(plain: Mapping[str, str], settings: Mapping[str, str]) -> Fe
         wait_ms_max=_number(settings, "kafka.fetch.max.wait.ms", default.wait_ms_max),
         poll_timeout_ms=_positive(plain, "kafkaConsumer.pollTimeoutMs") or default.poll_timeout_ms,
         fail_on_data_loss=_bool(plain, "failOnDataLoss", True),
-    )
-
-
-def _value_format(plain: Mapping[str, str]) -> ValueFormat:
-    name = plain.get("value.format", "").lower()
-    if name not in ("", "json", "avro", "string"):
-        raise BadOption(f"value.format is {name!r}; it may be json, avro or string")
-    bad_topic = plain.get("value.bad.topic", "")
-    on_bad = plain.get("value.bad", "topic" if bad_topic else "column").lower()
-    if on_bad not in ("column", "topic", "fail"):
-        raise BadOption(f"value.bad is {on_bad!r}; it may be column, topic or fail")
-    if on_bad == "topic" and not bad_topic:
-        raise BadOption("value.bad=topic needs value.bad.topic, the topic for bad records")
-    if not name and any(n.lower() in plain for n in _TYPED if n not in ("value.format", "columns")):
-        raise BadOption("options value.* need value.format=json, avro or string")
-    schema = plain.get("value.schema", "")
-    folder, registry = plain.get("value.avro.folder", ""), plain.get("value.avro.registry", "")
-    if name == "avro" and not (schema or folder or registry):
-        raise BadOption(
-            "value.format=avro needs a schema: value.schema (its JSON), value.avro.folder "
-            "(files named by id) or value.avro.registry (an address)"
-        )
-    return ValueFormat(
-        name=name,
-        schema=schema,
-        avro_folder=folder,
-        avro_registry=registry,
-        avro_prefixed=_bool(plain, "value.avro.prefix", bool(folder or registry)),
-        on_bad=on_bad,
-        bad_column=plain.get("value.bad.column", "_bad"),
-        bad_topic=bad_topic,
     )
 
 

@@ -12,7 +12,8 @@ import urllib.request
 from pathlib import Path
 from typing import ClassVar
 
-from headrace.arrow.avro import Node, parse_schema
+from headrace.arrow.avro_decoding import Node
+from headrace.arrow.avro_schema import parse_schema
 from headrace.arrow.errors import BadSchema
 from headrace.spark.failures import BadOption, PipelineError
 

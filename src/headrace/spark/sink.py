@@ -30,10 +30,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from headrace.arrow.columns import HEADERS_TYPE, Ints
+from headrace.arrow.columns import HEADERS_TYPE
 from headrace.arrow.encoding import EncodedBatch, Outgoing, encode
 from headrace.arrow.errors import BadRow
 from headrace.arrow.partitioning import partitions_by_key
+from headrace.arrow.varints import Ints
 from headrace.model.errors import ErrorCode
 from headrace.spark.cluster import Cluster, shared_cluster
 from headrace.spark.exactly_once import (

@@ -6,11 +6,11 @@ from pyspark.sql.types import StructType
 
 from headrace.spark.batch import BatchReader
 from headrace.spark.options import BATCH_ONLY, parse_source
-from headrace.spark.rows import check_schema, default_schema
+from headrace.spark.source_schema import check_schema, default_schema
 from headrace.spark.stream import StreamReader
 
 
-def schema_of(options: Mapping[str, str]) -> StructType | str:
+def schema_of(options: Mapping[str, str]) -> StructType:
     # Whether the query streams is not known yet. Only a batch has an end, so without one the
     # more lenient rules of a stream are applied; the reader applies the right ones.
     streaming = not any(name.lower() in options for name in BATCH_ONLY)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from headrace.arrow.avro import Node
+from headrace.arrow.avro_decoding import Node
 from headrace.spark.failures import BadOption, PipelineError
 from headrace.spark.schemas import KnownSchemas, SchemaFolder, SchemaRegistry, schema_source
 
