@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from headrace.arrow.encoding import EncodedBatch
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.spark.cluster import ClientSettings, Cluster
-from headrace.arrow.encoding import EncodedBatch
 from headrace.spark.exactly_once import Markers, Transaction, commit_batch
 from headrace.spark.failures import PipelineError
 from headrace.spark.options import parse_sink

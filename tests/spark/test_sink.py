@@ -1,9 +1,13 @@
-"""Rows to topics, as a stock consumer finds them."""
+"""Rows written to topics, as a stock consumer reads them."""
+
+import threading
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+import pyspark_headrace
 from tests.spark.kit import error_of, with_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -42,6 +46,27 @@ def test_a_frame_is_written_with_key_value_headers_and_partition(
         (0, None, b"v2", ()),
         (1, b"k3", None, ()),
     }
+
+
+def test_a_thread_that_did_not_start_the_session_writes_once_it_activates_it(spark, topics, write):
+    topic = topics.create()
+    frame = spark.range(3).selectExpr("CAST(id AS STRING) AS value")
+    failures = []
+
+    def work():
+        try:
+            write(frame, topic=topic)
+        except Py4JJavaError as failed:
+            failures.append(error_of(failed))
+        pyspark_headrace.activate(spark)
+        write(frame, topic=topic)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(120)
+
+    assert len(failures) == 1 and "DATA_SOURCE_NOT_FOUND" in failures[0]
+    assert sorted(message.value() for message in topics.read(topic)) == [b"0", b"1", b"2"]
 
 
 def test_keys_land_where_the_java_producer_puts_them(spark, topics, write, bootstrap):

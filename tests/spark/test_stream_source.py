@@ -162,6 +162,9 @@ def test_the_group_is_drawn_once_and_kept_in_the_checkpoint(topics, read_stream,
     groups = [g.group_id for g in topics.admin.list_consumer_groups().result(30).valid]
     (group,) = [name for name in groups if name.startswith(prefix)]
     assert topics.committed(group, topic) == {0: 2}
+    told = collected.query.lastProgress["sources"][0]["endOffset"]
+    ours = (json.loads(told) if isinstance(told, str) else told)["#headrace"]
+    assert ours["group"] == group == f"{prefix}-{ours['query']}"
 
 
 def test_a_refused_commit_stops_nothing(topics, read_stream, collected, bootstrap):
@@ -250,7 +253,7 @@ def test_a_deleted_topic_stops_the_query(topics, read_stream, collected):
 
     topics.delete(topic)
 
-    assert f"{topic}-0 does not exist any more; the query stood at 3" in failure_of(collected)
+    assert f"{topic}-0 no longer exists; the query was at offset 3" in failure_of(collected)
 
 
 def test_a_topic_deleted_between_the_batches_of_an_available_now_query_stops_it(
@@ -274,7 +277,7 @@ def test_a_topic_deleted_between_the_batches_of_an_available_now_query_stops_it(
     )
 
     wait_for(lambda: not query.isActive, "the query to fail")
-    assert "does not exist any more" in str(query.exception())
+    assert "no longer exists" in str(query.exception())
     assert len(rows) == 10
 
 
@@ -290,7 +293,7 @@ def test_a_topic_made_anew_is_noticed_even_if_it_has_grown_past_the_old_one(
     topics.send(topic, range(100, 110))
 
     collected.start(read_stream(**options), availableNow=True)
-    assert "was deleted and made anew" in failure_of(collected)
+    assert "was deleted and created again" in failure_of(collected)
     collected.start(read_stream(failOnDataLoss=False, **options), availableNow=True).finish()
 
     assert collected.values() == [str(n) for n in [*range(3), *range(100, 110)]]

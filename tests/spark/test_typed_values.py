@@ -7,6 +7,7 @@ import fastavro
 import pytest
 from pyspark.errors import PySparkException
 
+from headrace.spark.ddl import parse_fields
 from tests.spark.kit import error_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -63,9 +64,34 @@ def test_bad_records_go_to_their_topic_with_place_and_reason(topics, lines, read
     (letter,) = topics.read(letters)
     headers = {name: value.decode() for name, value in letter.headers()}
     assert letter.value() == b"no json"
-    assert headers.pop("reason")
-    assert int(headers.pop("timestamp")) > 0
-    assert headers == {"topic": lines, "partition": "0", "offset": "1"}
+    assert int(headers.pop("__headrace.errors.timestamp")) > 0
+    assert headers == {
+        "__headrace.errors.topic": lines,
+        "__headrace.errors.partition": "0",
+        "__headrace.errors.offset": "1",
+        "__headrace.errors.reason": "not a JSON object",
+    }
+
+
+def test_a_topic_for_bad_records_that_matches_the_pattern_is_not_read(
+    topics, read_stream, collected
+):
+    source = topics.create("pattern")
+    letters = topics.create(name=f"{source}-letters")
+    topics.send(source, ["no json", '{"n": 1}'])
+    frame = read_stream(
+        subscribePattern=f"{source}.*",
+        startingOffsets="earliest",
+        value__format="json",
+        value__schema="n INT",
+        value__bad__topic=letters,
+    ).selectExpr("CAST(value.n AS STRING) AS value", "topic")
+
+    for _ in range(2):
+        collected.start(frame, availableNow=True).finish()
+
+    assert [row.topic for rows in collected.batches.values() for row in rows] == [source]
+    assert len(topics.read(letters)) == 1
 
 
 def test_letters_are_sent_while_the_next_records_are_fetched(topics, read):
@@ -78,7 +104,8 @@ def test_letters_are_sent_while_the_next_records_are_fetched(topics, read):
     )
 
     assert frame.count() == 0
-    assert sorted(dict(letter.headers())["offset"] for letter in topics.read(letters)) == [
+    headers = [dict(letter.headers()) for letter in topics.read(letters)]
+    assert sorted(header["__headrace.errors.offset"] for header in headers) == [
         b"0", b"1", b"2", b"3",
     ]  # fmt: skip
 
@@ -93,7 +120,7 @@ def test_a_letter_about_an_old_record_is_not_old_itself(topics, read):
 
     (letter,) = topics.read(letters)
     assert letter.timestamp()[1] > 1_000
-    assert dict(letter.headers())["timestamp"] == b"1000"
+    assert dict(letter.headers())["__headrace.errors.timestamp"] == b"1000"
 
 
 def test_a_bad_record_stops_the_query_only_if_asked(lines, read):
@@ -102,7 +129,48 @@ def test_a_bad_record_stops_the_query_only_if_asked(lines, read):
             subscribe=lines, value__format="json", value__schema="user BIGINT", value__bad="fail"
         ).collect()
 
-    assert f"offset 1 of {lines}-0 is no json" in error_of(stopped.value)
+    assert (
+        f"offset 1 of {lines}-0 does not fit value.format and value.schema: not a JSON object"
+        in error_of(stopped.value)
+    )
+
+
+def test_json_that_does_not_fit_the_schema_is_bad_with_its_field_and_type(topics, read):
+    topic = topics.create()
+    topics.send(topic, ['{"user": "one"}'])
+
+    (row,) = read(
+        subscribe=topic, value__format="json", value__schema="user BIGINT, page STRING"
+    ).collect()
+
+    assert row["_bad"].reason == "field user: expected BIGINT, found a string"
+
+
+def test_a_wrong_type_in_the_schema_is_refused_by_the_name_of_the_option(lines, read):
+    with pytest.raises(PySparkException) as refused:
+        read(subscribe=lines, value__format="json", value__schema="user BIGNT").collect()
+
+    assert "value.schema: field 'user' has the unknown type 'BIGNT'" in error_of(refused.value)
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "id BIGINT, n int, s: STRING",
+        "`odd name` double COMMENT 'it is', last timestamp_ntz",
+        "a ARRAY<STRUCT<x: INT, y: STRUCT<z DECIMAL(10,2)>>>, d dec, e decimal(5) NOT NULL",
+        "b BOOLEAN, t TINYINT, m SMALLINT, l LONG, f FLOAT, day DATE, at TIMESTAMP, raw BINARY",
+        "counts MAP<STRING, ARRAY<BIGINT>>",
+    ],
+)
+def test_a_schema_is_parsed_as_spark_parses_it(spark, ddl):
+    from pyspark.sql.types import StructType
+
+    expected = StructType.fromDDL(f"value STRUCT<{ddl}>")["value"].dataType
+    for field in expected.fields:
+        field.metadata = {}  # comments
+
+    assert parse_fields(ddl) == expected
 
 
 def test_bad_records_cannot_be_narrowed_away(lines, read):
@@ -111,7 +179,7 @@ def test_bad_records_cannot_be_narrowed_away(lines, read):
             subscribe=lines, value__format="json", value__schema="user BIGINT", columns="value"
         ).collect()
 
-    assert "bad records would vanish" in error_of(refused.value)
+    assert "bad records would be lost" in error_of(refused.value)
 
 
 def test_values_as_text(topics, read):

@@ -115,15 +115,19 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
             f"minOffsetsPerTrigger ({trigger_rows_min}) is above "
             f"maxOffsetsPerTrigger ({trigger_rows_max})"
         )
+    value = parse_value_format(plain)
+    subscription = parse_subscription(plain)
+    if value.on_bad == "topic":
+        subscription = subscription.without(value.bad_topic)
     if "group.id" in settings and "groupidprefix" in plain:
         log.warning("groupIdPrefix has no effect: kafka.group.id names the whole group")
     return SourceOptions(
         client=_client(settings, api_timeout="kafka.default.api.timeout.ms"),
-        subscription=parse_subscription(plain),
+        subscription=subscription,
         starting=starting,
         ending=ending,
         fetch=_fetch_settings(plain, settings),
-        value=parse_value_format(plain),
+        value=value,
         include_headers=_bool(plain, "includeHeaders", False),
         columns=tuple(c.strip() for c in plain.get("columns", "").split(",") if c.strip()),
         partitions_min=_positive(plain, "minPartitions"),

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from headrace.model.ids import TopicPartition
 from headrace.spark import kafka_settings
 from headrace.spark.failures import BadOption
 from headrace.spark.options import parse_sink, parse_source
@@ -98,10 +99,10 @@ def test_a_mistyped_name_of_the_sink_is_not_taken_for_one_of_the_source():
         ({"subscribe": ""}, "names no topic"),
         ({"subscribe": " , "}, "names no topic"),
         ({"subscribePattern": ""}, "is empty"),
-        ({"subscribePattern": "("}, "no regular expression"),
-        ({"subscribePattern": "[a-z&&[^b]].*"}, "must be spelled out"),
-        ({"subscribePattern": "[[a-c][x-z]].*"}, "must be spelled out"),
-        ({"subscribePattern": r"\p{Alpha}.*"}, "must be spelled out"),
+        ({"subscribePattern": "("}, "not a regular expression"),
+        ({"subscribePattern": "[a-z&&[^b]].*"}, "spell out"),
+        ({"subscribePattern": "[[a-c][x-z]].*"}, "spell out"),
+        ({"subscribePattern": r"\p{Alpha}.*"}, "spell out"),
         ({"assign": "t"}, "assign takes JSON"),
         ({"assign": '{"t":[-1]}'}, "assign takes JSON"),
         ({"assign": "{}"}, "names no partition"),
@@ -111,6 +112,27 @@ def test_a_mistyped_name_of_the_sink_is_not_taken_for_one_of_the_source():
 def test_a_wrong_subscription_is_refused(options, reason):
     with pytest.raises(BadOption, match=reason):
         parse_source({**BASE, **options}, streaming=True)
+
+
+LETTERS = {"value.format": "string", "value.bad.topic": "dead"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("subscribe", "a, dead"), ("assign", '{"a":[0],"dead":[1]}')]
+)
+def test_a_topic_for_bad_records_that_the_query_reads_is_refused(option, value):
+    with pytest.raises(BadOption, match=f"value.bad.topic is 'dead', which the option {option} "):
+        parse_source({**BASE, option: value, **LETTERS}, streaming=True)
+
+
+def test_a_topic_for_bad_records_is_no_part_of_the_pattern():
+    subscription = parse_source(
+        {**BASE, "subscribePattern": "a|dead.*", **LETTERS}, streaming=True
+    ).subscription
+
+    assert [subscription.covers(TopicPartition(name, 0)) for name in ("a", "dead", "dead-2")] == [
+        True, False, True,
+    ]  # fmt: skip
 
 
 def test_the_address_is_asked_for():
