@@ -8,9 +8,11 @@ from headrace.arrow.encoding import EncodedBatch
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.spark.cluster import ClientSettings, Cluster
-from headrace.spark.exactly_once import Markers, Transaction, commit_batch
+from headrace.spark.exactly_once import commit_batch
 from headrace.spark.failures import PipelineError
+from headrace.spark.markers import Markers
 from headrace.spark.options import parse_sink
+from headrace.spark.transaction import Transaction
 from tests.spark.kit import with_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

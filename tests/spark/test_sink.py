@@ -205,14 +205,14 @@ REFUSED = {
     ),
     "an unknown topic": (
         "SELECT 'v' AS value", {"topic": "pipe-nobody/made", "kafka__max__block__ms": 500},
-        "row 0 of this task: no topic can be named",
+        "is not a valid topic name",
     ),
     "no value": ("SELECT 'k' AS key", {}, "the column value is missing"),
     "a value of the wrong type": ("SELECT 1 AS value", {}, "'value' must be string or binary"),
     "a column in other letters": (
         "SELECT 'v' AS value, 'k' AS Key", {}, "column 'Key' must be spelled 'key'",
     ),
-    "no topic at all": ("SELECT 'v' AS value", {"topic": ""}, "give the option topic"),
+    "no topic at all": ("SELECT 'v' AS value", {"topic": ""}, "set the option topic"),
     "an unknown option": ("SELECT 'v' AS value", {"colour": "red"}, "no option 'colour'"),
     "an option for reading": (
         "SELECT 'v' AS value", {"subscribe": "t"}, "subscribe is an option for reading",

@@ -99,11 +99,11 @@ def test_update_mode_goes_through_a_batch_write_and_is_written_once(
 
 
 REFUSED = {
-    "no topic": (("value",), {}, "give the option topic"),
+    "no topic": (("value",), {}, "set the option topic"),
     "no value": (("key",), {"topic": "t"}, "the column value is missing"),
     "a wrong type": (("offset AS value",), {"topic": "t"}, "'value' must be string or binary"),
     "a null topic": (("CAST(NULL AS STRING) AS topic", "value"), {}, "has a null topic"),
-    "a topic that cannot be": (("value",), {"topic": "no/name"}, "no topic can be named"),
+    "a topic that cannot be": (("value",), {"topic": "no/name"}, "is not a valid topic name"),
     "a serializer": (
         ("value",), {"topic": "t", "kafka__value__serializer": "x"}, "keys and values are bytes",
     ),
