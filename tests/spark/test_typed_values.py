@@ -223,7 +223,7 @@ def test_avro_plain_and_with_the_schema_number_in_front(topics, read, tmp_path):
 
     frames = [
         read(subscribe=plain, value__format="avro", value__schema=json.dumps(SCHEMA)),
-        read(subscribe=numbered, value__format="avro", value__avro__folder=tmp_path),
+        read(subscribe=numbered, value__format="avro", value__avro__directory=tmp_path),
     ]
 
     for frame in frames:

@@ -1,6 +1,6 @@
-"""The options of the source and the sink, checked: an unknown one is refused by name.
+"""Parses and checks the options of the source and the sink; refuses unknown options by name.
 
-Names are case-insensitive, as everywhere in Spark; messages use the spelling of the documents.
+Names are case-insensitive, as everywhere in Spark; messages use the spelling of the documentation.
 """
 
 import logging
@@ -34,7 +34,7 @@ WRITE_OPTIONS = (
     "topic", "includeHeaders", "delivery", "delivery.id", "delivery.batch", "delivery.markerTopic",
     "delivery.stagingTopic", "delivery.messageBytesMax",
 )  # fmt: skip
-# What Spark itself puts among a source's or a sink's options.
+# Options that Spark itself adds.
 _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "paths"})
 
 _UNIT_MS = {
@@ -43,7 +43,7 @@ _UNIT_MS = {
 
 
 class FetchSettings(NamedTuple):
-    """What a task needs for reading one range."""
+    """The settings of a task that reads one range."""
 
     read_committed: bool = False
     check_crcs: bool = True
@@ -73,7 +73,7 @@ class SourceOptions(NamedTuple):
     offset_tries: int
     offset_retry_ms: int
     push_filters: bool
-    disorder_ms: int | None  # how much older than one before it a record may be; None: unknown
+    disorder_ms: int | None  # how much older than an earlier record a record may be; None: unknown
 
 
 class SinkOptions(NamedTuple):
@@ -81,7 +81,7 @@ class SinkOptions(NamedTuple):
     topic: str
     exactly_once: bool
     delivery_id: str  # names the transactions of a batch write
-    delivery_batch: int | None  # with the id: what is written once, however often it is run
+    delivery_batch: int | None  # with the ID: names a write that takes effect once
     marker_topic: str
     staging_topic: str
     message_size_max: int
@@ -100,7 +100,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     plain, settings = _sorted_out(options, READ, READ_OPTIONS)
     for name in BATCH_ONLY if streaming else ():
         if name.lower() in plain:
-            raise BadOption(f"{name} is for batch queries; a stream has no end")
+            raise BadOption(f"{name} is only for batch queries; a stream has no end")
     for name in () if streaming else _STREAM_ONLY:
         if name.lower() in plain:
             log.warning("%s has no effect in a batch query", name)
@@ -150,16 +150,18 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     plain, settings = _sorted_out(options, WRITE, WRITE_OPTIONS)
     delivery = plain.get("delivery", "at-least-once").lower()
     if delivery not in ("at-least-once", "exactly-once"):
-        raise BadOption(f"delivery is {delivery!r}; it may be at-least-once or exactly-once")
+        raise BadOption(f"delivery is {delivery!r}; use at-least-once or exactly-once")
     exactly_once = delivery == "exactly-once"
     acks = {"all": -1, "-1": -1, "1": 1, "0": 0}.get(settings.get("acks", "all"))
     if acks is None:
-        raise BadOption(f"kafka.acks is {settings['acks']!r}; it may be all, 1 or 0")
+        raise BadOption(f"kafka.acks is {settings['acks']!r}; use all, 1 or 0")
     if exactly_once and acks != -1:
         raise BadOption("kafka.acks must be all with delivery=exactly-once")
     codec_name = settings.get("compression.type", "none")
     if codec_name not in _CODECS:
-        raise BadOption(f"kafka.compression.type is {codec_name!r}; it may be {', '.join(_CODECS)}")
+        raise BadOption(
+            f"kafka.compression.type is {codec_name!r}; use one of {', '.join(_CODECS)}"
+        )
     delivery_timeout_ms = _number(settings, "kafka.delivery.timeout.ms", 120_000)
     return SinkOptions(
         client=_client(settings, api_timeout="kafka.max.block.ms"),
@@ -192,14 +194,16 @@ def _delivery_batch(plain: Mapping[str, str]) -> int | None:
     if not text.strip().isdecimal():
         raise BadOption(f"delivery.batch must be a whole number, not {text!r}")
     if "delivery.id" not in plain:
-        raise BadOption("delivery.batch needs delivery.id, the name that batches are counted under")
+        raise BadOption(
+            "delivery.batch needs delivery.id, the name under which batches are numbered"
+        )
     return int(text)
 
 
 def _sorted_out(
     options: Mapping[str, str], purpose: str, known: tuple[str, ...]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Our own options by lower-case name, and Kafka's settings that are used."""
+    """The source's or sink's options by lower-case name, and Kafka's settings that are used."""
     plain: dict[str, str] = {}
     kafka: dict[str, str] = {}
     librdkafka: dict[str, str] = {}
@@ -218,7 +222,7 @@ def _sorted_out(
     for warning in warnings:
         log.warning("%s", warning)
     if "bootstrap.servers" not in used:
-        raise BadOption("kafka.bootstrap.servers is missing: host:port of one or more brokers")
+        raise BadOption("kafka.bootstrap.servers is missing: give host:port of one or more brokers")
     return plain, used
 
 
@@ -227,17 +231,17 @@ def _unknown(name: str, purpose: str) -> BadOption:
     if name.lower() in (other.lower() for other in others):
         return BadOption(f"{name} is an option for {'writing' if purpose == READ else 'reading'}")
     if any(name.lower() in table for table in (*kafka_settings.USED.values(),)):
-        return BadOption(f"{name} is a setting of Kafka's client: write kafka.{name}")
+        return BadOption(f"{name} is a setting of Kafka's client: use kafka.{name}")
     doing, known = ("reading", READ_OPTIONS) if purpose == READ else ("writing", WRITE_OPTIONS)
     settings = (f"kafka.{setting}" for setting in kafka_settings.USED[purpose])
     return BadOption(
         f"there is no option {name!r} for {doing}{did_you_mean(name, [*known, *settings])}; "
-        "docs/spark.md lists all"
+        "docs/spark.md lists all options"
     )
 
 
 def _client(settings: Mapping[str, str], *, api_timeout: str) -> ClientSettings:
-    """``api_timeout`` names the setting that bounds how long requests are repeated."""
+    """``api_timeout`` names the setting that limits the time of retries."""
     default = ClientSettings(bootstrap_servers=settings["bootstrap.servers"])
     return default._replace(
         security=parse_security(settings),
@@ -261,7 +265,7 @@ def _fetch_settings(plain: Mapping[str, str], settings: Mapping[str, str]) -> Fe
     isolation = settings.get("isolation.level", "read_uncommitted").lower()
     if isolation not in ("read_uncommitted", "read_committed"):
         raise BadOption(
-            f"kafka.isolation.level is {isolation!r}; it may be read_uncommitted or read_committed"
+            f"kafka.isolation.level is {isolation!r}; use read_uncommitted or read_committed"
         )
     default = FetchSettings()
     size_max = min(

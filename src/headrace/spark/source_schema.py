@@ -107,7 +107,7 @@ def _avro_type(options: SourceOptions) -> pa.DataType:
     value = options.value
     text = value.schema
     if not text:
-        source = schema_source(value.avro_folder, value.avro_registry)
+        source = schema_source(value.avro_directory, value.avro_registry)
         assert source is not None
         text = source.newest(options.subscription.topics)
     try:

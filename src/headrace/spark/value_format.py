@@ -14,7 +14,7 @@ from headrace.spark.failures import BadOption
 from headrace.spark.schemas import KnownSchemas, schema_source
 
 VALUE_OPTIONS = (
-    "value.format", "value.schema", "value.avro.folder", "value.avro.registry",
+    "value.format", "value.schema", "value.avro.directory", "value.avro.registry",
     "value.avro.prefix", "value.bad", "value.bad.column", "value.bad.topic",
 )  # fmt: skip
 
@@ -24,7 +24,7 @@ class ValueFormat(NamedTuple):
 
     name: str = ""
     schema: str = ""  # DDL for json, the Avro schema (JSON) for avro
-    avro_folder: str = ""
+    avro_directory: str = ""
     avro_registry: str = ""
     avro_prefixed: bool = False  # a zero byte and the schema's ID precede each value
     on_bad: str = "column"  # column, topic or fail
@@ -46,19 +46,20 @@ def parse_value_format(options: Mapping[str, str]) -> ValueFormat:
     if not name and any(option in options for option in VALUE_OPTIONS if option != "value.format"):
         raise BadOption("options value.* need value.format=json, avro or string")
     schema = options.get("value.schema", "")
-    folder, registry = options.get("value.avro.folder", ""), options.get("value.avro.registry", "")
-    if name == "avro" and not (schema or folder or registry):
+    directory = options.get("value.avro.directory", "")
+    registry = options.get("value.avro.registry", "")
+    if name == "avro" and not (schema or directory or registry):
         raise BadOption(
-            "value.format=avro needs a schema: value.schema (its JSON), value.avro.folder "
+            "value.format=avro needs a schema: value.schema (its JSON), value.avro.directory "
             "(files named by ID) or value.avro.registry (a URL)"
         )
-    prefixed = options.get("value.avro.prefix", str(bool(folder or registry))).strip().lower()
+    prefixed = options.get("value.avro.prefix", str(bool(directory or registry))).strip().lower()
     if prefixed not in ("true", "false"):
         raise BadOption(f"value.avro.prefix must be true or false, not {prefixed!r}")
     return ValueFormat(
         name=name,
         schema=schema,
-        avro_folder=folder,
+        avro_directory=directory,
         avro_registry=registry,
         avro_prefixed=prefixed == "true",
         on_bad=on_bad,
@@ -78,7 +79,7 @@ def value_parser(value: ValueFormat, kind: pa.DataType) -> Parser | None:
     try:
         if value.name == "json":
             return JsonParser(kind).parse
-        source = schema_source(value.avro_folder, value.avro_registry)
+        source = schema_source(value.avro_directory, value.avro_registry)
         schema = parse_schema(value.schema) if source is None else KnownSchemas(source).get
         return AvroParser(kind, schema, prefixed=value.avro_prefixed).parse
     except BadSchema as unfit:

@@ -37,7 +37,7 @@ def test_java_must_be_new_enough(tmp_path, monkeypatch, said, fits):
     assert fits or "Java 17 or newer" in missing
 
 
-def test_a_missing_package_is_named_with_how_to_get_it_in_a_clone_and_elsewhere(monkeypatch):
+def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake", None)  # as if it were not installed
 
     missing = why_not()
@@ -56,7 +56,7 @@ def test_java_is_looked_for_on_the_path(tmp_path, monkeypatch):
     assert why_not() is None
 
 
-def test_a_batch_that_comes_again_is_not_counted_again(tmp_path):
+def test_a_repeated_batch_is_not_counted_again(tmp_path):
     table = tmp_path / "table"
     first = pa.table({"page": ["/a", "/b", "/a"], "views": [1, 2, 3]})
     second = pa.table({"page": ["/b"], "views": [10]})
@@ -67,7 +67,7 @@ def test_a_batch_that_comes_again_is_not_counted_again(tmp_path):
     assert read_counts(table) == {"/a": 4, "/b": 12}
 
 
-def test_the_busiest_pages_are_added_up_over_their_minutes():
+def test_views_of_a_page_are_summed_over_all_minutes():
     counts = pa.table({"page": ["/a", "/b", "/a"], "views": [2, 3, 2]})
 
     assert busiest_pages(counts, 7) == [

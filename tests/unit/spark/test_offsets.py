@@ -42,7 +42,7 @@ def test_a_timestamp_for_all_precedes_timestamps_by_partition_and_offsets():
     assert parse_starting(options, streaming=True).all_at == EARLIEST
 
 
-def test_defaults_are_latest_for_streams_and_everything_for_batches():
+def test_streams_start_at_latest_and_batches_read_everything():
     assert parse_starting({}, streaming=True).all_at == LATEST
     assert parse_starting({}, streaming=False).all_at == EARLIEST
     assert parse_ending({}).all_at == LATEST
@@ -59,7 +59,7 @@ def test_defaults_are_latest_for_streams_and_everything_for_batches():
         ({"startingoffsets": '{"a":{"0":"5"}}'}, "startingOffsets takes JSON"),
         ({"startingoffsetsbytimestamp": "{"}, "startingOffsetsByTimestamp takes JSON"),
         ({"startingtimestamp": "soon"}, "startingTimestamp takes milliseconds"),
-        ({"startingoffsetsbytimestampstrategy": "guess"}, "it may be error or latest"),
+        ({"startingoffsetsbytimestampstrategy": "guess"}, "use error or latest"),
     ],
 )
 def test_a_wrong_start_is_refused_by_name(options, reason):
@@ -79,7 +79,7 @@ def test_start_and_end_must_name_the_same_partitions_in_order():
     start = parse_starting({"startingoffsets": '{"a":{"0":9,"1":0}}'}, streaming=False)
 
     check_limits(start, parse_ending({"endingoffsets": '{"a":{"0":9,"1":-1}}'}))
-    with pytest.raises(BadOption, match="a-0 is 9, which lies behind"):
+    with pytest.raises(BadOption, match="a-0 is 9, which is after"):
         check_limits(start, parse_ending({"endingoffsets": '{"a":{"0":8,"1":-1}}'}))
     with pytest.raises(BadOption, match="only one of them names a-1"):
         check_limits(start, parse_ending({"endingoffsets": '{"a":{"0":8}}'}))

@@ -33,7 +33,7 @@ def test_avro_schemas_come_from_a_directory_by_id(tmp_path):
     union = {"type": "record", "name": "R", "fields": [{"name": "n", "type": ["int", "string"]}]}
     (tmp_path / "3.avsc").write_text(json.dumps(RECORD))
     (tmp_path / "4.json").write_text(json.dumps(union))
-    value = ValueFormat(name="avro", avro_folder=str(tmp_path), avro_prefixed=True)
+    value = ValueFormat(name="avro", avro_directory=str(tmp_path), avro_prefixed=True)
 
     found = parsed(
         value, KIND, *(b"\0" + struct.pack(">i", number) + b"\x06" for number in (3, 4, 9))

@@ -19,7 +19,7 @@ def as_before(monkeypatch):
     TaskContext._setTaskContext(None)
 
 
-def test_a_worker_leaves_what_it_has_loaded_out_of_garbage_collection_once():
+def test_a_worker_excludes_loaded_modules_from_garbage_collection_once():
     TaskContext._setTaskContext(TaskContext())
 
     workers.settle()
@@ -49,7 +49,7 @@ def unacknowledged(link):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is done")
-def test_what_a_worker_has_received_is_acknowledged_at_once():
+def test_a_worker_acknowledges_received_data_at_once():
     TaskContext._setTaskContext(TaskContext())
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
