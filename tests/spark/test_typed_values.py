@@ -38,7 +38,7 @@ def test_json_becomes_a_struct_and_bad_records_go_to_a_column(lines, read):
     assert [row["_bad"] for row in rows if row.offset != 1] == [None] * 3
 
 
-def test_the_schema_can_be_narrowed_to_the_fields_that_are_used(lines, read):
+def test_the_schema_may_hold_only_the_used_fields(lines, read):
     frame = read(
         subscribe=lines,
         value__format="json",
@@ -96,7 +96,7 @@ def test_a_topic_for_bad_records_that_matches_the_pattern_is_not_read(
 
 def test_letters_are_sent_while_the_next_records_are_fetched(topics, read):
     source, letters = topics.create("many"), topics.create("letters")
-    for _ in range(4):  # batches of their own, so that one fetch does not bring them all
+    for _ in range(4):  # one batch each, so that one fetch does not return them all
         topics.send(source, [b"x" * 100_000])
 
     frame = read(
@@ -110,7 +110,7 @@ def test_letters_are_sent_while_the_next_records_are_fetched(topics, read):
     ]  # fmt: skip
 
 
-def test_a_letter_about_an_old_record_is_not_old_itself(topics, read):
+def test_a_letter_has_the_time_when_it_was_sent(topics, read):
     source, letters = topics.create("old"), topics.create("letters")
     topics.send(source, [b"no json"], timestamp=1_000)
 
@@ -123,7 +123,7 @@ def test_a_letter_about_an_old_record_is_not_old_itself(topics, read):
     assert dict(letter.headers())["__headrace.errors.timestamp"] == b"1000"
 
 
-def test_a_bad_record_stops_the_query_only_if_asked(lines, read):
+def test_a_bad_record_stops_the_query_only_with_fail(lines, read):
     with pytest.raises(PySparkException) as stopped:
         read(
             subscribe=lines, value__format="json", value__schema="user BIGINT", value__bad="fail"
@@ -173,7 +173,7 @@ def test_a_schema_is_parsed_as_spark_parses_it(spark, ddl):
     assert parse_fields(ddl) == expected
 
 
-def test_bad_records_cannot_be_narrowed_away(lines, read):
+def test_the_column_of_bad_records_cannot_be_left_out(lines, read):
     with pytest.raises(PySparkException) as refused:
         read(
             subscribe=lines, value__format="json", value__schema="user BIGINT", columns="value"
@@ -182,7 +182,7 @@ def test_bad_records_cannot_be_narrowed_away(lines, read):
     assert "bad records would be lost" in error_of(refused.value)
 
 
-def test_values_as_text(topics, read):
+def test_values_are_read_as_text(topics, read):
     topic = topics.create()
     topics.send(topic, ["héllo", b"\xff", None])
 
@@ -210,7 +210,7 @@ def avro(value, prefix=b""):
     return prefix + out.getvalue()
 
 
-def test_avro_plain_and_with_the_schema_number_in_front(topics, read, tmp_path):
+def test_avro_without_and_with_a_schema_id_in_front(topics, read, tmp_path):
     plain, numbered = topics.create(), topics.create()
     views = [
         {"user": 7, "page": None, "tags": [], "at": 1_700_000_000_000},
@@ -236,7 +236,7 @@ def test_avro_plain_and_with_the_schema_number_in_front(topics, read, tmp_path):
         assert frame.where("_bad IS NOT NULL").count() == 1
 
 
-def test_typed_values_in_a_stream(lines, read_stream, collected):
+def test_typed_values_are_read_in_a_stream(lines, read_stream, collected):
     collected.start(
         read_stream(
             subscribe=lines,

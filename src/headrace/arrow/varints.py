@@ -90,7 +90,7 @@ def varint_widths(values: Ints) -> Ints:
 def varint_fields(fields: list[tuple[Ints | None, Ints | int]]) -> pa.Array:
     """A binary array; each entry holds the varints of one row, one after the other.
 
-    A field is its values and their widths. None with a width stands for that many zero bytes.
+    A field is its values and their widths. None with a width means that many zero bytes.
     """
     count = next(len(values) for values, _ in fields if values is not None)
     columns: list[npt.NDArray[np.uint8]] = []

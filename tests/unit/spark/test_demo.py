@@ -1,4 +1,4 @@
-"""What the demo says of a missing or old Java, and that a batch lands in its table once."""
+"""The demo: missing or old Java, and batches that are written once."""
 
 import sys
 
@@ -9,9 +9,9 @@ from headrace.spark.demo import append_once, busiest_pages, read_counts, why_not
 pa = pytest.importorskip("pyarrow")
 
 
-def a_java(folder, said):
-    """A ``java`` that says this of itself."""
-    program = folder / "bin" / "java"
+def a_java(directory, said):
+    """A ``java`` program that prints this version."""
+    program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
     program.chmod(0o755)

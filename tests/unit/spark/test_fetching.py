@@ -1,4 +1,4 @@
-"""Reading a range from a broker that answers with nothing."""
+"""Reading a range from a broker that returns no records."""
 
 from types import SimpleNamespace
 
@@ -17,9 +17,9 @@ PLACE = TopicPartition("t", 0)
 
 
 class Tiered(Cluster):
-    """A leader whose log begins at 0, of which it has no longer all on its own disk.
+    """A leader whose log starts at 0, with its first records in remote storage.
 
-    It answers the first fetches with nothing, as brokers do while remote storage is slow.
+    Its first responses are empty, as brokers respond while remote storage is slow.
     """
 
     timeout_s = 1.0

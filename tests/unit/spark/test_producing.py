@@ -1,4 +1,4 @@
-"""Sending batches, against a cluster of two brokers that answers as it is told."""
+"""Sending batches to a cluster of two brokers with given responses."""
 
 from collections import deque
 from types import SimpleNamespace
@@ -20,10 +20,10 @@ GONE = Refused(ErrorCode.BROKER_NOT_AVAILABLE, "broker 0 is not known")
 
 
 class Brokers:
-    """Both brokers and the way to them. Partitions of even number are led by broker 0.
+    """Two brokers and the connections to them. Broker 0 leads the even partitions.
 
-    ``answers`` is what the next requests are answered with, for all their partitions: a code, or
-    what is raised while the answer is waited for. Afterwards all is well.
+    ``answers`` are the next responses, for all partitions of a request: an error code, or an
+    exception to raise instead of a response. Later requests succeed.
     """
 
     settings = SimpleNamespace(retry_backoff_ms=0, request_timeout_ms=1_000, api_timeout_ms=1_000)
@@ -32,7 +32,7 @@ class Brokers:
         self._answers = deque(answers)
         self._next_id = 8
         self._waiting = deque()
-        self.stored = []  # producer id, sequence and place
+        self.stored = []  # producer ID, sequence and place
         self.dropped = []
 
     def leader(self, topic, partition):
@@ -103,7 +103,7 @@ def test_a_batch_is_sent_again_if_its_broker_leaves_before_it_responds():
 def test_a_batch_is_not_sent_to_a_new_leader_before_the_old_leader_responds():
     class Moving(Brokers):
         def leader(self, topic, partition):
-            return 1 if self._waiting else 0  # it moves once a request is under way
+            return 1 if self._waiting else 0  # it moves as soon as a request is in flight
 
     brokers = Moving()
     sender = BatchSender(brokers, Identity(5, 0))
@@ -127,12 +127,12 @@ def test_a_refused_write_names_the_partition_and_what_to_change():
         sender.flush()
 
 
-# The second record of three is the large one.
+# The second of three records is the large one.
 LARGE = [Record(n, 1, key, b"v") for n, key in enumerate((b"a", b"k" * 50, None))]
 
 
 class Narrow(Brokers):
-    """Takes no batch that is larger than one of the small records."""
+    """Refuses batches that are larger than one small record."""
 
     def receive(self, kind):
         size_max = len(build_batch(LARGE[:1]))

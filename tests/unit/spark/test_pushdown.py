@@ -1,4 +1,4 @@
-"""What filters say about where rows can lie."""
+"""The bounds that filters give."""
 
 import datetime
 
@@ -83,7 +83,7 @@ def test_partitions_that_the_filters_exclude_are_left_out():
 
 
 class Brokers:
-    """Answers for times as a log of one record per 10 ms would, of append time or not."""
+    """Lists offsets like a log with one record per 10 ms."""
 
     def __init__(self, timestamp_type):
         self.timestamp_type = timestamp_type

@@ -1,4 +1,4 @@
-"""Avro schemas by number, from a folder and from a registry that answers over HTTP."""
+"""Avro schemas by ID, from a directory and from a registry over HTTP."""
 
 import base64
 import http.server
@@ -33,7 +33,7 @@ class Registry(http.server.BaseHTTPRequestHandler):
         self.wfile.write(raw)
 
     def log_message(self, *words):
-        """Quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
