@@ -9,7 +9,7 @@ from headrace.model.ids import TopicPartition
 from headrace.spark.cluster import Cluster
 from headrace.spark.group_progress import GroupProgress
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture
