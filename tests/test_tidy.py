@@ -19,11 +19,12 @@ SOURCE = ROOT / "src" / "headrace"
 LAYERS = [
     {"model"},
     {"records", "wire"},
+    {"arrow"},  # turns record batches into Arrow columns, so it stands above `records`
     {"core", "world"},
     {"storage", "coordination", "net"},
     {"client"},
-    {"broker"},
-    {"cli", "console", "testing", "mirror"},
+    {"broker", "spark"},
+    {"cli", "console", "testing", "mirror", "pipeline"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
@@ -31,15 +32,16 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 IMPURE = {
     "asyncio", "concurrent", "io", "logging", "multiprocessing", "os", "pathlib", "random",
     "secrets", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "subprocess",
-    "tempfile", "threading", "time", "uuid",
+    "tempfile", "threading", "time", "uuid", "pyspark",
 }  # fmt: skip
-PURE_PACKAGES = {"model", "records", "wire", "core"}
+PURE_PACKAGES = {"model", "records", "wire", "arrow", "core"}
 # The demo and the embedded broker of the command line are a face on a face, and say so.
 SIDEWAYS_ALLOWED = {("cli", "testing")}
-# The pipeline stands apart: it knows the cluster only as a Kafka address, and only the demo
-# knows it.
-SPARK_MAY_IMPORT = {"model", "records", "wire", "client"}
+# The Spark source and sink know a cluster only as a Kafka address, and only the demo imports them.
+SPARK_MAY_IMPORT = {"model", "records", "wire", "arrow", "client"}
 MAY_IMPORT_SPARK = {"spark", "cli"}
+# Arrow comes with an extra, which a broker must not need.
+MAY_IMPORT_ARROW = {"arrow", "spark"}
 # LogManager and ReplicaManager are Kafka's own words; any other manager has a better name.
 BANNED_NAMES = re.compile(
     r"(?<!^Log)(?<!^Replica)(?<!^Log_)(?<!^Replica_)Manager|Helper|Util|Impl\b|Info\b|Common"
@@ -89,6 +91,7 @@ def test_imports_go_down_only(path):
             continue
         target = name.split(".")[1]
         assert target != "spark" or package in MAY_IMPORT_SPARK, f"{package}: {name}"
+        assert target != "arrow" or package in MAY_IMPORT_ARROW, f"{package}: {name}"
         if target == package or target not in LEVEL or (package, target) in SIDEWAYS_ALLOWED:
             continue
         if package == "spark":

@@ -1,8 +1,8 @@
-"""Where PySpark finds ``format("headrace")`` by itself, with nothing to register.
+"""Where PySpark finds ``format("headrace")`` automatically, with nothing to register.
 
-PySpark imports every top-level module whose name begins with ``pyspark_`` in each session that
-looks up any Python source. So this one imports nothing heavy, and never fails: without PySpark
-there is no source, and what a source needs is loaded when one is used.
+PySpark imports every top-level module whose name begins with ``pyspark_``, in each session that
+looks up a Python source. So this module imports nothing heavy and never fails: without PySpark
+there is no source, and a source loads what it needs when it is used.
 """
 
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ except ImportError:
     pass
 else:
     if TYPE_CHECKING:
+        from pyspark.sql import SparkSession
         from pyspark.sql.datasource import (
             DataSourceReader,
             DataSourceStreamReader,
@@ -28,7 +29,7 @@ else:
         def name(cls) -> str:
             return "headrace"
 
-        def schema(self) -> "StructType | str":
+        def schema(self) -> "StructType":
             from headrace.spark import source
 
             return source.schema_of(self.options)
@@ -52,3 +53,12 @@ else:
             from headrace.spark import sink
 
             return sink.stream_writer(self.options, schema, overwrite)
+
+    def activate(spark: "SparkSession") -> None:
+        """Let the calling thread write with ``df.write.format("headrace")``.
+
+        Spark looks up a Python sink in the active session of the thread, and a thread that did
+        not start the session has none: it gets DATA_SOURCE_NOT_FOUND, before any code of this
+        package runs. Creating a frame is the public way to make the session active.
+        """
+        spark.createDataFrame([], "unused INT")

@@ -1,7 +1,7 @@
-"""One Spark session and one broker for all tests of the pipeline.
+"""One Spark session and one broker for all tests of the Spark source and sink.
 
 The broker is the embedded node, unless HEADRACE_TEST_BOOTSTRAP names another Kafka; tests make
-topics with names of their own and leave them behind.
+topics with unique names and do not delete them.
 """
 
 import os
@@ -37,15 +37,14 @@ def bootstrap() -> Iterator[str]:
         return
     from headrace.testing import Broker
 
-    # A process of its own: the tests burn CPU in Python and would starve a thread.
+    # A separate process: the tests use much CPU in Python and would starve a thread.
     with Broker(process=True, config={"log.cleaner.backoff.ms": 200}) as broker:
         yield broker.bootstrap_servers
 
 
 @pytest.fixture(scope="session", autouse=True)
 def light_jvms() -> Iterator[None]:
-    """Short runs end before the slow compiler has paid for itself, and collectors with threads of
-    their own take the cores from the others."""
+    """Use a JVM for short runs: no slow compiler, and no garbage collector with own threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         yield
@@ -55,7 +54,7 @@ def light_jvms() -> Iterator[None]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     from pyspark.sql import SparkSession
 
-    folder = tmp_path_factory.mktemp("spark")
+    directory = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")
         .appName("headrace-tests")
@@ -66,7 +65,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .config("spark.sql.streaming.stopTimeout", "60s")
         .getOrCreate()
     )
@@ -77,7 +76,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def connect(spark: Any) -> str:
-    """Where clients find a Spark Connect server, in the JVM of the session."""
+    """The address of a Spark Connect server in the JVM of the session."""
     services = spark._jvm.org.apache.spark.sql.connect.service
     service = getattr(getattr(services, "SparkConnectService$"), "MODULE$")
     service.start(spark._jsc.sc())
@@ -86,7 +85,7 @@ def connect(spark: Any) -> str:
 
 @pytest.fixture(scope="session")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A standalone cluster, for jobs that are processes of their own."""
+    """A standalone cluster, for jobs that run as separate processes."""
     from tests.spark.standalone import running
 
     with running(tmp_path_factory.mktemp("standalone")) as cluster:

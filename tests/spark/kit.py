@@ -1,4 +1,4 @@
-"""What the tests of the pipeline share: topics filled by a stock client, and collected rows."""
+"""Shared by the Spark tests: topics filled by a stock client, and collected rows."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> No
 
 
 class Topics:
-    """Makes topics and puts records into them, with a client that we did not write."""
+    """Creates topics and fills them, with a stock client."""
 
     def __init__(self, bootstrap: str) -> None:
         from confluent_kafka.admin import AdminClient
@@ -41,7 +41,7 @@ class Topics:
         from confluent_kafka.admin import NewTopic
 
         name = name or self.name(readable)
-        # Tests give records times of long ago; they must not fall to retention.
+        # Tests use old timestamps; retention must not delete such records.
         settings = {"retention.ms": "-1"}
         settings |= {key.replace("_", "."): str(value) for key, value in config.items()}
         made = self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])
@@ -72,10 +72,10 @@ class Topics:
         )
 
     def send(self, topic: str, values: Any, partition: int = 0, **more: Any) -> None:
-        """Values are made text; pairs are key and value."""
+        """Values are converted to text; a pair is key and value."""
         from confluent_kafka import Producer
 
-        # A new one each time, since an old one may not have heard of new partitions yet.
+        # A new producer each time: an old one may not know new partitions yet.
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 1})
         failures: list[Any] = []
 
@@ -113,7 +113,7 @@ class Topics:
         return {p.partition: p.offset for p in found if p.topic == topic}
 
     def read(self, topic: str, isolation: str = "read_committed") -> list[Any]:
-        """Every message that a stock consumer sees now."""
+        """All messages that a stock consumer sees now."""
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer(
@@ -145,8 +145,8 @@ class Topics:
             consumer.close()
 
 
-def run_where_read(master: str, topics: Topics, folder: Path) -> Any:
-    """Runs the job against a topic of 1,000 rows; what it told. Its copies must be whole."""
+def run_where_read(master: str, topics: Topics, directory: Path) -> Any:
+    """Run the job on a topic of 1,000 rows, check its copies, and return its output."""
     source = topics.create("clustered", 2)
     targets = [topics.create(name=f"{source}-{end}", partitions=2) for end in ("copy", "streamed")]
     for partition in range(2):
@@ -156,7 +156,7 @@ def run_where_read(master: str, topics: Topics, folder: Path) -> Any:
         capture_output=True,
         text=True,
         timeout=600,
-        cwd=folder,  # where Spark leaves what it leaves
+        cwd=directory,  # Spark leaves files there
     )
     assert done.returncode == 0, done.stderr[-4000:]
     rows = sorted(message.value() for message in topics.read(source))
@@ -175,7 +175,7 @@ def with_options(reader: Any, bootstrap: str, options: dict[str, Any]) -> Any:
 
 
 class Collected:
-    """The rows of a stream, batch by batch, and the query that brings them."""
+    """The rows of a stream, batch by batch, and its query."""
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
@@ -195,7 +195,7 @@ class Collected:
         return self
 
     def finish(self) -> "Collected":
-        """Waits for a query that ends by itself."""
+        """Wait for a query that ends on its own."""
         assert self.query.awaitTermination(120), "the query did not end"
         return self
 
@@ -221,5 +221,5 @@ class Collected:
 
 
 def error_of(error: BaseException) -> str:
-    """The whole text of a failed query, what the Python workers said included."""
+    """The whole text of a failed query, with the errors of Python workers."""
     return str(error)

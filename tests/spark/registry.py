@@ -1,7 +1,7 @@
-"""A real schema registry, Apicurio's, which answers as Confluent's does; fetched with Maven once.
+"""A real schema registry: Apicurio's, with the API of Confluent's; fetched once with Maven.
 
-It keeps its schemas in topics of the Kafka that it is given, which is the node under test. Beside
-it lies an environment with Confluent's own serializers, which we neither wrote nor depend on.
+It stores its schemas in topics of the node under test. A Python environment beside it has
+Confluent's serializers, which the project does not depend on.
 """
 
 import shutil
@@ -21,7 +21,7 @@ SEND_AVRO = Path(__file__).parent / "jobs" / "send_avro.py"
 
 
 def missing() -> str | None:
-    """Why the registry cannot run here, or None."""
+    """Why the registry cannot run on this machine, or None."""
     needed = ["java"] if (HOME / "ready").exists() else ["java", "mvn"]
     absent = [name for name in needed if shutil.which(name) is None]
     return f"needs {' and '.join(absent)} on the PATH" if absent else None
@@ -96,7 +96,7 @@ class Registry:
 
 
 def send_avro(bootstrap: str, registry: str, topic: str, schema: str, values: str) -> None:
-    """Values, a JSON list, by Confluent's producer and serializer, which registers the schema."""
+    """Send values, a JSON list, with Confluent's serializer, which registers the schema."""
     python = str(HOME / "env" / "bin" / "python")
     line = [python, str(SEND_AVRO), bootstrap, registry, topic, schema, values]
     subprocess.run(line, check=True, timeout=120, stdout=sys.stderr)

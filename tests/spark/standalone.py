@@ -18,11 +18,11 @@ WORKERS = 2
 
 
 class Standalone:
-    """Where drivers find it, and the processes whose children are executors."""
+    """The address for drivers, and the processes whose children are executors."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self.address = f"spark://127.0.0.1:{_free_port()}"
-        self._folder = folder
+        self._directory = directory
         self._children: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
@@ -35,7 +35,7 @@ class Standalone:
             self._start(
                 f"worker{number}", "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1",
                 "--webui-port", str(_free_port()), "-c", "1", "-m", "1g",
-                "-d", str(self._folder / f"work{number}"), self.address,
+                "-d", str(self._directory / f"work{number}"), self.address,
             )  # fmt: skip
         for number in range(WORKERS):
             self._wait_until(f"worker{number}", "registered with master")
@@ -63,12 +63,12 @@ class Standalone:
                     stdout=log,
                     stderr=log,
                     env=environment,
-                    cwd=self._folder,
+                    cwd=self._directory,
                 )
             )
 
     def _log(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
+        return self._directory / f"{name}.log"
 
     def _wait_until(self, name: str, said: str) -> None:
         log = self._log(name)
@@ -76,8 +76,8 @@ class Standalone:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Standalone]:
-    cluster = Standalone(folder)
+def running(directory: Path) -> Iterator[Standalone]:
+    cluster = Standalone(directory)
     try:
         cluster.start()
         yield cluster

@@ -1,4 +1,4 @@
-"""Batch reads: columns, where they begin and end, how they are split, what filters save."""
+"""Batch reads: columns, ranges, tasks and filters."""
 
 import datetime
 import json
@@ -16,7 +16,7 @@ def values(frame):
     return sorted(bytes(row.value).decode() for row in frame.select("value").collect())
 
 
-def test_columns_and_types_are_those_of_sparks_own_source(topics, read):
+def test_columns_and_types_are_those_of_sparks_kafka_source(topics, read):
     topic = topics.create(partitions=2)
     topics.send(topic, [("k", "v")], 1, timestamp=1_700_000_000_123, headers=[("h", b"x")])
     topics.send(topic, [(None, None)], 0, timestamp=1_700_000_000_456)
@@ -98,7 +98,7 @@ RANGES = {
 
 
 @pytest.mark.parametrize("case", RANGES)
-def test_a_read_begins_and_ends_where_it_is_told(numbered, read, case):
+def test_a_read_starts_and_ends_at_the_given_limits(numbered, read, case):
     options, first, second = RANGES[case]
     options = {k: both(numbered, *v) if isinstance(v, tuple) else v for k, v in options.items()}
 
@@ -110,10 +110,12 @@ def test_a_read_begins_and_ends_where_it_is_told(numbered, read, case):
 REFUSED = {
     "a topic that is not there": ({"subscribe": "pipe-nowhere"}, "pipe-nowhere does not exist"),
     "a time beyond the last record": ({"startingTimestamp": 2_000_000_000}, "has no record at"),
-    "a partition left out": ({"startingOffsets": '{"TOPIC":{"0":1}}'}, "must name every partition"),
+    "a partition left out": (
+        {"startingOffsets": '{"TOPIC":{"0":1}}'}, "must name exactly the partitions",
+    ),
     "latest as the start": ({"startingOffsets": "latest"}, "cannot be latest in a batch query"),
     "a start beyond the end": (
-        {"startingOffsets": '{"TOPIC":{"0":11,"1":0}}'}, "comes out as 11, which lies behind",
+        {"startingOffsets": '{"TOPIC":{"0":11,"1":0}}'}, "is 11, which is after its endingOffsets",
     ),
     "an end beyond the log": (
         {
@@ -121,7 +123,7 @@ REFUSED = {
             "kafkaConsumer.pollTimeoutMs": 2000,
             "kafka.fetch.max.wait.ms": 100,
         },
-        "it was to be read up to 15",
+        "the query reads up to offset 15",
     ),
     "a partition that is not there": (
         {"assign": '{"TOPIC":[0,7]}'}, "-7 does not exist",
@@ -131,7 +133,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_is_refused_by_name(numbered, read, case):
+def test_a_wrong_read_is_refused_by_name(numbered, read, case):
     options, reason = REFUSED[case]
     options = {k: str(v).replace("TOPIC", numbered) for k, v in options.items()}
     if "assign" not in options:
@@ -163,7 +165,7 @@ def test_a_pattern_that_matches_nothing_has_no_rows(topics, read):
     assert read(subscribePattern=re.escape(topics.name("nothing"))).count() == 0
 
 
-def test_a_frame_holds_what_is_there_when_it_is_first_used(topics, read):
+def test_a_frame_keeps_the_rows_of_its_first_use(topics, read):
     topic = topics.create()
     topics.send(topic, ["a"])
     frame = read(subscribe=topic)
@@ -172,19 +174,19 @@ def test_a_frame_holds_what_is_there_when_it_is_first_used(topics, read):
 
     topics.send(topic, ["c"])
 
-    # Spark plans the read of a Python source once; what matters is that all uses agree.
+    # Spark plans the read of a Python source once, so all uses see the same rows.
     assert values(frame.union(frame)) == ["a", "a", "b", "b"]
     assert values(read(subscribe=topic)) == ["a", "b", "c"]
 
 
-def test_gaps_that_compaction_made_are_no_loss(topics, read, read_stream, collected):
+def test_gaps_from_compaction_are_not_data_loss(topics, read, read_stream, collected):
     topic = topics.create(
         cleanup_policy="compact",
         segment_bytes=1 << 20,
         min_cleanable_dirty_ratio=0.01,
         delete_retention_ms=0,
     )
-    # Large enough that segments are rolled; only closed ones are compacted.
+    # Large enough to roll segments; only closed segments are compacted.
     topics.send(topic, [(f"k{n % 7}", f"{n:04}" + 9_000 * "x") for n in range(500)])
     wait_for(lambda: len(topics.read(topic)) < 250, "compaction")
     left = sorted(message.value().decode() for message in topics.read(topic))
@@ -198,7 +200,7 @@ def test_gaps_that_compaction_made_are_no_loss(topics, read, read_stream, collec
     assert sorted(collected.values()) == left
 
 
-def test_rows_that_retention_took_are_an_error_or_a_warning(topics, read):
+def test_rows_deleted_by_retention_are_an_error_or_a_warning(topics, read):
     topic = topics.create()
     topics.send(topic, range(10))
     topics.delete_records(topic, 0, 6)
@@ -206,11 +208,11 @@ def test_rows_that_retention_took_are_an_error_or_a_warning(topics, read):
 
     with pytest.raises(PySparkException) as refused:
         read(**options).collect()
-    assert "offsets 2 to 5 were to be read and are gone" in error_of(refused.value)
+    assert "offsets 2 to 5 are gone" in error_of(refused.value)
     assert values(read(failOnDataLoss=False, **options)) == ["6", "7", "8", "9"]
 
 
-def test_transactions_are_read_as_asked_and_their_gaps_are_no_loss(topics, read, bootstrap):
+def test_transactions_are_read_by_isolation_level_without_data_loss(topics, read, bootstrap):
     from confluent_kafka import Producer
 
     topic = topics.create()
@@ -265,7 +267,7 @@ def test_filters_give_the_same_rows_whether_they_are_pushed_down_or_not(
 
 
 @pytest.mark.parametrize("enabled", ["true", "false"])
-def test_filters_leave_nothing_behind_for_the_next_use_of_a_frame(spark, numbered, read, enabled):
+def test_filters_do_not_affect_the_next_use_of_a_frame(spark, numbered, read, enabled):
     name = "spark.sql.python.filterPushdown.enabled"
     before = spark.conf.get(name)
     spark.conf.set(name, enabled)
@@ -286,7 +288,7 @@ def test_pushed_filters_reach_the_reader(spark, numbered, read):
     spark.conf.set(name, "true")
     try:
         frame = read(subscribe=numbered, pushFilters=True, maxRecordsPerPartition=1)
-        # One task for each row that is left to be fetched.
+        # One task for each row that remains.
         assert frame.where("offset > 7 AND partition = 1").rdd.getNumPartitions() == 2
     finally:
         spark.conf.set(name, before)
@@ -301,7 +303,7 @@ def test_the_source_is_found_without_being_registered_and_reports_unknown_option
     assert "no option 'colour'" in error_of(refused.value)
 
 
-def test_a_time_of_the_session_is_the_time_of_the_record(numbered, read):
+def test_a_timestamp_in_the_session_time_zone_is_that_of_the_record(numbered, read):
     row = read(subscribe=numbered).where("partition = 0 AND offset = 0").first()
 
     assert row.timestamp.astimezone(datetime.UTC) == datetime.datetime.fromtimestamp(

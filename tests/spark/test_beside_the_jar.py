@@ -1,4 +1,4 @@
-"""Spark's own Kafka jar beside us: the same job on the same topic gives the same table.
+"""Compared with Spark's Kafka jar: the same job on the same topic gives the same table.
 
 The jar runs on PySpark 4.0.0 in an environment of its own, made once under ``.cache/spark-jar``.
 """
@@ -19,7 +19,7 @@ JOB = JOBS / "either_source.py"
 
 @pytest.fixture(scope="session")
 def jar():
-    """How to run a job with the jar: the interpreter and the list of jars."""
+    """The interpreter and the list of jars for a job with Spark's Kafka source."""
     if reason := spark_jar.missing():
         pytest.skip(f"Spark's Kafka jar {reason}")
     return spark_jar.fetch()
@@ -43,7 +43,7 @@ def run(jar, bootstrap):
 
 @pytest.fixture
 def mixed(topics, bootstrap):
-    """Three partitions with all that a topic may hold: nulls, headers, codecs, transactions."""
+    """Three partitions with nulls, headers, codecs and transactions."""
     from confluent_kafka import Producer
 
     topic = topics.create("mixed", 3)
@@ -94,7 +94,7 @@ def test_both_put_every_key_into_the_same_partition(run, topics, tmp_path):
     assert places["headrace"] == places["kafka"]
 
 
-def test_a_job_moves_from_the_jar_to_us_with_its_checkpoint(run, topics, tmp_path):
+def test_a_job_moves_from_the_jar_to_headrace_with_its_checkpoint(run, topics, tmp_path):
     topic = topics.create(partitions=2)
     topics.send(topic, range(50), 0)
     options = {"subscribe": topic, "startingOffsets": "earliest"}

@@ -1,4 +1,4 @@
-"""``headrace demo`` with its Spark job, as a process of its own."""
+"""``headrace demo`` with its Spark job, as a separate process."""
 
 import json
 import os
@@ -19,10 +19,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_the_demo_counts_page_views_into_a_table_and_another_topic(tmp_path):
-    folder = tmp_path / "kept"
+    directory = tmp_path / "kept"
 
     ran = subprocess.run(
-        [sys.executable, "-m", "headrace", "demo", "--data", str(folder)],
+        [sys.executable, "-m", "headrace", "demo", "--data", str(directory)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -38,8 +38,8 @@ def test_the_demo_counts_page_views_into_a_table_and_another_topic(tmp_path):
     assert f"Delta table: {tmp_path}/kept-tables/page-views-per-minute" in ran.stdout
     assert f"consumer group '{GROUP}': lag 0" in ran.stdout
     assert ran.stdout.count("of 200,000 views counted") > 1  # progress
-    # The same from the log it left, with a client that we did not write.
-    with Broker(data=folder, process=True) as broker:
+    # The same from its log, with a stock client.
+    with Broker(data=directory, process=True) as broker:
         topics = Topics(broker.bootstrap_servers)
         seen = Counter(json.loads(m.value())["page"] for m in topics.read(VIEWS))
         assert seen == counts
@@ -56,7 +56,7 @@ def processes_that_name(text):
             if text.encode() in entry.read_bytes():
                 found.append(entry)
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
     return found
 
 
@@ -79,7 +79,7 @@ def test_ctrl_c_in_the_spark_job_leaves_no_trace_on_the_screen_and_no_process(tm
         tables = str(tmp_path / "kept-tables")
         assert processes_that_name(tables)
 
-        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to all of them
+        os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to the whole process group
 
         out, err = demo.communicate(timeout=60)
     assert (demo.returncode, err) == (130, "")

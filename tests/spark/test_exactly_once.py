@@ -1,17 +1,19 @@
-"""Streams that write exactly once: repeated batches, lost answers, fenced runs."""
+"""Exactly-once writes: repeated batches, lost responses, fenced runs."""
 
 import json
 
 import pytest
 
+from headrace.arrow.encoding import EncodedBatch
 from headrace.client.cluster import ClientSettings
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.spark.cluster import Cluster
-from headrace.spark.encoding import EncodedBatch
-from headrace.spark.exactly_once import Markers, Transaction, commit_batch
+from headrace.spark.exactly_once import commit_batch
 from headrace.spark.failures import PipelineError
+from headrace.spark.markers import Markers
 from headrace.spark.options import parse_sink
+from headrace.spark.transaction import Transaction
 from tests.spark.kit import with_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -68,7 +70,7 @@ def test_a_stream_copies_a_topic_once_over_several_runs(
     )
 
 
-def test_a_batch_that_is_done_is_not_written_again(topics, cluster, options):
+def test_a_committed_batch_is_not_written_again(topics, cluster, options):
     topic = topics.create()
     query = topics.name("query")
 
@@ -84,7 +86,7 @@ def test_a_batch_that_is_done_is_not_written_again(topics, cluster, options):
     assert values(topics, topic) == ["a", "b", "c"]
 
 
-def test_an_open_transaction_of_a_dead_run_is_rolled_back(topics, cluster, options):
+def test_an_open_transaction_of_a_dead_run_is_aborted(topics, cluster, options):
     topic, query = topics.create(), topics.name("query")
     dead = Transaction(cluster, f"headrace-{query}", options)
     dead.write([a_batch(topic, ["lost"])])
@@ -96,7 +98,7 @@ def test_an_open_transaction_of_a_dead_run_is_rolled_back(topics, cluster, optio
     assert values(topics, topic, "read_uncommitted") == ["kept", "lost"]
 
 
-def test_a_zombie_that_wakes_up_behind_the_next_run_commits_nothing(topics, cluster, options):
+def test_a_zombie_that_resumes_after_the_next_run_commits_nothing(topics, cluster, options):
     topic, query = topics.create(), topics.name("query")
     zombie = Transaction(cluster, f"headrace-{query}", options)
     zombie.write([a_batch(topic, ["zombie"])])
@@ -124,7 +126,7 @@ def test_a_failure_while_writing_leaves_nothing_behind(topics, cluster, options)
     assert values(topics, topic) == ["a"]
 
 
-def test_a_lost_answer_to_the_commit_is_asked_for_again(topics, cluster, options, monkeypatch):
+def test_a_commit_whose_response_is_lost_is_repeated(topics, cluster, options, monkeypatch):
     from headrace.client.errors import Disconnected
     from headrace.wire import messages as m
 
@@ -147,7 +149,7 @@ def test_a_lost_answer_to_the_commit_is_asked_for_again(topics, cluster, options
     assert values(topics, topic) == ["a"]
 
 
-def test_markers_of_other_queries_do_not_hide_ours(topics, cluster, options):
+def test_each_query_finds_its_own_marker(topics, cluster, options):
     topic = topics.create()
     queries = [topics.name("query") for _ in range(12)]
     for batch_id in range(3):
@@ -156,7 +158,7 @@ def test_markers_of_other_queries_do_not_hide_ours(topics, cluster, options):
 
     for query in queries:
         assert Markers(cluster, options.marker_topic, query).last_batch(30_000) == 2
-    assert Markers(cluster, options.marker_topic, "nobody").last_batch(30_000) is None
+    assert Markers(cluster, options.marker_topic, "unknown").last_batch(30_000) is None
 
 
 def test_a_marker_far_from_the_end_is_found(topics, cluster, options, bootstrap):

@@ -1,7 +1,7 @@
-"""Exactly once under ``kill -9`` of driver, executors, Python workers and broker.
+"""Exactly-once writes under ``kill -9`` of driver, executors, Python workers and broker.
 
-A standalone cluster runs the job, so that executors outlive a killed driver for a while and go
-on writing for nobody, as they do in production.
+A standalone cluster runs the job, so that executors outlive a killed driver for a while and
+continue to write, as in production.
 """
 
 import os
@@ -46,7 +46,7 @@ def descendants(pid):
         try:
             children = task.read_text().split()
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the process has ended
         for child in children:
             found += [int(child), *descendants(int(child))]
     return found
@@ -75,14 +75,14 @@ class Run:
             [sys.executable, str(JOB), standalone.address, *map(str, arguments)],
             stdout=log,
             stderr=log,
-            cwd=Path(log.name).parent,  # where Spark leaves what it leaves
+            cwd=Path(log.name).parent,  # Spark leaves files there
         )
 
     def alive(self):
         return self.process.poll() is None
 
     def kill_driver(self):
-        """With its JVM and the Python workers that plan and commit; executors stay."""
+        """Kill the driver with its JVM and its Python workers; executors stay."""
         below = descendants(self.process.pid)
         for pid in [self.process.pid, *below]:
             kill(pid)
@@ -113,7 +113,7 @@ def node():
         yield broker.bootstrap_servers, broker
 
 
-def test_every_row_is_copied_once_whatever_is_killed(node, standalone, torture_rounds, tmp_path):
+def test_every_row_is_copied_once_despite_kills(node, standalone, torture_rounds, tmp_path):
     bootstrap, broker = node
     topics = Topics(bootstrap)
     copied = 0
@@ -143,7 +143,7 @@ def test_every_row_is_copied_once_whatever_is_killed(node, standalone, torture_r
 def _run_until_copied(
     standalone, broker, dice, victims, log_path, bootstrap, source, target, checkpoint
 ):
-    """The victims are killed at random moments; then the copy is left to end."""
+    """Kill the victims at random moments, then let the copy end."""
     waiting = list(victims)
     kills = []
     for _ in range(RUNS_MAX):
@@ -162,7 +162,7 @@ def _run_until_copied(
                     broker.kill()
                     broker.start()
                 elif not run.kill_one(victim, dice):
-                    continue  # it had ended by itself; no kill, and no claim of one
+                    continue  # the job had ended already
                 kills.append(victim)
             if run.alive():
                 assert run.process.wait(300) is not None
@@ -181,14 +181,14 @@ def _starts(log_path):
 
 
 def _batches(checkpoint):
-    """How many batches have been begun, over all runs."""
+    """The number of batches started in all runs."""
     return len(list((checkpoint / "offsets").glob("[0-9]*")))
 
 
 def _let_it_work(run, dice, log_path, checkpoint, starts_before):
-    """Waits for the query to have begun, then for a random moment some batches later.
+    """Wait for the query to start, then for a random moment some batches later.
 
-    Counted in batches and not in seconds, so that a slow machine is not killed before it works.
+    It counts batches and not seconds, so that a slow job is not killed before it works.
     """
     give_up_at = time.monotonic() + 300
     while run.alive() and _starts(log_path) == starts_before:

@@ -1,4 +1,4 @@
-"""Reading a range where what a worker remembers of a topic is older than what it shall read."""
+"""Reading a range with outdated metadata of its topic."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def read(cluster, topic, offset_end, topic_id):
     return found
 
 
-def test_a_topic_made_anew_is_read_by_a_worker_that_remembers_the_old_one(
+def test_a_topic_created_again_is_read_by_a_worker_with_outdated_metadata(
     topics, cluster, bootstrap
 ):
     topic = topics.create()
@@ -49,11 +49,11 @@ def test_a_topic_made_anew_is_read_by_a_worker_that_remembers_the_old_one(
     assert read(cluster, topic, 2, new_id) == [b"new", b"newer"]
 
 
-def test_a_topic_made_anew_behind_the_plan_is_loss(topics, cluster):
+def test_a_topic_created_again_after_planning_is_data_loss(topics, cluster):
     topic = topics.create()
     topics.send(topic, ["old"])
     old_id = cluster.topic(topic).topic_id
     make_anew(topics, topic, ["new"])
 
-    with pytest.raises(DataLost, match="was deleted and made anew"):
+    with pytest.raises(DataLost, match="was deleted and created again"):
         read(cluster, topic, 1, old_id)

@@ -1,4 +1,4 @@
-"""Avro values whose schemas a real registry keeps, sent by Confluent's own serializer."""
+"""Avro values with schemas from a real registry, sent by Confluent's serializer."""
 
 import json
 
@@ -41,14 +41,14 @@ def address(bootstrap):
 
 @pytest.fixture(scope="module")
 def views(topics, bootstrap, address):
-    """A topic whose schema grew a field while it was written to."""
+    """A topic whose schema got another field between two values."""
     topic = topics.create("views")
     for schema, rows in ((OLD, OLD_ROWS), (NEW, NEW_ROWS)):
         registry.send_avro(bootstrap, address, topic, json.dumps(schema), json.dumps(rows))
     return topic
 
 
-def test_columns_come_from_the_newest_schema_and_rows_from_their_own(read, views, address):
+def test_columns_come_from_the_newest_schema_and_each_row_is_read_in_its_own(read, views, address):
     frame = read(subscribe=views, value__format="avro", value__avro__registry=address)
 
     assert frame.schema["value"].dataType.simpleString() == (
@@ -76,7 +76,7 @@ def test_a_stream_reads_the_same(read_stream, views, address, collected):
     assert sorted((row.offset, row.user) for row in rows) == [(0, 1), (1, -(1 << 40)), (2, 3)]
 
 
-def test_a_number_that_the_registry_never_gave_is_a_bad_record(read, topics, address):
+def test_an_unknown_schema_id_is_a_bad_record(read, topics, address):
     topic = topics.create()
     topics.send(topic, [b"\0\x7f\0\0\0rest"])
 

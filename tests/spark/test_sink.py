@@ -1,9 +1,13 @@
-"""Rows to topics, as a stock consumer finds them."""
+"""Rows written to topics, as a stock consumer reads them."""
+
+import threading
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+import pyspark_headrace
 from tests.spark.kit import error_of, with_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -44,13 +48,34 @@ def test_a_frame_is_written_with_key_value_headers_and_partition(
     }
 
 
-def test_keys_land_where_the_java_producer_puts_them(spark, topics, write, bootstrap):
+def test_a_thread_that_did_not_start_the_session_writes_once_it_activates_it(spark, topics, write):
+    topic = topics.create()
+    frame = spark.range(3).selectExpr("CAST(id AS STRING) AS value")
+    failures = []
+
+    def work():
+        try:
+            write(frame, topic=topic)
+        except Py4JJavaError as failed:
+            failures.append(error_of(failed))
+        pyspark_headrace.activate(spark)
+        write(frame, topic=topic)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(120)
+
+    assert len(failures) == 1 and "DATA_SOURCE_NOT_FOUND" in failures[0]
+    assert sorted(message.value() for message in topics.read(topic)) == [b"0", b"1", b"2"]
+
+
+def test_keys_go_to_the_partitions_that_the_java_producer_chooses(spark, topics, write, bootstrap):
     from confluent_kafka import Producer
 
     ours, theirs = topics.create(partitions=7), topics.create(partitions=7)
     keys = [f"key-{n}" for n in range(500)]
     frame = spark.createDataFrame([(key, key) for key in keys], "key STRING, value STRING")
-    # librdkafka's own name for the hash of the Java client.
+    # librdkafka's name for the hash of the Java client.
     producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
     for key in keys:
         producer.produce(theirs, key, key)
@@ -62,7 +87,7 @@ def test_keys_land_where_the_java_producer_puts_them(spark, topics, write, boots
     assert {m.key(): m.partition() for m in topics.read(ours)} == place
 
 
-def test_the_option_topic_goes_before_the_column_and_the_column_spreads_rows(spark, topics, write):
+def test_the_option_topic_precedes_the_column_topic(spark, topics, write):
     first, second = topics.create(), topics.create()
     frame = spark.createDataFrame(
         [(first, "a"), (second, "b"), (first, "c")], "topic STRING, value STRING"
@@ -76,7 +101,7 @@ def test_the_option_topic_goes_before_the_column_and_the_column_spreads_rows(spa
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
-def test_many_rows_arrive_once_whatever_the_size_of_batches(spark, topics, write, delivery):
+def test_many_rows_arrive_once_for_any_batch_size(spark, topics, write, delivery):
     topic = topics.create(partitions=4)
     frame = spark.range(0, 20_000, 1, 3).select(
         F.col("id").cast("string").alias("key"),
@@ -107,7 +132,7 @@ def test_tasks_above_the_message_size_stage_their_rows(spark, topics, write):
     assert sorted(int(m.value()) for m in topics.read(topic)) == list(range(3_000))
 
 
-def test_a_batch_that_the_topic_finds_too_large_is_split(spark, topics, write):
+def test_a_batch_that_is_too_large_for_the_topic_is_split(spark, topics, write):
     topic = topics.create(max_message_bytes=5_000)
     frame = spark.range(500).select(F.repeat(F.lit("x"), 100).alias("value"))
 
@@ -117,9 +142,7 @@ def test_a_batch_that_the_topic_finds_too_large_is_split(spark, topics, write):
     assert len(topics.read(topic)) == 1_000
 
 
-def test_later_tasks_of_a_batch_stage_what_earlier_ones_may_hand_to_the_driver(
-    spark, topics, write
-):
+def test_later_tasks_of_a_batch_stage_rows_that_the_first_tasks_may_send(spark, topics, write):
     topic, staging = topics.create(), topics.name("staging")
     frame = spark.range(0, 800, 1, 8).select(F.col("id").cast("string").alias("value"))
 
@@ -137,7 +160,7 @@ def test_later_tasks_of_a_batch_stage_what_earlier_ones_may_hand_to_the_driver(
     assert sorted(int(m.value()) for m in topics.read(topic)) == list(range(800))
 
 
-def test_rows_larger_than_a_batch_usually_is_pass_through_the_staging_topic(spark, topics, write):
+def test_rows_above_the_default_batch_limit_pass_through_the_staging_topic(spark, topics, write):
     topic, staging = topics.create(max_message_bytes=4_000_000), topics.name("staging")
 
     write(
@@ -179,15 +202,15 @@ REFUSED = {
         "SELECT -1 AS partition, 'v' AS value", {}, "partition -1 of topic",
     ),
     "an unknown topic": (
-        "SELECT 'v' AS value", {"topic": "pipe-nobody/made", "kafka__max__block__ms": 500},
-        "row 0 of this task: no topic can be named",
+        "SELECT 'v' AS value", {"topic": "pipe-unknown/made", "kafka__max__block__ms": 500},
+        "is not a valid topic name",
     ),
     "no value": ("SELECT 'k' AS key", {}, "the column value is missing"),
     "a value of the wrong type": ("SELECT 1 AS value", {}, "'value' must be string or binary"),
     "a column in other letters": (
         "SELECT 'v' AS value, 'k' AS Key", {}, "column 'Key' must be spelled 'key'",
     ),
-    "no topic at all": ("SELECT 'v' AS value", {"topic": ""}, "give the option topic"),
+    "no topic at all": ("SELECT 'v' AS value", {"topic": ""}, "set the option topic"),
     "an unknown option": ("SELECT 'v' AS value", {"colour": "red"}, "no option 'colour'"),
     "an option for reading": (
         "SELECT 'v' AS value", {"subscribe": "t"}, "subscribe is an option for reading",
@@ -200,7 +223,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_is_refused_by_name(spark, topics, write, case):
+def test_a_wrong_write_is_refused_by_name(spark, topics, write, case):
     query, options, reason = REFUSED[case]
     topic = topics.create() if "topic" not in options else ""
 
@@ -211,7 +234,7 @@ def test_it_is_refused_by_name(spark, topics, write, case):
 
 
 @pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
-def test_a_row_that_the_topic_finds_too_large_is_refused(spark, topics, write, delivery):
+def test_a_row_that_is_too_large_for_the_topic_is_refused(spark, topics, write, delivery):
     topic = topics.create(max_message_bytes=5_000)
 
     with pytest.raises(PySparkException) as refused:
@@ -235,12 +258,12 @@ def test_rows_without_keys_are_refused_by_a_compacted_topic(spark, topics, write
     with pytest.raises(PySparkException) as refused:
         write(spark.sql("SELECT 'v' AS value"), topic=topic)
 
-    assert f"{topic}-0 cannot be written" in error_of(refused.value)
-    assert "a compacted one needs keys" in error_of(refused.value)
+    assert f"cannot write to {topic}-0" in error_of(refused.value)
+    assert "a compacted topic requires keys" in error_of(refused.value)
 
 
 @pytest.mark.parametrize("mode", ["error", "ignore"])
-def test_append_must_be_asked_for(spark, topics, bootstrap, mode):
+def test_append_mode_is_required(spark, topics, bootstrap, mode):
     frame = spark.sql("SELECT 'v' AS value").write.format("headrace").mode(mode)
 
     with pytest.raises(PySparkException) as refused:

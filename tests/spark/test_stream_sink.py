@@ -1,4 +1,4 @@
-"""Streams that write at least once: where rows go, output modes, and what is refused."""
+"""Streams that write at least once: topics, output modes and refused options."""
 
 import pytest
 from pyspark.errors import PySparkException
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 @pytest.fixture
 def write_stream(bootstrap, tmp_path):
-    """Writes all there is; options go to the sink."""
+    """Write all available rows; options go to the sink."""
 
     def run(frame, mode="append", **options):
         options = {"checkpointLocation": tmp_path / "c", **options}
@@ -39,7 +39,7 @@ def test_rows_go_to_the_topic_of_their_column(topics, read_stream, write_stream)
     assert values(topics, odd) == list("13579")
 
 
-def test_the_option_goes_before_the_column(topics, read_stream, write_stream):
+def test_the_option_topic_precedes_the_column_topic(topics, read_stream, write_stream):
     source, target = topics.create(), topics.create()
     topics.send(source, range(3))
     frame = read_stream(subscribe=source, startingOffsets="earliest").select("topic", "value")
@@ -65,10 +65,10 @@ def test_complete_mode_writes_all_counts_each_time(topics, read_stream, write_st
     assert values(topics, target) == ["a=2", "a=3", "b=1", "b=1"]
 
 
-def test_update_mode_goes_through_a_batch_write_and_is_written_once(
+def test_update_mode_is_written_once_through_foreach_batch(
     topics, read_stream, bootstrap, tmp_path
 ):
-    """Spark refuses this mode to every Python sink; docs/spark.md names this way."""
+    """Spark refuses this mode for Python sinks; docs/spark.md shows this way."""
     source, target = topics.create(), topics.create()
     counts = counts_of(read_stream, source)
     name = topics.name("counts")
@@ -80,7 +80,7 @@ def test_update_mode_goes_through_a_batch_write_and_is_written_once(
             "delivery.id": name,
             "delivery.batch": batch_id,
         }
-        for _ in range(2):  # as if the first try had died behind its commit
+        for _ in range(2):  # as if the first run had died after its commit
             writer = batch.write.format("headrace").mode("append")
             with_options(writer, bootstrap, dict(options)).save()
 
@@ -99,11 +99,11 @@ def test_update_mode_goes_through_a_batch_write_and_is_written_once(
 
 
 REFUSED = {
-    "no topic": (("value",), {}, "give the option topic"),
+    "no topic": (("value",), {}, "set the option topic"),
     "no value": (("key",), {"topic": "t"}, "the column value is missing"),
     "a wrong type": (("offset AS value",), {"topic": "t"}, "'value' must be string or binary"),
     "a null topic": (("CAST(NULL AS STRING) AS topic", "value"), {}, "has a null topic"),
-    "a topic that cannot be": (("value",), {"topic": "no/name"}, "no topic can be named"),
+    "a topic that cannot be": (("value",), {"topic": "no/name"}, "is not a valid topic name"),
     "a serializer": (
         ("value",), {"topic": "t", "kafka__value__serializer": "x"}, "keys and values are bytes",
     ),
@@ -111,7 +111,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_is_refused_by_name(topics, read_stream, write_stream, case):
+def test_a_wrong_stream_is_refused_by_name(topics, read_stream, write_stream, case):
     columns, options, reason = REFUSED[case]
     source = topics.create()
     topics.send(source, ["x"])

@@ -1,4 +1,4 @@
-"""Streams: what each batch holds, where a query goes on, and what it does when data is gone."""
+"""Streams: batches, restarts, progress and data loss."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from tests.spark.kit import Collected, Topics, wait_for, with_options
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def test_available_now_reads_all_there_is_and_ends(topics, read_stream, collected):
+def test_available_now_reads_all_rows_and_ends(topics, read_stream, collected):
     topic = topics.create(partitions=3)
     for partition in range(3):
         topics.send(topic, [f"{partition}-{n}" for n in range(20)], partition)
@@ -27,7 +27,7 @@ def test_available_now_reads_all_there_is_and_ends(topics, read_stream, collecte
     assert sum(told["numInputRows"] for told in collected.query.recentProgress) == 60
 
 
-def test_a_restarted_query_goes_on_where_it_left_off(topics, read_stream, collected):
+def test_a_restarted_query_continues_at_its_checkpoint(topics, read_stream, collected):
     topic = topics.create()
     topics.send(topic, range(5))
     frame = read_stream(subscribe=topic, startingOffsets="earliest")
@@ -39,7 +39,7 @@ def test_a_restarted_query_goes_on_where_it_left_off(topics, read_stream, collec
     assert collected.values() == [str(n) for n in range(8)]
 
 
-def test_a_stream_begins_at_the_end_unless_told_otherwise(topics, read_stream, collected):
+def test_a_stream_starts_at_the_end_by_default(topics, read_stream, collected):
     topic = topics.create()
     topics.send(topic, ["old"])
     collected.start(read_stream(subscribe=topic), processingTime="100 milliseconds")
@@ -61,7 +61,7 @@ def test_a_stream_begins_at_the_end_unless_told_otherwise(topics, read_stream, c
         ({"assign": '{"TOPIC":[0]}', "startingOffsets": "earliest"}, "0123456"),
     ],
 )
-def test_a_stream_begins_where_it_is_told(topics, read_stream, collected, options, expected):
+def test_a_stream_starts_at_the_given_offsets(topics, read_stream, collected, options, expected):
     topic = topics.create()
     for n in range(7):
         topics.send(topic, [n], timestamp=1000 + n)
@@ -74,7 +74,7 @@ def test_a_stream_begins_where_it_is_told(topics, read_stream, collected, option
     assert "".join(collected.values()) == expected
 
 
-def test_batches_hold_no_more_rows_than_asked_for(topics, read_stream, collected):
+def test_batches_stay_within_the_row_limit(topics, read_stream, collected):
     topic = topics.create(partitions=2)
     topics.send(topic, range(30), 0)
     topics.send(topic, range(10), 1)
@@ -90,7 +90,7 @@ def test_batches_hold_no_more_rows_than_asked_for(topics, read_stream, collected
     assert len(sizes) <= 6
 
 
-def test_the_largest_limit_there_is_limits_nothing(topics, read_stream, collected):
+def test_the_largest_possible_limit_has_no_effect(topics, read_stream, collected):
     topic = topics.create(partitions=2)
     topics.send(topic, range(10), 0)
     topics.send(topic, range(10), 1)
@@ -101,14 +101,14 @@ def test_the_largest_limit_there_is_limits_nothing(topics, read_stream, collecte
     assert [len(rows) for rows in collected.batches.values() if rows] == [20]
 
 
-def test_a_batch_waits_for_rows_but_not_for_ever(topics, read_stream, tmp_path):
+def test_a_batch_waits_for_rows_but_not_longer_than_its_delay(topics, read_stream, tmp_path):
     topic = topics.create()
     topics.send(topic, range(5))
     waiting, patient = Collected(tmp_path / "waiting"), Collected(tmp_path / "patient")
     options = {"subscribe": topic, "startingOffsets": "earliest", "minOffsetsPerTrigger": 10}
     waiting.start(read_stream(maxTriggerDelay="1h", **options))
     patient.start(read_stream(maxTriggerDelay="1s", **options))
-    # The first batch of a query does not wait, as in Spark's own source.
+    # The first batch of a query does not wait, as in Spark's Kafka source.
     waiting.wait_for_values(5)
     patient.wait_for_values(5)
 
@@ -121,7 +121,7 @@ def test_a_batch_waits_for_rows_but_not_for_ever(topics, read_stream, tmp_path):
     assert [len(rows) for rows in waiting.batches.values() if rows][:2] == [5, 15]
 
 
-def test_progress_is_committed_to_the_group_the_last_batch_included(topics, read_stream, collected):
+def test_progress_is_committed_to_the_group_after_every_batch(topics, read_stream, collected):
     topic = topics.create(partitions=2)
     topics.send(topic, range(7), 0)
     topics.send(topic, range(4), 1)
@@ -135,7 +135,7 @@ def test_progress_is_committed_to_the_group_the_last_batch_included(topics, read
     assert topics.committed(group, topic) == {0: 7, 1: 4}
 
 
-def test_an_idle_query_has_committed_its_last_batch_and_shows_the_newest_offsets(
+def test_an_idle_query_commits_its_last_batch_and_shows_the_newest_offsets(
     topics, read_stream, collected
 ):
     topic = topics.create()
@@ -162,6 +162,9 @@ def test_the_group_is_drawn_once_and_kept_in_the_checkpoint(topics, read_stream,
     groups = [g.group_id for g in topics.admin.list_consumer_groups().result(30).valid]
     (group,) = [name for name in groups if name.startswith(prefix)]
     assert topics.committed(group, topic) == {0: 2}
+    told = collected.query.lastProgress["sources"][0]["endOffset"]
+    ours = json.loads(told)["#headrace"]
+    assert ours["group"] == group == f"{prefix}-{ours['query']}"
 
 
 def test_a_refused_commit_stops_nothing(topics, read_stream, collected, bootstrap):
@@ -216,7 +219,7 @@ def test_new_topics_that_match_the_pattern_are_picked_up(topics, read_stream, co
     assert sorted(collected.values()) == ["a", "b"]
 
 
-def test_a_topic_of_the_pattern_may_go_if_loss_is_allowed(topics, read_stream, collected):
+def test_a_topic_of_the_pattern_may_be_deleted_if_loss_is_allowed(topics, read_stream, collected):
     first = topics.create("goes")
     second = topics.create(name=f"{first}-stays")
     for topic in (first, second):
@@ -250,7 +253,7 @@ def test_a_deleted_topic_stops_the_query(topics, read_stream, collected):
 
     topics.delete(topic)
 
-    assert f"{topic}-0 does not exist any more; the query stood at 3" in failure_of(collected)
+    assert f"{topic}-0 no longer exists; the query was at offset 3" in failure_of(collected)
 
 
 def test_a_topic_deleted_between_the_batches_of_an_available_now_query_stops_it(
@@ -274,11 +277,11 @@ def test_a_topic_deleted_between_the_batches_of_an_available_now_query_stops_it(
     )
 
     wait_for(lambda: not query.isActive, "the query to fail")
-    assert "does not exist any more" in str(query.exception())
+    assert "no longer exists" in str(query.exception())
     assert len(rows) == 10
 
 
-def test_a_topic_made_anew_is_noticed_even_if_it_has_grown_past_the_old_one(
+def test_a_topic_created_again_is_noticed_even_past_the_old_offsets(
     topics, read_stream, collected, tmp_path
 ):
     topic = topics.create()
@@ -290,13 +293,13 @@ def test_a_topic_made_anew_is_noticed_even_if_it_has_grown_past_the_old_one(
     topics.send(topic, range(100, 110))
 
     collected.start(read_stream(**options), availableNow=True)
-    assert "was deleted and made anew" in failure_of(collected)
+    assert "was deleted and created again" in failure_of(collected)
     collected.start(read_stream(failOnDataLoss=False, **options), availableNow=True).finish()
 
     assert collected.values() == [str(n) for n in [*range(3), *range(100, 110)]]
 
 
-def test_a_query_goes_on_when_its_topic_comes_back_if_loss_is_allowed(
+def test_a_query_continues_with_a_re_created_topic_if_loss_is_allowed(
     topics, read_stream, collected
 ):
     topic = topics.create()
@@ -313,7 +316,7 @@ def test_a_query_goes_on_when_its_topic_comes_back_if_loss_is_allowed(
 
 
 @pytest.mark.parametrize("allowed", [False, True])
-def test_rows_that_retention_took_between_two_runs(topics, read_stream, collected, allowed):
+def test_rows_deleted_by_retention_between_two_runs(topics, read_stream, collected, allowed):
     topic = topics.create()
     topics.send(topic, range(3))
     frame = read_stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss=not allowed)
@@ -323,17 +326,17 @@ def test_rows_that_retention_took_between_two_runs(topics, read_stream, collecte
 
     collected.start(frame, availableNow=True)
     if not allowed:
-        assert "offsets 3 to 7 were to be read and are gone" in failure_of(collected)
+        assert "offsets 3 to 7 are gone" in failure_of(collected)
         return
     collected.finish()
 
     assert collected.values() == ["0", "1", "2", "8", "9"]
 
 
-def test_a_query_that_died_in_its_first_batch_begins_it_again_where_it_began(
+def test_a_query_that_died_in_its_first_batch_repeats_it_from_the_same_start(
     topics, read_stream, tmp_path
 ):
-    """Spark asks for "latest" again, which by then is another one."""
+    """Spark asks for "latest" again, which has moved by then."""
     topic = topics.create()
     topics.send(topic, ["before"])
     frame = read_stream(subscribe=topic)
@@ -358,7 +361,7 @@ def test_a_query_that_died_in_its_first_batch_begins_it_again_where_it_began(
     assert [bytes(row.value).decode() for row in rows] == ["first", "second", "third"]
 
 
-def test_a_checkpoint_of_sparks_own_source_is_continued(topics, read_stream, collected):
+def test_a_checkpoint_of_sparks_kafka_source_is_continued(topics, read_stream, collected):
     topic = topics.create()
     topics.send(topic, range(4))
     frame = read_stream(subscribe=topic, startingOffsets="earliest")
@@ -397,7 +400,7 @@ def test_a_stream_is_split_into_more_tasks(topics, read_stream, collected):
     assert sorted(map(int, collected.values())) == list(range(40))
 
 
-def test_committed_records_only_and_no_loss_for_the_gaps(topics, read_stream, collected, bootstrap):
+def test_read_committed_skips_gaps_without_data_loss(topics, read_stream, collected, bootstrap):
     from confluent_kafka import Producer
 
     topic = topics.create()
@@ -443,7 +446,7 @@ def test_a_stream_joined_with_itself_reads_the_topic_for_both_sides(
     assert sorted(row.n for row in rows) == list(range(20))
 
 
-def test_an_idle_topic_beside_a_busy_one_stays_where_it_is(topics, read_stream, collected):
+def test_an_idle_topic_keeps_its_offset_beside_a_busy_one(topics, read_stream, collected):
     idle, busy = topics.create("idle"), topics.create("busy")
     topics.send(idle, ["once"])
     frames = [read_stream(subscribe=name, startingOffsets="earliest") for name in (idle, busy)]
@@ -455,7 +458,7 @@ def test_an_idle_topic_beside_a_busy_one_stays_where_it_is(topics, read_stream, 
     assert sorted(collected.values()) == ["0", "1", "2", "once"]
 
 
-def test_the_time_of_records_drives_a_watermark(topics, read_stream, tmp_path):
+def test_record_timestamps_drive_a_watermark(topics, read_stream, tmp_path):
     topic = topics.create()
     frame = (
         read_stream(subscribe=topic, startingOffsets="earliest")
@@ -479,7 +482,7 @@ def test_the_time_of_records_drives_a_watermark(topics, read_stream, tmp_path):
     for second in (10, 11, 15, 25):
         topics.send(topic, [second], timestamp=second * 1000)
     run()
-    # The watermark stands at 15 now, and this record comes too late.
+    # The watermark is at 15 now, and this record is too late.
     topics.send(topic, ["late"], timestamp=12_000)
     topics.send(topic, ["next"], timestamp=31_000)
     run()
@@ -487,13 +490,13 @@ def test_the_time_of_records_drives_a_watermark(topics, read_stream, tmp_path):
     assert [(row.start, row["count"]) for row in rows] == [(10, 2), (15, 1)]
 
 
-def test_whatever_happens_to_topics_and_the_broker_each_row_is_read_once(spark, tmp_path):
+def test_each_row_is_read_once_while_topics_and_the_broker_change(spark, tmp_path):
     """Random steps: rows, partitions, topics and restarts while a query runs."""
     dice = random.Random(5)
     with Broker(process=True) as broker:
         topics = Topics(broker.bootstrap_servers)
         prefix = topics.name("stress")
-        # The smallest segments and large rows, so that logs are rolled under the reader.
+        # Small segments and large rows, so that logs roll while they are read.
         counts = {topics.create(name=f"{prefix}-0", segment_bytes=1 << 20): 1}
         collected = Collected(tmp_path / "c")
         frame = with_options(
@@ -528,7 +531,7 @@ def test_whatever_happens_to_topics_and_the_broker_each_row_is_read_once(spark, 
     assert sorted(int(value.split()[0]) for value in collected.values()) == list(range(sent))
 
 
-def test_a_broker_that_restarts_in_the_middle_of_a_batch_costs_no_row(spark, tmp_path):
+def test_a_broker_restart_during_a_batch_loses_no_row(spark, tmp_path):
     with Broker(process=True) as broker:
         topics = Topics(broker.bootstrap_servers)
         topic = topics.create(partitions=2)
@@ -537,7 +540,7 @@ def test_a_broker_that_restarts_in_the_middle_of_a_batch_costs_no_row(spark, tmp
         frame = with_options(
             spark.read.format("headrace"),
             broker.bootstrap_servers,
-            # Many small fetches, so that the restart falls between two of them.
+            # Many small fetches, so that the broker restarts between two of them.
             {"subscribe": topic, "kafka.max.partition.fetch.bytes": 10_000},
         ).load()
         restarts = threading.Thread(target=lambda: [broker.restart() for _ in range(3)])

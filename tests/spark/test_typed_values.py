@@ -7,6 +7,7 @@ import fastavro
 import pytest
 from pyspark.errors import PySparkException
 
+from headrace.spark.ddl import parse_fields
 from tests.spark.kit import error_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -37,7 +38,7 @@ def test_json_becomes_a_struct_and_bad_records_go_to_a_column(lines, read):
     assert [row["_bad"] for row in rows if row.offset != 1] == [None] * 3
 
 
-def test_the_schema_can_be_narrowed_to_the_fields_that_are_used(lines, read):
+def test_the_schema_may_hold_only_the_used_fields(lines, read):
     frame = read(
         subscribe=lines,
         value__format="json",
@@ -63,14 +64,39 @@ def test_bad_records_go_to_their_topic_with_place_and_reason(topics, lines, read
     (letter,) = topics.read(letters)
     headers = {name: value.decode() for name, value in letter.headers()}
     assert letter.value() == b"no json"
-    assert headers.pop("reason")
-    assert int(headers.pop("timestamp")) > 0
-    assert headers == {"topic": lines, "partition": "0", "offset": "1"}
+    assert int(headers.pop("__headrace.errors.timestamp")) > 0
+    assert headers == {
+        "__headrace.errors.topic": lines,
+        "__headrace.errors.partition": "0",
+        "__headrace.errors.offset": "1",
+        "__headrace.errors.reason": "not a JSON object",
+    }
+
+
+def test_a_topic_for_bad_records_that_matches_the_pattern_is_not_read(
+    topics, read_stream, collected
+):
+    source = topics.create("pattern")
+    letters = topics.create(name=f"{source}-letters")
+    topics.send(source, ["no json", '{"n": 1}'])
+    frame = read_stream(
+        subscribePattern=f"{source}.*",
+        startingOffsets="earliest",
+        value__format="json",
+        value__schema="n INT",
+        value__bad__topic=letters,
+    ).selectExpr("CAST(value.n AS STRING) AS value", "topic")
+
+    for _ in range(2):
+        collected.start(frame, availableNow=True).finish()
+
+    assert [row.topic for rows in collected.batches.values() for row in rows] == [source]
+    assert len(topics.read(letters)) == 1
 
 
 def test_letters_are_sent_while_the_next_records_are_fetched(topics, read):
     source, letters = topics.create("many"), topics.create("letters")
-    for _ in range(4):  # batches of their own, so that one fetch does not bring them all
+    for _ in range(4):  # one batch each, so that one fetch does not return them all
         topics.send(source, [b"x" * 100_000])
 
     frame = read(
@@ -78,12 +104,13 @@ def test_letters_are_sent_while_the_next_records_are_fetched(topics, read):
     )
 
     assert frame.count() == 0
-    assert sorted(dict(letter.headers())["offset"] for letter in topics.read(letters)) == [
+    headers = [dict(letter.headers()) for letter in topics.read(letters)]
+    assert sorted(header["__headrace.errors.offset"] for header in headers) == [
         b"0", b"1", b"2", b"3",
     ]  # fmt: skip
 
 
-def test_a_letter_about_an_old_record_is_not_old_itself(topics, read):
+def test_a_letter_has_the_time_when_it_was_sent(topics, read):
     source, letters = topics.create("old"), topics.create("letters")
     topics.send(source, [b"no json"], timestamp=1_000)
 
@@ -93,28 +120,69 @@ def test_a_letter_about_an_old_record_is_not_old_itself(topics, read):
 
     (letter,) = topics.read(letters)
     assert letter.timestamp()[1] > 1_000
-    assert dict(letter.headers())["timestamp"] == b"1000"
+    assert dict(letter.headers())["__headrace.errors.timestamp"] == b"1000"
 
 
-def test_a_bad_record_stops_the_query_only_if_asked(lines, read):
+def test_a_bad_record_stops_the_query_only_with_fail(lines, read):
     with pytest.raises(PySparkException) as stopped:
         read(
             subscribe=lines, value__format="json", value__schema="user BIGINT", value__bad="fail"
         ).collect()
 
-    assert f"offset 1 of {lines}-0 is no json" in error_of(stopped.value)
+    assert (
+        f"offset 1 of {lines}-0 does not fit value.format and value.schema: not a JSON object"
+        in error_of(stopped.value)
+    )
 
 
-def test_bad_records_cannot_be_narrowed_away(lines, read):
+def test_json_that_does_not_fit_the_schema_is_bad_with_its_field_and_type(topics, read):
+    topic = topics.create()
+    topics.send(topic, ['{"user": "one"}'])
+
+    (row,) = read(
+        subscribe=topic, value__format="json", value__schema="user BIGINT, page STRING"
+    ).collect()
+
+    assert row["_bad"].reason == "field user: expected BIGINT, found a string"
+
+
+def test_a_wrong_type_in_the_schema_is_refused_by_the_name_of_the_option(lines, read):
+    with pytest.raises(PySparkException) as refused:
+        read(subscribe=lines, value__format="json", value__schema="user BIGNT").collect()
+
+    assert "value.schema: field 'user' has the unknown type 'BIGNT'" in error_of(refused.value)
+
+
+@pytest.mark.parametrize(
+    "ddl",
+    [
+        "id BIGINT, n int, s: STRING",
+        "`odd name` double COMMENT 'it is', last timestamp_ntz",
+        "a ARRAY<STRUCT<x: INT, y: STRUCT<z DECIMAL(10,2)>>>, d dec, e decimal(5) NOT NULL",
+        "b BOOLEAN, t TINYINT, m SMALLINT, l LONG, f FLOAT, day DATE, at TIMESTAMP, raw BINARY",
+        "counts MAP<STRING, ARRAY<BIGINT>>",
+    ],
+)
+def test_a_schema_is_parsed_as_spark_parses_it(spark, ddl):
+    from pyspark.sql.types import StructType
+
+    expected = StructType.fromDDL(f"value STRUCT<{ddl}>")["value"].dataType
+    for field in expected.fields:
+        field.metadata = {}  # comments
+
+    assert parse_fields(ddl) == expected
+
+
+def test_the_column_of_bad_records_cannot_be_left_out(lines, read):
     with pytest.raises(PySparkException) as refused:
         read(
             subscribe=lines, value__format="json", value__schema="user BIGINT", columns="value"
         ).collect()
 
-    assert "bad records would vanish" in error_of(refused.value)
+    assert "bad records would be lost" in error_of(refused.value)
 
 
-def test_values_as_text(topics, read):
+def test_values_are_read_as_text(topics, read):
     topic = topics.create()
     topics.send(topic, ["héllo", b"\xff", None])
 
@@ -142,7 +210,7 @@ def avro(value, prefix=b""):
     return prefix + out.getvalue()
 
 
-def test_avro_plain_and_with_the_schema_number_in_front(topics, read, tmp_path):
+def test_avro_without_and_with_a_schema_id_in_front(topics, read, tmp_path):
     plain, numbered = topics.create(), topics.create()
     views = [
         {"user": 7, "page": None, "tags": [], "at": 1_700_000_000_000},
@@ -155,7 +223,7 @@ def test_avro_plain_and_with_the_schema_number_in_front(topics, read, tmp_path):
 
     frames = [
         read(subscribe=plain, value__format="avro", value__schema=json.dumps(SCHEMA)),
-        read(subscribe=numbered, value__format="avro", value__avro__folder=tmp_path),
+        read(subscribe=numbered, value__format="avro", value__avro__directory=tmp_path),
     ]
 
     for frame in frames:
@@ -168,7 +236,7 @@ def test_avro_plain_and_with_the_schema_number_in_front(topics, read, tmp_path):
         assert frame.where("_bad IS NOT NULL").count() == 1
 
 
-def test_typed_values_in_a_stream(lines, read_stream, collected):
+def test_typed_values_are_read_in_a_stream(lines, read_stream, collected):
     collected.start(
         read_stream(
             subscribe=lines,

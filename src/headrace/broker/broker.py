@@ -258,17 +258,7 @@ class Broker:
     ) -> Services:
         world, waiting, metadata = self._world, self._waiting, self._metadata
         controller = ControllerService(changes, dynamic_config, metadata, world)
-        host = Host(
-            self._loop,
-            SteadyClock(world.now, self._loop.time),
-            dynamic_config,
-            metadata,
-            replicas,
-            appender,
-            waiting,
-            self._tasks,
-            self.fail,
-        )
+        host = self._coordinator_host(dynamic_config, replicas, appender)
         groups = GroupCoordinator(host)
         markers = MarkerWriter(replicas, appender, waiting, groups, world)
         producer_ids = ProducerIds(registry.reserve_producer_ids)
@@ -300,6 +290,21 @@ class Broker:
                 self._config.int("max.incremental.fetch.session.cache.slots"),
                 lambda: draw_fetch_session_id(self._world.dice),
             ),
+        )
+
+    def _coordinator_host(
+        self, dynamic_config: DynamicConfig, replicas: ReplicaManager, appender: Appender
+    ) -> Host:
+        return Host(
+            self._loop,
+            SteadyClock(self._world.now, self._loop.time),
+            dynamic_config,
+            self._metadata,
+            replicas,
+            appender,
+            self._waiting,
+            self._tasks,
+            self.fail,
         )
 
     def _serving(self, services: Services) -> tuple[Producing, Dispatch]:

@@ -1,1 +1,1 @@
-"""The data pipeline on Spark: sources and sinks that know the cluster only as a Kafka address."""
+"""The Spark source and sink, which know a cluster only as a Kafka address."""

@@ -1,4 +1,4 @@
-"""The batch source: where each partition begins and ends is fixed once, on the driver."""
+"""The batch source: the driver fixes the start and end of each partition once."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class _PushFilters:
-    """``pushFilters`` of one reader, in a form that Spark takes for the one it came with.
+    """``pushFilters`` of one reader, which Spark takes for the default implementation.
 
-    While spark.sql.python.filterPushdown.enabled is off, as it is by default, Spark refuses
-    every read of a reader that has one of its own, which it tells by ``__func__``.
+    While spark.sql.python.filterPushdown.enabled is off, which is the default, Spark refuses
+    readers that override this method. It compares ``__func__``.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -33,11 +33,11 @@ class _PushFilters:
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
         self._reader.bounds = bounds_of(filters)
-        return filters  # Spark applies them all again
+        return filters  # Spark applies all filters again
 
 
 class BatchReader(DataSourceReader):
-    """Plans on the driver where each partition begins and ends, then reads on executors."""
+    """Plans the ranges on the driver, and reads them on executors."""
 
     def __init__(
         self, options: SourceOptions, schema: StructType, *, push_filters: bool = True
@@ -45,8 +45,8 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._schema = schema
         self.bounds = Bounds()
-        # Not unless asked for: Spark up to 4.3.0 keeps what was planned with pushed filters and
-        # uses it for every later scan of the same frame, one without a filter included.
+        # Only on request: Spark up to 4.3.0 keeps the plan with pushed filters and uses it for
+        # every later scan of the same frame, also for scans without a filter.
         if push_filters:
             setattr(self, "pushFilters", _PushFilters(self))  # noqa: B010 - a method for mypy
 
@@ -80,14 +80,14 @@ class BatchReader(DataSourceReader):
         ]
 
     def _check_order(self, starts: Offsets, ends: Offsets) -> None:
-        """A start behind its end is a mistake, or the log has lost what lay between."""
+        """A start after its end is a wrong option, or the log has lost the records between."""
         starting, ending = self._options.starting, self._options.ending
         for place, first in starts.items():
             if first <= ends[place]:
                 continue
             what = (
-                f"{starting.option} of {place} comes out as {first}, "
-                f"which lies behind its {ending.option}, {ends[place]}"
+                f"{starting.option} of {place} is {first}, which is after its {ending.option}, "
+                f"{ends[place]}"
             )
             if starting.all_at is None and ending.all_at is None:
                 raise BadOption(what)

@@ -181,42 +181,6 @@ class Cluster(client_cluster.Cluster):
 
     # --- committed offsets ---------------------------------------------------------------
 
-    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit without being a member, as tools do; refused while the group has members."""
-        by_topic: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        for place, offset in offsets.items():
-            by_topic[place.topic].append((place.partition, offset))
-        topic_of, partition_of = (
-            m.OffsetCommitRequest.OffsetCommitRequestTopic,
-            m.OffsetCommitRequest.OffsetCommitRequestPartition,
-        )
-        request = m.OffsetCommitRequest(
-            group_id=group,
-            generation_id_or_member_epoch=-1,
-            topics=[
-                topic_of(
-                    name=topic,
-                    partitions=[
-                        partition_of(partition_index=partition, committed_offset=offset)
-                        for partition, offset in places
-                    ],
-                )
-                for topic, places in by_topic.items()
-            ],
-        )
-        response = self.ask(
-            self.group_coordinator(group),
-            request,
-            m.OffsetCommitResponse,
-            version_max=_GROUP_BY_NAME_VERSION_MAX,
-        )
-        for topic in response.topics:
-            for partition in topic.partitions:
-                refuse(
-                    partition.error_code,
-                    f"group {group!r} on {topic.name}-{partition.partition_index}",
-                )
-
     def committed_offsets(self, group: str) -> dict[TopicPartition, int]:
         """All offsets that the group has committed."""
 

@@ -1,49 +1,46 @@
-"""Bad records into a topic of their own, with where they lay and what is wrong with them.
+"""Sends bad records to the dead-letter topic, with their place and the reason.
 
-Key and value stay as they were; the headers ``topic``, ``partition``, ``offset``, ``timestamp``
-and ``reason`` tell the rest. A letter has the time of its sending: with the record's own, retention
-could take it at once, or the topic refuse it as too far from now. A task that is run again sends
-its bad records again: at least once.
+Key and value stay as they were; headers with the prefix ``__headrace.errors.`` hold the rest. A
+letter has the time when it was sent: with the record's own timestamp, retention could delete it
+at once, or the topic could refuse it as too old. A task that runs again sends its bad records
+again: delivery is at least once.
 """
 
 import time
 
+from headrace.arrow.encoding import EncodedBatch
+from headrace.arrow.rows import RejectedRecord
 from headrace.model.ids import TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.spark.cluster import Cluster
-from headrace.spark.encoding import EncodedBatch
 from headrace.spark.producing import BatchSender, Identity
 
-# What one batch may hold; a value of nearly max.message.bytes still gets a batch of its own.
+# A value of nearly max.message.bytes still gets a batch of its own.
 _BATCH_SIZE = 500_000
+# Keeps our headers apart from those of the user.
+HEADER_PREFIX = "__headrace.errors."
 
 
 class DeadLetters:
+    """Collects the bad records of one task and sends them."""
+
     def __init__(self, cluster: Cluster, topic: str) -> None:
         self._cluster = cluster
         self._topic = topic
         self._records: list[Record] = []
 
-    def add(
-        self,
-        place: TopicPartition,
-        offset: int,
-        timestamp_ms: int,
-        key: bytes | None,
-        value: bytes | None,
-        reason: str,
-    ) -> None:
+    def add(self, record: RejectedRecord) -> None:
         headers = (
-            ("topic", place.topic.encode()),
-            ("partition", str(place.partition).encode()),
-            ("offset", str(offset).encode()),
-            ("timestamp", str(timestamp_ms).encode()),
-            ("reason", reason.encode()),
+            (f"{HEADER_PREFIX}topic", record.place.topic.encode()),
+            (f"{HEADER_PREFIX}partition", str(record.place.partition).encode()),
+            (f"{HEADER_PREFIX}offset", str(record.offset).encode()),
+            (f"{HEADER_PREFIX}timestamp", str(record.timestamp_ms).encode()),
+            (f"{HEADER_PREFIX}reason", record.reason.encode()),
         )
-        self._records.append(Record(0, int(time.time() * 1000), key, value, headers))
+        self._records.append(Record(0, int(time.time() * 1000), record.key, record.value, headers))
 
     def send(self) -> None:
-        """Returns when the brokers have everything that was added."""
+        """Send all collected records and wait until the brokers have them."""
         if not self._records:
             return
         records, self._records = self._records, []

@@ -1,9 +1,9 @@
-"""The demo: page views in, counts per page and minute into a table, the busiest pages out again.
+"""The demo: a Spark job that counts page views in a table and writes the busiest pages back.
 
-Everything goes the way a user's job would: generated views are produced to a topic, a Spark
-stream reads them as typed values, ``foreachBatch`` appends counts to a Delta table with the
-batch's number inside the same commit, and sends the busiest pages of the batch exactly once
-into another topic. Run twice, or killed and run again, each batch counts once.
+It works like a user's job. Generated page views are produced to a topic, and a Spark stream reads
+them as typed values. ``foreachBatch`` appends the counts per page and minute to a Delta table,
+with the batch ID in the same commit, and writes the busiest pages of the batch to another topic,
+exactly once. Each batch counts once, even if the demo is killed and run again.
 """
 
 import json
@@ -41,7 +41,7 @@ _TOP = 10
 _STREAM_WITHIN_S = 300
 _JAVA_MIN = 17
 
-# For the JVM, whose remarks are not the demo's. Spark's shells ask for a level of their own.
+# Hides the JVM's log messages from the demo's output. Spark's shells set their own level.
 _ERRORS_ONLY = """\
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
@@ -66,20 +66,20 @@ class Outcome(NamedTuple):
 
 
 def why_not() -> str | None:
-    """What is missing for the demo, and how to get it; None if nothing is."""
+    """What the demo lacks, and how to install it; None if it can run."""
     try:
         import deltalake  # noqa: F401
         import pyspark  # noqa: F401
     except ImportError as missing:
         return (
-            f"{missing.name} is not installed; it comes with the extra `pipeline`: `make setup` in "
-            "a clone, else pip install 'headrace[pipeline]'"
+            f"{missing.name} is not installed. Install the extra `pipeline`: `make setup` in a "
+            "clone, or pip install 'headrace[pipeline]'"
         )
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     advice = (
-        f"Spark needs Java {_JAVA_MIN} or newer: apt install openjdk-17-jre-headless, "
-        "brew install openjdk@17, or any other full runtime, with JAVA_HOME naming its folder"
+        f"Spark requires Java {_JAVA_MIN} or newer: apt install openjdk-17-jre-headless, "
+        "brew install openjdk@17, or any other full runtime, with JAVA_HOME set to its directory"
     )
     if java is None:
         return f"Java is not installed. {advice}"
@@ -89,7 +89,7 @@ def why_not() -> str | None:
         return f"Java cannot be started ({broken}). {advice}"
     version = _java_version(told.stderr)
     if version is None or version < _JAVA_MIN:
-        return f"Java at {java} is too old or not whole. {advice}"
+        return f"Java at {java} is too old or incomplete. {advice}"
     return None
 
 
@@ -99,8 +99,8 @@ def _java_version(text: str) -> int | None:
     return int(number) if number.isdecimal() else None
 
 
-def run(bootstrap: str, folder: Path, say: Say, view_count: int = VIEW_COUNT) -> Outcome:
-    """The whole demo against a running broker; ``say`` gets a line of progress now and then.
+def run(bootstrap: str, directory: Path, say: Say, view_count: int = VIEW_COUNT) -> Outcome:
+    """Run the whole demo against a running broker; ``say`` gets lines of progress.
 
     Raises ClientError if anything fails, Spark included.
     """
@@ -110,11 +110,11 @@ def run(bootstrap: str, folder: Path, say: Say, view_count: int = VIEW_COUNT) ->
     cluster = Cluster(ClientSettings(bootstrap))
     try:
         produce_views(cluster, view_count, say)
-        say("starting Spark (a JVM, some ten seconds)")
-        spark = start_spark(folder)
+        say("starting Spark (a JVM, about ten seconds)")
+        spark = start_spark(directory)
         try:
-            table = folder / "page-views-per-minute"
-            _stream(spark, bootstrap, table, folder / "checkpoint", view_count, say)
+            table = directory / "page-views-per-minute"
+            _stream(spark, bootstrap, table, directory / "checkpoint", view_count, say)
         finally:
             spark.stop()
         counts = read_counts(table)
@@ -136,13 +136,13 @@ def run(bootstrap: str, folder: Path, say: Say, view_count: int = VIEW_COUNT) ->
 
 
 def produce_views(cluster: Cluster, view_count: int, say: Say) -> None:
-    """The same views on every run: a few pages are read by many, most by few."""
+    """Produce the same views on every run: a few pages have many views, most have few."""
     import numpy as np
     import pyarrow as pa
 
+    from headrace.arrow.encoding import Outgoing, encode
+    from headrace.arrow.partitioning import partitions_by_key
     from headrace.records.batch import LZ4
-    from headrace.spark.encoding import Outgoing, encode
-    from headrace.spark.partitioning import partitions_by_key
     from headrace.spark.producing import BatchSender, new_identity
 
     for topic, partitions in ((VIEWS, _PARTITIONS), (BUSIEST, 1)):
@@ -189,16 +189,16 @@ def produce_views(cluster: Cluster, view_count: int, say: Say) -> None:
 # --- the stream -----------------------------------------------------------------------------------
 
 
-def start_spark(folder: Path) -> "SparkSession":
+def start_spark(directory: Path) -> "SparkSession":
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    folder.mkdir(parents=True, exist_ok=True)
-    quiet = folder / "log4j2.properties"
+    directory.mkdir(parents=True, exist_ok=True)
+    quiet = directory / "log4j2.properties"
     quiet.write_text(_ERRORS_ONLY)
-    # A job this short ends before the JVM's slow compiler has paid for itself.
+    # A job this short ends before the JVM's optimizing compiler pays off.
     java_options = f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:TieredStopAtLevel=1"
-    # Java does not ask TMPDIR by itself; what a killed JVM leaves must lie where ours does.
+    # Java ignores TMPDIR; files that a killed JVM leaves belong in the same directory as ours.
     java_options += f' "-Djava.io.tmpdir={tempfile.gettempdir()}"'
     return (
         SparkSession.builder.master("local[2]")
@@ -210,7 +210,7 @@ def start_spark(folder: Path) -> "SparkSession":
         .config("spark.driver.extraJavaOptions", java_options)
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
         .getOrCreate()
     )
 
@@ -236,8 +236,8 @@ def _stream(
         .load()
     )
     done = 0
-    # Batches are counted per checkpoint: a new one begins at 0 again and must not be taken for
-    # a repetition of an earlier demo on the same broker.
+    # Batches are numbered per checkpoint: a new checkpoint starts at 0 again, and its batches
+    # must not be taken for those of an earlier demo on the same broker.
     application = _application_id(checkpoint.parent)
 
     def land(batch: "DataFrame", batch_id: int) -> None:
@@ -269,15 +269,15 @@ def _stream(
         raise PipelineError(f"the stream did not end within {_STREAM_WITHIN_S} s")
 
 
-def _application_id(folder: Path) -> str:
-    kept = folder / "application-id"
+def _application_id(directory: Path) -> str:
+    kept = directory / "application-id"
     if not kept.exists():
         kept.write_text(f"{GROUP}-{uuid.uuid4()}")
     return kept.read_text()
 
 
 def views_per_minute(views: "DataFrame") -> "DataFrame":
-    """How often each page was seen in each minute of event time."""
+    """The views of each page in each minute of event time."""
     from pyspark.sql import functions as F
 
     return views.groupBy(
@@ -287,7 +287,7 @@ def views_per_minute(views: "DataFrame") -> "DataFrame":
 
 
 def busiest_pages(counts: Any, batch_id: int) -> list[tuple[str, str]]:
-    """The pages of one batch with the most views: page and a JSON line."""
+    """The pages of one batch with the most views, each with a line of JSON."""
     total: Counter[str] = Counter()
     for page, views in zip(*(counts.column(n).to_pylist() for n in ("page", "views")), strict=True):
         total[page] += views
@@ -298,7 +298,7 @@ def busiest_pages(counts: Any, batch_id: int) -> list[tuple[str, str]]:
 
 
 def append_once(table: Path, rows: Any, application: str, batch_id: int) -> None:
-    """Appends unless the table holds this batch already; number and rows are one commit."""
+    """Append unless the table holds this batch already; batch ID and rows are one commit."""
     from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
     target: DeltaTable | str = str(table)
@@ -315,11 +315,11 @@ def append_once(table: Path, rows: Any, application: str, batch_id: int) -> None
     )
 
 
-# --- what came of it ------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def read_counts(table: Path) -> "Counter[str]":
-    """Views per page over all minutes; batches are added up."""
+    """Views per page, over all minutes and batches."""
     from deltalake import DeltaTable
 
     found: Counter[str] = Counter()
@@ -330,7 +330,7 @@ def read_counts(table: Path) -> "Counter[str]":
 
 
 def _lag(cluster: Cluster) -> int:
-    """How far the query is behind, as its consumer group shows it to any tool."""
+    """The lag of the query's consumer group."""
     committed = cluster.committed_offsets(GROUP)
     places = [TopicPartition(VIEWS, partition) for partition in range(_PARTITIONS)]
     ends = cluster.list_offsets(dict.fromkeys(places, LATEST), read_committed=False)

@@ -2,7 +2,6 @@
 
     BadOption      an option is wrong         -> refused by name before anything runs
     DataLost       rows are gone              -> stops the query unless failOnDataLoss is off
-    BadRow         a row cannot be written    -> names the row's place and the option to change
 
 All are plain exceptions with one text, because Spark pickles them and shows only the text.
 """
@@ -35,10 +34,6 @@ class BadOption(PipelineError):
 
 class DataLost(PipelineError):
     """Rows that the query was to read are gone."""
-
-
-class BadRow(PipelineError):
-    """A row cannot be written as it is."""
 
 
 def refused(code: ErrorCode, what: str) -> Refused:

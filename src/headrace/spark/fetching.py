@@ -1,25 +1,26 @@
-"""Reading one range of one partition: every record in it once, whatever happens meanwhile.
+"""Reads one range of one partition: every record exactly once, whatever fails meanwhile.
 
-The reader owns a position that only moves forward, behind batches that were handed on. Each
-answer is first looked through for where the next fetch begins; that fetch is sent, and only
-then are the records opened, so broker and reader work at the same time.
+The reader owns a position that only moves forward, past batches that it has returned. It first
+finds where the next fetch begins, sends that fetch, and only then opens the records of the last
+response. So broker and reader work at the same time.
 
-A moved leader, a restarted broker or a broken connection means fetching again from the same
-position. What the position may jump over are gaps that Kafka makes on purpose (compaction,
-aborted transactions, transaction markers); records that retention took, or that went away with
-a deleted topic, are data loss and reported as such.
+If a leader moves, a broker restarts or a connection breaks, the reader fetches again from the
+same position. It skips gaps that Kafka makes on purpose (compaction, aborted transactions,
+transaction markers). Records that retention or the deletion of a topic removed are data loss,
+and are reported.
 """
 
 import logging
 import time
 from collections.abc import Iterator
 
+from headrace.arrow.columns import Records, open_sections
+from headrace.arrow.selection import Section, select_batches
 from headrace.client.errors import Disconnected, Refused, error_code
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import BadBatch
 from headrace.spark.cluster import EARLIEST, LATEST, NO_TOPIC_ID, Cluster
-from headrace.spark.columns import Records, Section, open_sections, sift
 from headrace.spark.failures import DataLost, PipelineError, refused
 from headrace.spark.offsets import Range
 from headrace.spark.options import FetchSettings
@@ -27,31 +28,31 @@ from headrace.wire import messages as m
 
 log = logging.getLogger("headrace.spark")
 
-# Small, since a narrow range (a filter, a split) should not pay for megabytes behind it; what
-# it brings tells how large the next one should be.
+# Small, so that a narrow range (a filter, a split) does not fetch megabytes past its end. Its
+# response tells how large the next fetch should be.
 _FIRST_FETCH_SIZE = 128 << 10
 _BYTES_PER_OFFSET_GUESS = 1_000
 _FETCH_SIZE_MIN = 16 << 10
 _BY_NAME_VERSION_MAX = 12
 _EMPTY_ANSWERS_AT_A_GAP = 2
-# A broker that has just started, or just become leader, may know less for a moment than its
-# predecessor told. What looks like loss must look so for this long.
+# A broker that has just started, or has just become leader, may briefly report older offsets than
+# its predecessor. So a loss counts only if it is still seen after this time.
 LOSS_CONFIRMED_AFTER_S = 2.0
 
 LOST_ADVICE = (
-    "Records may have been removed by retention, or the topic deleted. Set failOnDataLoss=false "
-    "to go on with what is there"
+    "Retention may have deleted records, or the topic may have been deleted. Set "
+    "failOnDataLoss=false to continue with the records that exist"
 )
 
 
 def report_loss(fail_on_data_loss: bool, what: str) -> None:
     if fail_on_data_loss:
         raise DataLost(f"{what}. {LOST_ADVICE}")
-    log.warning("%s; going on, since failOnDataLoss is false", what)
+    log.warning("%s; continuing, because failOnDataLoss is false", what)
 
 
 class RangeReader:
-    """Reads one range: as ``Records`` by iterating, or as the ``batches`` that hold them."""
+    """Reads one range: iterate for ``Records``, or call ``batches`` for whole batches."""
 
     def __init__(
         self, cluster: Cluster, range_: Range, topic_id: bytes, settings: FetchSettings
@@ -71,16 +72,16 @@ class RangeReader:
 
     def __iter__(self) -> Iterator[Records]:
         for first_offset, sections in self.batches():
-            # A fetch brings whole batches, with records before the position that was asked for.
+            # A fetch returns whole batches, which may hold records before the requested offset.
             for piece in open_sections(sections):
                 records = piece.within(first_offset, self._offset_end)
                 if records.size:
                     yield records
 
     def batches(self) -> Iterator[tuple[int, list[Section]]]:
-        """Every batch with a record in the range, closed; several at a time, in order.
+        """All batches with a record in the range, in order and still compressed, in groups.
 
-        In front stands the offset that was asked for; records before it are not part of it.
+        Each group comes with its requested offset; records before it are not part of the range.
         """
         try:
             yield from self._read()
@@ -106,11 +107,11 @@ class RangeReader:
                     bad_batches += 1
                 if bad_batches > 2 or (isinstance(failed, Refused) and not failed.retriable):
                     raise PipelineError(
-                        f"{self._place} cannot be read at offset {first_offset}: {failed}"
+                        f"cannot read {self._place} at offset {first_offset}: {failed}"
                     ) from failed
                 if time.monotonic() > give_up_at:
                     raise PipelineError(
-                        f"{self._place} could not be read at offset {first_offset} within "
+                        f"could not read {self._place} at offset {first_offset} within "
                         f"{self._settings.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs); "
                         f"the last problem was: {failed}"
                     ) from failed
@@ -129,15 +130,17 @@ class RangeReader:
                 yield first_offset, sections
 
     def _give_up(self) -> None:
-        """The brokers answer, but nothing came. Offsets that they do not have are loss."""
+        """The brokers respond, but return no records. Offsets that they do not have are lost."""
         what = (
-            f"{self._place} brought nothing at offset {self._position} within "
-            f"{self._settings.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs), although it was "
-            f"to be read up to {self._offset_end}"
+            f"{self._place} returned no records at offset {self._position} within "
+            f"{self._settings.poll_timeout_ms} ms (kafkaConsumer.pollTimeoutMs), although the "
+            f"query reads up to offset {self._offset_end}"
         )
         if self._position < self._visible_end:
             raise PipelineError(what)
-        report_loss(self._settings.fail_on_data_loss, f"{what}; it ends at {self._visible_end}")
+        report_loss(
+            self._settings.fail_on_data_loss, f"{what}; the log ends at {self._visible_end}"
+        )
         self._position = self._offset_end
 
     def _deadline(self) -> float:
@@ -146,8 +149,8 @@ class RangeReader:
     def _begin(self) -> None:
         metadata = self._cluster.topic(self._place.topic)
         if metadata.topic_id not in (self._topic_id, NO_TOPIC_ID) and self._topic_id != NO_TOPIC_ID:
-            # Whose metadata is older, ours or the plan's? A worker remembers topics from earlier
-            # tasks, so it is asked for again before anything is called lost.
+            # Either the metadata or the plan is outdated. A worker keeps metadata from earlier
+            # tasks, so it refreshes the metadata before it reports a loss.
             raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID, f"fetching {self._place}")
         self._leader = self._cluster.leader(*self._place)
         self._send()
@@ -192,7 +195,7 @@ class RangeReader:
         )
 
     def _size_wanted(self) -> int:
-        """As many bytes as the rest of the range should take, and a little more."""
+        """The estimated bytes of the rest of the range, and a little more."""
         size_max = self._settings.size_max
         offsets_left = self._offset_end - self._position
         if not self._bytes_per_offset:
@@ -209,14 +212,14 @@ class RangeReader:
         if answer.error_code:
             raise refused(error_code(answer.error_code), f"fetching {self._place}")
         if not answer.responses:
-            # How brokers hold back a client that is above its quota.
+            # Brokers throttle a client that exceeds its quota with an empty response.
             self._send()
             return []
         partition = answer.responses[0].partitions[0]
         if partition.error_code:
             return self._refused(error_code(partition.error_code))
         if partition.preferred_read_replica >= 0 and not partition.records:
-            # The broker knows a replica in our rack; it has all that we may see.
+            # The broker names a replica in our rack that has all visible records.
             self._leader = partition.preferred_read_replica
             self._send()
             return []
@@ -228,26 +231,27 @@ class RangeReader:
                 for entry in partition.aborted_transactions or ()
             ]
         first_offset = self._position
-        sifted = sift(
+        selected = select_batches(
             fetched, first_offset, self._offset_end, aborted, check_crcs=self._settings.check_crcs
         )
         self.bytes_fetched += len(fetched)
-        self._position = sifted.next_offset
+        self._position = selected.next_offset
         if self._position == first_offset:
-            self._nothing_came(partition.high_watermark, partition.last_stable_offset)
+            self._no_records_returned(partition.high_watermark, partition.last_stable_offset)
         else:
             self._empty_answers = 0
-            self._bytes_per_offset = sifted.bytes_read / (self._position - first_offset)
+            self._bytes_per_offset = selected.bytes_read / (self._position - first_offset)
         if self._position < self._offset_end:
             self._send()
-        return sifted.sections
+        return selected.sections
 
-    def _nothing_came(self, high_watermark: int, last_stable_offset: int) -> None:
-        """An empty answer below the end: there is nothing yet, or nothing any more.
+    def _no_records_returned(self, high_watermark: int, last_stable_offset: int) -> None:
+        """Handle an empty response below the end: records are not there yet, or not any more.
 
-        The first is waited for. But if the broker itself shows offsets up to our end and has no
-        batch at or after our position, twice, then compaction has taken all of them. Unless they
-        lie in remote storage: while that is slow, brokers answer so as well.
+        The reader waits for records that are not there yet. But if the broker shows offsets up to
+        the end of the range, and twice returns no batch at or after the position, compaction has
+        removed them all. Except if they are in remote storage: brokers also return empty
+        responses while remote storage is slow.
         """
         read_committed = self._settings.read_committed
         self._visible_end = last_stable_offset if read_committed else high_watermark
@@ -271,7 +275,7 @@ class RangeReader:
         }
         earliest, latest = bounds[EARLIEST], bounds[LATEST]
         if earliest <= self._position <= latest:
-            return []  # it came into range meanwhile; the next round fetches again
+            return []  # the offset is in range by now; the next round fetches again
         lost_end = self._offset_end
         if self._position < earliest:
             lost_end = min(earliest, self._offset_end)
@@ -279,14 +283,14 @@ class RangeReader:
             raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE, f"fetching {self._place}")
         report_loss(
             self._settings.fail_on_data_loss,
-            f"{self._place} has offsets {earliest} to {latest - 1} only; the rows at offsets "
-            f"{self._position} to {lost_end - 1} were to be read and are gone",
+            f"{self._place} has only offsets {earliest} to {latest - 1}; the rows at offsets "
+            f"{self._position} to {lost_end - 1} are gone",
         )
         self._position = lost_end
         return []
 
     def _look_for_loss(self, failed: Exception) -> None:
-        """A topic that is gone, or another one under its name, will not come back by waiting."""
+        """Report a loss if the topic was deleted, or was deleted and created again."""
         if not isinstance(failed, Refused) or failed.code not in (
             ErrorCode.UNKNOWN_TOPIC_ID,
             ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -298,9 +302,9 @@ class RangeReader:
         except Disconnected:
             return
         if metadata is None or metadata.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            how = "does not exist any more"
+            how = "no longer exists"
         elif metadata.topic_id not in (self._topic_id, NO_TOPIC_ID):
-            how = "was deleted and made anew"
+            how = "was deleted and created again"
         else:
             return
         if self._loss_is_confirmed():
@@ -316,6 +320,6 @@ class RangeReader:
         report_loss(
             self._settings.fail_on_data_loss,
             f"topic {self._place.topic!r} {how}; the rows of {self._place} at offsets "
-            f"{self._position} to {self._offset_end - 1} were to be read and are gone",
+            f"{self._position} to {self._offset_end - 1} are gone",
         )
         self._position = self._offset_end

@@ -1,7 +1,7 @@
-"""What becomes of each setting of Kafka's Java client that a query gives as ``kafka.<name>``.
+"""How each setting of Kafka's Java client, given as ``kafka.<name>``, is treated.
 
-A name is used, or taken without effect for a reason, or refused with what to do instead; one
-that Kafka does not know is refused as well. docs/spark.md is checked against these tables.
+A setting is used, or accepted without effect for a stated reason, or refused with an alternative.
+A name that Kafka does not know is refused. A test compares docs/spark.md with these tables.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ READ, WRITE = "read", "write"
 _SECURITY_USED = {
     "security.protocol": "PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL",
     "sasl.mechanism": "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
-    "sasl.jaas.config": "user name and password are taken from it",
+    "sasl.jaas.config": "holds the user name and the password",
     "ssl.truststore.type": "PEM",
     "ssl.truststore.location": "a PEM file",
     "ssl.truststore.certificates": "PEM text",
@@ -22,84 +22,85 @@ _SECURITY_USED = {
     "ssl.keystore.location": "a PEM file with key and chain",
     "ssl.keystore.certificate.chain": "PEM text",
     "ssl.keystore.key": "PEM text",
-    "ssl.key.password": "opens the key",
-    "ssl.endpoint.identification.algorithm": "empty turns the check of the host name off",
+    "ssl.key.password": "decrypts the key",
+    "ssl.endpoint.identification.algorithm": "empty turns off the check of the host name",
 }
 _BOTH_USED = {
-    "bootstrap.servers": "where to begin; host:port, separated by commas",
-    "client.id": "named in the brokers' logs and quotas",
-    "request.timeout.ms": "how long one answer may take",
-    "retry.backoff.ms": "the first pause before a request is sent again",
-    "retry.backoff.max.ms": "the longest such pause",
-    "metadata.max.age.ms": "how old the metadata of a topic may be",
+    "bootstrap.servers": "brokers to connect to first; host:port, separated by commas",
+    "client.id": "identifies the client in the brokers' logs and quotas",
+    "request.timeout.ms": "how long one response may take",
+    "retry.backoff.ms": "the first pause before a retry",
+    "retry.backoff.max.ms": "the longest pause before a retry",
+    "metadata.max.age.ms": "the maximum age of topic metadata",
     **_SECURITY_USED,
 }
 USED: dict[str, dict[str, str]] = {
     READ: {
         **_BOTH_USED,
-        "check.crcs": "whether checksums are verified",
-        "client.rack": "fetch from a replica in this rack where the broker allows it",
-        "default.api.timeout.ms": "how long a request is repeated before the query fails",
-        "fetch.max.bytes": "upper bound of one fetch",
+        "check.crcs": "turns the check of checksums on or off",
+        "client.rack": "fetch from a replica in this rack if the broker allows it",
+        "default.api.timeout.ms": "how long a request is retried before the query fails",
+        "fetch.max.bytes": "the size limit of one fetch",
         "fetch.max.wait.ms": "how long the broker may wait for fetch.min.bytes",
-        "fetch.min.bytes": "what the broker waits for",
-        "group.id": "the group that progress is committed to",
+        "fetch.min.bytes": "the minimum size of a response to a fetch",
+        "group.id": "the consumer group that progress is committed to",
         "isolation.level": "read_uncommitted or read_committed",
-        "max.partition.fetch.bytes": "upper bound of one fetch, 4 MB unless set",
+        "max.partition.fetch.bytes": "the size limit of one fetch, 4 MB by default",
     },
     WRITE: {
         **_BOTH_USED,
         "acks": "all, 1 or 0",
-        "batch.size": "bytes of records per batch before compression, 1 MB unless set",
+        "batch.size": "bytes of records per batch before compression, 1 MB by default",
         "compression.type": "none, gzip, snappy, lz4 or zstd",
-        "delivery.timeout.ms": "how long a batch is sent again before the query fails",
-        "enable.idempotence": "sequence numbers, so that a batch sent twice is stored once",
-        "max.block.ms": "how long to wait for a topic or for a transaction to begin",
-        "max.request.size": "the largest row that is accepted",
-        "transaction.timeout.ms": "of the transactions of delivery=exactly-once",
+        "delivery.timeout.ms": "how long a batch is retried before the query fails",
+        "enable.idempotence": "a batch that is sent twice is stored once",
+        "max.block.ms": "how long to wait for a topic, or for a transaction to start",
+        "max.request.size": "the size limit of a row",
+        "transaction.timeout.ms": "the timeout of transactions with delivery=exactly-once",
     },
 }
 
-_JAVA = "it names Java code, and there is no JVM in this client"
-_MEMBER = "the query reads its partitions by itself and is no member of its group"
-_TELEMETRY = "this client keeps no metrics of its own; see the query's progress"
-_SOCKETS = "the system's own sizes and pauses are used"
-_OAUTH = "OAUTHBEARER is not spoken, and sasl.mechanism says so when it is asked for"
-_KERBEROS = "GSSAPI is not spoken, and sasl.mechanism says so when it is asked for"
-_LEVEL = "each codec is used at the level its library chooses"
-_DIRECT = "rows are packed into batches as they come and sent at once"
+_JAVA = "it names Java code, and this client has no JVM"
+_MEMBER = "the query is not a member of its group"
+_TELEMETRY = "this client has no metrics; see the query's progress"
+_SOCKETS = "the defaults of the operating system are used"
+_OAUTH = "OAUTHBEARER is not supported; sasl.mechanism refuses it"
+_KERBEROS = "GSSAPI is not supported; sasl.mechanism refuses it"
+_LEVEL = "each codec uses the default level of its library"
+_IN_TURNS = "rows without a key go to the partitions in turns, batch by batch"
+_DIRECT = "rows are batched as they arrive and sent at once"
 _BOTH_WITHOUT_EFFECT = {
-    "client.dns.lookup": "every address of a name is tried",
-    "config.providers": "Spark hands over values, not references to them",
+    "client.dns.lookup": "all addresses of a host name are tried",
+    "config.providers": "Spark passes values, not references to them",
     "connections.max.idle.ms": _SOCKETS,
     "enable.metrics.push": _TELEMETRY,
-    "metadata.recovery.rebootstrap.trigger.ms": "every retry may begin at the bootstrap servers",
-    "metadata.recovery.strategy": "every retry may begin at the bootstrap servers",
+    "metadata.recovery.rebootstrap.trigger.ms": "every retry may start at the bootstrap servers",
+    "metadata.recovery.strategy": "every retry may start at the bootstrap servers",
     "metric.reporters": _TELEMETRY,
     "metrics.num.samples": _TELEMETRY,
     "metrics.recording.level": _TELEMETRY,
     "metrics.sample.window.ms": _TELEMETRY,
     "receive.buffer.bytes": _SOCKETS,
-    "reconnect.backoff.max.ms": "retry.backoff.max.ms rules",
-    "reconnect.backoff.ms": "retry.backoff.ms rules",
+    "reconnect.backoff.max.ms": "retry.backoff.max.ms applies",
+    "reconnect.backoff.ms": "retry.backoff.ms applies",
     "sasl.login.class": _JAVA,
     "send.buffer.bytes": _SOCKETS,
-    "socket.connection.setup.timeout.max.ms": "request.timeout.ms rules",
-    "socket.connection.setup.timeout.ms": "request.timeout.ms rules",
+    "socket.connection.setup.timeout.max.ms": "request.timeout.ms applies",
+    "socket.connection.setup.timeout.ms": "request.timeout.ms applies",
     "ssl.cipher.suites": "Python's defaults are used",
     "ssl.enabled.protocols": "TLS 1.2 and newer are used",
     "ssl.keymanager.algorithm": _JAVA,
-    "ssl.keystore.password": "a PEM store has none; ssl.key.password opens the key",
-    "ssl.protocol": "the newest that both ends speak is used",
+    "ssl.keystore.password": "a PEM store has no password; ssl.key.password decrypts the key",
+    "ssl.protocol": "the newest version that both sides support is used",
     "ssl.secure.random.implementation": _JAVA,
     "ssl.trustmanager.algorithm": _JAVA,
-    "ssl.truststore.password": "a PEM store has none",
+    "ssl.truststore.password": "a PEM store has no password",
 }
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     READ: {
         **_BOTH_WITHOUT_EFFECT,
-        "allow.auto.create.topics": "reading never makes a topic",
-        "auto.commit.interval.ms": "progress is committed when a batch is done",
+        "allow.auto.create.topics": "reading never creates a topic",
+        "auto.commit.interval.ms": "progress is committed after each batch",
         "exclude.internal.topics": "a pattern never matches internal topics",
         "group.instance.id": _MEMBER,
         "group.protocol": _MEMBER,
@@ -115,19 +116,19 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     },
     WRITE: {
         **_BOTH_WITHOUT_EFFECT,
-        "buffer.memory": "a task holds one Arrow batch and what is under way for it",
+        "buffer.memory": "a task holds one Arrow batch and its requests in flight",
         "compression.gzip.level": _LEVEL,
         "compression.lz4.level": _LEVEL,
         "compression.zstd.level": _LEVEL,
         "linger.ms": _DIRECT,
-        "max.in.flight.requests.per.connection": "one request per broker is under way at a time",
-        "metadata.max.idle.ms": "metadata.max.age.ms rules",
-        "partitioner.adaptive.partitioning.enable": "rows without a key go round robin by batch",
-        "partitioner.availability.timeout.ms": "rows without a key go round robin by batch",
-        "retries": "delivery.timeout.ms alone bounds repetition",
+        "max.in.flight.requests.per.connection": "one request per broker is in flight at a time",
+        "metadata.max.idle.ms": "metadata.max.age.ms applies",
+        "partitioner.adaptive.partitioning.enable": _IN_TURNS,
+        "partitioner.availability.timeout.ms": _IN_TURNS,
+        "retries": "only delivery.timeout.ms limits retries",
     },
 }
-# Names that begin so and are not listed otherwise.
+# Prefixes of names that are not listed above.
 _WITHOUT_EFFECT_BELOW = {
     "sasl.kerberos.": _KERBEROS,
     "sasl.login.": _OAUTH,
@@ -146,24 +147,24 @@ _BOTH_REFUSED = {
 REFUSED: dict[str, dict[str, str]] = {
     READ: {
         **_BOTH_REFUSED,
-        "auto.offset.reset": "use the option startingOffsets; a checkpoint always goes before it",
-        "enable.auto.commit": "progress is committed by itself when a batch is done",
+        "auto.offset.reset": "use the option startingOffsets; a checkpoint takes precedence",
+        "enable.auto.commit": "progress is committed automatically after each batch",
         "key.deserializer": _BYTES_ALWAYS + ", or values with value.format",
         "value.deserializer": _BYTES_ALWAYS + ", or values with value.format",
     },
     WRITE: {
         **_BOTH_REFUSED,
         "key.serializer": _BYTES_ALWAYS,
-        "partitioner.class": "give each row its partition in a column `partition`",
-        "partitioner.ignore.keys": "leave the key null, or give the column `partition`",
+        "partitioner.class": "set the partition of each row in a column `partition`",
+        "partitioner.ignore.keys": "leave the key null, or add a column `partition`",
         "transaction.two.phase.commit.enable": "use delivery=exactly-once",
-        "transactional.id": "use delivery=exactly-once, which names its transactions by the query",
+        "transactional.id": "use delivery=exactly-once, which names transactions after the query",
         "value.serializer": _BYTES_ALWAYS,
     },
 }
 
-# librdkafka's names for what the Java client calls otherwise; the rest of its settings steer
-# machinery that does not exist here.
+# librdkafka's settings that the Java client has too, by librdkafka's names. Its other settings
+# are for parts that this client does not have.
 LIBRDKAFKA = {
     "metadata.broker.list": "bootstrap.servers",
     "bootstrap.servers": "bootstrap.servers",
@@ -210,7 +211,7 @@ _PEM_STORES = {
 def translate(
     purpose: str, kafka: Mapping[str, str], librdkafka: Mapping[str, str]
 ) -> tuple[dict[str, str], list[str]]:
-    """The settings that are used, by the Java client's names, and a warning for each other one."""
+    """The used settings by the Java client's names, and a warning for each unused setting."""
     used: dict[str, str] = {}
     warnings = []
     for name, value in librdkafka.items():
@@ -219,8 +220,8 @@ def translate(
             java_name in USED[purpose] or java_name in ("sasl.username", "sasl.password")
         ):
             raise BadOption(
-                f"librdkafka.{name}: Headrace {purpose}s with a client of its own; of librdkafka's "
-                "settings it takes those that Kafka's Java client has too, listed in docs/spark.md"
+                f"librdkafka.{name}: Headrace {purpose}s with its own client, which accepts only "
+                "those settings of librdkafka that Kafka's Java client has too (see docs/spark.md)"
                 + did_you_mean(name, LIBRDKAFKA)
             )
         used[java_name] = value
@@ -251,8 +252,8 @@ def why_without_effect(purpose: str, name: str) -> str | None:
     for beginning, reason in _WITHOUT_EFFECT_BELOW.items():
         if name.startswith(beginning):
             return reason
-    # A job that reads and writes often hands one set of options to both.
+    # A job that reads and writes often passes the same options to both.
     other = WRITE if purpose == READ else READ
     if name in USED[other] or name in WITHOUT_EFFECT[other]:
-        return f"it is for {'writing' if other == WRITE else 'reading'}"
+        return f"it is only for {'writing' if other == WRITE else 'reading'}"
     return None

@@ -1,7 +1,7 @@
-"""Where to begin and where to end: from options, by time, from a checkpoint.
+"""Starting and ending offsets: parsed from options, resolved by time, and split into tasks.
 
-Every end is exclusive, like Kafka's own "next offset". Offsets in JSON have the form of Spark's
-own source: ``{"topic": {"partition": offset}}``, where -2 means earliest and -1 latest.
+Every end is exclusive, like Kafka's "next offset". Offsets in JSON have the form of Spark's Kafka
+source: ``{"topic": {"partition": offset}}``, where -2 means earliest and -1 latest.
 """
 
 import json
@@ -16,18 +16,18 @@ Offsets = dict[TopicPartition, int]
 
 
 class Limit(NamedTuple):
-    """One end of what is read, as the options give it; nothing is asked of a broker yet."""
+    """The start or the end of a read, as the options give it."""
 
     option: str  # the option's name, for messages
     all_at: int | None = None  # EARLIEST or LATEST
     by_partition: tuple[tuple[TopicPartition, int], ...] | None = None
     all_since_ms: int | None = None
     since_ms_by_partition: tuple[tuple[TopicPartition, int], ...] | None = None
-    latest_if_none: bool = True  # what a time beyond the last record means; else an error
+    latest_if_none: bool = True  # for a time after the last record; else an error
 
 
 class Range(NamedTuple):
-    """What one task reads; ``offset_end`` is exclusive."""
+    """The records that one task reads; ``offset_end`` is exclusive."""
 
     place: TopicPartition
     first_offset: int
@@ -48,7 +48,7 @@ def parse_offsets(option: str, text: str) -> Offsets:
 
 def _whole(number: object) -> int:
     if type(number) is not int:
-        raise ValueError(f"{number!r} is no whole number")
+        raise ValueError(f"{number!r} is not a whole number")
     return number
 
 
@@ -60,7 +60,7 @@ def offsets_to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str
 
 
 def offsets_from_json(by_topic: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """ValueError, TypeError or AttributeError if it is nothing of the kind."""
+    """Raises ValueError, TypeError or AttributeError for other JSON."""
     return {
         TopicPartition(topic, int(partition)): _whole(number)
         for topic, partitions in by_topic.items()
@@ -71,9 +71,7 @@ def offsets_from_json(by_topic: Mapping[str, Mapping[str, int]]) -> Offsets:
 def parse_starting(options: Mapping[str, str], *, streaming: bool) -> Limit:
     strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in ("error", "latest"):
-        raise BadOption(
-            f"startingOffsetsByTimestampStrategy is {strategy!r}; it may be error or latest"
-        )
+        raise BadOption(f"startingOffsetsByTimestampStrategy is {strategy!r}; use error or latest")
     limit = _parse_limit(
         options,
         ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets"),
@@ -101,11 +99,11 @@ def parse_ending(options: Mapping[str, str]) -> Limit:
 
 
 def _parse_limit(options: Mapping[str, str], names: tuple[str, str, str], default: str) -> Limit:
-    """The first of the three that is given wins: time for all, time for each, offset."""
+    """The first of three options: a time for all partitions, times by partition, offsets."""
     time_for_all, time_for_each, offset = names
     text = options.get(time_for_all.lower())
     if text is not None:
-        # Not below 0: brokers take negative times for "earliest", "latest" and the like.
+        # Not negative: brokers read negative times as "earliest", "latest" and so on.
         if not text.strip().isdecimal():
             raise BadOption(f"{time_for_all} takes milliseconds since 1970, not {text!r}")
         return Limit(time_for_all, all_since_ms=int(text))
@@ -122,7 +120,7 @@ def _parse_limit(options: Mapping[str, str], names: tuple[str, str, str], defaul
     if text.lower() in ("earliest", "latest"):
         return Limit(offset, all_at=EARLIEST if text.lower() == "earliest" else LATEST)
     if not text.startswith("{"):
-        raise BadOption(f"{offset} is {text!r}; it may be earliest, latest or JSON")
+        raise BadOption(f"{offset} is {text!r}; use earliest, latest or JSON")
     found = parse_offsets(offset, text)
     for place, number in found.items():
         if number < EARLIEST:
@@ -131,7 +129,7 @@ def _parse_limit(options: Mapping[str, str], names: tuple[str, str, str], defaul
 
 
 def check_limits(starting: Limit, ending: Limit) -> None:
-    """What can be told without asking a broker: same partitions, no start behind its end."""
+    """Check that both name the same partitions, and that no start is after its end."""
     for field in ("by_partition", "since_ms_by_partition"):
         first, last = getattr(starting, field), getattr(ending, field)
         if first is None or last is None:
@@ -147,14 +145,14 @@ def check_limits(starting: Limit, ending: Limit) -> None:
             if 0 <= ends[place] < start:
                 raise BadOption(
                     f"{starting.option} of {place} is {start}, "
-                    f"which lies behind its {ending.option}, {ends[place]}"
+                    f"which is after its {ending.option}, {ends[place]}"
                 )
 
 
 def resolve(
     limit: Limit, places: Sequence[TopicPartition], cluster: Cluster, *, read_committed: bool
 ) -> Offsets:
-    """Plain offsets for all ``places``; what the limit leaves open is asked of the brokers."""
+    """Offsets for all ``places``; asks the brokers for times, earliest and latest."""
     if limit.all_at is not None:
         return cluster.list_offsets(
             dict.fromkeys(places, limit.all_at), read_committed=read_committed
@@ -174,7 +172,7 @@ def resolve(
         if offset < 0 and not limit.latest_if_none:
             raise BadOption(
                 f"{limit.option}: {place} has no record at or after {times[place]}; "
-                "set startingOffsetsByTimestampStrategy=latest to begin at its end"
+                "set startingOffsetsByTimestampStrategy=latest to start at its end"
             )
     return _late_bound(
         {place: LATEST if offset < 0 else offset for place, offset in found.items()},
@@ -197,18 +195,18 @@ def _check_all_named(
     if wrong:
         hint = " (-2 is earliest, -1 latest)" if limit.by_partition is not None else ""
         raise BadOption(
-            f"{limit.option} must name every partition that is read and no other{hint}; "
+            f"{limit.option} must name exactly the partitions that the query reads{hint}; "
             f"it differs in {', '.join(str(place) for place in wrong)}"
         )
 
 
-# --- how much of it ---------------------------------------------------------------------------
+# --- sizes ------------------------------------------------------------------------------------
 
 
 def limited(starts: Offsets, ends: Offsets, rows_max: int) -> Offsets:
-    """Ends moved back so that about ``rows_max`` offsets are left, shared out by backlog.
+    """Ends moved back so that about ``rows_max`` offsets are left, in proportion to the backlog.
 
-    A partition with any backlog gets at least one, so that none starves beside large ones.
+    A partition with any backlog gets at least one offset, so that none starves.
     """
     backlog = {place: max(0, end - starts.get(place, end)) for place, end in ends.items()}
     total = sum(backlog.values())
@@ -231,7 +229,7 @@ def split(
     """One range per task: none larger than ``rows_max``, and about ``partitions_min`` or more.
 
     Pieces of one partition keep their order, and no range is empty. Ranges smaller than an
-    even share stay whole; the larger ones are cut so that pieces come out even.
+    even share stay whole; larger ranges are cut into even pieces.
     """
     filled = [range_ for range_ in ranges if range_.size > 0]
     if rows_max is not None:
@@ -240,7 +238,7 @@ def split(
         return filled
     pieces_left, size_left = partitions_min, sum(range_.size for range_ in filled)
     pieces_of = {}
-    # Smallest first: what they do not need is shared among the larger ones.
+    # Smallest first: larger ranges get the pieces that smaller ranges do not need.
     for index in sorted(range(len(filled)), key=lambda i: filled[i].size):
         share = round(pieces_left * filled[index].size / size_left) if size_left else 1
         pieces_of[index] = max(1, min(share, filled[index].size))

@@ -1,6 +1,6 @@
-"""The options of the source and the sink, checked: an unknown one is refused by name.
+"""Parses and checks the options of the source and the sink; refuses unknown options by name.
 
-Names are case-insensitive, as everywhere in Spark; messages use the spelling of the documents.
+Names are case-insensitive, as everywhere in Spark; messages use the spelling of the documentation.
 """
 
 import logging
@@ -17,19 +17,15 @@ from headrace.spark.failures import BadOption
 from headrace.spark.kafka_settings import READ, WRITE
 from headrace.spark.offsets import Limit, check_limits, parse_ending, parse_starting
 from headrace.spark.subscription import Subscription, parse_subscription
+from headrace.spark.value_format import VALUE_OPTIONS, ValueFormat, parse_value_format
 
 log = logging.getLogger("headrace.spark")
 
 _SUBSCRIPTION = ("subscribe", "subscribePattern", "assign")
 _STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 BATCH_ONLY = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
-_TYPED = (
-    "value.format", "value.schema", "value.avro.folder", "value.avro.registry",
-    "value.avro.prefix",
-    "value.bad", "value.bad.column", "value.bad.topic", "columns",
-)  # fmt: skip
 READ_OPTIONS = (
-    *_SUBSCRIPTION, *_STREAM_ONLY, *BATCH_ONLY, *_TYPED,
+    *_SUBSCRIPTION, *_STREAM_ONLY, *BATCH_ONLY, *VALUE_OPTIONS, "columns",
     "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets",
     "startingOffsetsByTimestampStrategy", "failOnDataLoss", "includeHeaders", "minPartitions",
     "maxRecordsPerPartition", "groupIdPrefix", "pushFilters", "timestampDisorder",
@@ -39,7 +35,7 @@ WRITE_OPTIONS = (
     "topic", "includeHeaders", "delivery", "delivery.id", "delivery.batch", "delivery.markerTopic",
     "delivery.stagingTopic", "delivery.messageBytesMax",
 )  # fmt: skip
-# What Spark itself puts among a source's or a sink's options.
+# Options that Spark itself adds.
 _SPARKS_OWN = frozenset({"path", "checkpointlocation", "queryname", "outputmode", "paths"})
 
 _UNIT_MS = {
@@ -48,7 +44,7 @@ _UNIT_MS = {
 
 
 class FetchSettings(NamedTuple):
-    """What a task needs for reading one range."""
+    """The settings of a task that reads one range."""
 
     read_committed: bool = False
     check_crcs: bool = True
@@ -57,19 +53,6 @@ class FetchSettings(NamedTuple):
     wait_ms_max: int = 500
     poll_timeout_ms: int = 120_000
     fail_on_data_loss: bool = True
-
-
-class ValueFormat(NamedTuple):
-    """How values become columns; the name is empty when they stay bytes."""
-
-    name: str = ""
-    schema: str = ""  # DDL for json, the Avro schema (JSON) for avro
-    avro_folder: str = ""
-    avro_registry: str = ""
-    avro_prefixed: bool = False  # a zero byte and the schema's number stand before each value
-    on_bad: str = "column"  # column, topic or fail
-    bad_column: str = "_bad"
-    bad_topic: str = ""
 
 
 class SourceOptions(NamedTuple):
@@ -91,7 +74,7 @@ class SourceOptions(NamedTuple):
     offset_tries: int
     offset_retry_ms: int
     push_filters: bool
-    disorder_ms: int | None  # how much older than one before it a record may be; None: unknown
+    disorder_ms: int | None  # how much older than an earlier record a record may be; None: unknown
 
 
 class SinkOptions(NamedTuple):
@@ -99,7 +82,7 @@ class SinkOptions(NamedTuple):
     topic: str
     exactly_once: bool
     delivery_id: str  # names the transactions of a batch write
-    delivery_batch: int | None  # with the id: what is written once, however often it is run
+    delivery_batch: int | None  # with the ID: names a write that takes effect once
     marker_topic: str
     staging_topic: str
     message_size_max: int
@@ -118,7 +101,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
     plain, settings = _sorted_out(options, READ, READ_OPTIONS)
     for name in BATCH_ONLY if streaming else ():
         if name.lower() in plain:
-            raise BadOption(f"{name} is for batch queries; a stream has no end")
+            raise BadOption(f"{name} is only for batch queries; a stream has no end")
     for name in () if streaming else _STREAM_ONLY:
         if name.lower() in plain:
             log.warning("%s has no effect in a batch query", name)
@@ -133,15 +116,19 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
             f"minOffsetsPerTrigger ({trigger_rows_min}) is above "
             f"maxOffsetsPerTrigger ({trigger_rows_max})"
         )
+    value = parse_value_format(plain)
+    subscription = parse_subscription(plain)
+    if value.on_bad == "topic":
+        subscription = subscription.without(value.bad_topic)
     if "group.id" in settings and "groupidprefix" in plain:
         log.warning("groupIdPrefix has no effect: kafka.group.id names the whole group")
     return SourceOptions(
         client=_client(settings, api_timeout="kafka.default.api.timeout.ms"),
-        subscription=parse_subscription(plain),
+        subscription=subscription,
         starting=starting,
         ending=ending,
         fetch=_fetch_settings(plain, settings),
-        value=_value_format(plain),
+        value=value,
         include_headers=_bool(plain, "includeHeaders", False),
         columns=tuple(c.strip() for c in plain.get("columns", "").split(",") if c.strip()),
         partitions_min=_positive(plain, "minPartitions"),
@@ -164,16 +151,18 @@ def parse_sink(options: Mapping[str, str]) -> SinkOptions:
     plain, settings = _sorted_out(options, WRITE, WRITE_OPTIONS)
     delivery = plain.get("delivery", "at-least-once").lower()
     if delivery not in ("at-least-once", "exactly-once"):
-        raise BadOption(f"delivery is {delivery!r}; it may be at-least-once or exactly-once")
+        raise BadOption(f"delivery is {delivery!r}; use at-least-once or exactly-once")
     exactly_once = delivery == "exactly-once"
     acks = {"all": -1, "-1": -1, "1": 1, "0": 0}.get(settings.get("acks", "all"))
     if acks is None:
-        raise BadOption(f"kafka.acks is {settings['acks']!r}; it may be all, 1 or 0")
+        raise BadOption(f"kafka.acks is {settings['acks']!r}; use all, 1 or 0")
     if exactly_once and acks != -1:
         raise BadOption("kafka.acks must be all with delivery=exactly-once")
     codec_name = settings.get("compression.type", "none")
     if codec_name not in _CODECS:
-        raise BadOption(f"kafka.compression.type is {codec_name!r}; it may be {', '.join(_CODECS)}")
+        raise BadOption(
+            f"kafka.compression.type is {codec_name!r}; use one of {', '.join(_CODECS)}"
+        )
     delivery_timeout_ms = _number(settings, "kafka.delivery.timeout.ms", 120_000)
     return SinkOptions(
         client=_client(settings, api_timeout="kafka.max.block.ms"),
@@ -206,14 +195,16 @@ def _delivery_batch(plain: Mapping[str, str]) -> int | None:
     if not text.strip().isdecimal():
         raise BadOption(f"delivery.batch must be a whole number, not {text!r}")
     if "delivery.id" not in plain:
-        raise BadOption("delivery.batch needs delivery.id, the name that batches are counted under")
+        raise BadOption(
+            "delivery.batch needs delivery.id, the name under which batches are numbered"
+        )
     return int(text)
 
 
 def _sorted_out(
     options: Mapping[str, str], purpose: str, known: tuple[str, ...]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Our own options by lower-case name, and Kafka's settings that are used."""
+    """The source's or sink's options by lower-case name, and Kafka's settings that are used."""
     plain: dict[str, str] = {}
     kafka: dict[str, str] = {}
     librdkafka: dict[str, str] = {}
@@ -232,7 +223,7 @@ def _sorted_out(
     for warning in warnings:
         log.warning("%s", warning)
     if "bootstrap.servers" not in used:
-        raise BadOption("kafka.bootstrap.servers is missing: host:port of one or more brokers")
+        raise BadOption("kafka.bootstrap.servers is missing: give host:port of one or more brokers")
     return plain, used
 
 
@@ -241,17 +232,17 @@ def _unknown(name: str, purpose: str) -> BadOption:
     if name.lower() in (other.lower() for other in others):
         return BadOption(f"{name} is an option for {'writing' if purpose == READ else 'reading'}")
     if any(name.lower() in table for table in (*kafka_settings.USED.values(),)):
-        return BadOption(f"{name} is a setting of Kafka's client: write kafka.{name}")
+        return BadOption(f"{name} is a setting of Kafka's client: use kafka.{name}")
     doing, known = ("reading", READ_OPTIONS) if purpose == READ else ("writing", WRITE_OPTIONS)
     settings = (f"kafka.{setting}" for setting in kafka_settings.USED[purpose])
     return BadOption(
         f"there is no option {name!r} for {doing}{did_you_mean(name, [*known, *settings])}; "
-        "docs/spark.md lists all"
+        "docs/spark.md lists all options"
     )
 
 
 def _client(settings: Mapping[str, str], *, api_timeout: str) -> ClientSettings:
-    """``api_timeout`` names the setting that bounds how long requests are repeated."""
+    """``api_timeout`` names the setting that limits the time of retries."""
     default = ClientSettings(bootstrap_servers=settings["bootstrap.servers"])
     return default._replace(
         security=_security(settings),
@@ -282,7 +273,7 @@ def _fetch_settings(plain: Mapping[str, str], settings: Mapping[str, str]) -> Fe
     isolation = settings.get("isolation.level", "read_uncommitted").lower()
     if isolation not in ("read_uncommitted", "read_committed"):
         raise BadOption(
-            f"kafka.isolation.level is {isolation!r}; it may be read_uncommitted or read_committed"
+            f"kafka.isolation.level is {isolation!r}; use read_uncommitted or read_committed"
         )
     default = FetchSettings()
     size_max = min(
@@ -297,37 +288,6 @@ def _fetch_settings(plain: Mapping[str, str], settings: Mapping[str, str]) -> Fe
         wait_ms_max=_number(settings, "kafka.fetch.max.wait.ms", default.wait_ms_max),
         poll_timeout_ms=_positive(plain, "kafkaConsumer.pollTimeoutMs") or default.poll_timeout_ms,
         fail_on_data_loss=_bool(plain, "failOnDataLoss", True),
-    )
-
-
-def _value_format(plain: Mapping[str, str]) -> ValueFormat:
-    name = plain.get("value.format", "").lower()
-    if name not in ("", "json", "avro", "string"):
-        raise BadOption(f"value.format is {name!r}; it may be json, avro or string")
-    bad_topic = plain.get("value.bad.topic", "")
-    on_bad = plain.get("value.bad", "topic" if bad_topic else "column").lower()
-    if on_bad not in ("column", "topic", "fail"):
-        raise BadOption(f"value.bad is {on_bad!r}; it may be column, topic or fail")
-    if on_bad == "topic" and not bad_topic:
-        raise BadOption("value.bad=topic needs value.bad.topic, the topic for bad records")
-    if not name and any(n.lower() in plain for n in _TYPED if n not in ("value.format", "columns")):
-        raise BadOption("options value.* need value.format=json, avro or string")
-    schema = plain.get("value.schema", "")
-    folder, registry = plain.get("value.avro.folder", ""), plain.get("value.avro.registry", "")
-    if name == "avro" and not (schema or folder or registry):
-        raise BadOption(
-            "value.format=avro needs a schema: value.schema (its JSON), value.avro.folder "
-            "(files named by id) or value.avro.registry (an address)"
-        )
-    return ValueFormat(
-        name=name,
-        schema=schema,
-        avro_folder=folder,
-        avro_registry=registry,
-        avro_prefixed=_bool(plain, "value.avro.prefix", bool(folder or registry)),
-        on_bad=on_bad,
-        bad_column=plain.get("value.bad.column", "_bad"),
-        bad_topic=bad_topic,
     )
 
 

@@ -1,8 +1,8 @@
-"""Sending finished batches: each partition's in order, each stored once if it is at all possible.
+"""Sends encoded batches: in order per partition, and each stored once if the sender is idempotent.
 
-One request per broker is under way at a time. A batch keeps its sequence number until it is
-acknowledged, so sending it again after a lost answer stores nothing twice; that needs a producer
-id, which non-idempotent senders lack.
+One request per broker is in flight at a time. A batch keeps its sequence number until it is
+acknowledged, so a batch sent again after a lost response is not stored twice. This needs a
+producer ID, which non-idempotent senders do not have.
 """
 
 import logging
@@ -11,19 +11,20 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Self
 
+from headrace.arrow.encoding import EncodedBatch, stamp_producer
+from headrace.arrow.errors import BadRow
 from headrace.client.errors import ClientError, Disconnected, Refused, error_code
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import MAX_SEQUENCE, read_header
 from headrace.records.record import build_batch, iter_records
 from headrace.spark.cluster import Cluster
-from headrace.spark.encoding import EncodedBatch, stamp_producer
-from headrace.spark.failures import BadRow, PipelineError, refuse, refused
+from headrace.spark.failures import PipelineError, refuse, refused
 from headrace.wire import messages as m
 
 log = logging.getLogger("headrace.spark")
 
-# Version 12 would add partitions to a transaction by itself, version 13 wants topic ids.
+# Version 12 adds partitions to a transaction automatically, version 13 requires topic IDs.
 _VERSION_MAX = 11
 _REQUEST_SIZE_MAX = 16 << 20
 _WAITING_SIZE_MAX = 32 << 20
@@ -37,12 +38,12 @@ _NEW_PRODUCER_HELPS = (
 )
 _STORED = (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
 _ADVICE = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition; make it, or "
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no such topic or partition; create it, or "
     "change the option topic, the column topic or the column partition",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "no topic can be named so; change the option topic or the "
-    "column topic",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas asks for",
-    ErrorCode.INVALID_RECORD: "the topic takes no such record (a compacted one needs keys)",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "this is not a valid topic name; change the option topic or "
+    "the column topic",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas requires",
+    ErrorCode.INVALID_RECORD: "the topic refuses such records (a compacted topic requires keys)",
 }
 
 
@@ -53,25 +54,25 @@ class Identity(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """Where a batch went, or a half of one that was too large."""
+    """The position of a stored batch, or of a part of a batch that was too large."""
 
     base_offset: int
     record_count: int
 
 
 class _Waiting:
-    """A batch that is not acknowledged yet."""
+    """A batch that is not yet acknowledged."""
 
     __slots__ = ("batch", "data", "base_sequence")
 
     def __init__(self, batch: EncodedBatch) -> None:
         self.batch = batch
-        self.data: bytearray | None = None  # stamped when it is first sent
+        self.data: bytearray | None = None  # stamped when the batch is first sent
         self.base_sequence = -1
 
 
 class BatchSender:
-    """Sends batches for one producer; not for two threads."""
+    """Sends the batches of one producer, from one thread."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class BatchSender:
         self._queues: dict[TopicPartition, deque[_Waiting]] = {}
         self._waiting_size = 0
         self._next_sequence: dict[TopicPartition, int] = {}
-        self._under_way: dict[int, list[tuple[TopicPartition, _Waiting]]] = {}
+        self._in_flight: dict[int, list[tuple[TopicPartition, _Waiting]]] = {}
         self._progress_at = time.monotonic()
         self._producer_changes = 0
         self._last_problem = ""
@@ -104,7 +105,7 @@ class BatchSender:
             self.abandon()
 
     def send(self, batches: Iterable[EncodedBatch]) -> None:
-        """Takes batches over; blocks while too much is waiting."""
+        """Queue batches and send; blocks while too many bytes are waiting."""
         for batch in batches:
             self._queues.setdefault(batch.place, deque()).append(_Waiting(batch))
             self._waiting_size += len(batch.data)
@@ -113,35 +114,35 @@ class BatchSender:
             sent = self._go_on(sent)
 
     def flush(self) -> None:
-        """Returns when every batch is acknowledged."""
+        """Wait until every batch is acknowledged."""
         sent = self._pump()
         while self._queues:
             sent = self._go_on(sent)
 
     def _go_on(self, sent: bool) -> bool:
-        """Takes an answer if one is to come, waits if nothing could be sent, and sends more."""
-        if self._under_way:
-            self._take_one_answer()
+        """Receive a response if one is due, else pause if nothing could be sent; then send more."""
+        if self._in_flight:
+            self._receive_response()
         elif not sent:
-            self._pause()  # every leader is away
+            self._pause()  # no leader is available
         return self._pump()
 
     def abandon(self) -> None:
-        """After a failure: answers still to come are not for the next user of a connection."""
-        for leader in self._under_way:
+        """Close connections with responses pending, which the next user must not receive."""
+        for leader in self._in_flight:
             self._cluster.drop(leader)
-        self._under_way.clear()
+        self._in_flight.clear()
         self._queues.clear()
 
-    # --- out ---------------------------------------------------------------------------
+    # --- requests ----------------------------------------------------------------------
 
     def _pump(self) -> bool:
-        """Sends to every broker that has no request under way and something to get."""
+        """Send to every broker that has batches waiting and no request in flight."""
         chosen: dict[int, list[tuple[TopicPartition, _Waiting]]] = {}
         sizes: dict[int, int] = {}
-        # Not again before its answer, though its leader may have moved: the second answer would
-        # be taken for the next batch's.
-        awaited = {place for entries in self._under_way.values() for place, _ in entries}
+        # A batch waits for its response even if its leader has moved: otherwise the second
+        # response would be taken for that of the next batch.
+        awaited = {place for entries in self._in_flight.values() for place, _ in entries}
         for place, queue in self._queues.items():
             if place in awaited:
                 continue
@@ -151,7 +152,7 @@ class BatchSender:
                 self._failed(place, failed)
                 continue
             size = sizes.get(leader, 0) + len(queue[0].batch.data)
-            if leader in self._under_way or (leader in chosen and size > _REQUEST_SIZE_MAX):
+            if leader in self._in_flight or (leader in chosen and size > _REQUEST_SIZE_MAX):
                 continue
             sizes[leader] = size
             chosen.setdefault(leader, []).append((place, queue[0]))
@@ -186,7 +187,7 @@ class BatchSender:
             for place, _ in entries:
                 self._acknowledged(place, -1)
         else:
-            self._under_way[leader] = entries
+            self._in_flight[leader] = entries
 
     def _stamp(self, place: TopicPartition, waiting: _Waiting) -> None:
         if waiting.data is not None:
@@ -205,11 +206,11 @@ class BatchSender:
             transactional=identity.transactional_id is not None,
         )
 
-    # --- back --------------------------------------------------------------------------
+    # --- responses ---------------------------------------------------------------------
 
-    def _take_one_answer(self) -> None:
-        leader = next(iter(self._under_way))
-        entries = self._under_way.pop(leader)
+    def _receive_response(self) -> None:
+        leader = next(iter(self._in_flight))
+        entries = self._in_flight.pop(leader)
         try:
             answer = self._cluster.connection(leader).receive(m.ProduceResponse)
         except (Disconnected, Refused) as failed:  # Refused: the broker has left the cluster
@@ -232,7 +233,7 @@ class BatchSender:
         elif code == ErrorCode.MESSAGE_TOO_LARGE:
             self._split(place)
         elif code in _NEW_PRODUCER_HELPS and self._identity.transactional_id is None:
-            # One answer may say so of many partitions; the first of them has changed it for all.
+            # A response may report this for many partitions; the first one changes the producer.
             if self._queues[place][0].data is not None:
                 self._change_producer(code)
         else:
@@ -255,32 +256,32 @@ class BatchSender:
         self._progress_at = time.monotonic()
 
     def _failed(self, place: TopicPartition, problem: ClientError) -> None:
-        """Waits and lets it be tried again, or raises what the user should read."""
+        """Pause before a retry, or raise an error with advice for the user."""
         code = problem.code if isinstance(problem, Refused) else None
         advice = f": {_ADVICE[code]}" if code in _ADVICE else ""
         if isinstance(problem, Refused) and not problem.retriable:
-            raise PipelineError(f"{place} cannot be written ({problem}){advice}") from problem
+            raise PipelineError(f"cannot write to {place} ({problem}){advice}") from problem
         waited_ms = (time.monotonic() - self._progress_at) * 1000
         limit_ms = self._timeout_ms
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             limit_ms = min(limit_ms, self._cluster.settings.api_timeout_ms)
         if waited_ms > limit_ms:
             raise PipelineError(
-                f"{place} could not be written within {limit_ms} ms; the last problem was: "
+                f"could not write to {place} within {limit_ms} ms; the last problem was: "
                 f"{problem}{advice}. See kafka.delivery.timeout.ms and kafka.max.block.ms"
             ) from problem
         if self._last_problem != str(problem):
             self._last_problem = str(problem)
-            log.warning("writing to %s is tried again: %s", place, problem)
+            log.warning("retrying the write to %s: %s", place, problem)
         self._cluster.forget()
-        if not self._under_way:
+        if not self._in_flight:
             self._pause()
 
     def _pause(self) -> None:
         time.sleep(self._cluster.settings.retry_backoff_ms / 1000)
 
     def _split(self, place: TopicPartition) -> None:
-        """The topic takes smaller batches only; this one goes as two."""
+        """Replace a batch that is too large for the topic with its two halves."""
         queue = self._queues[place]
         waiting = queue.popleft()
         self._waiting_size -= len(waiting.batch.data)
@@ -293,21 +294,21 @@ class BatchSender:
                 "topic's max.message.bytes, or make the row smaller"
             )
         if waiting.base_sequence >= 0:
-            # What follows in the queue was not sent yet, so the numbers can be given anew.
+            # Later batches of the queue are unsent, so their sequence numbers can be reassigned.
             self._next_sequence[place] = waiting.base_sequence
         for half in reversed(list(halves(waiting.batch))):
             queue.appendleft(_Waiting(half))
             self._waiting_size += len(half.data)
 
     def _change_producer(self, code: ErrorCode) -> None:
-        """The broker forgot us (retention took all we wrote); begin again under a new id.
+        """Continue with a new producer ID; the broker has forgotten the old one.
 
-        Whether the refused batch is stored is known: it is not. One whose answer was lost
-        before might be, which is why this is at least once and not exactly once.
+        Retention deleted all that this producer wrote. The refused batch is not stored, but an
+        earlier batch whose response was lost may be: so delivery is at least once, not exactly.
         """
         self._producer_changes += 1
         if self._producer_changes > _PRODUCER_CHANGES_MAX:
-            raise PipelineError(f"brokers keep refusing our sequence numbers ({code.name})")
+            raise PipelineError(f"the brokers keep refusing sequence numbers ({code.name})")
         self._identity = new_identity(self._cluster)
         self._next_sequence.clear()
         for queue in self._queues.values():
@@ -317,7 +318,7 @@ class BatchSender:
 
 
 def halves(batch: EncodedBatch) -> Iterator[EncodedBatch]:
-    """The same rows as two batches; slow, for the rare batch that a topic finds too large."""
+    """The same rows as two batches; slow, for the rare batch that is too large for its topic."""
     codec = read_header(batch.data).codec
     records = list(iter_records(batch.data))
     middle = len(records) // 2
@@ -329,7 +330,7 @@ def halves(batch: EncodedBatch) -> Iterator[EncodedBatch]:
 
 def _rows_of_part(batch: EncodedBatch, first: int, count: int) -> tuple[int, int] | None:
     if batch.rows is None or batch.rows[1] - batch.rows[0] + 1 != batch.record_count:
-        return batch.rows  # rows between them went to other partitions; which, is not known
+        return batch.rows  # some rows between them went to other partitions
     return batch.rows[0] + first, batch.rows[0] + first + count - 1
 
 
@@ -341,7 +342,7 @@ def _which_row(batch: EncodedBatch) -> str:
 
 
 def new_identity(cluster: Cluster) -> Identity:
-    """A producer id for sending without transactions."""
+    """A producer ID for sending without transactions."""
 
     def attempt() -> Identity:
         answer = cluster.ask_any(

@@ -1,12 +1,12 @@
-"""Filters on topic, partition, offset and timestamp, used to fetch less.
+"""Uses filters on topic, partition, offset and timestamp to fetch less.
 
-They only narrow what is fetched. Spark still applies every filter to the rows, so narrowing too
-little costs time and never a row; narrowing too much is what this module must not do.
+Spark still applies every filter to the rows. So a range that is too wide only costs time, but a
+range that is too narrow loses rows.
 
-A lower bound in time is exact: brokers find the first record at or after a time, and all before
-it are older. An upper bound needs order: where producers set the times, an older record may
-follow a younger one, so the end is only narrowed as far as the option ``timestampDisorder``
-says, or where the broker sets the times (append time), whose clocks may differ a little.
+A lower bound in time is exact: brokers find the first record at or after a time, and all records
+before it are older. An upper bound needs order. If producers set the timestamps, an older record
+may follow a younger one: the end moves only as far as the option ``timestampDisorder`` allows.
+If the broker sets them (log append time), only clock differences between brokers count.
 """
 
 import datetime
@@ -30,14 +30,14 @@ from headrace.model.ids import TopicPartition
 from headrace.spark.cluster import Cluster
 from headrace.spark.offsets import Offsets
 
-# Between two leaders of a partition; append time may go back by this much when one takes over.
+# Between two leaders of a partition: log append time may go back by this much at a failover.
 CLOCK_DIFFERENCE_MS = 60_000
 
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Bounds(NamedTuple):
-    """What rows can pass the filters; every ``..._end`` is exclusive, None means no bound."""
+    """Bounds of the rows that can pass the filters; an ``…_end`` is exclusive, None is no bound."""
 
     topics: frozenset[str] | None = None
     topic_prefix: str = ""
@@ -60,7 +60,7 @@ class Bounds(NamedTuple):
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """All that can be told from the filters, which are joined by AND; the others are ignored."""
+    """The bounds of all filters together (AND); filters that give no bound are ignored."""
     found = Bounds()
     for one in filters:
         attribute: tuple[str, ...] = getattr(one, "attribute", ())
@@ -71,7 +71,7 @@ def bounds_of(filters: Iterable[Filter]) -> Bounds:
 
 
 def _whole_range(one: Filter) -> tuple[int | None, int | None]:
-    """First and end of a comparison with a whole number; None, None if it is none."""
+    """First and end of a comparison with a whole number; None, None for other filters."""
     value = getattr(one, "value", None)
     if isinstance(one, In):
         numbers = [number for number in one.value if type(number) is int]
@@ -159,7 +159,7 @@ def _narrow_timestamp(bounds: Bounds, one: Filter) -> Bounds:
 
 def _milliseconds(moment: Any) -> float | None:
     if not isinstance(moment, datetime.datetime) or moment.tzinfo is None:
-        return None  # a time without a zone means another moment in each session
+        return None  # without a time zone it depends on the session
     return (moment - _EPOCH) / datetime.timedelta(milliseconds=1)
 
 
@@ -180,9 +180,9 @@ def narrow(
     read_committed: bool,
     disorder_ms: int | None,
 ) -> tuple[Offsets, Offsets]:
-    """Starts and ends of the partitions that can hold a row, moved as close as is safe.
+    """Starts and ends of the partitions that can hold a row, as narrow as is safe.
 
-    ``disorder_ms`` is how much older than an earlier record one may be; None if nobody knows.
+    ``disorder_ms`` is how much older than an earlier record a record may be; None if unknown.
     """
     places = [place for place in starts if bounds.admits(place)]
     starts = {place: max(starts[place], bounds.offset_first) for place in places}
@@ -190,12 +190,12 @@ def narrow(
         ends = {place: min(ends[place], bounds.offset_end) for place in places}
     else:
         ends = {place: ends[place] for place in places}
-    # Records without a time say -1, which a bound before 1970 lets pass; brokers cannot be asked.
+    # A bound before 1970 includes records without a timestamp (-1), which brokers cannot find.
     if bounds.since_ms is not None and bounds.since_ms >= 0:
         found = cluster.list_offsets(
             dict.fromkeys(places, bounds.since_ms), read_committed=read_committed
         )
-        # No record is that young: nothing can pass, of what was there when the ends were taken.
+        # No record is that young, so none below the ends can pass.
         starts = {
             place: max(starts[place], offset) if offset >= 0 else ends[place]
             for place, offset in found.items()

@@ -1,17 +1,20 @@
-"""The task's part of a read, on an executor: one range of one partition to Arrow batches."""
+"""Reads one range of one partition into Arrow batches: the work of one task, on an executor."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from headrace.arrow.rows import RejectedRecord, RowBuilder
 from headrace.spark.cluster import shared_cluster
 from headrace.spark.dead_letters import DeadLetters
+from headrace.spark.failures import PipelineError
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range
 from headrace.spark.options import SourceOptions
-from headrace.spark.rows import RowBuilder
+from headrace.spark.value_format import value_parser
 from headrace.spark.workers import settle
 
 if TYPE_CHECKING:
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):
-    """What one task reads, and which topic by that name it means."""
+    """The range that one task reads, and the ID of its topic."""
 
     def __init__(self, range_: Range, topic_id: bytes) -> None:
         super().__init__(range_)
@@ -30,20 +33,54 @@ class RangePartition(InputPartition):
 def read_partition(
     options: SourceOptions, schema: StructType, partition: InputPartition
 ) -> "Iterator[pa.RecordBatch]":
-    """The task's part, on an executor; the same for batch and stream."""
+    """The rows of one task; batch and stream use the same."""
     if not isinstance(partition, RangePartition):
-        return  # Spark makes an empty partition of its own where there is nothing to read
+        return  # Spark makes an empty partition if there is nothing to read
     cluster = shared_cluster(options.client)
     reader = RangeReader(cluster, partition.range, partition.topic_id, options.fetch)
     letters = None
     if options.value.on_bad == "topic":
-        # A client of its own: the reader's has the next fetch under way while letters are sent.
+        # A client of its own: the reader's has a fetch in flight while letters are sent.
         client = options.client._replace(client_id=f"{options.client.client_id}-letters")
         letters = DeadLetters(shared_cluster(client), options.value.bad_topic)
-    rows = RowBuilder(schema, partition.range.place, options.value, letters)
+    rows = _row_builder(options, schema, partition, letters)
     for records in reader:
         yield from rows.batches(records)
         if letters is not None:
-            # Before the task can succeed: a bad record must not vanish with a killed worker.
+            # Before the task can succeed: a killed worker must not lose a bad record.
             letters.send()
     settle()
+
+
+def _row_builder(
+    options: SourceOptions,
+    schema: StructType,
+    partition: RangePartition,
+    letters: DeadLetters | None,
+) -> RowBuilder:
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    value = options.value
+    parse = None
+    if "value" in arrow_schema.names:
+        parse = value_parser(value, arrow_schema.field("value").type)
+    reject: Callable[[RejectedRecord], None] | None = None
+    if letters is not None:
+        reject = letters.add
+    elif value.name and value.on_bad == "fail":
+        reject = fail_on_bad
+    return RowBuilder(
+        arrow_schema,
+        partition.range.place,
+        parse,
+        bad_column=value.bad_column if value.name else "",
+        reject=reject,
+    )
+
+
+def fail_on_bad(record: RejectedRecord) -> None:
+    """For value.bad=fail."""
+    raise PipelineError(
+        f"the value at offset {record.offset} of {record.place} does not fit value.format and "
+        f"value.schema: {record.reason}. Correct these options, or set value.bad to column or "
+        "topic"
+    )

@@ -1,7 +1,7 @@
-"""Avro schemas by the number that stands in front of each value: from a folder or a registry.
+"""Avro schemas by ID, from a directory or a schema registry.
 
-A folder holds one file per schema, named by its number (``7.avsc`` or ``7.json``). A registry is
-asked over HTTP as Confluent's and its kin are: ``GET /schemas/ids/7``.
+A directory holds one file per schema, named by its ID (``7.avsc`` or ``7.json``). A registry is
+asked over HTTP, with the API of Confluent's registry: ``GET /schemas/ids/7``.
 """
 
 import base64
@@ -12,42 +12,48 @@ import urllib.request
 from pathlib import Path
 from typing import ClassVar
 
-from headrace.spark.avro import Node, parse_schema
+from headrace.arrow.avro_decoding import Node
+from headrace.arrow.avro_schema import parse_schema
+from headrace.arrow.errors import BadSchema
 from headrace.spark.failures import BadOption, PipelineError
 
 _ENDINGS = (".avsc", ".json")
 _TIMEOUT_S = 30
 
 
-class SchemaFolder:
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
-        self.place = str(self._folder.absolute())
-        if not self._folder.is_dir():
-            raise BadOption(f"value.avro.folder: {folder!r} is no folder on this machine")
+class SchemaDirectory:
+    """Schemas in files."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+        self.place = str(self._path.absolute())
+        if not self._path.is_dir():
+            raise BadOption(f"value.avro.directory: {path!r} is not a directory on this machine")
 
     def text(self, schema_id: int) -> str | None:
         for ending in _ENDINGS:
-            path = self._folder / f"{schema_id}{ending}"
+            path = self._path / f"{schema_id}{ending}"
             if path.is_file():
                 return path.read_text()
         return None
 
     def newest(self, topics: tuple[str, ...]) -> str:
-        """The one with the highest number, for the columns of a query that names none."""
+        """The schema with the highest ID, for the columns of a query that names no schema."""
         numbers = [
             int(path.stem)
-            for path in self._folder.iterdir()
+            for path in self._path.iterdir()
             if path.suffix in _ENDINGS and path.stem.isdecimal()
         ]
         if not numbers:
-            raise BadOption(f"value.avro.folder: {self._folder} has no file like 7.avsc")
+            raise BadOption(f"value.avro.directory: {self._path} has no file like 7.avsc")
         found = self.text(max(numbers))
         assert found is not None
         return found
 
 
 class SchemaRegistry:
+    """Schemas from a registry, over HTTP."""
+
     def __init__(self, address: str) -> None:
         parts = urllib.parse.urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -67,8 +73,8 @@ class SchemaRegistry:
     def newest(self, topics: tuple[str, ...]) -> str:
         if len(topics) != 1:
             raise BadOption(
-                "give value.schema or .schema(…): which of several topics' schemas the columns "
-                "come from cannot be told"
+                "the query reads several topics, and the columns can come from the schema of only "
+                "one: set value.schema, or give a schema with .schema(…)"
             )
         subject = urllib.parse.quote(f"{topics[0]}-value", safe="")
         found = self._get(f"/subjects/{subject}/versions/latest")
@@ -99,15 +105,15 @@ class SchemaRegistry:
 
 
 class KnownSchemas:
-    """Schemas parsed once per process: a number never gets another schema.
+    """Schemas by ID, parsed once per process: an ID always names the same schema.
 
-    In place of one that cannot be had, the reason. A number that nobody knows is asked for again
-    by the next task.
+    A schema that cannot be used is replaced by the reason. The next task asks again for an ID
+    that the source does not know.
     """
 
     _parsed: ClassVar[dict[tuple[str, int], Node]] = {}
 
-    def __init__(self, source: SchemaFolder | SchemaRegistry) -> None:
+    def __init__(self, source: SchemaDirectory | SchemaRegistry) -> None:
         self._source = source
         self._reasons: dict[int, str] = {}
 
@@ -120,14 +126,14 @@ class KnownSchemas:
             return self._reasons.setdefault(schema_id, f"there is no schema {schema_id}")
         try:
             node = self._parsed[self._source.place, schema_id] = parse_schema(text)
-        except BadOption as unfit:
+        except BadSchema as unfit:
             return self._reasons.setdefault(schema_id, f"schema {schema_id}: {unfit}")
         return node
 
 
-def schema_source(folder: str, registry: str) -> SchemaFolder | SchemaRegistry | None:
-    if folder and registry:
-        raise BadOption("give value.avro.folder or value.avro.registry, not both")
-    if folder:
-        return SchemaFolder(folder)
+def schema_source(directory: str, registry: str) -> SchemaDirectory | SchemaRegistry | None:
+    if directory and registry:
+        raise BadOption("set value.avro.directory or value.avro.registry, not both")
+    if directory:
+        return SchemaDirectory(directory)
     return SchemaRegistry(registry) if registry else None

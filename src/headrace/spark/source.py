@@ -1,4 +1,4 @@
-"""What Spark gets when it asks for ``format("headrace")`` to read from."""
+"""The entry points of ``format("headrace")`` for reading."""
 
 from collections.abc import Mapping
 
@@ -6,13 +6,13 @@ from pyspark.sql.types import StructType
 
 from headrace.spark.batch import BatchReader
 from headrace.spark.options import BATCH_ONLY, parse_source
-from headrace.spark.rows import check_schema, default_schema
+from headrace.spark.source_schema import check_schema, default_schema
 from headrace.spark.stream import StreamReader
 
 
-def schema_of(options: Mapping[str, str]) -> StructType | str:
-    # Whether the query streams is not known yet. Only a batch has an end, so without one the
-    # more lenient rules of a stream are applied; the reader applies the right ones.
+def schema_of(options: Mapping[str, str]) -> StructType:
+    # Spark does not say yet whether the query is a stream. Only a batch has an end: without an
+    # ending option the more lenient rules of a stream apply, and the reader checks again.
     streaming = not any(name.lower() in options for name in BATCH_ONLY)
     return default_schema(parse_source(options, streaming=streaming))
 

@@ -1,28 +1,14 @@
-"""The streaming source: what the next batch holds, and how far the query has come.
+"""The streaming source: plans each batch, and commits the progress of the query.
 
-Spark keeps one reader for planning in a process of its own on the driver, and sends copies to
-the executors for reading. What must outlive the planning process travels in the offset, which
-Spark writes into the checkpoint before a batch runs:
-
-    {"pages": {"0": 120, "1": 98},            where each partition's next row is, as in Spark's
-                                              own source
-     "#headrace": {"group": "…",              the consumer group that progress is committed to
-                   "ids": {"pages": "…"},     which topic by that name was meant
-                   "start": {…}}}             where the first batch began, in its end only
-
-"#" cannot stand in a topic's name. A checkpoint without our part, as Spark's own source leaves
-it, is read as well.
-
-Why "start": Spark asks for the initial offset again when a query died in its first batch, and
-"latest" would be another one by then. The rows between would be left out, so the first batch
-takes its beginning from its own end.
+Spark keeps one reader for planning in a separate process on the driver, and sends copies to the
+executors for reading. State that must outlive the planning process is part of the offset
+(stream_offset.py), which Spark writes into the checkpoint.
 """
 
-import logging
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -35,8 +21,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from headrace.client.cluster import TopicMetadata
-from headrace.client.errors import ClientError, Refused
-from headrace.model.ids import TopicPartition, id_from_text, id_to_text
+from headrace.client.errors import ClientError
+from headrace.model.ids import TopicPartition
 from headrace.spark.cluster import (
     EARLIEST,
     LATEST,
@@ -44,79 +30,40 @@ from headrace.spark.cluster import (
     Cluster,
     shared_cluster,
 )
-from headrace.spark.failures import PipelineError
 from headrace.spark.fetching import LOSS_CONFIRMED_AFTER_S, report_loss
+from headrace.spark.group_progress import GroupProgress
 from headrace.spark.offsets import (
     Offsets,
     Range,
     limited,
-    offsets_from_json,
     offsets_to_json,
     resolve,
     split,
 )
 from headrace.spark.options import SourceOptions
 from headrace.spark.reading import RangePartition, read_partition
+from headrace.spark.stream_offset import StreamOffset, parse_offset
 from headrace.spark.subscription import places_of
 from headrace.spark.workers import hasten
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-log = logging.getLogger("headrace.spark")
-
-_OURS = "#headrace"
-# An idle query is polled about every 11 ms; a busy one asks once per batch anyway.
+# Spark polls an idle query about every 11 ms.
 _ASK_EVERY_S = 0.02
 _LOOK_FOR_TOPICS_EVERY_S = 1.0
 _RETRY_MS_MIN = 50
-_COMMIT_AGAIN_AFTER_S = 0.5
 _LAST_COMMIT_WITHIN_S = 5.0
 
 
-class StreamOffset(NamedTuple):
-    """Spark's offset dict, taken apart."""
-
-    offsets: Offsets
-    group: str = ""
-    topic_ids: Mapping[str, bytes] = {}
-    start: Offsets | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        ours: dict[str, Any] = {
-            "group": self.group,
-            "ids": {name: id_to_text(raw) for name, raw in sorted(self.topic_ids.items())},
-        }
-        if self.start is not None:
-            ours["start"] = offsets_to_json(self.start)
-        return {**offsets_to_json(self.offsets), _OURS: ours}
-
-
-def parse_offset(json: Mapping[str, Any]) -> StreamOffset:
-    try:
-        ours = json.get(_OURS, {})
-        start = ours.get("start")
-        return StreamOffset(
-            offsets_from_json({name: entry for name, entry in json.items() if name != _OURS}),
-            ours.get("group", ""),
-            {name: id_from_text(text) for name, text in ours.get("ids", {}).items()},
-            None if start is None else offsets_from_json(start),
-        )
-    except (ValueError, TypeError, AttributeError) as broken:
-        raise PipelineError(
-            'the checkpoint must hold offsets like {"topicA":{"0":23}} for this source, not '
-            f"{str(json)[:1000]} ({broken})"
-        ) from broken
-
-
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Opens nothing before it is asked: Spark makes and copies readers freely."""
+    """Connects at its first request: Spark creates and copies readers freely."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
         self._initial: dict[str, Any] | None = None
-        self._drawn_group = ""
+        self._drawn_query = ""
         self._available_now = False
         self._target: tuple[Offsets, dict[str, TopicMetadata]] | None = None
         self._topics_metadata: dict[str, TopicMetadata] = {}
@@ -124,8 +71,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offsets = {}
         self._asked_at = 0.0
         self._triggered_at: float | None = None
-        self._committed: Offsets | None = None
-        self._commit_again_at = 0.0
+        self._progress = GroupProgress()
         self._warned: set[str] = set()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -136,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _cluster(self) -> Cluster:
         return shared_cluster(self._options.client)
 
-    # --- where the query stands --------------------------------------------------------
+    # --- the position of the query -----------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         if self._initial is None:
@@ -148,24 +94,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._cluster,
                 read_committed=options.fetch.read_committed,
             )
-            self._initial = StreamOffset(
-                offsets, self._group(""), _ids(topics_metadata), start=offsets
-            ).to_json()
+            initial = StreamOffset(offsets, topic_ids=_ids(topics_metadata), start=offsets)
+            self._initial = self._named(initial).to_json()
         return self._initial
 
-    def _group(self, kept: str) -> str:
-        """The option's, else the checkpoint's, else one drawn now for the query's whole life."""
-        if self._options.group_id or kept:
-            return self._options.group_id or kept
-        if not self._drawn_group:
-            self._drawn_group = f"{self._options.group_id_prefix}-{uuid.uuid4()}"
-        return self._drawn_group
+    def _named(self, offset: StreamOffset) -> StreamOffset:
+        """The offset with the query's ID and group: the checkpoint's, or drawn now.
+
+        Spark does not tell a Python source the ID or the name of its query.
+        """
+        if not offset.query and not self._drawn_query:
+            self._drawn_query = str(uuid.uuid4())
+        query = offset.query or self._drawn_query
+        group = self._options.group_id or offset.group
+        return offset._replace(
+            query=query, group=group or f"{self._options.group_id_prefix}-{query}"
+        )
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._available_now = True
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        # Spark's Python API carries one limit; that there is any says that ours apply.
+        # Spark's Python API passes one limit; any limit means that ours apply.
         if self._options.trigger_rows_max is not None:
             return ReadMaxRows(self._options.trigger_rows_max)
         if self._options.trigger_rows_min is not None:
@@ -177,8 +127,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         began = parse_offset(start)
-        # Spark shows the end of a finished batch here first, the last one of an AvailableNow
-        # query included; its own commit() comes only when the next batch is planned.
+        # Spark passes the end of a finished batch here first, also of the last batch of an
+        # AvailableNow query. It calls commit() only when it plans the next batch.
         self._commit_progress(began)
         ends, topics_metadata = self._ends(began)
         starts = self._with_new_places(began, ends, topics_metadata)
@@ -192,9 +142,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if ends == began.offsets and not _ids_changed(began.topic_ids, ids):
             return start
         self._triggered_at = time.monotonic()
-        # As long as no batch moved the query away from where it began, the next one is the first.
-        first = began.start if began.start == began.offsets else None
-        return StreamOffset(ends, self._group(began.group), ids, first).to_json()
+        # While no batch has moved the query from its initial offsets, the next batch is the first.
+        first = began.start if began.is_initial else None
+        return self._named(began._replace(offsets=ends, topic_ids=ids, start=first)).to_json()
 
     def _waits_for_more(self, starts: Offsets, ends: Offsets) -> bool:
         rows_min = self._options.trigger_rows_min
@@ -206,10 +156,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waited_ms = (time.monotonic() - self._triggered_at) * 1000
         return waited_ms < self._options.trigger_delay_ms_max
 
-    # --- what is there -----------------------------------------------------------------
+    # --- the newest offsets ------------------------------------------------------------
 
     def _ends(self, began: StreamOffset) -> tuple[Offsets, dict[str, TopicMetadata]]:
-        """The newest offsets of all partitions; with AvailableNow those of the first call."""
+        """The newest offsets of all partitions; with AvailableNow, those at the first call."""
         if self._target is None:
             ends = self._newest(began)
             if not self._available_now:
@@ -252,35 +202,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     patient=False,
                 )
             except ClientError:
-                self._looked_at = 0.0  # the metadata may be what is wrong
+                self._looked_at = 0.0  # the metadata may be wrong
                 raise
 
         self._latest = self._cluster.persistently(attempt, "asking for the newest offsets")
         self._asked_at = time.monotonic()
 
     def _lost(self, began: StreamOffset) -> dict[TopicPartition, str]:
-        """Why the query cannot go on where it stands, for each partition where that is so."""
+        """The partitions that the query cannot continue at its offset, and why."""
         lost = {}
         for place, offset in began.offsets.items():
             latest = self._latest.get(place)
             known_id = began.topic_ids.get(place.topic, NO_TOPIC_ID)
             if latest is None and not self._options.subscription.covers(place):
                 lost[place] = (
-                    f"the query stood at {offset} of {place}, which its options (subscribe, "
-                    "subscribePattern, assign) do not name any more; name it again, or begin with "
-                    "a new checkpoint"
+                    f"the query was at offset {offset} of {place}, which its options (subscribe, "
+                    "subscribePattern, assign) no longer name; name it again, or start with a new "
+                    "checkpoint"
                 )
             elif latest is None:
-                lost[place] = f"{place} does not exist any more; the query stood at {offset}"
+                lost[place] = f"{place} no longer exists; the query was at offset {offset}"
             elif _is_another(known_id, self._topics_metadata[place.topic].topic_id):
                 lost[place] = (
-                    f"topic {place.topic!r} was deleted and made anew; the query stood at "
-                    f"{offset} of the old {place}"
+                    f"topic {place.topic!r} was deleted and created again; the query was at "
+                    f"offset {offset} of the old {place}"
                 )
             elif latest < offset:
                 lost[place] = (
-                    f"{place} ends at {latest}, but the query stood at {offset}: records were cut "
-                    "off or the topic was made anew"
+                    f"{place} ends at offset {latest}, but the query was at {offset}: the log was "
+                    "truncated, or the topic was deleted and created again"
                 )
         return lost
 
@@ -292,7 +242,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _with_new_places(
         self, began: StreamOffset, ends: Offsets, topics_metadata: Mapping[str, TopicMetadata]
     ) -> Offsets:
-        """Where each partition's batch begins; one that is new, or new again, at its earliest."""
+        """The start of each partition; a new or re-created partition starts at its earliest."""
         ids = _ids(topics_metadata)
         starts = {}
         fresh = []
@@ -309,7 +259,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return starts
 
-    # --- what one batch reads ------------------------------------------------------------
+    # --- the ranges of one batch ---------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         began, ended = parse_offset(start), parse_offset(end)
@@ -317,14 +267,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             began = began._replace(offsets=ended.start)
         for place, offset in began.offsets.items():
             if place not in ended.offsets:
-                self._report(f"{place} is gone; the query stood at {offset}")
+                self._report(f"{place} is gone; the query was at offset {offset}")
         ranges = []
         for place, first in self._beginnings(began, ended).items():
             offset_end = ended.offsets[place]
             if offset_end < first:
                 self._report(
-                    f"{place} was to be read from {first} to {offset_end}: records were cut off "
-                    "or the topic was made anew"
+                    f"{place} was to be read from {first} to {offset_end}: the log was truncated, "
+                    "or the topic was deleted and created again"
                 )
                 continue
             ranges.append(Range(place, first, offset_end))
@@ -361,58 +311,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         for place in fresh:
             if place not in earliest:
-                self._report(f"{place}, which was new to the query, is gone already")
+                self._report(f"{place} was new to the query and is already gone")
             elif earliest[place] > 0 and place not in began.offsets:
                 self._report(
-                    f"{place} is new to the query and begins at {earliest[place]} instead of 0"
+                    f"{place} is new to the query and starts at {earliest[place]} instead of 0"
                 )
         return starts | earliest
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_partition(self._options, self._schema, partition)
 
-    # --- who else may know -----------------------------------------------------------------
+    # --- progress --------------------------------------------------------------------------
 
     def commit(self, end: dict[str, Any]) -> None:
         self._commit_progress(parse_offset(end))
 
     def _commit_progress(self, done: StreamOffset) -> None:
-        """Tells the consumer group; a refusal is a warning, the checkpoint is the truth."""
-        if not done.offsets or done.offsets == self._committed:
-            return
-        if time.monotonic() < self._commit_again_at:
-            return
-        group = self._group(done.group)
-        # An AvailableNow query is asked only once after its last batch, so it must wait for a
-        # coordinator that is just being made; others come by again.
-        patience_s = _LAST_COMMIT_WITHIN_S if self._available_now else 0.0
-        give_up_at = time.monotonic() + patience_s
-        while True:
-            try:
-                self._cluster.commit_offsets(group, done.offsets)
-            except ClientError as failed:
-                hopeless = isinstance(failed, Refused) and not failed.retriable
-                if hopeless or time.monotonic() >= give_up_at:
-                    self._warn_of_commit(group, failed)
-                    self._commit_again_at = time.monotonic() + _COMMIT_AGAIN_AFTER_S
-                    if hopeless:
-                        self._committed = done.offsets  # not again before the query has moved
-                    return
-                self._cluster.forget()
-                time.sleep(self._options.client.retry_backoff_ms / 1000)
-            else:
-                self._committed = done.offsets
-                return
-
-    def _warn_of_commit(self, group: str, failed: ClientError) -> None:
-        if str(failed) not in self._warned:
-            self._warned.add(str(failed))
-            log.warning(
-                "the query goes on, but its progress could not be committed to group %r, so its "
-                "lag cannot be seen there: %s",
-                group,
-                failed,
-            )
+        named = self._named(done)
+        self._progress.commit(
+            self._cluster,
+            named.group,
+            named.query,
+            named.offsets,
+            # A query at its initial offsets takes the group over. An ID that is not in the
+            # checkpoint yet may differ from the one of the last run.
+            look_for_others=bool(done.query) and not done.is_initial,
+            # Spark calls an AvailableNow query only once after its last batch, so the commit
+            # waits for a coordinator that is just starting; other queries commit again later.
+            within_s=_LAST_COMMIT_WITHIN_S if self._available_now else 0.0,
+        )
 
 
 def _ids(topics_metadata: Mapping[str, TopicMetadata]) -> dict[str, bytes]:
@@ -420,7 +347,7 @@ def _ids(topics_metadata: Mapping[str, TopicMetadata]) -> dict[str, bytes]:
 
 
 def _is_another(known_id: bytes, topic_id: bytes) -> bool:
-    """Two ids, both known, that differ; brokers before Kafka 2.8 know none."""
+    """True for two known IDs that differ; brokers before Kafka 2.8 have no IDs."""
     return NO_TOPIC_ID not in (known_id, topic_id) and known_id != topic_id
 
 

@@ -1,4 +1,4 @@
-"""Which partitions a query reads: by name, by pattern, or one by one."""
+"""Chooses the partitions that a query reads: by topic, by pattern, or one by one."""
 
 import json
 import re
@@ -15,17 +15,33 @@ from headrace.spark.failures import BadOption, refuse
 
 
 class Subscription(NamedTuple):
-    """One of three is set; made of text and tuples, so that it travels and hashes."""
+    """Exactly one of topics, pattern and assigned is set. Only text and tuples: it is pickled."""
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
     assigned: tuple[TopicPartition, ...] = ()
+    excluded: str = ""  # a topic that the pattern leaves out
+
+    def without(self, dead_letter_topic: str) -> "Subscription":
+        """The same without the topic for bad records, which would otherwise feed itself."""
+        named = {"subscribe": self.topics, "assign": [place.topic for place in self.assigned]}
+        for option, topics in named.items():
+            if dead_letter_topic in topics:
+                raise BadOption(
+                    f"value.bad.topic is {dead_letter_topic!r}, which the option {option} names "
+                    "too: the query would read its own bad records without end. Choose another "
+                    "topic for bad records"
+                )
+        return self._replace(excluded=dead_letter_topic) if self.pattern else self
 
     def topics_metadata(self, cluster: Cluster) -> dict[str, TopicMetadata]:
-        """The topics that exist now, with their partitions narrowed to those assigned."""
+        """The topics that exist now, with only the assigned partitions if some are assigned."""
         if self.pattern:
-            matches = re.compile(self.pattern).fullmatch
-            found = {name: metadata for name, metadata in cluster.topics().items() if matches(name)}
+            found = {
+                name: metadata
+                for name, metadata in cluster.topics().items()
+                if self._pattern_covers(name)
+            }
         else:
             names = self.topics or tuple(dict.fromkeys(p.topic for p in self.assigned))
             found = cluster.topics(names)
@@ -43,13 +59,16 @@ class Subscription(NamedTuple):
         return alive
 
     def covers(self, place: TopicPartition) -> bool:
-        """Whether it would be read if it existed."""
+        """True if the query reads the partition as soon as it exists."""
         if self.pattern:
-            return re.fullmatch(self.pattern, place.topic) is not None
+            return self._pattern_covers(place.topic)
         return place.topic in self.topics or place in self.assigned
 
+    def _pattern_covers(self, topic: str) -> bool:
+        return topic != self.excluded and re.fullmatch(self.pattern, topic) is not None
+
     def missing(self, topics_metadata: Mapping[str, TopicMetadata]) -> list[str]:
-        """What was named but does not exist; a pattern misses nothing."""
+        """The named topics or partitions that do not exist; empty for a pattern."""
         if self.assigned:
             return [
                 str(place)
@@ -60,7 +79,7 @@ class Subscription(NamedTuple):
         return [name for name in self.topics if name not in topics_metadata]
 
     def existing(self, cluster: Cluster) -> dict[str, TopicMetadata]:
-        """The topics, all of them there; asked again while some are not, for they may be new."""
+        """All topics; retries while a named topic does not exist, since it may be new."""
 
         def attempt() -> dict[str, TopicMetadata]:
             found = self.topics_metadata(cluster)
@@ -109,14 +128,14 @@ def _checked_pattern(pattern: str) -> str:
         raise BadOption("subscribePattern is empty")
     try:
         with warnings.catch_warnings():
-            # What Python warns of are Java's sets within sets, which it reads as other sets.
+            # Python warns of Java's nested sets, which it reads as other sets.
             warnings.simplefilter("error", FutureWarning)
             re.compile(pattern)
     except (re.error, FutureWarning) as broken:
         raise BadOption(
-            f"subscribePattern {pattern!r} is no regular expression that Python reads as Java "
-            f"does ({broken}); what only Java knows, such as \\p{{...}}, \\Q...\\E and "
-            "[a-z&&[^b]], must be spelled out"
+            f"subscribePattern {pattern!r} is not a regular expression that Python reads as Java "
+            f"does ({broken}); spell out what only Java knows, such as \\p{{...}}, \\Q...\\E and "
+            "[a-z&&[^b]]"
         ) from broken
     return pattern
 

@@ -1,4 +1,4 @@
-"""Spark's Python workers: what makes the many small tasks of a stream short."""
+"""Shortens the many small tasks of a stream in Spark's Python workers."""
 
 import contextlib
 import gc
@@ -13,12 +13,11 @@ _settled = False
 
 
 def settle() -> None:
-    """Leaves all that the process has loaded by now out of garbage collection, for good.
+    """Exclude everything that the process has loaded so far from garbage collection.
 
-    Spark collects garbage after every task of a worker, before the next one may begin. To walk
-    through the modules of Spark, Arrow and ourselves takes 30 ms each time and finds nothing.
-    To be called at the end of a task, when all is loaded; only the first call in a worker does
-    something.
+    Spark collects garbage after every task of a worker, before the next task starts. Walking
+    through the modules of Spark, Arrow and Headrace takes 30 ms each time and frees nothing. Call
+    this at the end of a task, when all modules are loaded; later calls do nothing.
     """
     global _settled
     if _settled or TaskContext.get() is None:
@@ -29,19 +28,18 @@ def settle() -> None:
 
 
 def hasten() -> None:
-    """Acknowledges what a worker has received now, instead of up to 40 ms later.
+    """Acknowledge received TCP data now, instead of up to 40 ms later.
 
-    Spark sends a task in two pieces, first the code and then what to do with it, and TCP holds
-    the second piece back until the first one is acknowledged, for which the worker's end takes
-    its time. To be called when the code is unpacked, which lies between the two. All sockets of
-    the process are treated alike: nothing else is known of the one to Spark, and to acknowledge
-    early harms none.
+    Spark sends a task in two pieces, first the code and then its input. TCP holds back the second
+    piece until the worker's end has acknowledged the first, which it delays. Call this when
+    the code is unpickled, which is between the two. It applies to all sockets of the process:
+    the socket to Spark cannot be told apart, and an early acknowledgment does no harm.
     """
     if TaskContext.get() is None or not hasattr(socket, "TCP_QUICKACK"):
         return
     for entry in Path("/proc/self/fd").iterdir():
         number = int(entry.name)
-        with contextlib.suppress(OSError):  # closed meanwhile, or no TCP
+        with contextlib.suppress(OSError):  # closed meanwhile, or not TCP
             if not stat.S_ISSOCK(os.fstat(number).st_mode):
                 continue
             link = socket.socket(fileno=number)

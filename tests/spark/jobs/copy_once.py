@@ -1,4 +1,4 @@
-"""A job for the kill tests: copies a topic into another one, exactly once, until all is there.
+"""A job for the kill tests: copies one topic into another, exactly once, until it is complete.
 
 copy_once.py MASTER BOOTSTRAP SOURCE TARGET CHECKPOINT
 """

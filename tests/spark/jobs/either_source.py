@@ -1,4 +1,4 @@
-"""A job that runs with Spark's own Kafka jar or with ours: the format is all that differs.
+"""A job that runs with Spark's Kafka jar or with Headrace: only the format differs.
 
     either_source.py FORMAT JARS WHAT OUTPUT OPTIONS      OPTIONS is a JSON object
 

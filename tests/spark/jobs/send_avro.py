@@ -1,8 +1,8 @@
-"""Sends rows as Avro with Confluent's serializer, which registers the schema on its way.
+"""Sends rows as Avro with Confluent's serializer, which registers the schema.
 
     send_avro.py BOOTSTRAP REGISTRY TOPIC SCHEMA VALUES      VALUES is a JSON list of objects
 
-It runs in an environment that has that serializer and nothing of the project.
+It runs in an environment with that serializer and without Headrace.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A job for the cluster tests: which executor read which partition, and how many rows there are.
+"""A job for the cluster tests: reports which executor read which partition, and the row count.
 
     where_read.py MASTER BOOTSTRAP TOPIC       prints one JSON document
 
@@ -21,7 +21,7 @@ def with_place(batches):
 
     import pyarrow as pa
 
-    # A standalone executor runs in a folder of its own, named by its number.
+    # A standalone executor runs in its own directory, named by its number.
     for batch in batches:
         place = pa.array([os.getcwd()] * batch.num_rows)
         yield pa.RecordBatch.from_arrays(

@@ -1,4 +1,4 @@
-"""What the demo says of a missing or old Java, and that a batch lands in its table once."""
+"""The demo: missing or old Java, and batches that are written once."""
 
 import sys
 
@@ -9,9 +9,9 @@ from headrace.spark.demo import append_once, busiest_pages, read_counts, why_not
 pa = pytest.importorskip("pyarrow")
 
 
-def a_java(folder, said):
-    """A ``java`` that says this of itself."""
-    program = folder / "bin" / "java"
+def a_java(directory, said):
+    """A ``java`` program that prints this version."""
+    program = directory / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
     program.chmod(0o755)
@@ -37,7 +37,7 @@ def test_java_must_be_new_enough(tmp_path, monkeypatch, said, fits):
     assert fits or "Java 17 or newer" in missing
 
 
-def test_a_missing_package_is_named_with_how_to_get_it_in_a_clone_and_elsewhere(monkeypatch):
+def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake", None)  # as if it were not installed
 
     missing = why_not()
@@ -56,7 +56,7 @@ def test_java_is_looked_for_on_the_path(tmp_path, monkeypatch):
     assert why_not() is None
 
 
-def test_a_batch_that_comes_again_is_not_counted_again(tmp_path):
+def test_a_repeated_batch_is_not_counted_again(tmp_path):
     table = tmp_path / "table"
     first = pa.table({"page": ["/a", "/b", "/a"], "views": [1, 2, 3]})
     second = pa.table({"page": ["/b"], "views": [10]})
@@ -67,7 +67,7 @@ def test_a_batch_that_comes_again_is_not_counted_again(tmp_path):
     assert read_counts(table) == {"/a": 4, "/b": 12}
 
 
-def test_the_busiest_pages_are_added_up_over_their_minutes():
+def test_views_of_a_page_are_summed_over_all_minutes():
     counts = pa.table({"page": ["/a", "/b", "/a"], "views": [2, 3, 2]})
 
     assert busiest_pages(counts, 7) == [

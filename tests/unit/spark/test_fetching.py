@@ -1,4 +1,4 @@
-"""Reading a range from a broker that answers with nothing."""
+"""Reading a range from a broker that returns no records."""
 
 from types import SimpleNamespace
 
@@ -18,9 +18,9 @@ PLACE = TopicPartition("t", 0)
 
 
 class Tiered(Cluster):
-    """A leader whose log begins at 0, of which it has no longer all on its own disk.
+    """A leader whose log starts at 0, with its first records in remote storage.
 
-    It answers the first fetches with nothing, as brokers do while remote storage is slow.
+    Its first responses are empty, as brokers respond while remote storage is slow.
     """
 
     timeout_s = 1.0
@@ -76,25 +76,25 @@ def values(cluster, offset_end=1, **settings):
     return [value for records in reader for value in records.values().to_pylist()]
 
 
-def test_what_lies_in_slow_remote_storage_is_waited_for():
+def test_a_reader_waits_for_slow_remote_storage():
     assert values(Tiered(first_local=1)) == [b"v"]
 
 
 @pytest.mark.parametrize("cluster", [{"first_local": 0}, {"first_local": 1, "version": 7}])
-def test_nothing_on_the_leaders_own_disk_is_a_gap(cluster):
+def test_offsets_that_are_not_in_remote_storage_are_a_gap(cluster):
     assert values(Tiered(**cluster)) == []
 
 
-def test_an_end_that_the_log_does_not_reach_is_loss():
+def test_an_end_that_the_log_does_not_reach_is_data_loss():
     cluster = Tiered(first_local=0, empty_answers=0)
 
-    with pytest.raises(DataLost, match="was to be read up to 5; it ends at 1"):
+    with pytest.raises(DataLost, match="reads up to offset 5; the log ends at 1"):
         values(cluster, 5, poll_timeout_ms=1)
     assert values(cluster, 5, poll_timeout_ms=1, fail_on_data_loss=False) == [b"v"]
 
 
-def test_what_is_there_and_does_not_come_is_never_passed_over():
+def test_visible_records_that_are_not_returned_are_never_skipped():
     cluster = Tiered(first_local=1, empty_answers=1 << 30)
 
-    with pytest.raises(PipelineError, match="brought nothing at offset 0"):
+    with pytest.raises(PipelineError, match="returned no records at offset 0"):
         values(cluster, poll_timeout_ms=1, fail_on_data_loss=False)

@@ -1,4 +1,4 @@
-"""Where to begin, where to end, and how ranges are shared out; no broker is asked."""
+"""Starting and ending offsets from options, and how ranges are split into tasks."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,6 @@ from headrace.spark.offsets import (
     parse_starting,
     split,
 )
-from headrace.spark.stream import StreamOffset, parse_offset
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 PLACES = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 3))
@@ -29,19 +28,7 @@ def test_offsets_survive_their_json(offsets):
     assert offsets_from_json(offsets_to_json(offsets)) == offsets
 
 
-@given(OFFSETS, st.text(), st.none() | OFFSETS)
-def test_a_streams_offset_survives_the_checkpoint(offsets, group, start):
-    ids = {place.topic: bytes(range(16)) for place in offsets}
-    offset = StreamOffset(offsets, group, ids, start)
-
-    assert parse_offset(offset.to_json()) == offset
-
-
-def test_a_checkpoint_of_sparks_own_source_is_read():
-    assert parse_offset({"a": {"0": 7}}) == StreamOffset({A0: 7}, "", {}, None)
-
-
-def test_a_time_for_all_goes_before_a_time_for_each_and_that_before_offsets():
+def test_a_timestamp_for_all_precedes_timestamps_by_partition_and_offsets():
     options = {
         "startingoffsets": "earliest",
         "startingoffsetsbytimestamp": '{"a":{"0":5}}',
@@ -55,7 +42,7 @@ def test_a_time_for_all_goes_before_a_time_for_each_and_that_before_offsets():
     assert parse_starting(options, streaming=True).all_at == EARLIEST
 
 
-def test_defaults_are_latest_for_streams_and_everything_for_batches():
+def test_streams_start_at_latest_and_batches_read_everything():
     assert parse_starting({}, streaming=True).all_at == LATEST
     assert parse_starting({}, streaming=False).all_at == EARLIEST
     assert parse_ending({}).all_at == LATEST
@@ -72,7 +59,7 @@ def test_defaults_are_latest_for_streams_and_everything_for_batches():
         ({"startingoffsets": '{"a":{"0":"5"}}'}, "startingOffsets takes JSON"),
         ({"startingoffsetsbytimestamp": "{"}, "startingOffsetsByTimestamp takes JSON"),
         ({"startingtimestamp": "soon"}, "startingTimestamp takes milliseconds"),
-        ({"startingoffsetsbytimestampstrategy": "guess"}, "it may be error or latest"),
+        ({"startingoffsetsbytimestampstrategy": "guess"}, "use error or latest"),
     ],
 )
 def test_a_wrong_start_is_refused_by_name(options, reason):
@@ -88,17 +75,17 @@ def test_an_end_cannot_be_earliest(options):
         parse_ending(options)
 
 
-def test_start_and_end_name_the_same_partitions_in_order():
+def test_start_and_end_must_name_the_same_partitions_in_order():
     start = parse_starting({"startingoffsets": '{"a":{"0":9,"1":0}}'}, streaming=False)
 
     check_limits(start, parse_ending({"endingoffsets": '{"a":{"0":9,"1":-1}}'}))
-    with pytest.raises(BadOption, match="a-0 is 9, which lies behind"):
+    with pytest.raises(BadOption, match="a-0 is 9, which is after"):
         check_limits(start, parse_ending({"endingoffsets": '{"a":{"0":8,"1":-1}}'}))
     with pytest.raises(BadOption, match="only one of them names a-1"):
         check_limits(start, parse_ending({"endingoffsets": '{"a":{"0":8}}'}))
 
 
-def test_a_limit_is_shared_out_by_backlog_and_starves_nobody():
+def test_a_limit_is_divided_by_backlog_and_starves_no_partition():
     starts = {A0: 0, A1: 100, B0: 50}
     ends = {A0: 900, A1: 200, B0: 51}
 

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from headrace.model.ids import TopicPartition
 from headrace.spark import kafka_settings
 from headrace.spark.failures import BadOption
 from headrace.spark.options import parse_sink, parse_source
@@ -30,10 +31,10 @@ def test_names_are_case_insensitive_as_everywhere_in_spark():
     [
         ({"colour": "red"}, "no option 'colour' for reading"),
         ({"topic": "t"}, "topic is an option for writing"),
-        ({"isolation__level": "x"}, "write kafka.isolation.level"),
+        ({"isolation__level": "x"}, "use kafka.isolation.level"),
         ({"kafka__colour": "red"}, "kafka.colour is unknown"),
         ({"kafka__auto__offset__reset": "earliest"}, "use the option startingOffsets"),
-        ({"kafka__enable__auto__commit": "true"}, "progress is committed by itself"),
+        ({"kafka__enable__auto__commit": "true"}, "progress is committed automatically"),
         ({"kafka__key__deserializer": "x"}, "keys and values are bytes"),
         ({"kafka__interceptor__classes": "x"}, "interceptors are Java code"),
         ({"kafka__isolation__level": "strict"}, "read_uncommitted or read_committed"),
@@ -45,9 +46,9 @@ def test_names_are_case_insensitive_as_everywhere_in_spark():
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay must be a time"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "is above"),
-        ({"endingOffsets": "latest"}, "endingOffsets is for batch queries"),
-        ({"endingTimestamp": "5"}, "endingTimestamp is for batch queries"),
-        ({"librdkafka__statistics__interval__ms": "5"}, "a client of its own"),
+        ({"endingOffsets": "latest"}, "endingOffsets is only for batch queries"),
+        ({"endingTimestamp": "5"}, "endingTimestamp is only for batch queries"),
+        ({"librdkafka__statistics__interval__ms": "5"}, "with its own client"),
         ({"startingTimestamp": "-1"}, "startingTimestamp takes milliseconds since 1970"),
         (
             {"startingOffsetsByTimestamp": '{"t":{"0":-1}}'},
@@ -77,14 +78,14 @@ def test_a_wrong_option_is_refused_by_name(options, reason):
         ({"librdkafka__fetch__wait__ms__max": "5"}, "fetch.wait.max.ms"),
     ],
 )
-def test_a_mistyped_name_is_refused_with_the_one_that_was_meant(options, meant):
+def test_a_mistyped_name_is_refused_with_a_suggestion(options, meant):
     with pytest.raises(BadOption) as refused:
         source(**options)
 
     assert f"(did you mean {meant}?)" in str(refused.value)
 
 
-def test_a_mistyped_name_of_the_sink_is_not_taken_for_one_of_the_source():
+def test_a_suggestion_for_the_sink_never_names_an_option_of_the_source():
     with pytest.raises(BadOption, match=r"\(did you mean delivery.batch\?\)"):
         sink(delivery__bach="1")
     with pytest.raises(BadOption) as refused:
@@ -98,10 +99,10 @@ def test_a_mistyped_name_of_the_sink_is_not_taken_for_one_of_the_source():
         ({"subscribe": ""}, "names no topic"),
         ({"subscribe": " , "}, "names no topic"),
         ({"subscribePattern": ""}, "is empty"),
-        ({"subscribePattern": "("}, "no regular expression"),
-        ({"subscribePattern": "[a-z&&[^b]].*"}, "must be spelled out"),
-        ({"subscribePattern": "[[a-c][x-z]].*"}, "must be spelled out"),
-        ({"subscribePattern": r"\p{Alpha}.*"}, "must be spelled out"),
+        ({"subscribePattern": "("}, "not a regular expression"),
+        ({"subscribePattern": "[a-z&&[^b]].*"}, "spell out"),
+        ({"subscribePattern": "[[a-c][x-z]].*"}, "spell out"),
+        ({"subscribePattern": r"\p{Alpha}.*"}, "spell out"),
         ({"assign": "t"}, "assign takes JSON"),
         ({"assign": '{"t":[-1]}'}, "assign takes JSON"),
         ({"assign": "{}"}, "names no partition"),
@@ -113,17 +114,38 @@ def test_a_wrong_subscription_is_refused(options, reason):
         parse_source({**BASE, **options}, streaming=True)
 
 
-def test_the_address_is_asked_for():
+LETTERS = {"value.format": "string", "value.bad.topic": "dead"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("subscribe", "a, dead"), ("assign", '{"a":[0],"dead":[1]}')]
+)
+def test_a_topic_for_bad_records_that_the_query_reads_is_refused(option, value):
+    with pytest.raises(BadOption, match=f"value.bad.topic is 'dead', which the option {option} "):
+        parse_source({**BASE, option: value, **LETTERS}, streaming=True)
+
+
+def test_a_topic_for_bad_records_is_no_part_of_the_pattern():
+    subscription = parse_source(
+        {**BASE, "subscribePattern": "a|dead.*", **LETTERS}, streaming=True
+    ).subscription
+
+    assert [subscription.covers(TopicPartition(name, 0)) for name in ("a", "dead", "dead-2")] == [
+        True, False, True,
+    ]  # fmt: skip
+
+
+def test_bootstrap_servers_are_required():
     with pytest.raises(BadOption, match="kafka.bootstrap.servers is missing"):
         parse_source({"subscribe": "t"}, streaming=True)
 
 
-def test_a_setting_without_effect_is_taken_with_the_reason(caplog):
+def test_a_setting_without_effect_is_accepted_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         source(kafka__session__timeout__ms="5", kafka__linger__ms="5")
 
-    assert "kafka.session.timeout.ms has no effect: the query reads its partitions" in caplog.text
-    assert "kafka.linger.ms has no effect: it is for writing" in caplog.text
+    assert "kafka.session.timeout.ms has no effect: the query is not a member" in caplog.text
+    assert "kafka.linger.ms has no effect: it is only for writing" in caplog.text
 
 
 def test_librdkafkas_names_are_translated():
@@ -135,7 +157,7 @@ def test_librdkafkas_names_are_translated():
     assert options.fetch.read_committed
 
 
-def test_what_a_batch_does_not_need_is_taken_with_a_warning(caplog):
+def test_an_option_for_streams_is_accepted_in_a_batch_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         source(streaming=False, maxOffsetsPerTrigger="5")
 
@@ -201,13 +223,13 @@ def test_security_comes_from_the_java_names():
         ),
     ],
 )
-def test_security_that_cannot_be_is_refused(options, reason):
+def test_unsupported_security_is_refused(options, reason):
     with pytest.raises(BadOption, match=reason):
         source(**options)
 
 
 @pytest.mark.parametrize("purpose", ["read", "write"])
-def test_no_setting_has_two_fates(purpose):
+def test_every_setting_is_treated_in_one_way(purpose):
     used, silent, refused = (
         set(table[purpose])
         for table in (kafka_settings.USED, kafka_settings.WITHOUT_EFFECT, kafka_settings.REFUSED)

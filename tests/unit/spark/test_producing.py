@@ -1,17 +1,18 @@
-"""Sending batches, against a cluster of two brokers that answers as it is told."""
+"""Sending batches to a cluster of two brokers with given responses."""
 
 from collections import deque
 from types import SimpleNamespace
 
 import pytest
 
+from headrace.arrow.encoding import EncodedBatch
+from headrace.arrow.errors import BadRow
 from headrace.client.errors import Refused
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import read_header
 from headrace.records.record import Record, build_batch
-from headrace.spark.encoding import EncodedBatch
-from headrace.spark.failures import BadRow, PipelineError
+from headrace.spark.failures import PipelineError
 from headrace.spark.producing import BatchSender, Identity
 from headrace.wire import messages as m
 
@@ -20,10 +21,10 @@ GONE = Refused(ErrorCode.BROKER_NOT_AVAILABLE, "unknown broker 0")
 
 
 class Brokers:
-    """Both brokers and the way to them. Partitions of even number are led by broker 0.
+    """Two brokers and the connections to them. Broker 0 leads the even partitions.
 
-    ``answers`` is what the next requests are answered with, for all their partitions: a code, or
-    what is raised while the answer is waited for. Afterwards all is well.
+    ``answers`` are the next responses, for all partitions of a request: an error code, or an
+    exception to raise instead of a response. Later requests succeed.
     """
 
     settings = SimpleNamespace(retry_backoff_ms=0, request_timeout_ms=1_000, api_timeout_ms=1_000)
@@ -32,7 +33,7 @@ class Brokers:
         self._answers = deque(answers)
         self._next_id = 8
         self._waiting = deque()
-        self.stored = []  # producer id, sequence and place
+        self.stored = []  # producer ID, sequence and place
         self.dropped = []
 
     def leader(self, topic, partition):
@@ -77,7 +78,7 @@ def batches(*partitions):
     return [EncodedBatch(TopicPartition("t", partition), 1, DATA) for partition in partitions]
 
 
-def test_a_producer_that_the_broker_forgot_is_changed_once_for_all_partitions():
+def test_a_forgotten_producer_id_is_replaced_once_for_all_partitions():
     brokers = Brokers(ErrorCode.UNKNOWN_PRODUCER_ID)
     sender = BatchSender(brokers, Identity(5, 0))
     sender.send(batches(0, 2, 4, 6, 8, 10))
@@ -85,14 +86,14 @@ def test_a_producer_that_the_broker_forgot_is_changed_once_for_all_partitions():
     assert brokers.stored == [(9, 0, partition) for partition in (0, 2, 4, 6, 8, 10)]
 
 
-def test_a_producer_that_is_forgotten_again_and_again_is_given_up():
+def test_a_producer_id_that_is_forgotten_repeatedly_fails_the_write():
     sender = BatchSender(Brokers(*[ErrorCode.UNKNOWN_PRODUCER_ID] * 4), Identity(5, 0))
     with pytest.raises(PipelineError, match="UNKNOWN_PRODUCER_ID"):
         sender.send(batches(0))
         sender.flush()
 
 
-def test_a_broker_that_left_the_cluster_before_it_answered_is_sent_to_again():
+def test_a_batch_is_sent_again_if_its_broker_leaves_before_it_responds():
     brokers = Brokers(GONE)
     sender = BatchSender(brokers, Identity(5, 0))
     sender.send(batches(0))
@@ -100,10 +101,10 @@ def test_a_broker_that_left_the_cluster_before_it_answered_is_sent_to_again():
     assert brokers.stored == [(5, 0, 0)], "under the same number, in case it was stored"
 
 
-def test_a_batch_is_not_sent_to_a_new_leader_while_the_old_one_may_still_answer():
+def test_a_batch_is_not_sent_to_a_new_leader_before_the_old_leader_responds():
     class Moving(Brokers):
         def leader(self, topic, partition):
-            return 1 if self._waiting else 0  # it moves once a request is under way
+            return 1 if self._waiting else 0  # it moves as soon as a request is in flight
 
     brokers = Moving()
     sender = BatchSender(brokers, Identity(5, 0))
@@ -112,7 +113,7 @@ def test_a_batch_is_not_sent_to_a_new_leader_while_the_old_one_may_still_answer(
     assert brokers.stored == [(5, 0, 0), (5, 1, 0)], "two answers for one batch hid the other one"
 
 
-def test_a_sender_that_fails_leaves_no_answer_to_the_next_user_of_a_connection():
+def test_a_failed_sender_leaves_no_response_on_its_connection():
     brokers = Brokers(ErrorCode.INVALID_RECORD)
     with pytest.raises(PipelineError), BatchSender(brokers, Identity(5, 0)) as sender:
         sender.send(batches(0, 1))
@@ -122,17 +123,17 @@ def test_a_sender_that_fails_leaves_no_answer_to_the_next_user_of_a_connection()
 
 def test_a_refused_write_names_the_partition_and_what_to_change():
     sender = BatchSender(Brokers(ErrorCode.TOPIC_AUTHORIZATION_FAILED), Identity(5, 0))
-    with pytest.raises(PipelineError, match=r"t-0 cannot be written .*WRITE for writing"):
+    with pytest.raises(PipelineError, match=r"cannot write to t-0 .*WRITE for writing"):
         sender.send(batches(0))
         sender.flush()
 
 
-# The second record of three is the large one.
+# The second of three records is the large one.
 LARGE = [Record(n, 1, key, b"v") for n, key in enumerate((b"a", b"k" * 50, None))]
 
 
 class Narrow(Brokers):
-    """Takes no batch that is larger than one of the small records."""
+    """Refuses batches that are larger than one small record."""
 
     def receive(self, kind):
         size_max = len(build_batch(LARGE[:1]))
@@ -150,7 +151,7 @@ class Narrow(Brokers):
         (None, "a row with the key b'kkk"),
     ],
 )
-def test_a_row_that_the_topic_finds_too_large_is_named(rows, told):
+def test_a_row_that_is_too_large_for_the_topic_is_named(rows, told):
     sender = BatchSender(Narrow(), Identity(5, 0))
     with pytest.raises(BadRow, match=rf"^{told}.*too large for t-0: raise the topic's max"):
         sender.send([EncodedBatch(TopicPartition("t", 0), 3, build_batch(LARGE), rows)])

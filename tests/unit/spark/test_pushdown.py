@@ -1,4 +1,4 @@
-"""What filters say about where rows can lie."""
+"""The bounds that filters give."""
 
 import datetime
 
@@ -71,7 +71,7 @@ def test_comparisons_of_times(one, since, until):
     assert (bounds.since_ms, bounds.until_ms_end) == (since, until)
 
 
-def test_places_that_no_filter_admits_are_left_out():
+def test_partitions_that_the_filters_exclude_are_left_out():
     assert bounds_of([EqualTo(TOPIC, "a")]).admits(A0)
     assert not bounds_of([EqualTo(TOPIC, "a")]).admits(B0)
     assert not bounds_of([StringStartsWith(TOPIC, "ab")]).admits(A0)
@@ -83,7 +83,7 @@ def test_places_that_no_filter_admits_are_left_out():
 
 
 class Brokers:
-    """Answers for times as a log of one record per 10 ms would, of append time or not."""
+    """Lists offsets like a log with one record per 10 ms."""
 
     def __init__(self, timestamp_type):
         self.timestamp_type = timestamp_type
@@ -123,7 +123,7 @@ def test_a_lower_bound_before_1970_lets_records_without_a_time_pass():
     assert starts == {A0: 0}
 
 
-def test_a_time_that_no_record_reaches_leaves_nothing():
+def test_a_time_after_all_records_leaves_no_rows():
     starts, ends = narrowed(Bounds(since_ms=10_000_001))
 
     assert starts == ends

@@ -1,4 +1,4 @@
-"""Avro schemas by number, from a folder and from a registry that answers over HTTP."""
+"""Avro schemas by ID, from a directory and from a registry over HTTP."""
 
 import base64
 import http.server
@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from headrace.spark.avro import Node
+from headrace.arrow.avro_decoding import Node
 from headrace.spark.failures import BadOption, PipelineError
-from headrace.spark.schemas import KnownSchemas, SchemaFolder, SchemaRegistry, schema_source
+from headrace.spark.schemas import KnownSchemas, SchemaDirectory, SchemaRegistry, schema_source
 
 RECORD = json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}]})
 
@@ -33,7 +33,7 @@ class Registry(http.server.BaseHTTPRequestHandler):
         self.wfile.write(raw)
 
     def log_message(self, *words):
-        """Quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def address():
     server.server_close()
 
 
-def test_a_registry_is_asked_once_for_each_number(address):
+def test_a_registry_is_asked_once_for_each_id(address):
     known = KnownSchemas(SchemaRegistry(f"http://{address}/"))
 
     assert known.get(7) is known.get(7)
@@ -69,41 +69,45 @@ def test_the_columns_come_from_the_topics_latest_schema(address):
     assert registry.newest(("clicks",)) == RECORD
     with pytest.raises(BadOption, match="no subject views-value"):
         registry.newest(("views",))
-    with pytest.raises(BadOption, match="give value.schema"):
+    with pytest.raises(BadOption, match="set value.schema"):
         registry.newest(("clicks", "views"))
 
 
 @pytest.mark.parametrize(("number", "reason"), [(8, "PROTOBUF"), (9, "HTTP 500")])
-def test_a_registry_in_trouble_stops_the_query_and_makes_no_record_bad(address, number, reason):
+def test_an_error_of_the_registry_fails_the_query_and_makes_no_record_bad(address, number, reason):
     with pytest.raises(PipelineError, match=reason):
         SchemaRegistry(f"http://{address}").text(number)
 
 
-def test_a_registry_that_is_not_there_is_named():
+def test_a_registry_that_does_not_answer_is_named():
     with pytest.raises(PipelineError, match="127.0.0.1:1"):
         SchemaRegistry("http://127.0.0.1:1").text(7)
 
 
-def test_a_folder_is_looked_at_again_for_a_number_that_was_missing(tmp_path):
-    folder = SchemaFolder(str(tmp_path))
-    assert KnownSchemas(folder).get(3) == "there is no schema 3"
+def test_a_missing_schema_is_looked_for_again_by_the_next_task(tmp_path):
+    schemas = SchemaDirectory(str(tmp_path))
+    assert KnownSchemas(schemas).get(3) == "there is no schema 3"
 
     (tmp_path / "3.avsc").write_text(RECORD)
     (tmp_path / "12.json").write_text('"string"')
 
-    assert isinstance(KnownSchemas(folder).get(3), Node)
-    assert folder.newest(()) == '"string"'
+    assert isinstance(KnownSchemas(schemas).get(3), Node)
+    assert schemas.newest(()) == '"string"'
 
 
 @pytest.mark.parametrize(
-    ("folder", "registry", "reason"),
-    [("nowhere", "", "is no folder"), ("", "ftp://x", "must be like http"), ("a", "b", "not both")],
+    ("directory", "registry", "reason"),
+    [
+        ("nowhere", "", "is not a directory"),
+        ("", "ftp://x", "must be like http"),
+        ("a", "b", "not both"),
+    ],
 )
-def test_a_wrong_place_is_refused_by_the_options_name(folder, registry, reason):
+def test_a_wrong_source_is_refused_by_the_name_of_its_option(directory, registry, reason):
     with pytest.raises(BadOption, match=reason):
-        schema_source(folder, registry)
+        schema_source(directory, registry)
 
 
-def test_an_empty_folder_has_no_newest(tmp_path):
+def test_an_empty_directory_has_no_newest_schema(tmp_path):
     with pytest.raises(BadOption, match="no file like 7.avsc"):
-        SchemaFolder(str(tmp_path)).newest(())
+        SchemaDirectory(str(tmp_path)).newest(())

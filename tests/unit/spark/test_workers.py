@@ -1,4 +1,4 @@
-"""What Python workers of Spark do at the beginning and at the end of a task."""
+"""Python workers of Spark at the start and at the end of a task."""
 
 import gc
 import socket
@@ -19,7 +19,7 @@ def as_before(monkeypatch):
     TaskContext._setTaskContext(None)
 
 
-def test_a_worker_leaves_what_it_has_loaded_out_of_garbage_collection_once():
+def test_a_worker_excludes_loaded_modules_from_garbage_collection_once():
     TaskContext._setTaskContext(TaskContext())
 
     workers.settle()
@@ -41,7 +41,7 @@ def test_outside_of_a_task_nothing_changes():
 
 
 def unacknowledged(link):
-    """How many segments the other end has not acknowledged yet, as the kernel tells."""
+    """The number of segments that the other end has not acknowledged, from the kernel."""
     (count,) = struct.unpack_from(
         "=I", link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 24
     )
@@ -49,7 +49,7 @@ def unacknowledged(link):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is done")
-def test_what_a_worker_has_received_is_acknowledged_at_once():
+def test_a_worker_acknowledges_received_data_at_once():
     TaskContext._setTaskContext(TaskContext())
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
@@ -60,7 +60,7 @@ def test_what_a_worker_has_received_is_acknowledged_at_once():
             spark.sendall(b"task")
             worker.recv(4)
             if unacknowledged(spark):
-                break  # the kernel expects an answer to carry the acknowledgement
+                break  # the kernel delays the acknowledgment
             worker.sendall(b"done")
             spark.recv(4)
         else:
@@ -69,5 +69,5 @@ def test_what_a_worker_has_received_is_acknowledged_at_once():
         workers.hasten()
 
         assert unacknowledged(spark) == 0
-        worker.sendall(b"done")  # the socket is as it was
+        worker.sendall(b"done")  # the socket still works
         assert spark.recv(4) == b"done"

@@ -1,4 +1,4 @@
-"""docs/spark.md names every option and every setting of Kafka's client, with what we do."""
+"""docs/spark.md names every option and every setting of Kafka's client."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from headrace.spark.options import READ_OPTIONS, WRITE_OPTIONS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
 
-# What the documentation of Spark's own source and sink names.
+# The options in the documentation of Spark's Kafka source and sink.
 OPTIONS_OF_THE_JAR = (
     "assign", "subscribe", "subscribePattern", "kafka.bootstrap.servers", "startingTimestamp",
     "startingOffsetsByTimestamp", "startingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
@@ -23,8 +23,8 @@ OPTIONS_OF_THE_JAR = (
     "spark.security.credentials.kafka.enabled",
 )  # fmt: skip
 
-# The names that ConsumerConfig and ProducerConfig of kafka-clients 4.3.1 define, but for the
-# families sasl.kerberos, sasl.login and sasl.oauthbearer.
+# The names that ConsumerConfig and ProducerConfig of kafka-clients 4.3.1 define, without those
+# that begin with sasl.kerberos, sasl.login and sasl.oauthbearer.
 _CONSUMER_NAMES = """
 allow.auto.create.topics auto.commit.interval.ms auto.offset.reset bootstrap.servers check.crcs
 client.dns.lookup client.id client.rack config.providers connections.max.idle.ms
@@ -78,21 +78,21 @@ def test_every_option_is_documented(name):
 
 
 @pytest.mark.parametrize(("purpose", "names"), [("read", CONSUMER), ("write", PRODUCER)])
-def test_every_setting_of_the_java_client_has_a_fate_and_the_page_tells_it(purpose, names):
+def test_every_setting_of_the_java_client_is_treated_in_one_way_and_documented(purpose, names):
     for name in names:
-        fates = [
+        treatments = [
             name in kafka_settings.USED[purpose],
             name in kafka_settings.REFUSED[purpose],
             name not in kafka_settings.REFUSED[purpose]
             and name not in kafka_settings.USED[purpose]
             and kafka_settings.why_without_effect(purpose, name) is not None,
         ]
-        assert sum(fates) == 1, name
+        assert sum(treatments) == 1, name
         assert f"`{name}`" in PAGE, name
 
 
 @pytest.mark.parametrize("purpose", ["read", "write"])
-def test_no_setting_is_made_up(purpose):
+def test_every_setting_is_known_to_kafka(purpose):
     known = set(CONSUMER if purpose == "read" else PRODUCER)
     for table in (kafka_settings.USED, kafka_settings.WITHOUT_EFFECT, kafka_settings.REFUSED):
         assert set(table[purpose]) <= known

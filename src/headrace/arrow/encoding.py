@@ -1,20 +1,20 @@
-"""Arrow rows to finished record batches, with no Python object per row.
+"""Encodes Arrow rows as record batches, with no Python object per row.
 
-Rows are brought into the order of their output partitions, and each row's pieces (numbers,
-key, value, headers) are joined by Arrow into one buffer, out of which every batch is a slice.
+Rows are sorted by output partition. Arrow joins the pieces of each row (numbers, key, value,
+headers) into one buffer, and each batch is a slice of that buffer.
 
-A batch that leaves here names no producer: whoever sends it stamps it (``stamp_producer``).
+An encoded batch names no producer: its sender stamps it (``stamp_producer``).
 """
 
-from collections.abc import Callable
 from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.arrow.errors import BadRow
+from headrace.arrow.varints import Ints, varint_fields, varint_widths
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import (
     ATTRIBUTES_AT,
@@ -28,8 +28,6 @@ from headrace.records.batch import (
 )
 from headrace.records.compression import compress
 from headrace.records.record import assemble
-from headrace.spark.columns import Ints
-from headrace.spark.failures import BadRow
 
 _PRODUCER = Struct(">qhi")  # id, epoch, base sequence
 _i16 = Struct(">h")
@@ -40,16 +38,16 @@ _NUMBERS_SIZE_MAX = 5 + 1 + 1 + 5 + 5 + 5 + 5
 
 
 class EncodedBatch(NamedTuple):
-    """One record batch, ready but for its producer."""
+    """One record batch, complete except for its producer."""
 
     place: TopicPartition
     record_count: int
     data: bytes
-    rows: tuple[int, int] | None = None  # numbers of its first and last row, as its task counts
+    rows: tuple[int, int] | None = None  # first and last row, as numbered by the task
 
 
 class Outgoing(NamedTuple):
-    """Rows to be written, as columns of equal length; ``topic_of`` indexes ``topics``."""
+    """Rows to write, as columns of equal length; ``topic_of`` holds indexes into ``topics``."""
 
     topics: list[str]
     topic_of: Ints
@@ -62,14 +60,14 @@ class Outgoing(NamedTuple):
 def encode(
     rows: Outgoing, *, codec: int, batch_size: int, row_size_max: int, now_ms: int, first_row: int
 ) -> list[EncodedBatch]:
-    """All rows, in their order within each partition.
+    """All rows as batches; rows of one partition keep their order.
 
-    ``first_row`` is how many rows this task has seen before, for telling which one is too large.
+    ``first_row`` is the number of the first row within its task, for error messages.
     """
     count = len(rows.value)
     if not count:
         return []
-    # Stable, so that rows of one partition stay in the order they came in.
+    # A stable sort: rows of one partition keep their order.
     order = np.lexsort((rows.partition, rows.topic_of))
     if not np.array_equal(order, np.arange(count)):
         taken = pa.array(order)
@@ -129,7 +127,7 @@ def stamp_producer(
     *,
     transactional: bool,
 ) -> None:
-    """Makes the batch this producer's, in place; offset and epoch of its last home are wiped."""
+    """Assigns the batch to this producer, in place; resets its base offset and leader epoch."""
     _i64.pack_into(batch, BASE_OFFSET_AT, 0)
     _i32.pack_into(batch, LEADER_EPOCH_AT, -1)
     attributes = _i16.unpack_from(batch, ATTRIBUTES_AT)[0] & ~TRANSACTIONAL
@@ -156,7 +154,7 @@ def _check_sizes(
 
 
 def _batch_starts(topic_of: Ints, partition: Ints, content_size: Ints, batch_size: int) -> Ints:
-    """The first row of each batch: where the partition changes, and where a batch is full."""
+    """The first row of each batch: a batch ends with its partition, or when it is full."""
     changes = np.flatnonzero((np.diff(topic_of) != 0) | (np.diff(partition) != 0)) + 1
     borders = [0, *changes.tolist(), len(topic_of)]
     total = np.concatenate(([0], np.cumsum(content_size + _NUMBERS_SIZE_MAX)))
@@ -164,7 +162,7 @@ def _batch_starts(topic_of: Ints, partition: Ints, content_size: Ints, batch_siz
     for first, end in zip(borders, borders[1:], strict=False):
         while first < end:
             starts.append(first)
-            # The last row that still fits; one row alone is always taken.
+            # The last row that fits; a batch always takes at least one row.
             full = int(np.searchsorted(total, total[first] + batch_size, side="right")) - 1
             first = min(max(full, first + 1), end)
     return np.array(starts, dtype=np.int64)
@@ -178,7 +176,7 @@ def _sections(
     content_size: Ints,
     starts: Ints,
 ) -> pa.Array:
-    """One binary array with the bytes of each record."""
+    """The bytes of each record, as one binary array."""
     count = len(key_size)
     index = np.arange(count)
     offset_delta = index - np.repeat(starts, np.diff(np.append(starts, count)))
@@ -188,14 +186,14 @@ def _sections(
     offset_width = varint_widths(offset_delta)
     key_width, value_width = varint_widths(key_size), varint_widths(value_size)
     header_width = varint_widths(header_count)
-    # Attributes and the timestamp delta, which is 0 in every row, take a byte each.
+    # Attributes and the timestamp delta, which is 0 in every row, take one byte each.
     length = 2 + offset_width + key_width + value_width + header_width + content_size
-    front = _numbers(
+    front = varint_fields(
         [(length, varint_widths(length)), (None, 2), (offset_delta, offset_width),
          (key_size, key_width)]
     )  # fmt: skip
-    middle = _numbers([(value_size, value_width)])
-    back = _numbers([(header_count, header_width)])
+    middle = varint_fields([(value_size, value_width)])
+    back = varint_fields([(header_count, header_width)])
     pieces = [front, _filled(rows.key), middle, _filled(rows.value), back]
     if headers is not None:
         pieces.append(headers)
@@ -203,7 +201,7 @@ def _sections(
 
 
 def _filled(array: pa.Array) -> pa.Array:
-    """Null becomes nothing: the length before it says that it was null."""
+    """Null becomes empty: the length in front of the field says that it is null."""
     return array.fill_null(b"") if array.null_count else array
 
 
@@ -223,7 +221,7 @@ def _list_sizes(lists: pa.Array) -> Ints:
 
 
 def _header_bytes(rows: Outgoing, order: Ints, first_row: int) -> pa.Array:
-    """For each row the bytes of all its headers, behind each other."""
+    """The bytes of all headers of each row."""
     lists = rows.headers
     assert lists is not None
     entries = lists.flatten()
@@ -242,9 +240,9 @@ def _header_bytes(rows: Outgoing, order: Ints, first_row: int) -> pa.Array:
             "that is null or has a null key; correct the column headers"
         )
     joined = pc.binary_join_element_wise(
-        _numbers([(key_size, varint_widths(key_size))]),
+        varint_fields([(key_size, varint_widths(key_size))]),
         keys,
-        _numbers([(value_size, varint_widths(value_size))]),
+        varint_fields([(value_size, varint_widths(value_size))]),
         _filled(values),
         b"",
     )
@@ -253,61 +251,3 @@ def _header_bytes(rows: Outgoing, order: Ints, first_row: int) -> pa.Array:
     return pa.Array.from_buffers(
         pa.binary(), len(lists), [None, pa.py_buffer(row_offsets), joined.buffers()[2]]
     )
-
-
-# --- varints ----------------------------------------------------------------------------------
-
-
-def _zigzag(values: Ints) -> npt.NDArray[np.uint64]:
-    return ((values << 1) ^ (values >> 63)).view(np.uint64)
-
-
-def varint_widths(values: Ints) -> Ints:
-    zigzag = _zigzag(values)
-    widths = np.ones(len(values), dtype=np.int64)
-    for limit in (7, 14, 21, 28, 35):
-        wider = zigzag >= np.uint64(1 << limit)
-        if not wider.any():
-            break
-        widths += wider
-    return widths
-
-
-def _numbers(fields: list[tuple[Ints | None, Ints | int]]) -> pa.Array:
-    """A binary array whose entries are these varints behind each other; None is zero bytes."""
-    count = next(len(values) for values, _ in fields if values is not None)
-    columns: list[npt.NDArray[np.uint8]] = []
-    used: list[npt.NDArray[np.bool_] | None] = []
-    for values, width in fields:
-        if values is None:
-            assert isinstance(width, int)
-            columns += [np.zeros(count, dtype=np.uint8)] * width
-            used += [None] * width
-            continue
-        assert not isinstance(width, int)
-        zigzag = _zigzag(values)
-        widest = int(width.max())
-        narrowest = int(width.min())
-        for byte in range(widest):
-            part = (zigzag >> np.uint64(7 * byte) & np.uint64(0x7F)).astype(np.uint8)
-            if byte < widest - 1:
-                part |= (width > byte + 1).astype(np.uint8) << 7
-            columns.append(part)
-            used.append(None if byte < narrowest else width > byte)
-    table = np.stack(columns, axis=1)
-    if all(mask is None for mask in used):
-        offsets = np.arange(0, count * table.shape[1] + 1, table.shape[1], dtype=np.int32)
-        flat = table.reshape(-1)
-    else:
-        kept = np.ones(table.shape, dtype=bool)
-        for column, mask in enumerate(used):
-            if mask is not None:
-                kept[:, column] = mask
-        flat = table[kept]
-        offsets = np.concatenate(([0], np.cumsum(kept.sum(axis=1)))).astype(np.int32)
-    return pa.Array.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(flat)]
-    )
-
-
-PartitionCount = Callable[[str], int]

@@ -1,7 +1,7 @@
-"""Which partition a row goes to: where Kafka's Java producer would put it.
+"""Chooses the partition of a row by its key, as Kafka's Java producer does.
 
-A key is hashed with Kafka's murmur2, so that rows written by Spark meet those that other
-producers wrote under the same key. Rows without a key go to one partition after the other.
+The hash is Kafka's murmur2, so rows with the same key go to the same partition whichever
+producer writes them.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ _24, _13, _15 = np.uint32(24), np.uint32(13), np.uint32(15)
 
 
 def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """The hash of each key of a binary array without nulls, all keys at the same time."""
+    """The hash of each key of a binary array without nulls."""
     count = len(keys)
     if not count:
         return np.empty(0, dtype=np.uint32)
@@ -44,6 +44,6 @@ def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def partitions_by_key(keys: pa.Array, partition_count: int) -> npt.NDArray[np.int64]:
-    """As Java's producer: the hash without its sign, modulo the number of partitions."""
+    """The hash without its sign bit, modulo the number of partitions."""
     positive = murmur2(keys) & np.uint32(0x7FFF_FFFF)
     return positive.astype(np.int64) % partition_count

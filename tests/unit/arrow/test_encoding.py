@@ -1,4 +1,4 @@
-"""Record batches out of Arrow rows, opened again by the record reader."""
+"""Record batches from Arrow rows, read back with the record reader."""
 
 import numpy as np
 import pyarrow as pa
@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.arrow.encoding import Outgoing, encode, stamp_producer
+from headrace.arrow.errors import BadRow
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import check_produced, read_header
 from headrace.records.record import iter_records
-from headrace.spark.encoding import Outgoing, encode, stamp_producer
-from headrace.spark.failures import BadRow
-from headrace.spark.partitioning import murmur2, partitions_by_key
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 ROW = st.tuples(
@@ -51,7 +50,7 @@ def encoded(rows, **more):
 
 
 @given(st.lists(ROW, max_size=30), st.integers(0, 4), st.sampled_from([100, 5_000, 1 << 20]))
-def test_every_row_comes_out_once_in_order_and_under_its_partition(rows, codec, batch_size):
+def test_every_row_is_encoded_once_in_order_in_its_partition(rows, codec, batch_size):
     batches = encoded(outgoing(rows), codec=codec, batch_size=batch_size)
 
     found: dict[TopicPartition, list] = {}
@@ -69,7 +68,7 @@ def test_every_row_comes_out_once_in_order_and_under_its_partition(rows, codec, 
     assert found == expected
 
 
-def test_batches_are_cut_before_they_grow_beyond_their_size():
+def test_batches_stay_within_their_size():
     rows = [(0, 0, None, b"x" * 100, None)] * 100
 
     batches = encoded(outgoing(rows, headers=False), batch_size=1000)
@@ -102,7 +101,7 @@ def test_a_row_with_a_header_without_a_key_is_named(header):
         encoded(rows, first_row=40)
 
 
-def test_a_batch_knows_the_numbers_of_its_first_and_last_row():
+def test_a_batch_has_the_numbers_of_its_first_and_last_row():
     rows = [(0, partition, None, b"v", None) for partition in (1, 0, 1, 0, 0)]
 
     batches = encoded(outgoing(rows), first_row=100)
@@ -113,7 +112,7 @@ def test_a_batch_knows_the_numbers_of_its_first_and_last_row():
     }
 
 
-def test_a_batch_is_given_to_a_producer_in_place_and_its_checksum_follows():
+def test_stamping_a_producer_updates_the_checksum():
     batch = bytearray(encoded(outgoing([(0, 0, b"k", b"v", None)] * 3))[0].data)
 
     stamp_producer(batch, 77, 5, 1000, transactional=True)
@@ -123,27 +122,3 @@ def test_a_batch_is_given_to_a_producer_in_place_and_its_checksum_follows():
     assert header.is_transactional
     stamp_producer(batch, 1, 2, 3, transactional=False)
     assert not read_header(batch).is_transactional
-
-
-# Hashes that Kafka's own Utils.murmur2 gives.
-KNOWN_HASHES = {
-    b"21": -973932308,
-    b"foobar": -790332482,
-    b"a-little-bit-long-string": -985981536,
-    b"a-little-bit-longer-string": -1486304829,
-    b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
-    b"abc": 479470107,
-}
-
-
-def test_keys_hash_as_kafkas_java_producer_hashes_them():
-    keys = pa.array(list(KNOWN_HASHES), pa.binary())
-
-    assert murmur2(keys).astype(np.int32).tolist() == list(KNOWN_HASHES.values())
-
-
-def test_a_slice_of_keys_hashes_like_the_whole():
-    keys = pa.array([b"", b"a", b"abcd", b"abcde", b"x" * 100] * 3, pa.binary())
-
-    assert murmur2(keys[4:9]).tolist() == murmur2(keys).tolist()[4:9]
-    assert set(partitions_by_key(keys, 7)) <= set(range(7))

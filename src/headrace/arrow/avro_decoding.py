@@ -1,15 +1,11 @@
-"""Avro values to Arrow columns: all rows of a batch at the same time, field by field.
+"""Decodes Avro values into Arrow columns: all rows of a batch at once, field by field.
 
-Avro names no lengths, so a field of a row is found by walking all before it. Here every row has
-a position of its own in one shared buffer, and one step moves all positions over one field.
-Rows whose bytes do not fit the schema are marked bad and walk on harmlessly; no row can read
-outside of itself.
-
-The types are those of Spark's own Avro support: enum as string, fixed as binary, the logical
-types date, timestamp-millis and -micros (also local), decimal; a union is of null and one type.
+Avro stores no lengths, so a field is found by walking over all fields before it. Each row has
+its own position in one shared buffer, and one step moves all positions over one field. A row
+whose bytes do not fit the schema is marked bad and stays at its end; no row reads outside its
+own bytes.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,20 +13,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.spark.columns import Bytes, Ints, binary_fields, byte_pairs, read_varints
-from headrace.spark.failures import BadOption
+from headrace.arrow.columns import binary_fields
+from headrace.arrow.errors import BadSchema
+from headrace.arrow.varints import Bytes, Ints, byte_pairs, read_varints
 
-_DEPTH_MAX = 64
 _DECIMAL_DIGITS_MAX = 38
 _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 _PADDING = bytes(32)
 
 
 class AvroRows:
-    """The rows being decoded: where each one stands, where it ends, and whether it is bad."""
+    """The rows being decoded: the position and the end of each row, and whether it is bad."""
 
     def __init__(self, values: pa.Array, skip: int = 0) -> None:
-        """``values`` has no nulls; ``skip`` bytes at the front of each are passed over."""
+        """``values`` has no nulls; decoding starts ``skip`` bytes into each value."""
         count = len(values)
         offsets = np.frombuffer(values.buffers()[1], dtype=np.int32)[values.offset :][: count + 1]
         body = values.buffers()[2]
@@ -42,10 +38,10 @@ class AvroRows:
         self.end: Ints = offsets[1:].astype(np.int64) - start
         self.position: Ints = offsets[:-1].astype(np.int64) - start + skip
         self.bad: npt.NDArray[np.bool_] = self.position > self.end
-        self._settle(np.arange(count))
+        self._stop_at_end(np.arange(count))
 
-    def _settle(self, rows: Ints) -> None:
-        """Rows that went beyond their end are bad, and stay at it."""
+    def _stop_at_end(self, rows: Ints) -> None:
+        """Mark rows bad that went past their end, and move them back to it."""
         beyond = rows[self.position[rows] > self.end[rows]]
         if beyond.size:
             self.bad[beyond] = True
@@ -59,8 +55,8 @@ class AvroRows:
         """The next varint of these rows."""
         values, behind = read_varints(self.data, self.pairs, self.position[rows])
         self.position[rows] = behind
-        self._settle(rows)
-        # What a bad row read lies outside of it and may be anything.
+        self._stop_at_end(rows)
+        # A bad row may have read bytes of other rows.
         return np.where(self.bad[rows], 0, values)
 
     def fixed(self, rows: Ints, width: int, kind: str) -> npt.NDArray[Any]:
@@ -70,29 +66,29 @@ class AvroRows:
         safe = np.where(fits, here, 0)
         columns = np.stack([self.data[safe + at] for at in range(width)], axis=1)
         self.position[rows] = here + width
-        self._settle(rows)
+        self._stop_at_end(rows)
         found: npt.NDArray[Any] = np.ascontiguousarray(columns).view(kind).reshape(-1)
         return found
 
     def fields(self, rows: Ints, sizes: Ints | int) -> tuple[Ints, Ints]:
-        """Start and size of the next field of these rows, which is stepped over."""
+        """Start and size of the next field of these rows; steps over it."""
         start = self.position[rows].copy()
         size = np.broadcast_to(np.asarray(sizes, dtype=np.int64), start.shape).copy()
         wrong = (size < 0) | (start + np.maximum(size, 0) > self.end[rows])
         if wrong.any():
             self.mark_bad(rows[wrong])
-            # Still in the order of the rows, which Arrow's offsets must keep.
+            # In row order, since Arrow's offsets must not decrease.
             start[wrong], size[wrong] = self.end[rows[wrong]], 0
         self.position[rows] = np.where(wrong, self.end[rows], start + size)
         return start, size
 
 
-# A node decodes its field of the given rows. With build=False it only steps over it.
+# Decodes one field of the given rows. With build=False it only steps over the field.
 Decode = Callable[[AvroRows, Ints, bool], pa.Array | None]
 
 
 class Node:
-    """One type of an Avro schema: its Arrow type, and how it is decoded."""
+    """One type of an Avro schema: its Arrow type, and the function that decodes it."""
 
     def __init__(self, kind: pa.DataType, decode: Decode, *, nullable: bool = False) -> None:
         self.type = kind
@@ -100,89 +96,15 @@ class Node:
         self.nullable = nullable
 
 
-def parse_schema(text: str) -> Node:
-    try:
-        schema = json.loads(text)
-    except ValueError:
-        schema = text.strip()  # a primitive type may stand there by its bare name
-    try:
-        return _Parser().node(schema, "", 0)
-    except (KeyError, TypeError, ValueError, AttributeError) as broken:
-        raise BadOption(
-            f"no Avro schema: {text[:200]} ({type(broken).__name__}: {broken})"
-        ) from broken
-
-
-class _Parser:
-    def __init__(self) -> None:
-        self._named: dict[str, Node] = {}
-
-    def node(self, schema: Any, namespace: str, depth: int) -> Node:
-        if depth > _DEPTH_MAX:
-            raise BadOption("the Avro schema is nested too deeply, or recursive")
-        if isinstance(schema, list):
-            return self._union(schema, namespace, depth)
-        if isinstance(schema, str):
-            return self._by_name(schema, namespace)
-        if not isinstance(schema, dict) or "type" not in schema:
-            raise BadOption(f"no Avro schema: {json.dumps(schema)[:200]}")
-        kind = schema["type"]
-        if isinstance(kind, dict | list):
-            return self.node(kind, namespace, depth + 1)
-        if kind == "record":
-            return self._record(schema, namespace, depth)
-        if kind == "array":
-            return _array(self.node(schema["items"], namespace, depth + 1))
-        if kind == "map":
-            return _map(self.node(schema["values"], namespace, depth + 1))
-        if kind == "enum":
-            return self._remember(schema, namespace, _enum(list(schema["symbols"])))
-        if kind == "fixed":
-            size = int(schema["size"])
-            logical = _logical(schema, _fixed(size), fixed_size=size)
-            return self._remember(schema, namespace, logical)
-        return _logical(schema, self._by_name(kind, namespace))
-
-    def _by_name(self, name: str, namespace: str) -> Node:
-        if name in _PRIMITIVES:
-            return _PRIMITIVES[name]
-        full = name if "." in name or not namespace else f"{namespace}.{name}"
-        found = self._named.get(full) or self._named.get(name)
-        if found is None:
-            raise BadOption(
-                f"the Avro schema uses {name!r}, which is not defined before; recursive types "
-                "cannot be columns"
-            )
-        return found
-
-    def _remember(self, schema: dict[str, Any], namespace: str, node: Node) -> Node:
-        name = schema.get("name", "")
-        space = schema.get("namespace", namespace)
-        self._named[name if "." in name or not space else f"{space}.{name}"] = node
-        return node
-
-    def _record(self, schema: dict[str, Any], namespace: str, depth: int) -> Node:
-        space = schema.get("namespace", namespace)
-        name = schema.get("name", "")
-        if "." in name:
-            space = name.rpartition(".")[0]
-        fields = [
-            (field["name"], self.node(field["type"], space, depth + 1))
-            for field in schema["fields"]
-        ]
-        return self._remember(schema, namespace, _record(fields))
-
-    def _union(self, branches: list[Any], namespace: str, depth: int) -> Node:
-        names = [branch if isinstance(branch, str) else "" for branch in branches]
-        others = [branch for branch in branches if branch != "null"]
-        null_at = names.index("null") if "null" in names else -1
-        nodes = [self.node(branch, namespace, depth + 1) for branch in others]
-        if len(nodes) == 1:
-            return _nullable(nodes[0], null_at)
-        raise BadOption(
-            f"the Avro schema has a union of {len(nodes)} types; only null and one other can be "
-            "a column"
-        )
+def decode_rows(
+    node: Node, values: pa.Array, skip: int = 0
+) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """The values as an array of the node's type, and which entries are bad (and undefined)."""
+    rows = AvroRows(values, skip)
+    every = np.arange(len(values))
+    found = node.decode(rows, every, True)
+    rows.bad |= rows.position != rows.end  # bytes are left over
+    return found, rows.bad
 
 
 # --- types ----------------------------------------------------------------------------------------
@@ -250,7 +172,7 @@ def _valid_text(rows: AvroRows, which: Ints, found: pa.Array) -> pa.Array:
     return pa.array(texts, pa.string())
 
 
-_PRIMITIVES = {
+PRIMITIVES = {
     "null": Node(pa.null(), _null, nullable=True),
     "boolean": Node(pa.bool_(), _boolean),
     "int": Node(pa.int32(), _int),
@@ -262,7 +184,7 @@ _PRIMITIVES = {
 }
 
 
-def _fixed(size: int) -> Node:
+def fixed(size: int) -> Node:
     def decode(rows: AvroRows, which: Ints, build: bool) -> pa.Array | None:
         start, sizes = rows.fields(which, size)
         return binary_fields(rows.data, start, sizes) if build else None
@@ -270,7 +192,7 @@ def _fixed(size: int) -> Node:
     return Node(pa.binary(), decode)
 
 
-def _enum(symbols: list[str]) -> Node:
+def enum(symbols: list[str]) -> Node:
     names = pa.array(symbols, pa.string())
 
     def decode(rows: AvroRows, which: Ints, build: bool) -> pa.Array | None:
@@ -284,7 +206,7 @@ def _enum(symbols: list[str]) -> Node:
     return Node(pa.string(), decode)
 
 
-def _record(fields: list[tuple[str, Node]]) -> Node:
+def record(fields: list[tuple[str, Node]]) -> Node:
     kind = pa.struct([pa.field(name, node.type, nullable=True) for name, node in fields])
 
     def decode(rows: AvroRows, which: Ints, build: bool) -> pa.Array | None:
@@ -298,8 +220,8 @@ def _record(fields: list[tuple[str, Node]]) -> Node:
     return Node(kind, decode)
 
 
-def _nullable(node: Node, null_at: int) -> Node:
-    """A union of null and one type; without null it is that type behind a number."""
+def nullable(node: Node, null_at: int) -> Node:
+    """A union of null and one type; ``null_at`` is -1 if the union has no null."""
 
     def decode(rows: AvroRows, which: Ints, build: bool) -> pa.Array | None:
         branch = rows.numbers(which)
@@ -324,7 +246,7 @@ def _spread(array: pa.Array, filled: npt.NDArray[np.bool_]) -> pa.Array:
 def _items(
     rows: AvroRows, which: Ints, build: bool, nodes: Sequence[Node]
 ) -> tuple[list[pa.Array], npt.NDArray[np.int32]]:
-    """The blocks of arrays and maps: for each node all items in row order, and list offsets."""
+    """The blocks of arrays and maps: all items of each node in row order, and the list offsets."""
     parts: list[list[pa.Array]] = [[] for _ in nodes]
     owners: list[Ints] = []
     counts = np.zeros(len(which), dtype=np.int64)
@@ -332,10 +254,10 @@ def _items(
     while open_.size:
         left = rows.numbers(which[open_])
         sized = left < 0
-        if sized.any():  # a negative count is followed by the block's size in bytes
+        if sized.any():  # the block's size in bytes follows a negative count
             rows.numbers(which[open_[sized]])
             left = np.abs(left)
-        # Each item takes a byte at least, unless it is of a type that takes none.
+        # An item takes at least one byte, unless its type takes none.
         room = rows.end[which[open_]] - rows.position[which[open_]]
         absurd = left > np.maximum(room, 1) * 8
         if absurd.any():
@@ -360,12 +282,12 @@ def _items(
         return [], offsets
     if not owners:
         return [pa.array([], node.type) for node in nodes], offsets
-    # Items came turn by turn; a stable sort by row brings each row's items together in order.
+    # Items were decoded turn by turn; a stable sort by row groups each row's items in order.
     order = pa.array(np.argsort(np.concatenate(owners), kind="stable"))
     return [pa.concat_arrays(part).take(order) for part in parts], offsets
 
 
-def _array(item: Node) -> Node:
+def array(item: Node) -> Node:
     kind = pa.list_(pa.field("element", item.type))
 
     def decode(rows: AvroRows, which: Ints, build: bool) -> pa.Array | None:
@@ -379,11 +301,11 @@ def _array(item: Node) -> Node:
     return Node(kind, decode)
 
 
-def _map(value: Node) -> Node:
+def map_(value: Node) -> Node:
     kind = pa.map_(pa.string(), value.type)
 
     def decode(rows: AvroRows, which: Ints, build: bool) -> pa.Array | None:
-        found, offsets = _items(rows, which, build, [_PRIMITIVES["string"], value])
+        found, offsets = _items(rows, which, build, [PRIMITIVES["string"], value])
         if not build:
             return None
         return pa.MapArray.from_arrays(pa.array(offsets), *found).cast(kind)
@@ -391,7 +313,8 @@ def _map(value: Node) -> Node:
     return Node(kind, decode)
 
 
-def _logical(schema: dict[str, Any], node: Node, fixed_size: int = 0) -> Node:
+def logical(schema: dict[str, Any], node: Node) -> Node:
+    """The node with the schema's logical type applied."""
     name = schema.get("logicalType")
     if name == "date" and node.type == pa.int32():
         return _viewed(node, pa.date32())
@@ -400,7 +323,7 @@ def _logical(schema: dict[str, Any], node: Node, fixed_size: int = 0) -> Node:
         return _scaled(node, factor, kind)
     if name == "decimal" and node.type == pa.binary():
         return _decimal(node, int(schema["precision"]), int(schema.get("scale", 0)))
-    return node  # Avro says: a logical type that is not known is ignored
+    return node  # the Avro specification says to ignore unknown logical types
 
 
 _TIMESTAMPS = {
@@ -436,9 +359,9 @@ def _scaled(node: Node, factor: int, kind: pa.DataType) -> Node:
 
 def _decimal(node: Node, precision: int, scale: int) -> Node:
     if not 0 <= scale <= precision <= _DECIMAL_DIGITS_MAX or not precision:
-        raise BadOption(
-            f"the Avro schema has a decimal of {precision} digits, {scale} of them behind the "
-            f"point; a column has up to {_DECIMAL_DIGITS_MAX}"
+        raise BadSchema(
+            f"the Avro schema has a decimal of {precision} digits with scale {scale}; a column "
+            f"holds up to {_DECIMAL_DIGITS_MAX} digits"
         )
     kind = pa.decimal128(precision, scale)
 
@@ -457,14 +380,3 @@ def _decimal(node: Node, precision: int, scale: int) -> Node:
         return pa.Array.from_buffers(kind, len(which), [None, pa.py_buffer(words)])
 
     return Node(kind, decode)
-
-
-def decode_rows(
-    node: Node, values: pa.Array, skip: int = 0
-) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """The values as an array of the node's type, and which of them were bad (and mean nothing)."""
-    rows = AvroRows(values, skip)
-    every = np.arange(len(values))
-    found = node.decode(rows, every, True)
-    rows.bad |= rows.position != rows.end  # bytes left over
-    return found, rows.bad

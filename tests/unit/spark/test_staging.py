@@ -1,15 +1,15 @@
-"""How much of a batch's rows may travel to the driver in commit messages."""
+"""The size of the messages that tasks send to the driver."""
 
 import pytest
 
-from headrace.spark.exactly_once import message_size_max
 from headrace.spark.options import parse_sink
+from headrace.spark.staging import message_size_max
 
 OPTIONS = parse_sink({"kafka.bootstrap.servers": "127.0.0.1:9092", "delivery": "exactly-once"})
 
 
 @pytest.mark.parametrize("task_count", [1, 4, 40, 1_000, 100_000])
-def test_the_messages_of_a_batch_are_bounded_however_many_tasks_it_has(task_count):
+def test_the_messages_of_a_batch_are_bounded_for_any_number_of_tasks(task_count):
     sizes = [message_size_max(OPTIONS, task) for task in range(task_count)]
 
     assert max(sizes) == OPTIONS.message_size_max == 32 << 20
@@ -17,5 +17,5 @@ def test_the_messages_of_a_batch_are_bounded_however_many_tasks_it_has(task_coun
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_a_few_tasks_are_not_held_back():
+def test_the_first_tasks_may_fill_a_message():
     assert {message_size_max(OPTIONS, task) for task in range(4)} == {OPTIONS.message_size_max}
