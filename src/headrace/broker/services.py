@@ -1,6 +1,6 @@
-"""The parts of a running broker, as the request handlers see them.
+"""The parts of a running broker.
 
-Each handler module declares, as a protocol, what it uses of them.
+Request handlers get them as the narrow protocols of ``broker.needs``.
 """
 
 import asyncio

@@ -29,6 +29,7 @@ class KeptSettings:
         self.broker = broker
         self.file_config = broker.config
         self.kept = {kind: {} for kind in (TOPIC, BROKER, CLIENT_METRICS, GROUP)}
+        self.changing = asyncio.Lock()
 
     def overrides(self, resource_type, name):
         return dict(self.kept[resource_type].get(name, {}))
@@ -36,7 +37,7 @@ class KeptSettings:
     def broker_overrides(self, broker_id=None):
         return self.overrides(BROKER, "" if broker_id is None else str(broker_id))
 
-    def configured_names(self, resource_type):
+    def names(self, resource_type):
         return sorted(name for name, kept in self.kept[resource_type].items() if kept)
 
     async def alter_configs(self, resource_type, name, overrides, *, built_on):
@@ -53,7 +54,7 @@ def a_broker(values=None, topics=("orders",)):
         broker_id=1,
         metadata=SimpleNamespace(topics=dict.fromkeys(topics), brokers={1: None}),
     )
-    broker.controller = KeptSettings(broker)
+    broker.controller = broker.dynamic_config = KeptSettings(broker)
     return broker
 
 
@@ -280,7 +281,7 @@ def test_set_and_delete_change_one_setting_and_leave_the_others():
     incremental(broker, TOPIC, "orders", ("retention.ms", SET, "1"), ("segment.ms", SET, "2"))
     incremental(broker, TOPIC, "orders", ("retention.ms", DELETE, None))
     incremental(broker, TOPIC, "orders", ("never.set", DELETE, None))
-    assert broker.controller.overrides(TOPIC, "orders") == {"segment.ms": "2"}
+    assert broker.dynamic_config.overrides(TOPIC, "orders") == {"segment.ms": "2"}
 
 
 def test_lists_are_appended_to_and_subtracted_from():
@@ -295,7 +296,7 @@ def test_lists_are_appended_to_and_subtracted_from():
     ]:
         answer = incremental(broker, TOPIC, "orders", ("cleanup.policy", operation, value))
         assert (answer.error_code, answer.error_message) == (0, None)
-        assert broker.controller.overrides(TOPIC, "orders")["cleanup.policy"] == now
+        assert broker.dynamic_config.overrides(TOPIC, "orders")["cleanup.policy"] == now
 
 
 def test_a_single_comma_is_not_an_empty_list():
@@ -305,16 +306,16 @@ def test_a_single_comma_is_not_an_empty_list():
     assert replaced(broker, TOPIC, "orders", ("cleanup.policy", ",")).error_code == (
         ErrorCode.INVALID_CONFIG
     )
-    assert broker.controller.overrides(TOPIC, "orders") == {}
+    assert broker.dynamic_config.overrides(TOPIC, "orders") == {}
 
 
 def test_alter_replaces_all_settings():
     broker = a_broker()
     incremental(broker, TOPIC, "orders", ("segment.ms", SET, "2"))
     assert replaced(broker, TOPIC, "orders", ("retention.ms", "9")).error_code == 0
-    assert broker.controller.overrides(TOPIC, "orders") == {"retention.ms": "9"}
+    assert broker.dynamic_config.overrides(TOPIC, "orders") == {"retention.ms": "9"}
     replaced(broker, TOPIC, "orders")
-    assert broker.controller.overrides(TOPIC, "orders") == {}
+    assert broker.dynamic_config.overrides(TOPIC, "orders") == {}
 
 
 @pytest.mark.parametrize(
@@ -396,7 +397,7 @@ def test_one_refused_resource_does_not_keep_the_others_from_changing():
     )
     answers = asyncio.run(incremental_alter_configs(broker, CONTEXT, request)).responses
     assert [answer.error_code for answer in answers] == [0, 3, 0]
-    assert broker.controller.overrides(TOPIC, "b") == {"retention.ms": "5"}
+    assert broker.dynamic_config.overrides(TOPIC, "b") == {"retention.ms": "5"}
 
 
 def test_concurrent_changes_are_all_stored():
@@ -422,7 +423,10 @@ def test_concurrent_changes_are_all_stored():
         )
 
     asyncio.run(both())
-    assert broker.controller.overrides(TOPIC, "orders") == {"retention.ms": "5", "segment.ms": "5"}
+    assert broker.dynamic_config.overrides(TOPIC, "orders") == {
+        "retention.ms": "5",
+        "segment.ms": "5",
+    }
 
 
 def test_a_setting_without_effect_is_logged(caplog):

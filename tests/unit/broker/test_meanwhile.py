@@ -11,6 +11,7 @@ from headrace.core.topics import NewTopic
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
+from headrace.model.settings.resources import ResourceType
 from headrace.records import record
 from headrace.testing import Broker
 from headrace.wire import messages as m
@@ -160,4 +161,4 @@ async def test_settings_of_a_topic_are_not_given_to_the_next_of_its_name(tmp_pat
         await asyncio.gather(deleting, again)
         (answer,) = (await altering).responses
         assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert broker.controller.topic_overrides("t") == new
+        assert broker.dynamic_config.overrides(ResourceType.TOPIC, "t") == new

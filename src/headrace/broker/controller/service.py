@@ -25,7 +25,6 @@ from headrace.core import elections, features, topic_changes
 from headrace.core.controller import AddPartitions, CreateTopic, DeleteTopic
 from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import TopicState
-from headrace.model.config import TopicConfig
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, TopicId, TopicPartition
 from headrace.model.settings.resources import ResourceType
@@ -240,27 +239,6 @@ class ControllerService:
 
     # --- settings
 
-    def topic_overrides(self, topic: str) -> dict[str, str]:
-        return self._dynamic_config.overrides(ResourceType.TOPIC, topic)
-
-    def broker_overrides(self, broker_id: int | None = None) -> dict[str, str]:
-        """The dynamic settings of one broker, or, for None, those of all brokers."""
-        return self._dynamic_config.overrides(
-            ResourceType.BROKER, "" if broker_id is None else str(broker_id)
-        )
-
-    def overrides(self, resource_type: int, name: str) -> dict[str, str]:
-        """Any kind's own settings; the empty broker name stands for all brokers."""
-        return self._dynamic_config.overrides(resource_type, name)
-
-    def configured_names(self, resource_type: int) -> list[str]:
-        """The names of one kind that have settings of their own."""
-        return self._dynamic_config.names(resource_type)
-
-    def topic_config(self, topic: str) -> TopicConfig:
-        """What a topic lives by now. The same object until a setting changes."""
-        return self._dynamic_config.topic_config(topic)
-
     async def alter_configs(
         self,
         resource_type: int,
@@ -279,7 +257,9 @@ class ControllerService:
                 raise Rejected(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
                 )
-            if built_on is not None and built_on != self.overrides(resource_type, name):
+            if built_on is not None and built_on != self._dynamic_config.overrides(
+                resource_type, name
+            ):
                 raise Rejected(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"'{name}' was deleted and made anew meanwhile; ask again.",
@@ -294,7 +274,9 @@ class ControllerService:
             elif resource_type == ResourceType.TOPIC:
                 touched = (name,)
             for topic in touched:
-                self._changes.replicas.update_topic_config(topic, self.topic_config(topic))
+                self._changes.replicas.update_topic_config(
+                    topic, self._dynamic_config.topic_config(topic)
+                )
 
     # --- features
 

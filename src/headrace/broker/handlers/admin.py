@@ -5,23 +5,25 @@ about ACLs, tokens and SASL get the error that Kafka sends where these are disab
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.broker.context import Context
+from headrace.broker.needs import NeedsController, NeedsMetadata
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, TopicPartition
 from headrace.wire import messages as m
-
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
 
 _PREFERRED, _UNCLEAN = 0, 1
 
 _NO_AUTHORIZER = "No authorizer is configured on this broker."
 
 
+class Needs(NeedsController, NeedsMetadata, Protocol):
+    """What these handlers use of the broker."""
+
+
 async def elect_leaders(
-    broker: "Services", context: Context, request: m.ElectLeadersRequest
+    broker: Needs, context: Context, request: m.ElectLeadersRequest
 ) -> m.ElectLeadersResponse:
     response = m.ElectLeadersResponse
     if request.election_type not in (_PREFERRED, _UNCLEAN):
@@ -52,7 +54,7 @@ async def elect_leaders(
 
 
 async def _elect(
-    broker: "Services", topic_partition: TopicPartition, election_type: int
+    broker: Needs, topic_partition: TopicPartition, election_type: int
 ) -> Rejected | None:
     try:
         await broker.controller.elect_leader(topic_partition, unclean=election_type == _UNCLEAN)
@@ -62,7 +64,7 @@ async def _elect(
 
 
 def alter_partition_reassignments(
-    broker: "Services", context: Context, request: m.AlterPartitionReassignmentsRequest
+    broker: Needs, context: Context, request: m.AlterPartitionReassignmentsRequest
 ) -> m.AlterPartitionReassignmentsResponse:
     response = m.AlterPartitionReassignmentsResponse
     responses = []
@@ -89,20 +91,20 @@ def alter_partition_reassignments(
 
 
 def list_partition_reassignments(
-    broker: "Services", context: Context, request: m.ListPartitionReassignmentsRequest
+    broker: Needs, context: Context, request: m.ListPartitionReassignmentsRequest
 ) -> m.ListPartitionReassignmentsResponse:
     # One broker cannot reassign replicas, so no reassignment is ever in progress.
     return m.ListPartitionReassignmentsResponse(error_message=None)
 
 
 def describe_acls(
-    broker: "Services", context: Context, request: m.DescribeAclsRequest
+    broker: Needs, context: Context, request: m.DescribeAclsRequest
 ) -> m.DescribeAclsResponse:
     raise Rejected(ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER)
 
 
 def create_acls(
-    broker: "Services", context: Context, request: m.CreateAclsRequest
+    broker: Needs, context: Context, request: m.CreateAclsRequest
 ) -> m.CreateAclsResponse:
     response = m.CreateAclsResponse
     return response(
@@ -116,7 +118,7 @@ def create_acls(
 
 
 def delete_acls(
-    broker: "Services", context: Context, request: m.DeleteAclsRequest
+    broker: Needs, context: Context, request: m.DeleteAclsRequest
 ) -> m.DeleteAclsResponse:
     response = m.DeleteAclsResponse
     return response(
@@ -130,25 +132,25 @@ def delete_acls(
 
 
 def create_delegation_token(
-    broker: "Services", context: Context, request: m.CreateDelegationTokenRequest
+    broker: Needs, context: Context, request: m.CreateDelegationTokenRequest
 ) -> m.CreateDelegationTokenResponse:
     raise Rejected(_tokens_refused())
 
 
 def renew_delegation_token(
-    broker: "Services", context: Context, request: m.RenewDelegationTokenRequest
+    broker: Needs, context: Context, request: m.RenewDelegationTokenRequest
 ) -> m.RenewDelegationTokenResponse:
     raise Rejected(_tokens_refused())
 
 
 def expire_delegation_token(
-    broker: "Services", context: Context, request: m.ExpireDelegationTokenRequest
+    broker: Needs, context: Context, request: m.ExpireDelegationTokenRequest
 ) -> m.ExpireDelegationTokenResponse:
     raise Rejected(_tokens_refused())
 
 
 def describe_delegation_token(
-    broker: "Services", context: Context, request: m.DescribeDelegationTokenRequest
+    broker: Needs, context: Context, request: m.DescribeDelegationTokenRequest
 ) -> m.DescribeDelegationTokenResponse:
     raise Rejected(_tokens_refused())
 
@@ -163,13 +165,13 @@ def _tokens_refused() -> ErrorCode:
 
 
 def sasl_handshake(
-    broker: "Services", context: Context, request: m.SaslHandshakeRequest
+    broker: Needs, context: Context, request: m.SaslHandshakeRequest
 ) -> m.SaslHandshakeResponse:
     raise Rejected(_sasl_refused())
 
 
 def sasl_authenticate(
-    broker: "Services", context: Context, request: m.SaslAuthenticateRequest
+    broker: Needs, context: Context, request: m.SaslAuthenticateRequest
 ) -> m.SaslAuthenticateResponse:
     raise Rejected(_sasl_refused(), "This listener does not use SASL.")
 

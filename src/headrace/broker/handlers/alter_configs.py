@@ -4,15 +4,19 @@ An invalid value is INVALID_CONFIG on a topic or group and INVALID_REQUEST on a 
 Kafka.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary
+from typing import NamedTuple, Protocol, TypeVar
 
 from headrace.broker.context import Context
 from headrace.broker.handlers import broker_loggers
 from headrace.broker.handlers.config_resources import check_resource, known_type
+from headrace.broker.needs import (
+    NeedsBrokerId,
+    NeedsConfig,
+    NeedsController,
+    NeedsMetadata,
+)
 from headrace.model.config import (
     BrokerConfig,
     check_dynamic,
@@ -27,10 +31,6 @@ from headrace.model.settings.headrace import row_of
 from headrace.model.settings.resources import AlterOperation, ResourceType
 from headrace.model.settings.values import parse_value, split_list
 from headrace.wire import messages as m
-
-if TYPE_CHECKING:
-    from headrace.broker.controller.service import ControllerService
-    from headrace.broker.services import Services
 
 log = logging.getLogger("headrace.broker")
 
@@ -56,8 +56,9 @@ _TABLES = {
 
 _Answer = TypeVar("_Answer")
 
-# A change reads, modifies and stores; two at the same time would lose one of them.
-_changing: "WeakKeyDictionary[ControllerService, asyncio.Lock]" = WeakKeyDictionary()
+
+class Needs(NeedsBrokerId, NeedsConfig, NeedsController, NeedsMetadata, Protocol):
+    """What these handlers use of the broker."""
 
 
 class _Change(NamedTuple):
@@ -76,7 +77,7 @@ class _Alteration(NamedTuple):
 
 
 async def alter_configs(
-    broker: "Services", context: Context, request: m.AlterConfigsRequest
+    broker: Needs, context: Context, request: m.AlterConfigsRequest
 ) -> m.AlterConfigsResponse:
     """Replace all settings of each resource: those not named return to their inherited value."""
     alterations = [
@@ -94,7 +95,7 @@ async def alter_configs(
 
 
 async def incremental_alter_configs(
-    broker: "Services", context: Context, request: m.IncrementalAlterConfigsRequest
+    broker: Needs, context: Context, request: m.IncrementalAlterConfigsRequest
 ) -> m.IncrementalAlterConfigsResponse:
     """Change single settings of each resource; the others stay."""
     alterations = [
@@ -115,7 +116,7 @@ async def incremental_alter_configs(
 
 
 async def _alter_all(
-    broker: "Services",
+    broker: Needs,
     context: Context,
     alterations: list[_Alteration],
     answer: Callable[..., _Answer],
@@ -160,14 +161,14 @@ def _refuse_repetitions(alteration: _Alteration, repeated: set[tuple[int, str]])
 
 
 async def _alter(
-    broker: "Services", context: Context, alteration: _Alteration, validate_only: bool
+    broker: Needs, context: Context, alteration: _Alteration, validate_only: bool
 ) -> None:
     resource_type = known_type(alteration.resource_type)
     if resource_type is ResourceType.BROKER_LOGGER:
         _alter_loggers(broker, context, alteration, validate_only)
         return
     check_resource(broker, resource_type, alteration.name)
-    async with _changing.setdefault(broker.controller, asyncio.Lock()):
+    async with broker.dynamic_config.changing:
         overrides = _changed(broker, resource_type, alteration)
         _check_overrides(broker, resource_type, alteration.name, overrides)
         # After the settings, as in Kafka.
@@ -175,7 +176,7 @@ async def _alter(
             raise Rejected(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {alteration.name}"
             )
-        before = broker.controller.overrides(resource_type, alteration.name)
+        before = broker.dynamic_config.overrides(resource_type, alteration.name)
         if not validate_only and overrides != before:
             await broker.controller.alter_configs(
                 resource_type,
@@ -187,7 +188,7 @@ async def _alter(
 
 
 def _alter_loggers(
-    broker: "Services", context: Context, alteration: _Alteration, validate_only: bool
+    broker: Needs, context: Context, alteration: _Alteration, validate_only: bool
 ) -> None:
     if not alteration.incremental:
         raise Rejected(
@@ -213,12 +214,10 @@ def _alter_loggers(
 # --- the new settings of a resource
 
 
-def _changed(
-    broker: "Services", resource_type: ResourceType, alteration: _Alteration
-) -> dict[str, str]:
+def _changed(broker: Needs, resource_type: ResourceType, alteration: _Alteration) -> dict[str, str]:
     if not alteration.incremental:
         return {change.name: _text_of(change) for change in alteration.changes}
-    overrides: dict[str, str] = broker.controller.overrides(resource_type, alteration.name)
+    overrides: dict[str, str] = broker.dynamic_config.overrides(resource_type, alteration.name)
     for change in alteration.changes:
         try:
             operation = AlterOperation(change.operation)
@@ -289,7 +288,7 @@ def _list_with(present: str, operation: AlterOperation, text: str) -> str:
 
 
 def _check_overrides(
-    broker: "Services", resource_type: ResourceType, name: str, overrides: Mapping[str, str]
+    broker: Needs, resource_type: ResourceType, name: str, overrides: Mapping[str, str]
 ) -> None:
     code = ErrorCode.INVALID_CONFIG
     try:

@@ -2,10 +2,11 @@
 
 import logging
 import re
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.broker.context import Context
 from headrace.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from headrace.broker.needs import NeedsController, NeedsMetadata
 from headrace.core import features
 from headrace.core.topics import (
     OFFSETS_TOPIC,
@@ -16,9 +17,6 @@ from headrace.core.topics import (
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey
-
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
 
 _log = logging.getLogger("headrace.broker")
 
@@ -41,8 +39,12 @@ _FIRST_VERSION_WITH_SHARE = 6
 _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:-?\d+")
 
 
+class Needs(NeedsController, NeedsMetadata, Protocol):
+    """What these handlers use of the broker."""
+
+
 def api_versions(
-    broker: "Services", context: Context, request: m.ApiVersionsRequest | None
+    broker: Needs, context: Context, request: m.ApiVersionsRequest | None
 ) -> m.ApiVersionsResponse:
     """``request`` is None if its version is not supported."""
     response = m.ApiVersionsResponse
@@ -84,7 +86,7 @@ def api_versions(
 
 
 def describe_cluster(
-    broker: "Services", context: Context, request: m.DescribeClusterRequest
+    broker: Needs, context: Context, request: m.DescribeClusterRequest
 ) -> m.DescribeClusterResponse:
     response = m.DescribeClusterResponse
     if request.endpoint_type == _CONTROLLERS:
@@ -121,7 +123,7 @@ def describe_cluster(
 
 
 async def find_coordinator(
-    broker: "Services", context: Context, request: m.FindCoordinatorRequest
+    broker: Needs, context: Context, request: m.FindCoordinatorRequest
 ) -> m.FindCoordinatorResponse:
     """The leader of the key's partition of the internal topic.
 
@@ -151,7 +153,7 @@ async def find_coordinator(
 
 
 def _coordinator(
-    broker: "Services", context: Context, topic: str | None, key: str
+    broker: Needs, context: Context, topic: str | None, key: str
 ) -> m.FindCoordinatorResponse.Coordinator:
     answer = m.FindCoordinatorResponse.Coordinator(key=key, node_id=-1, port=-1, error_message="")
     if topic is None:
@@ -176,7 +178,7 @@ def _coordinator(
 
 
 async def update_features(
-    broker: "Services", context: Context, request: m.UpdateFeaturesRequest
+    broker: Needs, context: Context, request: m.UpdateFeaturesRequest
 ) -> m.UpdateFeaturesResponse:
     updates = [
         features.FeatureUpdate(

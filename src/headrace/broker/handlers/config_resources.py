@@ -1,19 +1,21 @@
 """Config resources: which ones exist, and ListConfigResources."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.broker.context import Context
+from headrace.broker.needs import NeedsBrokerId, NeedsConfig, NeedsMetadata
 from headrace.core.topics import check_name
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.settings.resources import ResourceType
 from headrace.wire import messages as m
 
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
+
+class Needs(NeedsBrokerId, NeedsConfig, NeedsMetadata, Protocol):
+    """What these handlers use of the broker."""
 
 
 def list_config_resources(
-    broker: "Services", context: Context, request: m.ListConfigResourcesRequest
+    broker: Needs, context: Context, request: m.ListConfigResourcesRequest
 ) -> m.ListConfigResourcesResponse:
     """All resources that have or can have settings. Version 0 lists client metrics only."""
     wanted = set(request.resource_types)
@@ -26,10 +28,8 @@ def list_config_resources(
         ResourceType.BROKER_LOGGER: brokers,
         ResourceType.BROKER: brokers,
         ResourceType.TOPIC: list(broker.metadata.topics),
-        ResourceType.GROUP: broker.controller.configured_names(ResourceType.GROUP),
-        ResourceType.CLIENT_METRICS: broker.controller.configured_names(
-            ResourceType.CLIENT_METRICS
-        ),
+        ResourceType.GROUP: broker.dynamic_config.names(ResourceType.GROUP),
+        ResourceType.CLIENT_METRICS: broker.dynamic_config.names(ResourceType.CLIENT_METRICS),
     }
     return m.ListConfigResourcesResponse(
         config_resources=[
@@ -53,7 +53,7 @@ def known_type(number: int) -> ResourceType:
         ) from None
 
 
-def check_resource(broker: "Services", resource_type: ResourceType, name: str) -> None:
+def check_resource(broker: Needs, resource_type: ResourceType, name: str) -> None:
     """Raise Rejected if a resource of this name cannot have settings."""
     if resource_type is ResourceType.TOPIC:
         if not name:
@@ -70,7 +70,7 @@ def check_resource(broker: "Services", resource_type: ResourceType, name: str) -
         raise Rejected(ErrorCode.INVALID_REQUEST, f"the {resource_type.label} needs a name")
 
 
-def check_broker_id(broker: "Services", name: str) -> None:
+def check_broker_id(broker: Needs, name: str) -> None:
     """Raise Rejected unless ``name`` is the id of this broker."""
     digits = name.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(name) < 20):

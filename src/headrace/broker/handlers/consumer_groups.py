@@ -5,12 +5,18 @@ and ``group.coordinator.rebalance.protocols`` names the protocol.
 """
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace.broker.context import Context
 from headrace.broker.handlers.coordinator_requests import Answer, ask, gather, reported_code
 from headrace.broker.handlers.groups import GROUP_OPERATIONS, request_context
 from headrace.broker.handlers.metadata import NOT_ASKED
+from headrace.broker.needs import (
+    NeedsConfig,
+    NeedsGroups,
+    NeedsMetadata,
+    NeedsWorld,
+)
 from headrace.broker.random_ids import draw_member_id
 from headrace.core.features import GROUP_VERSION
 from headrace.core.groups.consumer.describe import describe
@@ -19,14 +25,15 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m
 from headrace.wire.schema import Message
 
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
-
 _FIRST_GROUP_VERSION_WITH_PROTOCOL = 1
 _FIRST_HEARTBEAT_WITH_OWN_ID = 1  # clients draw their own member id (KIP-1082)
 
 
-def is_served(broker: "Services") -> bool:
+class Needs(NeedsConfig, NeedsGroups, NeedsMetadata, NeedsWorld, Protocol):
+    """What these handlers use of the broker."""
+
+
+def is_served(broker: Needs) -> bool:
     level = broker.metadata_cache.feature_levels.get(GROUP_VERSION, 0)
     return level >= _FIRST_GROUP_VERSION_WITH_PROTOCOL and "consumer" in broker.config.list(
         "group.coordinator.rebalance.protocols"
@@ -34,7 +41,7 @@ def is_served(broker: "Services") -> bool:
 
 
 def consumer_group_heartbeat(
-    broker: "Services", context: Context, request: m.ConsumerGroupHeartbeatRequest
+    broker: Needs, context: Context, request: m.ConsumerGroupHeartbeatRequest
 ) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         return m.ConsumerGroupHeartbeatResponse(
@@ -56,7 +63,7 @@ def consumer_group_heartbeat(
 
 
 def consumer_group_describe(
-    broker: "Services", context: Context, request: m.ConsumerGroupDescribeRequest
+    broker: Needs, context: Context, request: m.ConsumerGroupDescribeRequest
 ) -> Answer:
     described = m.ConsumerGroupDescribeResponse.DescribedGroup
 

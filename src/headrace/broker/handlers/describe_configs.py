@@ -14,12 +14,13 @@ Every entry lists its *synonyms*: all places that give a value, the effective on
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from headrace.broker.context import Context
 from headrace.broker.handlers import broker_loggers
 from headrace.broker.handlers.config_resources import check_broker_id, known_type
+from headrace.broker.needs import NeedsBrokerId, NeedsConfig, NeedsMetadata
 from headrace.core.topics import check_name
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ErrorCode, Rejected
@@ -30,8 +31,7 @@ from headrace.model.settings.values import parse_value, value_to_text
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.controller.service import ControllerService
-    from headrace.broker.services import Services
+    from headrace.broker.metadata.dynamic_config import DynamicConfig
 
 _WIRE_TYPES = {
     "bool": 1,
@@ -53,6 +53,10 @@ _Entry = m.DescribeConfigsResponse.DescribeConfigsResourceResult
 _Synonym = m.DescribeConfigsResponse.DescribeConfigsSynonym
 
 
+class Needs(NeedsBrokerId, NeedsConfig, NeedsMetadata, Protocol):
+    """What these handlers use of the broker."""
+
+
 class _Given(NamedTuple):
     """A value of a setting, and the place that gives it."""
 
@@ -72,7 +76,7 @@ class _Setting(NamedTuple):
 
 
 async def describe_configs(
-    broker: "Services", context: Context, request: m.DescribeConfigsRequest
+    broker: Needs, context: Context, request: m.DescribeConfigsRequest
 ) -> m.DescribeConfigsResponse:
     for resource in request.resources:
         try:
@@ -103,7 +107,7 @@ def _refused(
 
 
 def _describe(
-    broker: "Services",
+    broker: Needs,
     request: m.DescribeConfigsRequest,
     resource: m.DescribeConfigsRequest.DescribeConfigsResource,
 ) -> m.DescribeConfigsResponse.DescribeConfigsResult:
@@ -160,11 +164,11 @@ def _entry(
 # --- by type of resource
 
 
-def _describe_topic(broker: "Services", topic: str) -> list[_Setting]:
+def _describe_topic(broker: Needs, topic: str) -> list[_Setting]:
     check_name(topic)
     if topic not in broker.metadata.topics:
         raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    overrides = broker.controller.overrides(ResourceType.TOPIC, topic)
+    overrides = broker.dynamic_config.overrides(ResourceType.TOPIC, topic)
     settings = []
     for inherited in _inherited(broker).topics:
         own = overrides.get(inherited.name)
@@ -176,18 +180,18 @@ def _describe_topic(broker: "Services", topic: str) -> list[_Setting]:
     return settings
 
 
-def _describe_broker(broker: "Services", name: str) -> list[_Setting]:
+def _describe_broker(broker: Needs, name: str) -> list[_Setting]:
     if name:
         check_broker_id(broker, name)
         return _inherited(broker).broker
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
         _broker_setting(setting, text, (_Given(setting, text, source),))
-        for setting, text in broker.controller.broker_overrides(None).items()
+        for setting, text in broker.dynamic_config.broker_overrides(None).items()
     ]
 
 
-def _describe_loggers(broker: "Services", name: str) -> list[_Setting]:
+def _describe_loggers(broker: Needs, name: str) -> list[_Setting]:
     check_broker_id(broker, name)
     source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
     return [
@@ -196,10 +200,10 @@ def _describe_loggers(broker: "Services", name: str) -> list[_Setting]:
     ]
 
 
-def _describe_group(broker: "Services", group: str) -> list[_Setting]:
+def _describe_group(broker: Needs, group: str) -> list[_Setting]:
     if not group:
         raise Rejected(ErrorCode.INVALID_REQUEST, "the group needs a name")
-    overrides = broker.controller.overrides(ResourceType.GROUP, group)
+    overrides = broker.dynamic_config.overrides(ResourceType.GROUP, group)
     settings = []
     for name, row in kafka.GROUP.items():
         synonym = kafka.GROUP_SYNONYMS.get(name)
@@ -214,10 +218,10 @@ def _describe_group(broker: "Services", group: str) -> list[_Setting]:
     return settings
 
 
-def _describe_client_metrics(broker: "Services", name: str) -> list[_Setting]:
+def _describe_client_metrics(broker: Needs, name: str) -> list[_Setting]:
     if not name:
         raise Rejected(ErrorCode.INVALID_REQUEST, "the client metrics subscription needs a name")
-    overrides = broker.controller.overrides(ResourceType.CLIENT_METRICS, name)
+    overrides = broker.dynamic_config.overrides(ResourceType.CLIENT_METRICS, name)
     settings = []
     for setting, row in kafka.CLIENT_METRICS.items():
         own = overrides.get(setting)
@@ -229,7 +233,7 @@ def _describe_client_metrics(broker: "Services", name: str) -> list[_Setting]:
     return settings
 
 
-_DESCRIBERS: dict[ResourceType, Callable[["Services", str], list[_Setting]]] = {
+_DESCRIBERS: dict[ResourceType, Callable[[Needs, str], list[_Setting]]] = {
     ResourceType.TOPIC: _describe_topic,
     ResourceType.BROKER: _describe_broker,
     ResourceType.BROKER_LOGGER: _describe_loggers,
@@ -250,18 +254,18 @@ class _Inherited(NamedTuple):
 
 
 # Clients often describe all topics in one request; all of them inherit the same.
-_inherited_by_control: "WeakKeyDictionary[ControllerService, _Inherited]" = WeakKeyDictionary()
+_inherited_by_config: "WeakKeyDictionary[DynamicConfig, _Inherited]" = WeakKeyDictionary()
 
 
-def _inherited(broker: "Services") -> _Inherited:
-    known = _inherited_by_control.get(broker.controller)
+def _inherited(broker: Needs) -> _Inherited:
+    known = _inherited_by_config.get(broker.dynamic_config)
     if known is None or known.config is not broker.config:
         known = _Inherited(broker.config, _broker_settings(broker), _topic_settings(broker))
-        _inherited_by_control[broker.controller] = known
+        _inherited_by_config[broker.dynamic_config] = known
     return known
 
 
-def _topic_settings(broker: "Services") -> list[_Setting]:
+def _topic_settings(broker: Needs) -> list[_Setting]:
     settings = []
     for name, row in kafka.TOPIC.items():
         synonyms = kafka.TOPIC_SYNONYMS.get(name)
@@ -273,8 +277,8 @@ def _topic_settings(broker: "Services") -> list[_Setting]:
     return settings
 
 
-def _broker_settings(broker: "Services") -> list[_Setting]:
-    dynamic = broker.controller.broker_overrides(None) | broker.controller.broker_overrides(
+def _broker_settings(broker: Needs) -> list[_Setting]:
+    dynamic = broker.dynamic_config.broker_overrides(None) | broker.dynamic_config.broker_overrides(
         broker.broker_id
     )
     others = [name for name in dynamic if name not in kafka.BROKER and name not in OURS]
@@ -304,18 +308,18 @@ def _with_coarser_units(name: str) -> list[str]:
     return [name]
 
 
-def _given_by_broker(broker: "Services", names: Iterable[str]) -> tuple[_Given, ...]:
+def _given_by_broker(broker: Needs, names: Iterable[str]) -> tuple[_Given, ...]:
     """All places that give one of these broker settings a value, the effective one first."""
     config = broker.config
     names = list(names)
     layers: tuple[tuple[ConfigSource, Callable[[str], str | None]], ...] = (
         (
             ConfigSource.DYNAMIC_BROKER_CONFIG,
-            broker.controller.broker_overrides(broker.broker_id).get,
+            broker.dynamic_config.broker_overrides(broker.broker_id).get,
         ),
         (
             ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
-            broker.controller.broker_overrides(None).get,
+            broker.dynamic_config.broker_overrides(None).get,
         ),
         (ConfigSource.STATIC_BROKER_CONFIG, lambda name: _file_text(config, name)),
         (ConfigSource.DEFAULT_CONFIG, lambda name: _default_text(config, name)),

@@ -6,7 +6,7 @@ request into the field that each API has for them.
 """
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace.broker.context import Context
 from headrace.broker.handlers.coordinator_requests import (
@@ -17,6 +17,7 @@ from headrace.broker.handlers.coordinator_requests import (
     reported_code,
 )
 from headrace.broker.handlers.metadata import NOT_ASKED
+from headrace.broker.needs import NeedsGroups, NeedsMetadata, NeedsWorld
 from headrace.broker.random_ids import draw_member_id
 from headrace.core.groups import offset_commit as commits
 from headrace.core.groups import offset_deletion
@@ -27,9 +28,6 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis
 from headrace.wire import messages as m
 from headrace.wire.schema import Message, encoder
-
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
 
 # All operations on a group: read, delete, describe, describe its settings, alter its settings.
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
@@ -47,7 +45,11 @@ _FIRST_FETCH_WITH_TOPIC_IDS = 10
 _FIRST_DESCRIBE_WITH_NOT_FOUND = 6
 
 
-def join_group(broker: "Services", context: Context, request: m.JoinGroupRequest) -> Answer:
+class Needs(NeedsGroups, NeedsMetadata, NeedsWorld, Protocol):
+    """What these handlers use of the broker."""
+
+
+def join_group(broker: Needs, context: Context, request: m.JoinGroupRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         return shape(
             m.JoinGroupResponse(error_code=reported_code(refusal.code), member_id=request.member_id)
@@ -72,7 +74,7 @@ def join_group(broker: "Services", context: Context, request: m.JoinGroupRequest
     )
 
 
-def sync_group(broker: "Services", context: Context, request: m.SyncGroupRequest) -> Answer:
+def sync_group(broker: Needs, context: Context, request: m.SyncGroupRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         code = reported_code(refusal.code)
         if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -94,7 +96,7 @@ def sync_group(broker: "Services", context: Context, request: m.SyncGroupRequest
     )
 
 
-def heartbeat(broker: "Services", context: Context, request: m.HeartbeatRequest) -> Answer:
+def heartbeat(broker: Needs, context: Context, request: m.HeartbeatRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         code = reported_code(refusal.code)
         if code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -112,7 +114,7 @@ def heartbeat(broker: "Services", context: Context, request: m.HeartbeatRequest)
     )
 
 
-def leave_group(broker: "Services", context: Context, request: m.LeaveGroupRequest) -> Answer:
+def leave_group(broker: Needs, context: Context, request: m.LeaveGroupRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         return m.LeaveGroupResponse(error_code=reported_code(refusal.code))
 
@@ -137,7 +139,7 @@ def leave_group(broker: "Services", context: Context, request: m.LeaveGroupReque
 # Offsets. They accept an empty group id: consumers without a group used it (Kafka 0.8).
 
 
-def offset_commit(broker: "Services", context: Context, request: m.OffsetCommitRequest) -> Answer:
+def offset_commit(broker: Needs, context: Context, request: m.OffsetCommitRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         code = reported_code(refusal.code)
         if refusal.code in TOO_LARGE:
@@ -158,7 +160,7 @@ def offset_commit(broker: "Services", context: Context, request: m.OffsetCommitR
     )
 
 
-def offset_fetch(broker: "Services", context: Context, request: m.OffsetFetchRequest) -> Answer:
+def offset_fetch(broker: Needs, context: Context, request: m.OffsetFetchRequest) -> Answer:
     wanted = request.groups
     many = context.api_version >= _FIRST_FETCH_WITH_GROUPS
     if not many:
@@ -242,7 +244,7 @@ def _ungrouped(
     return response
 
 
-def offset_delete(broker: "Services", context: Context, request: m.OffsetDeleteRequest) -> Answer:
+def offset_delete(broker: Needs, context: Context, request: m.OffsetDeleteRequest) -> Answer:
     def refuse(refusal: Rejected) -> Message:
         return m.OffsetDeleteResponse(error_code=reported_code(refusal.code))
 
@@ -259,9 +261,7 @@ def offset_delete(broker: "Services", context: Context, request: m.OffsetDeleteR
 # Several groups at once.
 
 
-def describe_groups(
-    broker: "Services", context: Context, request: m.DescribeGroupsRequest
-) -> Answer:
+def describe_groups(broker: Needs, context: Context, request: m.DescribeGroupsRequest) -> Answer:
     def shape(group: m.DescribeGroupsResponse.DescribedGroup) -> Message:
         if (
             group.error_code == ErrorCode.GROUP_ID_NOT_FOUND
@@ -292,7 +292,7 @@ def describe_groups(
     return gather((ask_for(group_id) for group_id in request.groups), finish)
 
 
-def list_groups(broker: "Services", context: Context, request: m.ListGroupsRequest) -> Answer:
+def list_groups(broker: Needs, context: Context, request: m.ListGroupsRequest) -> Answer:
     if broker.groups.is_loading():
         raise Rejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = frozenset(state.lower() for state in request.states_filter)
@@ -313,7 +313,7 @@ def list_groups(broker: "Services", context: Context, request: m.ListGroupsReque
     )
 
 
-def delete_groups(broker: "Services", context: Context, request: m.DeleteGroupsRequest) -> Answer:
+def delete_groups(broker: Needs, context: Context, request: m.DeleteGroupsRequest) -> Answer:
     def ask_for(group_id: str) -> Answer:
         return ask(
             broker.groups.ask,

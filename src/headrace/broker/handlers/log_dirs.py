@@ -3,21 +3,25 @@
 import asyncio
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.context import Context
+from headrace.broker.needs import NeedsLogDirs, NeedsReplicas
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
 from headrace.storage.log_move import check_name
 from headrace.wire import messages as m
 
 if TYPE_CHECKING:
-    from headrace.broker.services import Services
     from headrace.storage.log_manager import LogDirectory
 
 
+class Needs(NeedsLogDirs, NeedsReplicas, Protocol):
+    """What these handlers use of the broker."""
+
+
 def describe_log_dirs(
-    broker: "Services", context: Context, request: m.DescribeLogDirsRequest
+    broker: Needs, context: Context, request: m.DescribeLogDirsRequest
 ) -> m.DescribeLogDirsResponse:
     wanted = _wanted(request)
     return m.DescribeLogDirsResponse(
@@ -37,7 +41,7 @@ def _wanted(request: m.DescribeLogDirsRequest) -> set[TopicPartition] | None:
 
 
 def _describe(
-    broker: "Services", directory: "LogDirectory", wanted: set[TopicPartition] | None
+    broker: Needs, directory: "LogDirectory", wanted: set[TopicPartition] | None
 ) -> m.DescribeLogDirsResponse.DescribeLogDirsResult:
     response = m.DescribeLogDirsResponse
     result = response.DescribeLogDirsResult(log_dir=str(directory.path))
@@ -77,7 +81,7 @@ def _describe(
 
 
 async def alter_replica_log_dirs(
-    broker: "Services", context: Context, request: m.AlterReplicaLogDirsRequest
+    broker: Needs, context: Context, request: m.AlterReplicaLogDirsRequest
 ) -> m.AlterReplicaLogDirsResponse:
     """Start moves between log directories; DescribeLogDirs shows their progress."""
     response = m.AlterReplicaLogDirsResponse
@@ -106,7 +110,7 @@ async def alter_replica_log_dirs(
     )
 
 
-def _move(broker: "Services", topic_partition: TopicPartition, target: Path) -> None:
+def _move(broker: Needs, topic_partition: TopicPartition, target: Path) -> None:
     check_name(topic_partition)  # first, as in Kafka
     for directory in broker.logs.directories:
         if directory.path == target:

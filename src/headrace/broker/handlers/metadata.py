@@ -5,17 +5,15 @@ listener of the client.
 """
 
 from collections.abc import Awaitable, Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.broker.context import Context
+from headrace.broker.needs import NeedsConfig, NeedsController, NeedsMetadata
 from headrace.core.topics import is_legal_name
 from headrace.model.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionState, TopicState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, TopicId
 from headrace.wire import messages as m
-
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
 
 # Bit sets of the allowed operations, by Kafka's numbers. Without an authorizer every client may do
 # everything. On a topic: READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS,
@@ -36,8 +34,12 @@ Partition = m.MetadataResponse.MetadataResponsePartition
 Topic = m.MetadataResponse.MetadataResponseTopic
 
 
+class Needs(NeedsConfig, NeedsController, NeedsMetadata, Protocol):
+    """What these handlers use of the broker."""
+
+
 def metadata(
-    broker: "Services", context: Context, request: m.MetadataRequest
+    broker: Needs, context: Context, request: m.MetadataRequest
 ) -> m.MetadataResponse | Awaitable[m.MetadataResponse]:
     _require_names(context, request)
     if broker.config.bool("auto.create.topics.enable") and (
@@ -70,7 +72,7 @@ def _missing(metadata: ClusterMetadata, context: Context, request: m.MetadataReq
 
 
 async def _create_and_answer(
-    broker: "Services", context: Context, request: m.MetadataRequest, missing: list[str]
+    broker: Needs, context: Context, request: m.MetadataRequest, missing: list[str]
 ) -> m.MetadataResponse:
     refusals = await broker.controller.auto_create(missing)
     return build_metadata(broker.metadata, context, request, refusals)
@@ -192,7 +194,7 @@ Described = m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTop
 
 
 def describe_topic_partitions(
-    broker: "Services", context: Context, request: m.DescribeTopicPartitionsRequest
+    broker: Needs, context: Context, request: m.DescribeTopicPartitionsRequest
 ) -> m.DescribeTopicPartitionsResponse:
     """Topics by name, up to a number of partitions; the cursor says where to continue."""
     names = sorted({wanted.name for wanted in request.topics})

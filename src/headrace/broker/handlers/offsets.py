@@ -1,17 +1,15 @@
 """ListOffsets and OffsetForLeaderEpoch: offsets by position, time and leader epoch."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.broker.context import Context
+from headrace.broker.needs import NeedsReplicas
 from headrace.broker.replication.replica import Replica
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Millis
 from headrace.storage.time_lookup import offset_for_time, offset_of_max_timestamp
 from headrace.wire import messages as m
 from headrace.wire.api import NO_LIMIT
-
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = range(
     -1, -7, -1
@@ -30,8 +28,12 @@ _OFFSET_NOT_AVAILABLE_SINCE = 5
 _NOWHERE = (-1, -1, -1)  # offset, timestamp, leader epoch
 
 
+class Needs(NeedsReplicas, Protocol):
+    """What these handlers use of the broker."""
+
+
 async def list_offsets(
-    broker: "Services", context: Context, request: m.ListOffsetsRequest
+    broker: Needs, context: Context, request: m.ListOffsetsRequest
 ) -> m.ListOffsetsResponse:
     response = m.ListOffsetsResponse
     asked_twice = _asked_twice(request)
@@ -136,7 +138,7 @@ def _old_style(
 
 
 def offset_for_leader_epoch(
-    broker: "Services", context: Context, request: m.OffsetForLeaderEpochRequest
+    broker: Needs, context: Context, request: m.OffsetForLeaderEpochRequest
 ) -> m.OffsetForLeaderEpochResponse:
     response = m.OffsetForLeaderEpochResponse
     topics = []

@@ -1,21 +1,28 @@
 """InitProducerId, DescribeProducers, WriteTxnMarkers: producers as partitions know them."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace.broker.context import Context
 from headrace.broker.coordinators.markers import Codes, Marker
+from headrace.broker.needs import (
+    NeedsProducers,
+    NeedsReplicas,
+    NeedsTransactions,
+    NeedsWorld,
+)
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_PRODUCER_ID, TopicPartition
 from headrace.wire import messages as m
 
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
-
 _NO_EPOCH = -1
 
 
-def init_producer_id(broker: "Services", context: Context, request: m.InitProducerIdRequest) -> Any:
+class Needs(NeedsProducers, NeedsReplicas, NeedsTransactions, NeedsWorld, Protocol):
+    """What these handlers use of the broker."""
+
+
+def init_producer_id(broker: Needs, context: Context, request: m.InitProducerIdRequest) -> Any:
     # A producer that continues names both. Other negative numbers are rejected as unknown later.
     if (request.producer_id != NO_PRODUCER_ID) != (request.producer_epoch != _NO_EPOCH):
         return m.InitProducerIdResponse(
@@ -29,13 +36,13 @@ def init_producer_id(broker: "Services", context: Context, request: m.InitProduc
     return init_transactional_producer(broker, context, request)
 
 
-async def _fresh_producer_id(broker: "Services") -> m.InitProducerIdResponse:
+async def _fresh_producer_id(broker: Needs) -> m.InitProducerIdResponse:
     producer_id = await broker.producer_ids.next()
     return m.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
 def describe_producers(
-    broker: "Services", context: Context, request: m.DescribeProducersRequest
+    broker: Needs, context: Context, request: m.DescribeProducersRequest
 ) -> m.DescribeProducersResponse:
     response = m.DescribeProducersResponse
     return response(
@@ -53,7 +60,7 @@ def describe_producers(
 
 
 def _described(
-    broker: "Services", topic: str, partition: int
+    broker: Needs, topic: str, partition: int
 ) -> m.DescribeProducersResponse.PartitionResponse:
     response = m.DescribeProducersResponse
     try:
@@ -80,7 +87,7 @@ def _described(
 
 
 async def write_txn_markers(
-    broker: "Services", context: Context, request: m.WriteTxnMarkersRequest
+    broker: Needs, context: Context, request: m.WriteTxnMarkersRequest
 ) -> m.WriteTxnMarkersResponse:
     """For the coordinator on another broker, or a tool that ends a hanging transaction."""
     response = m.WriteTxnMarkersResponse
@@ -110,7 +117,7 @@ async def write_txn_markers(
 
 
 def _written(
-    broker: "Services", wanted: m.WriteTxnMarkersRequest.WritableTxnMarker
+    broker: Needs, wanted: m.WriteTxnMarkersRequest.WritableTxnMarker
 ) -> "asyncio.Future[Codes]":
     partitions = dict.fromkeys(
         TopicPartition(topic.name, partition)

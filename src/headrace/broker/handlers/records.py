@@ -1,25 +1,27 @@
 """DeleteRecords: raise the start of a log; readers no longer see earlier records."""
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.broker.context import Context
+from headrace.broker.needs import NeedsReplicas
 from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset
 from headrace.storage.log_retention import delete_records_before
 from headrace.wire import messages as m
 
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
-
 _log = logging.getLogger("headrace.broker")
 
 _TO_HIGH_WATERMARK = -1
 
 
+class Needs(NeedsReplicas, Protocol):
+    """What these handlers use of the broker."""
+
+
 def delete_records(
-    broker: "Services", context: Context, request: m.DeleteRecordsRequest
+    broker: Needs, context: Context, request: m.DeleteRecordsRequest
 ) -> m.DeleteRecordsResponse:
     response = m.DeleteRecordsResponse
     topics = []
@@ -40,7 +42,7 @@ def delete_records(
     return response(topics=topics)
 
 
-def _delete(broker: "Services", topic: str, partition: int, offset: int) -> Offset:
+def _delete(broker: Needs, topic: str, partition: int, offset: int) -> Offset:
     replica = broker.replicas.require(topic, partition)
     if is_internal(topic):
         raise Rejected(

@@ -1,8 +1,14 @@
 """CreateTopics, DeleteTopics, CreatePartitions."""
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from headrace.broker.context import Context
+from headrace.broker.needs import (
+    NeedsBrokerId,
+    NeedsConfig,
+    NeedsController,
+    NeedsMetadata,
+)
 from headrace.core.controller import CreateTopic
 from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import TopicState
@@ -12,16 +18,17 @@ from headrace.model.settings import kafka
 from headrace.model.settings.resources import ConfigSource
 from headrace.wire import messages as m
 
-if TYPE_CHECKING:
-    from headrace.broker.services import Services
-
 _FIRST_VERSION_WITH_SETTINGS = 5
 
 Setting = m.CreateTopicsResponse.CreatableTopicConfigs
 
 
+class Needs(NeedsBrokerId, NeedsConfig, NeedsController, NeedsMetadata, Protocol):
+    """What these handlers use of the broker."""
+
+
 async def create_topics(
-    broker: "Services", context: Context, request: m.CreateTopicsRequest
+    broker: Needs, context: Context, request: m.CreateTopicsRequest
 ) -> m.CreateTopicsResponse:
     # A repeated name gets one error: the response has one entry per name.
     duplicates: dict[str, int] = {}
@@ -77,11 +84,11 @@ def _created(
     )
 
 
-def _default_settings(broker: "Services") -> list[Setting]:
+def _default_settings(broker: Needs) -> list[Setting]:
     """The settings of a topic without its own; built once for all topics of a request."""
     config = broker.config
-    mine = broker.controller.broker_overrides(broker.broker_id)
-    of_all = broker.controller.broker_overrides(None)
+    mine = broker.dynamic_config.broker_overrides(broker.broker_id)
+    of_all = broker.dynamic_config.broker_overrides(None)
     settings = []
     for name, row in kafka.TOPIC.items():
         if name in kafka.INTERNAL:
@@ -111,7 +118,7 @@ def _refused(name: str, refusal: Rejected) -> m.CreateTopicsResponse.CreatableTo
 
 
 async def delete_topics(
-    broker: "Services", context: Context, request: m.DeleteTopicsRequest
+    broker: Needs, context: Context, request: m.DeleteTopicsRequest
 ) -> m.DeleteTopicsResponse:
     """Delete topics by name or, from version 6, by id; the response repeats the name or id."""
     metadata = broker.metadata
@@ -177,7 +184,7 @@ def _not_deleted(
 
 
 async def create_partitions(
-    broker: "Services", context: Context, request: m.CreatePartitionsRequest
+    broker: Needs, context: Context, request: m.CreatePartitionsRequest
 ) -> m.CreatePartitionsResponse:
     response = m.CreatePartitionsResponse
     counts: dict[str, int] = {}

@@ -4,7 +4,7 @@ Older versions of each API do not know PRODUCER_FENCED. Their clients get INVALI
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.broker.context import Context
 from headrace.broker.coordinators.runtime import Decide
@@ -15,6 +15,13 @@ from headrace.broker.handlers.coordinator_requests import (
     ask,
     gather,
     reported_code,
+)
+from headrace.broker.needs import (
+    NeedsConfig,
+    NeedsGroups,
+    NeedsMetadata,
+    NeedsReplicas,
+    NeedsTransactions,
 )
 from headrace.core.groups.offset_commit import Commit, take_commits, txn_commit
 from headrace.core.topics import OFFSETS_TOPIC, is_internal
@@ -31,7 +38,6 @@ from headrace.wire.schema import Message
 
 if TYPE_CHECKING:
     from headrace.broker.coordinators.markers import Codes
-    from headrace.broker.services import Services
 
 _FIRST_INIT_WITH_FENCED = 4
 _FIRST_WITH_FENCED = 2  # of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn
@@ -47,8 +53,12 @@ _ID_SIZE_MAX = 32_767  # the room in a record key
 _WITHOUT_EPOCH_BUMP, _WITH_EPOCH_BUMP = 0, EPOCH_BUMP
 
 
+class Needs(NeedsConfig, NeedsGroups, NeedsMetadata, NeedsReplicas, NeedsTransactions, Protocol):
+    """What these handlers use of the broker."""
+
+
 def init_transactional_producer(
-    broker: "Services", context: Context, request: m.InitProducerIdRequest
+    broker: NeedsTransactions, context: Context, request: m.InitProducerIdRequest
 ) -> Answer:
     transactional_id = request.transactional_id
     assert transactional_id is not None
@@ -80,7 +90,7 @@ def init_transactional_producer(
 
 
 def add_partitions_to_txn(
-    broker: "Services", context: Context, request: m.AddPartitionsToTxnRequest
+    broker: Needs, context: Context, request: m.AddPartitionsToTxnRequest
 ) -> Answer:
     wanted = request.transactions
     in_batches = context.api_version >= _FIRST_ADD_IN_BATCHES
@@ -104,7 +114,7 @@ def add_partitions_to_txn(
 
 
 def _add_partitions(
-    broker: "Services",
+    broker: Needs,
     context: Context,
     wanted: m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction,
 ) -> Answer:
@@ -156,9 +166,7 @@ def _add_partitions(
     )
 
 
-def _not_addable(
-    broker: "Services", context: Context, partitions: Sequence[TopicPartition]
-) -> "Codes":
+def _not_addable(broker: Needs, context: Context, partitions: Sequence[TopicPartition]) -> "Codes":
     """A code for each partition if one of them cannot be in a transaction; else an empty dict."""
     topics = broker.metadata.topics
     codes = {}
@@ -177,7 +185,7 @@ def _not_addable(
 
 
 def add_offsets_to_txn(
-    broker: "Services", context: Context, request: m.AddOffsetsToTxnRequest
+    broker: Needs, context: Context, request: m.AddOffsetsToTxnRequest
 ) -> Answer:
     transactional_id = request.transactional_id
     producer = request.producer_id, request.producer_epoch
@@ -203,7 +211,7 @@ def add_offsets_to_txn(
     )
 
 
-def end_txn(broker: "Services", context: Context, request: m.EndTxnRequest) -> Answer:
+def end_txn(broker: Needs, context: Context, request: m.EndTxnRequest) -> Answer:
     transactional_id = request.transactional_id
     producer = request.producer_id, request.producer_epoch
     known_code = _known_codes(context, _FIRST_WITH_FENCED)
@@ -232,9 +240,7 @@ def end_txn(broker: "Services", context: Context, request: m.EndTxnRequest) -> A
 # Offsets that a transaction commits.
 
 
-def txn_offset_commit(
-    broker: "Services", context: Context, request: m.TxnOffsetCommitRequest
-) -> Answer:
+def txn_offset_commit(broker: Needs, context: Context, request: m.TxnOffsetCommitRequest) -> Answer:
     if not request.group_id:
         return _commit_refused(broker, request, ErrorCode.INVALID_GROUP_ID)
     offsets = TopicPartition(OFFSETS_TOPIC, broker.groups.partition_of(request.group_id))
@@ -267,7 +273,7 @@ def txn_offset_commit(
 
 
 async def _commit_later(
-    broker: "Services",
+    broker: Needs,
     context: Context,
     request: m.TxnOffsetCommitRequest,
     pending: "Awaitable[Codes]",
@@ -281,7 +287,7 @@ async def _commit_later(
 
 
 def _commit_verified(
-    broker: "Services", context: Context, request: m.TxnOffsetCommitRequest, code: ErrorCode
+    broker: Needs, context: Context, request: m.TxnOffsetCommitRequest, code: ErrorCode
 ) -> Answer:
     if code is ErrorCode.NONE:
         return _commit(broker, request)
@@ -294,7 +300,7 @@ def _commit_verified(
     return _commit_refused(broker, request, refusal.code)
 
 
-def _commit(broker: "Services", request: m.TxnOffsetCommitRequest) -> Answer:
+def _commit(broker: Needs, request: m.TxnOffsetCommitRequest) -> Answer:
     return ask(
         broker.groups.ask,
         request.group_id,
@@ -303,9 +309,7 @@ def _commit(broker: "Services", request: m.TxnOffsetCommitRequest) -> Answer:
     )
 
 
-def _commit_refused(
-    broker: "Services", request: m.TxnOffsetCommitRequest, code: ErrorCode
-) -> Message:
+def _commit_refused(broker: Needs, request: m.TxnOffsetCommitRequest, code: ErrorCode) -> Message:
     if code in TOO_LARGE:
         code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     response = m.TxnOffsetCommitResponse()
@@ -318,7 +322,7 @@ def _commit_refused(
 
 
 def describe_transactions(
-    broker: "Services", context: Context, request: m.DescribeTransactionsRequest
+    broker: Needs, context: Context, request: m.DescribeTransactionsRequest
 ) -> Answer:
     def ask_for(transactional_id: str) -> Answer:
         if not transactional_id:
@@ -337,7 +341,7 @@ def describe_transactions(
 
 
 def list_transactions(
-    broker: "Services", context: Context, request: m.ListTransactionsRequest
+    broker: Needs, context: Context, request: m.ListTransactionsRequest
 ) -> Answer:
     transactions = broker.transactions
     if transactions.is_loading():
@@ -377,7 +381,7 @@ def _known_codes(context: Context, first_version: int) -> Callable[[int], ErrorC
 
 
 def _ask(
-    broker: "Services",
+    broker: NeedsTransactions,
     transactional_id: str,
     decide: Decide[TransactionShard],
     refuse: Callable[[ErrorCode], Message],

@@ -4,6 +4,7 @@ A topic's own value wins over the broker's. Of the broker's, what was set for th
 broker wins over what was set for all of them, and both over the file.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
@@ -41,6 +42,8 @@ class DynamicConfig:
         self._overrides: dict[int, dict[str, dict[str, str]]] = {kind: {} for kind in _NODES}
         self._topic_configs: dict[str, TopicConfig] = {}
         self._listeners: list[Callable[[BrokerConfig], None]] = []
+        # A change reads, modifies and stores; two at the same time would lose one of them.
+        self.changing = asyncio.Lock()
         self.config = file_config
 
     def on_change(self, listener: Callable[[BrokerConfig], None]) -> None:
@@ -76,6 +79,10 @@ class DynamicConfig:
     def overrides(self, kind: int, name: str) -> dict[str, str]:
         """One thing's own settings; the empty broker name stands for all brokers."""
         return dict(self._overrides[kind].get(_stored_name(kind, name), {}))
+
+    def broker_overrides(self, broker_id: int | None = None) -> dict[str, str]:
+        """The dynamic settings of one broker, or, for None, those of all brokers."""
+        return self.overrides(ResourceType.BROKER, "" if broker_id is None else str(broker_id))
 
     def names(self, kind: int) -> list[str]:
         """What of one kind has settings of its own."""

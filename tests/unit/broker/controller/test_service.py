@@ -80,8 +80,8 @@ async def test_topics_come_back_with_their_ids_settings_and_a_new_leader_epoch(t
         # Its log may have lost its tail: whoever read that must be able to notice.
         assert [(p.leader_epoch, p.partition_epoch) for p in again.partitions] == [(1, 1)] * 3
         assert broker.replicas.hosted[TopicPartition("t", 2)] == again.partitions[2]
-        assert broker.controller.topic_overrides("t") == {"retention.ms": "1000"}
-        assert broker.controller.topic_config("t").retention_ms == 1000
+        assert broker.dynamic_config.overrides(ResourceType.TOPIC, "t") == {"retention.ms": "1000"}
+        assert broker.dynamic_config.topic_config("t").retention_ms == 1000
 
 
 @in_loop
@@ -131,7 +131,7 @@ async def test_topics_of_a_lost_tree_are_read_back_from_their_folders(tmp_path):
         assert [p.leader_epoch for p in topic.partitions] == [7, 0, 0]
         assert TopicPartition("t", 1) in broker.replicas.hosted
         # Without compaction retention would eat the groups' offsets.
-        config = broker.controller.topic_config("__consumer_offsets")
+        config = broker.dynamic_config.topic_config("__consumer_offsets")
         assert config.cleanup_policy == {"compact"}
     async with running(tmp_path, found=folders) as broker:
         assert len(broker.metadata.topics) == 2
@@ -161,10 +161,10 @@ async def test_folders_that_all_say_otherwise_are_believed(tmp_path):
     async with running(tmp_path, found=[found("t", 0)]) as broker:
         assert broker.metadata.topics["t"].topic_id == AN_ID
         assert broker.logs.deleted == []
-        assert broker.controller.topic_overrides("t") == {"retention.ms": "5"}
+        assert broker.dynamic_config.overrides(ResourceType.TOPIC, "t") == {"retention.ms": "5"}
     async with running(tmp_path, found=[found("t", 0)]) as broker:
         assert broker.metadata.topics["t"].topic_id == AN_ID
-        assert broker.controller.topic_overrides("t") == {"retention.ms": "5"}
+        assert broker.dynamic_config.overrides(ResourceType.TOPIC, "t") == {"retention.ms": "5"}
 
 
 @in_loop
@@ -188,7 +188,7 @@ async def test_a_deleted_topic_leaves_nothing_and_its_name_gets_a_new_id(tmp_pat
         assert broker.replicas.deleted == [TopicPartition("t", 0), TopicPartition("t", 1)]
         second = await make(broker, "t", 1)
         assert second.topic_id != first.topic_id
-        assert broker.controller.topic_overrides("t") == {}
+        assert broker.dynamic_config.overrides(ResourceType.TOPIC, "t") == {}
     async with running(tmp_path) as broker:
         assert broker.metadata.topics["t"].topic_id == second.topic_id
 
@@ -249,12 +249,12 @@ async def test_internal_topics_are_made_in_the_shape_that_the_settings_give_them
         topics = [broker.metadata.topics[name] for name in names]
         assert all(topic.internal for topic in topics)
         assert [len(topic.partitions) for topic in topics] == [4, 50, 50]
-        assert [broker.controller.topic_config(name).cleanup_policy for name in names] == [
+        assert [broker.dynamic_config.topic_config(name).cleanup_policy for name in names] == [
             {"compact"},
             {"compact"},
             {"delete"},
         ]
-        assert broker.controller.topic_config(names[2]).retention_ms == -1
+        assert broker.dynamic_config.topic_config(names[2]).retention_ms == -1
 
 
 @in_loop
@@ -274,17 +274,17 @@ async def test_growth_survives_a_restart(tmp_path):
 async def test_a_topics_setting_wins_is_told_to_the_replicas_and_survives(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t")
-        default = broker.controller.topic_config("t")
+        default = broker.dynamic_config.topic_config("t")
         await broker.controller.alter_configs(ResourceType.TOPIC, "t", {"retention.ms": "77"})
         assert broker.replicas.configs["t"].retention_ms == 77
-        assert broker.controller.topic_config("t") is broker.replicas.configs["t"]
+        assert broker.dynamic_config.topic_config("t") is broker.replicas.configs["t"]
     async with running(tmp_path) as broker:
-        assert broker.controller.topic_config("t").retention_ms == 77
+        assert broker.dynamic_config.topic_config("t").retention_ms == 77
         await broker.controller.alter_configs(ResourceType.TOPIC, "t", {})
-        assert broker.controller.topic_config("t") == default
-        assert broker.controller.topic_overrides("t") == {}
+        assert broker.dynamic_config.topic_config("t") == default
+        assert broker.dynamic_config.overrides(ResourceType.TOPIC, "t") == {}
     async with running(tmp_path) as broker:
-        assert broker.controller.topic_config("t") == default
+        assert broker.dynamic_config.topic_config("t") == default
 
 
 @in_loop
@@ -299,8 +299,10 @@ async def test_a_brokers_setting_reaches_topics_without_one_and_survives(tmp_pat
         assert broker.config.int("log.retention.ms") == 20
         assert broker.replicas.configs["plain"].retention_ms == 20
         assert broker.replicas.configs["own"].retention_ms == 5
-        assert broker.controller.broker_overrides() == {"log.retention.ms": "10"}
-        assert broker.controller.broker_overrides(broker.broker_id) == {"log.retention.ms": "20"}
+        assert broker.dynamic_config.broker_overrides() == {"log.retention.ms": "10"}
+        assert broker.dynamic_config.broker_overrides(broker.broker_id) == {
+            "log.retention.ms": "20"
+        }
     async with running(tmp_path) as broker:
         assert broker.config.int("log.retention.ms") == 20
         await broker.controller.alter_configs(ResourceType.BROKER, mine, {})
@@ -324,7 +326,7 @@ async def test_settings_that_cannot_stand_are_refused_and_change_nothing(tmp_pat
         await broker.controller.alter_configs(
             ResourceType.TOPIC, "t", {"retention.ms": "1"}, validate_only=True
         )
-        assert broker.controller.topic_overrides("t") == {}
+        assert broker.dynamic_config.overrides(ResourceType.TOPIC, "t") == {}
 
 
 @in_loop
@@ -336,7 +338,7 @@ async def test_a_stored_setting_that_became_wrong_is_left_out_alone(tmp_path):
     await tree.set("/config/topics/t", value, ANY_VERSION)
     await tree.close()
     async with running(tmp_path) as broker:
-        config = broker.controller.topic_config("t")
+        config = broker.dynamic_config.topic_config("t")
         assert config.cleanup_policy == {"compact"}
         assert config.retention_ms == broker.config.int("log.retention.ms")
 
@@ -349,12 +351,12 @@ async def test_a_group_may_have_any_name(tmp_path):
             ResourceType.GROUP, name, {"consumer.session.timeout.ms": "50000"}
         )
     async with running(tmp_path) as broker:
-        assert broker.controller.configured_names(ResourceType.GROUP) == [name]
-        assert broker.controller.overrides(ResourceType.GROUP, name) == {
+        assert broker.dynamic_config.names(ResourceType.GROUP) == [name]
+        assert broker.dynamic_config.overrides(ResourceType.GROUP, name) == {
             "consumer.session.timeout.ms": "50000"
         }
         await broker.controller.alter_configs(ResourceType.GROUP, name, {})
-        assert broker.controller.configured_names(ResourceType.GROUP) == []
+        assert broker.dynamic_config.names(ResourceType.GROUP) == []
 
 
 @in_loop

@@ -1,0 +1,89 @@
+"""What request handlers may use of a broker: one small protocol per part.
+
+A handler module declares its needs by combining them, so its signature says what it can touch.
+``Services`` has all of them.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from headrace.broker.controller.producer_ids import ProducerIds
+    from headrace.broker.controller.service import ControllerService
+    from headrace.broker.coordinators.group import GroupCoordinator
+    from headrace.broker.coordinators.markers import MarkerWriter
+    from headrace.broker.coordinators.transaction import TransactionCoordinator
+    from headrace.broker.metadata.cache import MetadataCache
+    from headrace.broker.metadata.dynamic_config import DynamicConfig
+    from headrace.broker.replication.log_dir_moves import LogDirMoves
+    from headrace.broker.replication.replica_manager import ReplicaManager
+    from headrace.model.cluster_metadata import ClusterMetadata
+    from headrace.model.config import BrokerConfig
+    from headrace.model.ids import BrokerId
+    from headrace.storage.log_manager import LogManager
+    from headrace.world.world import World
+
+
+class NeedsBrokerId(Protocol):
+    @property
+    def broker_id(self) -> "BrokerId": ...
+
+
+class NeedsConfig(Protocol):
+    """The settings in force, and where each comes from."""
+
+    @property
+    def config(self) -> "BrokerConfig": ...
+    @property
+    def dynamic_config(self) -> "DynamicConfig": ...
+
+
+class NeedsMetadata(Protocol):
+    @property
+    def metadata(self) -> "ClusterMetadata": ...
+    @property
+    def metadata_cache(self) -> "MetadataCache": ...
+
+
+class NeedsController(Protocol):
+    @property
+    def controller(self) -> "ControllerService": ...
+
+
+class NeedsReplicas(Protocol):
+    @property
+    def replicas(self) -> "ReplicaManager": ...
+
+
+class NeedsLogDirs(Protocol):
+    @property
+    def logs(self) -> "LogManager": ...
+    @property
+    def moves(self) -> "LogDirMoves": ...
+
+
+class NeedsGroups(Protocol):
+    @property
+    def groups(self) -> "GroupCoordinator": ...
+
+
+class NeedsTransactions(Protocol):
+    @property
+    def transactions(self) -> "TransactionCoordinator": ...
+
+
+class NeedsProducers(Protocol):
+    """Producer ids and transaction markers."""
+
+    @property
+    def producer_ids(self) -> "ProducerIds": ...
+    @property
+    def markers(self) -> "MarkerWriter": ...
+
+
+class NeedsWorld(Protocol):
+    @property
+    def world(self) -> "World": ...
+    @property
+    def loop(self) -> "asyncio.AbstractEventLoop": ...
