@@ -4,8 +4,7 @@ Only that broker writes these nodes. Each write names the version that the broke
 last, so a second process with the same broker id is noticed: it is Fenced.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 from headrace.coordination import paths, values
 from headrace.coordination.tree import (
@@ -19,21 +18,9 @@ from headrace.coordination.tree import (
     Tree,
 )
 from headrace.coordination.writer import Writer
-from headrace.model.cluster_metadata import TopicDirectories
+from headrace.core.directory_assignment import AssignmentChange, LoadedAssignment
 from headrace.model.errors import Fenced
 from headrace.model.ids import BrokerId, TopicId, ZkVersion, id_from_text
-
-
-class LoadedAssignment(NamedTuple):
-    paths: dict[str, str]  # where each log directory was last seen, by directory.id
-    topics: dict[str, TopicDirectories]
-
-
-class AssignmentChange(NamedTuple):
-    """What to remember from now on. None, or no directory, deletes an entry."""
-
-    topics: Mapping[str, TopicDirectories | None]
-    pending_deletions: Mapping[TopicId, Collection[str]] = {}
 
 
 class DirectoryStore:

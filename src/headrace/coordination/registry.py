@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from headrace.coordination import controller_writes, paths, values
 from headrace.coordination.config_store import ConfigStore
-from headrace.coordination.directories import AssignmentChange, DirectoryStore
+from headrace.coordination.directories import DirectoryStore
 from headrace.coordination.tree import (
     ANY_VERSION,
     BadVersion,
@@ -36,6 +36,7 @@ from headrace.coordination.tree import (
 from headrace.coordination.watched import WatchedNodes
 from headrace.coordination.writer import Writer
 from headrace.core.controller import UNBORN, Change
+from headrace.core.directory_assignment import AssignmentChange
 from headrace.core.topics import is_internal
 from headrace.model.cluster_metadata import (
     NO_LEADER,

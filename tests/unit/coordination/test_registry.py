@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from headrace.coordination import paths, values
-from headrace.coordination.directories import AssignmentChange
 from headrace.coordination.memory import Delivery, MemorySession
 from headrace.coordination.registry import BrokerIdInUse, Elected, OtherController, Registry
 from headrace.coordination.tree import ANY_VERSION, SessionLost
@@ -19,6 +18,7 @@ from headrace.core.controller import (
     DeleteTopic,
     MarkForDeletion,
 )
+from headrace.core.directory_assignment import AssignmentChange
 from headrace.model.cluster_metadata import (
     NO_LEADER,
     BrokerEntry,

@@ -9,10 +9,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.broker.controller.directory_assignment import DirectoryAssignment
-from headrace.coordination.directories import AssignmentChange
 from headrace.coordination.registry import Registry
 from headrace.core.controller import Change, Controller
+from headrace.core.directory_assignment import AssignmentChange, DirectoryAssignment
 from headrace.model.cluster_metadata import ClusterMetadata, PartitionState, TopicState
 from headrace.model.errors import Rejected
 from headrace.model.ids import BrokerId, TopicId, TopicPartition

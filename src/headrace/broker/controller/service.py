@@ -20,9 +20,9 @@ from headrace.broker.controller import internal_topics
 from headrace.broker.controller.changes import ClusterChanges
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.broker.random_ids import draw_dice, draw_topic_id
-from headrace.coordination.directories import AssignmentChange
 from headrace.core import elections, features, topic_changes
 from headrace.core.controller import AddPartitions, CreateTopic, DeleteTopic
+from headrace.core.directory_assignment import AssignmentChange
 from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ErrorCode, Rejected

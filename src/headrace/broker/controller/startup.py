@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.broker.controller import internal_topics
 from headrace.broker.controller.changes import ClusterChanges
-from headrace.broker.controller.directory_assignment import DirectoryAssignment
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.broker.random_ids import draw_cluster_id, draw_topic_id
 from headrace.coordination.registry import Elected, Registry
 from headrace.core import elections, features, topic_changes
 from headrace.core.controller import Controller, CreateTopic, DeleteTopic
+from headrace.core.directory_assignment import DirectoryAssignment
 from headrace.core.topics import is_legal_name
 from headrace.model.cluster_metadata import (
     BrokerEntry,
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from headrace.world.world import World
 
 _log = logging.getLogger("headrace.controller")
+
+_NAMED_MAX = 5  # partitions in one log line
 
 
 class FoundPartition(NamedTuple):
@@ -185,8 +187,22 @@ class Startup:
         offline = changes.directory_assignment.find_offline(
             topics, self._without_directory(changes), failed
         )
-        for topic_partition, reason in offline.items():
-            logs.mark_offline(topic_partition, reason)
+        by_place: dict[str, list[TopicPartition]] = {}
+        for topic_partition, place in offline.items():
+            logs.mark_offline(topic_partition, f"it is in {place}, which is not online")
+            by_place.setdefault(place, []).append(topic_partition)
+        for place, partitions in by_place.items():
+            _log.error(
+                "%s is not online, and with it %d partitions (%s%s). Clients get "
+                "KAFKA_STORAGE_ERROR for them; other partitions are served. Mount the disk, or add "
+                "its directory to log.dirs again, and restart the broker. If it is lost for good, "
+                "delete these topics, or create the partitions again with an unclean leader "
+                "election",
+                place,
+                len(partitions),
+                ", ".join(map(str, partitions[:_NAMED_MAX])),
+                ", …" if len(partitions) > _NAMED_MAX else "",
+            )
         return logs.offline_partitions()
 
     def _without_directory(self, changes: ClusterChanges) -> list[PartitionState]:

@@ -1,39 +1,47 @@
-"""In which of ``log.dirs`` each partition of this broker lies, as the tree remembers it.
+"""Which log directory of this broker holds each partition, as the coordination tree records it.
 
-A partition without a folder may lie on a disk that is away. Begun anew elsewhere it would be
-empty, and there would be two of it when the disk is back. So its directory is written down
-before its folder is made; as in Kafka it is known by the ``directory.id`` of its
-``meta.properties``, not by its path. At a start:
+A partition without a directory may be on a disk that is offline. If it were created again
+elsewhere, it would be empty, and there would be two copies when the disk is back. So its log
+directory is recorded before the partition is created. As in Kafka, a log directory is known by the
+``directory.id`` of its ``meta.properties``, not by its path. At a start:
 
-    it has a folder                          it lies there, whatever the tree says
-    no folder, its directory is online       made anew: a crash came first, or somebody took it
-    no folder, its directory is not online   offline, until a start with that directory
-    no folder, never written down            made anew, unless a directory is offline
+    the partition has a directory            it is served from there, whatever the tree says
+    none, and its log directory is online    created again: a crash came first, or it was removed
+    none, its log directory is not online    offline, until a start with that log directory
+    none, and never recorded                 created again, unless a log directory is offline
 
-An empty folder where partitions lay (a mount point without its disk, or a new disk) is not used
-until they are accounted for: brought back, deleted, or given up by an unclean election. Kafka
-refuses to start with such a folder until somebody formats it, and then begins them anew.
+An empty log directory that held partitions before (a mount point without its disk, or a new disk)
+is not used until these are accounted for: brought back, deleted, or given up by an unclean
+election. Kafka refuses to start with such a directory until it is formatted, and then creates the
+partitions again.
 
-A topic that is deleted while one of its directories is not online leaves a note of its id until
-that directory is back and its partition directories are deleted: without it they would be adopted
-as a topic that the tree has lost. This includes directories that fail at run time, and those that
-hold only the unfinished copy of a move.
+A topic that is deleted while one of its log directories is not online leaves a note of its id until
+that directory is back and its partition directories are deleted. Without the note they would be
+adopted as a topic that the tree has lost. This includes log directories that fail at run time, and
+those that hold only the unfinished copy of a move.
 """
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from headrace.coordination.directories import AssignmentChange, LoadedAssignment
 from headrace.model.cluster_metadata import PartitionState, TopicDirectories, TopicState
 from headrace.model.ids import TopicId, TopicPartition
 
-log = logging.getLogger("headrace.controller")
 
-_NAMED_MAX = 5  # partitions in one log line
+class LoadedAssignment(NamedTuple):
+    paths: dict[str, str]  # where each log directory was last seen, by directory.id
+    topics: dict[str, TopicDirectories]
+
+
+class AssignmentChange(NamedTuple):
+    """What to remember from now on. None, or no directory, deletes an entry."""
+
+    topics: Mapping[str, TopicDirectories | None]
+    pending_deletions: Mapping[TopicId, Collection[str]] = {}
 
 
 class DirectoryAssignment:
-    """What was written. ``replay`` a change once the tree has taken it."""
+    """What the tree holds. ``replay`` a change once the tree has accepted it."""
 
     def __init__(
         self,
@@ -43,21 +51,21 @@ class DirectoryAssignment:
     ) -> None:
         """``online`` returns the ids of the directories that are online at the moment."""
         self._paths = loaded.paths
-        self._directory_assignment = loaded.topics
+        self._topics = loaded.topics
         self._deleted = dict(deleted)
         self._online = online
         self.offline: set[TopicPartition] = set()  # their directory was not online at the start
 
     def _of(self, topic: TopicState) -> Mapping[int, str]:
-        known = self._directory_assignment.get(topic.name)
+        known = self._topics.get(topic.name)
         return known.directories if known and known.topic_id == topic.topic_id else {}
 
     def decide_settled(
         self, topics: Mapping[str, TopicState], found: Mapping[TopicPartition, str]
     ) -> AssignmentChange:
-        """A start: partitions lie where they were ``found``; what is no more is forgotten."""
+        """At a start: partitions are where they were ``found``; deleted topics are forgotten."""
         assigned: dict[str, TopicDirectories | None] = {
-            name: None for name in self._directory_assignment if name not in topics
+            name: None for name in self._topics if name not in topics
         }
         for topic in topics.values():
             seen = {
@@ -110,43 +118,32 @@ class DirectoryAssignment:
     def replay(self, change: AssignmentChange) -> None:
         for name, directories in change.topics.items():
             if directories is None:
-                self._directory_assignment.pop(name, None)
+                self._topics.pop(name, None)
             else:
-                self._directory_assignment[name] = directories
+                self._topics[name] = directories
         for topic_id, away in change.pending_deletions.items():
             self._deleted[topic_id] = set(away)
 
     def find_offline(
         self, topics: Iterable[TopicState], without_directory: Sequence[PartitionState], failed: str
     ) -> dict[TopicPartition, str]:
-        """Those of ``without_directory`` that are not to be made anew, and where they are instead.
+        """The partitions that must not be created again, and where they are instead.
 
-        ``failed`` names the log directories that are offline, if any.
+        ``without_directory`` are the partitions without a directory; ``failed`` names the log
+        directories that are offline, if any.
         """
-        online = self._online()
         by_topic = {topic.name: self._of(topic) for topic in topics}
-        away: dict[TopicPartition, str] = {}
-        by_place: dict[str, list[TopicPartition]] = {}
+        online = self._online()
+        places: dict[TopicPartition, str] = {}
         for state in without_directory:
             directory_id = by_topic[state.topic].get(state.partition)
             if directory_id in online or (directory_id is None and not failed):
                 continue
-            place = failed if directory_id is None else self._name(directory_id)
-            away[state.topic_partition] = f"it lies in {place}, which is away"
-            by_place.setdefault(place, []).append(state.topic_partition)
-        for place, partitions in by_place.items():
-            log.error(
-                "%s is away, and with it %d partitions (%s%s). They answer KAFKA_STORAGE_ERROR, "
-                "the others are served. Mount the disk or put its folder back into log.dirs, and "
-                "restart the broker. If it is lost for good, delete these topics, or let the "
-                "partitions begin anew with an unclean leader election",
-                place,
-                len(partitions),
-                ", ".join(map(str, partitions[:_NAMED_MAX])),
-                ", …" if len(partitions) > _NAMED_MAX else "",
+            places[state.topic_partition] = (
+                failed if directory_id is None else self._name(directory_id)
             )
-        self.offline |= away.keys()
-        return away
+        self.offline |= places.keys()
+        return places
 
     def _name(self, directory_id: str) -> str:
         path = self._paths.get(directory_id)
