@@ -87,6 +87,11 @@ class LoadedShard(Generic[S]):
         """Whether the high watermark has passed all that the shard has replayed."""
         return not self._uncommitted and self.appended_end <= self.leadership.high_watermark
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether replies or effects wait for the high watermark."""
+        return bool(self._uncommitted)
+
     # --- replication.waiting.Waiter
 
     def happened(self, event: "Event", replica: "Replica") -> bool:

@@ -291,8 +291,11 @@ class CoordinatorRuntime(Generic[S]):
                 self._not_written(loaded, replies, refusal)
                 replies, effects = (), ()
         if replies or effects:
-            self._hold_back(loaded, replies, effects, now)
-            loaded.let_go_committed()
+            if loaded.is_committed:
+                loaded.reply(replies)
+                loaded.run_effects(effects)
+            else:
+                self._hold_back(loaded, replies, effects, now)
         self._arm_for(loaded, now)
 
     def _not_written(
@@ -318,6 +321,8 @@ class CoordinatorRuntime(Generic[S]):
     ) -> None:
         config = self._host.dynamic_config.config
         deadline = now + config.int("offsets.commit.timeout.ms")
+        if not loaded.holds_back:
+            self._host.waiting.park(loaded, (loaded.replica,))
         loaded.hold_back(replies, effects, deadline)
         self._arm(deadline, now)
 
@@ -405,7 +410,7 @@ class CoordinatorRuntime(Generic[S]):
             partition, replica, leadership, shard, self._happened, self._run_effect
         )
         self._shards[partition] = loaded
-        self._host.waiting.park(loaded, (replica,))
+        self._host.waiting.watch(loaded, replica)
         if replica.log.log_start == replica.log.log_end:
             self._loaded(loaded)
         else:
@@ -416,6 +421,7 @@ class CoordinatorRuntime(Generic[S]):
         match event:
             case Event.HIGH_WATERMARK:
                 loaded.let_go_committed()
+                return not loaded.holds_back
             case Event.LEADERSHIP_LOST | Event.TOPIC_DELETED | Event.DISK_OFFLINE:
                 self._drop(loaded, ErrorCode.NOT_COORDINATOR)
                 return True
@@ -427,6 +433,7 @@ class CoordinatorRuntime(Generic[S]):
         """Forget a shard. Its clients have to find the coordinator again."""
         if self._shards.get(loaded.partition) is loaded:
             del self._shards[loaded.partition]
+        self._host.waiting.unwatch(loaded, loaded.replica)
         self._host.waiting.unpark(loaded)
         loaded.drop(Rejected(code, f"{self.topic}-{loaded.partition} is not coordinated here now"))
 

@@ -15,6 +15,8 @@ from headrace.core.parked import NEVER, Event, Parked
 if TYPE_CHECKING:
     from headrace.broker.replication.replica import Replica
 
+_OFFSETS = frozenset({Event.HIGH_WATERMARK, Event.LAST_STABLE_OFFSET})
+
 
 class Waiter(Hashable, Protocol):
     def happened(self, event: Event, replica: "Replica") -> bool:
@@ -34,6 +36,7 @@ class Waiting:
         self._loop = loop
         self._fail = fail
         self._parked: Parked[Waiter] = Parked()
+        self._watching: dict[Replica, Waiter] = {}
         self._events: dict[Replica, dict[Event, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -62,6 +65,17 @@ class Waiting:
         """Forget the waiter: it was answered, or its client is gone."""
         self._parked.remove(waiter)
 
+    def watch(self, waiter: Waiter, replica: "Replica") -> None:
+        """Tell ``waiter`` of every event of ``replica`` but its offsets, until ``unwatch``.
+
+        A coordinator watches its partition: most of the time it does not wait for an offset.
+        """
+        self._watching[replica] = waiter
+
+    def unwatch(self, waiter: Waiter, replica: "Replica") -> None:
+        if self._watching.get(replica) is waiter:
+            del self._watching[replica]
+
     def all(self) -> list[Waiter]:
         return self._parked.all()
 
@@ -76,7 +90,7 @@ class Waiting:
 
     def happened(self, replica: "Replica", event: Event) -> None:
         """Note an event for the next ``serve``. Later waiters see its outcome themselves."""
-        if self._parked.has(replica):
+        if self._parked.has(replica) or (replica in self._watching and event not in _OFFSETS):
             noted = self._events.get(replica)
             if noted is None:
                 noted = self._events[replica] = {}
@@ -92,6 +106,9 @@ class Waiting:
             noted, self._events = self._events, {}
             for replica, events in noted.items():
                 for event in events:
+                    watching = self._watching.get(replica)
+                    if watching is not None and event not in _OFFSETS:
+                        watching.happened(event, replica)
                     for waiter in self._parked.affected_by(replica, event):
                         if waiter.happened(event, replica):
                             self._parked.remove(waiter)

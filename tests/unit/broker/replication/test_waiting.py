@@ -56,6 +56,20 @@ async def test_a_waiter_that_is_done_or_gone_hears_no_more():
 
 
 @in_loop
+async def test_a_watcher_hears_of_everything_but_offsets():
+    waiting, watcher = a_waiting(), Noting()
+    waiting.watch(watcher, "a")
+    for event in (Event.HIGH_WATERMARK, Event.LAST_STABLE_OFFSET, Event.LEADERSHIP_LOST):
+        waiting.happened("a", event)
+    waiting.serve()
+    assert watcher.events == [(Event.LEADERSHIP_LOST, "a")]
+    waiting.unwatch(watcher, "a")
+    waiting.happened("a", Event.DISK_OFFLINE)
+    waiting.serve()
+    assert len(watcher.events) == 1
+
+
+@in_loop
 async def test_an_event_that_a_waiter_causes_is_passed_on_too():
     waiting, second = a_waiting(), Noting()
 
