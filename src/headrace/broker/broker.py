@@ -50,11 +50,11 @@ from headrace.model.ids import BrokerId, TopicId, TopicPartition
 from headrace.net.buffers import BufferPool
 from headrace.net.listener import ConnectionLimits, CreationRate, Listener
 from headrace.net.outbox import Outbox
-from headrace.net.polling import ready_counter
 from headrace.storage.background import MORE_THREADS
 from headrace.storage.checkpoint import META_PROPERTIES, read_properties
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_manager import LogManager
+from headrace.world.event_loop import ready_counter
 from headrace.world.world import World
 
 _DEFAULT_NODE_ID = 1

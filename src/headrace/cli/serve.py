@@ -21,7 +21,7 @@ from headrace.cli import log_lines, output, pid_file
 from headrace.cli.plain_arguments import parsed
 from headrace.model.config import BrokerConfig, parse_properties
 from headrace.model.errors import ConfigError, Corrupt, Rejected
-from headrace.net.polling import new_event_loop
+from headrace.world.event_loop import new_event_loop
 
 if TYPE_CHECKING:
     import typer
