@@ -8,7 +8,6 @@ import contextlib
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -279,10 +278,8 @@ async def _serve(config: BrokerConfig, pid_path: Path, ready_file: Path | None) 
     try:
         await broker.start()
     except (OSError, Corrupt, Rejected, ConfigError) as failure:
-        # The error of a name that does not resolve does not contain the name.
-        where = f"{config.text('listeners')}: " if isinstance(failure, socket.gaierror) else ""
         raise output.CommandFailed(
-            f"cannot start the broker: {where}{output.reason(failure)}{advice(failure)}"
+            f"cannot start the broker: {output.reason(failure)}{advice(failure)}"
         ) from failure
     with contextlib.ExitStack() as held:
         try:

@@ -17,12 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import headrace
+from headrace.world.world import MORE_THREADS
 
 log = logging.getLogger(__name__)
 
 Job = Callable[[], None]
-
-MORE_THREADS = "Raise the limit on processes and threads (ulimit -u, or pids of the container)"
 
 
 class Background:
