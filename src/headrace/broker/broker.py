@@ -8,12 +8,7 @@ lives on either way.
 """
 
 import asyncio
-import errno
-import os
-import socket
-import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from headrace.broker.bugs import Bugs
@@ -50,15 +45,13 @@ from headrace.model.ids import BrokerId, TopicId, TopicPartition
 from headrace.net.buffers import BufferPool
 from headrace.net.listener import ConnectionLimits, CreationRate, Listener
 from headrace.net.outbox import Outbox
-from headrace.net.polling import ready_counter
-from headrace.storage.background import MORE_THREADS
 from headrace.storage.checkpoint import META_PROPERTIES, read_properties
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_manager import LogManager
+from headrace.world.event_loop import ready_counter
 from headrace.world.world import World
 
 _DEFAULT_NODE_ID = 1
-_THREAD_COUNT = min(32, (os.cpu_count() or 1) + 4)  # as many as asyncio would start over time
 _REQUEST_MEMORY_MIN = 256 << 20
 _STOP_GRACE_S = 0.5
 # Smaller wakes the loop too often; a buffer that the kernel grows leaves the processor's cache,
@@ -122,7 +115,7 @@ class Broker:
 
     async def _start_steps(self) -> None:
         on_stop = self._lifecycle.on_stop
-        self._start_threads()
+        self._world.start_threads(self._loop)
         self._bind()  # before anything else: a taken port should cost no recovery
         broker_id, logs = self._lock_logs()
         tree = await EmbeddedTree.open(logs.place_of(TREE_FILE), self._world.now)
@@ -147,20 +140,6 @@ class Broker:
             listener.accept_from_now_on(self._loop, dispatch)
         on_stop("clients", lambda clean: self._end_clients(dispatch, clean))
 
-    def _start_threads(self) -> None:
-        """Start all now: a thread that cannot be had later would stop the broker in its work."""
-        executor = ThreadPoolExecutor(_THREAD_COUNT, thread_name_prefix="headrace")
-        let_go = threading.Event()
-        try:
-            for _ in range(_THREAD_COUNT):
-                executor.submit(let_go.wait)  # keeps its thread busy, so the next gets another
-        except RuntimeError as refusal:
-            executor.shutdown(wait=False)
-            raise OSError(errno.EAGAIN, f"{refusal}. {MORE_THREADS}") from refusal
-        finally:
-            let_go.set()
-        self._loop.set_default_executor(executor)
-
     def _bind(self) -> None:
         config = self._config
         request_size_max = config.int("socket.request.max.bytes")
@@ -172,6 +151,7 @@ class Broker:
         self._lifecycle.on_stop("listeners", lambda clean: self._close_listeners())
         for address in config.listeners:
             listener = Listener(
+                self._world.network,
                 address.name,
                 address.host,
                 address.port,
@@ -328,12 +308,12 @@ class Broker:
         return producing, Dispatch(services, producing, fetching)
 
     def _endpoints(self) -> dict[str, Endpoint]:
-        """What clients are told: each listener its own address, with the port really bound."""
+        """The address of each listener for clients, with the port that is actually bound."""
         endpoints = {}
         for advertised in self._config.advertised_listeners:
             bound_host, bound_port = self.addresses[advertised.name]
             endpoints[advertised.name] = Endpoint(
-                advertised.host or bound_host or socket.getfqdn(),
+                advertised.host or bound_host or self._world.host_name(),
                 advertised.port or bound_port,
                 advertised.protocol,
             )

@@ -8,7 +8,6 @@ import contextlib
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from headrace.cli import log_lines, output, pid_file
 from headrace.cli.plain_arguments import parsed
 from headrace.model.config import BrokerConfig, parse_properties
 from headrace.model.errors import ConfigError, Corrupt, Rejected
-from headrace.net.polling import new_event_loop
+from headrace.world.event_loop import new_event_loop
 
 if TYPE_CHECKING:
     import typer
@@ -279,10 +278,8 @@ async def _serve(config: BrokerConfig, pid_path: Path, ready_file: Path | None) 
     try:
         await broker.start()
     except (OSError, Corrupt, Rejected, ConfigError) as failure:
-        # The error of a name that does not resolve does not contain the name.
-        where = f"{config.text('listeners')}: " if isinstance(failure, socket.gaierror) else ""
         raise output.CommandFailed(
-            f"cannot start the broker: {where}{output.reason(failure)}{advice(failure)}"
+            f"cannot start the broker: {output.reason(failure)}{advice(failure)}"
         ) from failure
     with contextlib.ExitStack() as held:
         try:

@@ -15,7 +15,6 @@ import asyncio
 from collections import deque
 from typing import Self, TypeVar
 
-from headrace.client import sockets
 from headrace.client.errors import Disconnected, Refused, error_code
 from headrace.model.errors import ErrorCode, PeerBroken
 from headrace.wire import messages as m
@@ -29,6 +28,7 @@ from headrace.wire.session import (
     VersionRanges,
     has_response,
 )
+from headrace.world.network import Dial, SystemNetwork
 
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -55,7 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         versions: VersionRanges | None = None,
         timeout_s: float = 30.0,
         response_size_max: int = FRAME_SIZE_MAX,
-        dial: sockets.Dial = sockets.dial,
+        dial: Dial = SystemNetwork.dial,
     ) -> Self:
         """Connect within ``timeout_s``, which is also the default timeout of a request.
 

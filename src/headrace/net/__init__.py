@@ -1,1 +1,1 @@
-"""Sockets. No other package of the broker uses one."""
+"""Connections of clients. No other package of the broker has them."""

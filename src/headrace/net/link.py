@@ -24,8 +24,6 @@ not read from a connection whose buffer is full, so a misbehaving client fills o
 import asyncio
 import errno
 import logging
-import os
-import socket
 from collections import deque
 from collections.abc import Sequence
 from struct import Struct
@@ -34,6 +32,7 @@ from typing import Any, Protocol
 from headrace.model.errors import PeerBroken
 from headrace.net.buffers import Buffer, BufferPool
 from headrace.net.outbox import Outbox
+from headrace.world.network import MORE_FOLLOWS, Connection
 
 _log = logging.getLogger("headrace.network")
 
@@ -42,9 +41,7 @@ IN_FLIGHT_MAX = 128
 # Linux accepts at most IOV_MAX = 1024 buffers in one call.
 _PARTS_PER_SEND = 512
 _REST_SIZE_MAX = 1 << 14
-_MSG_MORE = getattr(socket, "MSG_MORE", 0)
-_HAS_SENDFILE = hasattr(os, "sendfile")
-# Errors of ``sendfile`` that concern the file. All others count as errors of the socket: a client
+# Errors of ``send_file`` that concern the file. All others count as errors of the socket: a client
 # that disconnects in an unusual way must not take a disk offline.
 _FILE_ERRNOS = frozenset(
     getattr(errno, name)
@@ -128,14 +125,13 @@ class Slot:
 
 class Link:
     __slots__ = (
-        "sock",
         "peer_host",
         "peer_port",
         "listener_name",
         "state",
         "closed",
         "active_at",
-        "_fd",
+        "_connection",
         "_loop",
         "_service",
         "_pool",
@@ -158,8 +154,7 @@ class Link:
 
     def __init__(
         self,
-        sock: socket.socket,
-        peer: tuple[str, int],
+        connection: Connection,
         listener_name: str,
         service: Service,
         pool: BufferPool,
@@ -167,13 +162,12 @@ class Link:
         frame_size_max: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.sock = sock
-        self.peer_host, self.peer_port = peer
+        self.peer_host, self.peer_port = connection.peer
         self.listener_name = listener_name
         self.state: Any = None  # of the service, per connection
         self.closed = False
         self.active_at = loop.time()
-        self._fd = sock.fileno()
+        self._connection = connection
         self._loop = loop
         self._service = service
         self._pool = pool
@@ -192,7 +186,7 @@ class Link:
         self._in_turn = False
         self._muted = False
         self._close_when_sent = False
-        loop.add_reader(self._fd, self._readable)
+        connection.on_readable(self._readable)
 
     def __str__(self) -> str:
         return f"{self.peer_host}:{self.peer_port}"
@@ -261,7 +255,7 @@ class Link:
         try:
             filled_to = self._filled_to
             view = buffer.view
-            count = self.sock.recv_into(view[filled_to:] if filled_to else view)
+            count = self._connection.receive_into(view[filled_to:] if filled_to else view)
         except BlockingIOError:
             return
         except OSError:
@@ -377,9 +371,9 @@ class Link:
         full = buffer is not None and self._filled_to == len(buffer.view)
         wanted = not full and not self._close_when_sent
         if wanted and not self._reading:
-            self._loop.add_reader(self._fd, self._readable)
+            self._connection.on_readable(self._readable)
         elif not wanted and self._reading:
-            self._loop.remove_reader(self._fd)
+            self._connection.stop_reading()
         self._reading = wanted
 
     def _return_buffer(self) -> None:
@@ -402,7 +396,7 @@ class Link:
             self._send(out)
             if out:  # closing clears it
                 self._writing = True
-                self._loop.add_writer(self._fd, self._writable)
+                self._connection.on_writable(self._writable)
         if self._close_when_sent and not out and not self._slots:
             self.close()
         return not self.closed
@@ -413,14 +407,14 @@ class Link:
         if self.closed or self._out:
             return
         self._writing = False
-        self._loop.remove_writer(self._fd)
+        self._connection.stop_writing()
         if self._close_when_sent and not self._slots:
             self.close()
             return
         self._resume()
 
     def _send(self, out: list[Any]) -> None:
-        sock = self.sock
+        connection = self._connection
         try:
             while out:
                 first = out[0]
@@ -432,10 +426,11 @@ class Link:
                 limit = min(len(out), _PARTS_PER_SEND)
                 while count < limit and isinstance(out[count], (bytes, bytearray, memoryview)):
                     count += 1
-                flags = _MSG_MORE if count < len(out) else 0
-                sent = (
-                    sock.send(first, flags) if count == 1 else sock.sendmsg(out[:count], (), flags)
-                )
+                flags = MORE_FOLLOWS if count < len(out) else 0
+                if count == 1:
+                    sent = connection.send(first, flags)
+                else:
+                    sent = connection.send_many(out[:count], (), flags)
                 done = 0
                 while done < count and sent >= len(out[done]):
                     sent -= len(out[done])
@@ -454,11 +449,7 @@ class Link:
     def _send_range(self, out: list[Any], rest: FileRange) -> bool:
         """Send from a file; False if the socket is full."""
         try:
-            if _HAS_SENDFILE:
-                sent = os.sendfile(self._fd, rest.file.fd, rest.position, rest.size)
-            else:
-                piece = os.pread(rest.file.fd, min(rest.size, 1 << 18), rest.position)
-                sent = self.sock.send(piece)
+            sent = self._connection.send_file(rest.file.fd, rest.position, rest.size)
         except OSError as error:
             if error.errno in _FILE_ERRNOS:
                 self._service.unreadable(rest, error)
@@ -485,14 +476,14 @@ class Link:
             return
         self.closed = True
         if self._reading:
-            self._loop.remove_reader(self._fd)
+            self._connection.stop_reading()
             self._reading = False
         if self._writing:
-            self._loop.remove_writer(self._fd)
+            self._connection.stop_writing()
             self._writing = False
         self._out.clear()
         self._slots.clear()
         if not self._in_turn:
             self._return_buffer()
-        self.sock.close()
+        self._connection.close()
         self._service.link_closed(self)

@@ -9,13 +9,13 @@ If the process has no file descriptors left, the listener pauses briefly instead
 import asyncio
 import errno
 import logging
-import socket
 from collections import Counter
 from collections.abc import Mapping
 
 from headrace.net.buffers import BufferPool
 from headrace.net.link import Link, Service
 from headrace.net.outbox import Outbox
+from headrace.world.network import Connection, Listening, Network
 
 _log = logging.getLogger("headrace.network")
 
@@ -59,7 +59,7 @@ class ConnectionLimits:
         self.count_by_listener: Counter[str] = Counter()
         self.per_ip_max = per_ip_max
         self.per_ip = dict(per_ip)
-        self.links: set[Link] = set()
+        self.links: dict[Link, None] = {}  # in the order in which they were opened
         self.count_by_ip: Counter[str] = Counter()
 
     def refusal(self, ip: str) -> str | None:
@@ -72,13 +72,13 @@ class ConnectionLimits:
         return None
 
     def opened(self, link: Link) -> None:
-        self.links.add(link)
+        self.links[link] = None
         self.count_by_ip[link.peer_host] += 1
         self.count_by_listener[link.listener_name] += 1
 
     def closed(self, link: Link) -> None:
         if link in self.links:
-            self.links.discard(link)
+            del self.links[link]
             self.count_by_listener[link.listener_name] -= 1
             self.count_by_ip[link.peer_host] -= 1
             if not self.count_by_ip[link.peer_host]:
@@ -88,6 +88,7 @@ class ConnectionLimits:
 class Listener:
     def __init__(
         self,
+        network: Network,
         name: str,
         host: str,
         port: int,
@@ -103,6 +104,7 @@ class Listener:
         creation_rate: CreationRate,
     ) -> None:
         self.name = name
+        self._network = network
         self._host = host
         self._port = port
         self._service: Service | None = None  # once it accepts
@@ -115,56 +117,44 @@ class Listener:
         self._backlog = backlog
         self._connections_max = connections_max
         self._creation_rates = (creation_rate, limits.creation_rate)
-        self._sock: socket.socket | None = None
+        self._listening: Listening | None = None  # once it is bound
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._refusal_logged_at = 0.0
 
     def bind(self) -> tuple[str, int]:
         """Bind the address, without accepting yet. Returns the host and the actual port."""
-        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
-        host = self._host
-        if not host:
-            # Every interface, including IPv6 if the machine has it.
-            family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-        elif family is socket.AF_INET:
-            family = socket.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)[0][0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
         try:
-            if family is socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if not host else 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if self._receive_buffer_size is not None:
-                # Accepted sockets inherit it; setting it on them is too late for the TCP window.
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer_size)
-            sock.setblocking(False)
-            sock.bind((host, self._port))
+            self._listening = self._network.bind(
+                self._host,
+                self._port,
+                send_buffer_size=self._send_buffer_size,
+                receive_buffer_size=self._receive_buffer_size,
+            )
         except OSError as error:
-            sock.close()
             raise OSError(
                 error.errno,
-                f"listener {self.name} cannot listen on {host or '*'}:{self._port}: "
+                f"listener {self.name} cannot listen on {self._host or '*'}:{self._port}: "
                 f"{error.strerror}",
             ) from error
-        self._sock = sock
-        return host, sock.getsockname()[1]
+        return self._host, self._listening.port
 
     def accept_from_now_on(self, loop: asyncio.AbstractEventLoop, service: Service) -> None:
-        assert self._sock is not None
+        assert self._listening is not None
         self._loop = loop
         self._service = service
-        self._sock.listen(self._backlog)
-        loop.add_reader(self._sock.fileno(), self._acceptable)
+        self._listening.listen(self._backlog)
+        self._listening.on_acceptable(self._acceptable)
 
     def _acceptable(self) -> None:
-        assert self._sock is not None and self._loop is not None
+        assert self._listening is not None and self._loop is not None
         for _ in range(_ACCEPTS_PER_EVENT):
             wait_s = max(rate.wait_s(self._loop.time()) for rate in self._creation_rates)
             if wait_s > 0:
                 self._pause_accepting(wait_s)
                 return
             try:
-                sock, address = self._sock.accept()
+                connection = self._listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -184,35 +174,24 @@ class Listener:
                 return
             for rate in self._creation_rates:
                 rate.came()
-            self._accepted(sock, address)
+            self._accepted(connection)
 
-    def _accepted(self, sock: socket.socket, address: tuple[str, int]) -> None:
-        assert self._loop is not None
-        host = address[0].removeprefix("::ffff:")
+    def _accepted(self, connection: Connection) -> None:
+        assert self._loop is not None and self._service is not None
+        host, _ = connection.peer
         refusal = self._limits.refusal(host)
         count = self._limits.count_by_listener[self.name]
         if refusal is None and count >= self._connections_max:
             refusal = f"{count} connections are open on this listener, its limit"
         if refusal is not None:
-            sock.close()
+            connection.close()
             now = self._loop.time()
             if now - self._refusal_logged_at >= 1:
                 self._refusal_logged_at = now
                 _log.warning("refused a connection from %s on %s: %s", host, self.name, refusal)
             return
-        try:
-            sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if self._send_buffer_size is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_size)
-        except OSError:
-            sock.close()  # the client has already disconnected
-            return
-        assert self._service is not None
         link = Link(
-            sock,
-            (host, address[1]),
+            connection,
             self.name,
             self._service,
             self._pool,
@@ -224,22 +203,21 @@ class Listener:
 
     def _pause_accepting(self, wait_s: float) -> None:
         """Clients wait in the kernel's backlog in the meantime."""
-        assert self._sock is not None and self._loop is not None
-        self._loop.remove_reader(self._sock.fileno())
+        assert self._listening is not None and self._loop is not None
+        self._listening.stop_accepting()
         self._pause = self._loop.call_later(wait_s, self._accept_again)
 
     def _accept_again(self) -> None:
-        assert self._sock is not None and self._loop is not None
+        assert self._listening is not None
         self._pause = None
-        self._loop.add_reader(self._sock.fileno(), self._acceptable)
+        self._listening.on_acceptable(self._acceptable)
 
     def close(self) -> None:
         """Stop accepting; existing connections stay open."""
-        if self._sock is None:
+        if self._listening is None:
             return
         if self._pause is not None:
             self._pause.cancel()
-        if self._loop is not None:
-            self._loop.remove_reader(self._sock.fileno())
-        self._sock.close()
-        self._sock = None
+        self._listening.stop_accepting()
+        self._listening.close()
+        self._listening = None

@@ -16,12 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import headrace
+from headrace.world.world import MORE_THREADS
 
 log = logging.getLogger("headrace.storage")
 
 Job = Callable[[], None]
-
-MORE_THREADS = "Raise the limit of processes and threads (ulimit -u, or pids of the container)"
 
 
 class Background:

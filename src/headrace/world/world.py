@@ -1,14 +1,25 @@
-"""World: the one source of wall-clock time and randomness of a broker.
+"""World: the one door of a broker to its machine: clock, dice, files, network, threads.
 
-Monotonic time, timers, sleeps and threads come from the running event loop (its ``time()``, its
-timers, its executor). Nothing else in ``broker``, ``storage``, ``net`` and ``coordination`` may
-read a clock or draw a random number, so that a simulation can control both.
+Monotonic time, timers and sleeps come from the running event loop, and so does work for threads
+(its executor). Nothing in ``broker``, ``storage``, ``net`` and ``coordination`` may use the machine
+in another way, so that a simulation can control all of it.
 """
 
+import asyncio
+import errno
+import os
 import random
+import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from headrace.model.ids import Millis
+from headrace.world.files import SystemFiles
+from headrace.world.network import Network, SystemNetwork
+
+_THREAD_COUNT = min(32, (os.cpu_count() or 1) + 4)  # as many as asyncio would start over time
+MORE_THREADS = "Raise the limit on processes and threads (ulimit -u, or pids of the container)"
 
 
 class World:
@@ -17,7 +28,30 @@ class World:
     def __init__(self) -> None:
         # Not seeded: ids drawn by two brokers must never be equal.
         self.dice: random.Random = random.SystemRandom()
+        self.files = SystemFiles()
+        self.network: Network = SystemNetwork()
 
     def now(self) -> Millis:
         """Wall-clock time; it may jump. Use the loop's time to measure waits."""
         return Millis(time.time_ns() // 1_000_000)
+
+    def host_name(self) -> str:
+        """The name by which other machines may reach this one."""
+        return socket.getfqdn()
+
+    def start_threads(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start all threads of the loop's executor now, or raise OSError.
+
+        A thread that the system refuses later would stop the broker while it works.
+        """
+        executor = ThreadPoolExecutor(_THREAD_COUNT, thread_name_prefix="headrace")
+        let_go = threading.Event()
+        try:
+            for _ in range(_THREAD_COUNT):
+                executor.submit(let_go.wait)  # keeps its thread busy, so the next gets another
+        except RuntimeError as refusal:
+            executor.shutdown(wait=False)
+            raise OSError(errno.EAGAIN, f"{refusal}. {MORE_THREADS}") from refusal
+        finally:
+            let_go.set()
+        loop.set_default_executor(executor)

@@ -14,6 +14,7 @@ from headrace.model.errors import PeerBroken
 from headrace.net.buffers import BufferPool
 from headrace.net.link import IN_FLIGHT_MAX, Link
 from headrace.net.outbox import Outbox
+from headrace.world.network import SystemConnection
 
 FRAME_SIZE_MAX = 1 << 20
 
@@ -70,8 +71,7 @@ class Peer:
         theirs.setblocking(False)
         self.pool = pool or BufferPool(1 << 22)
         self.link = Link(
-            theirs,
-            ("127.0.0.1", 5),
+            SystemConnection(theirs, ("127.0.0.1", 5), asyncio.get_running_loop()),
             "PLAINTEXT",
             service,
             self.pool,

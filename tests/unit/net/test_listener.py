@@ -10,6 +10,7 @@ from headrace.net import listener as listener_module
 from headrace.net.buffers import BufferPool
 from headrace.net.listener import ConnectionLimits, CreationRate, Listener
 from headrace.net.outbox import Outbox
+from headrace.world.network import SystemNetwork
 
 
 class Service:
@@ -21,19 +22,28 @@ class Service:
 
 
 class Failing:
-    """A listening socket that fails a few times before it accepts."""
+    """A bound address that fails a few times before it accepts."""
 
-    def __init__(self, sock, code, times):
-        self.sock = sock
+    def __init__(self, listening, code, times):
+        self.listening = listening
         self.failures = [OSError(code, "failed")] * times
 
     def accept(self):
         if self.failures:
             raise self.failures.pop()
-        return self.sock.accept()
+        return self.listening.accept()
 
     def __getattr__(self, name):
-        return getattr(self.sock, name)
+        return getattr(self.listening, name)
+
+
+class FailingNetwork(SystemNetwork):
+    def __init__(self, code, times):
+        self.code = code
+        self.times = times
+
+    def bind(self, *address, **buffer_sizes):
+        return Failing(super().bind(*address, **buffer_sizes), self.code, self.times)
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EPROTO, errno.EPERM, errno.ENETDOWN])
@@ -44,6 +54,7 @@ def test_accepting_resumes_after_a_pause_for_any_error(monkeypatch, caplog, code
         rate = CreationRate(1 << 30)
         limits = ConnectionLimits(10, 10, {}, rate)
         listener = Listener(
+            FailingNetwork(code, times=3),
             "PLAINTEXT",
             "127.0.0.1",
             0,
@@ -62,7 +73,6 @@ def test_accepting_resumes_after_a_pause_for_any_error(monkeypatch, caplog, code
         unhandled = []
         loop.set_exception_handler(lambda loop, context: unhandled.append(context))
         listener.accept_from_now_on(loop, Service(limits))
-        listener._sock = Failing(listener._sock, code, times=3)
         client = socket.create_connection(("127.0.0.1", port))
         async with asyncio.timeout(10):
             while not limits.links:  # noqa: ASYNC110 - what is waited for has no event

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace.net import polling
+from headrace.world import event_loop
 
 if not hasattr(selectors, "EpollSelector"):
     pytest.skip("only Linux has epoll", allow_module_level=True)
@@ -43,8 +43,8 @@ class Kernel:
 def kernel(monkeypatch):
     """Patched in this module only: other loops of the process use the real one."""
     kernel = Kernel()
-    monkeypatch.setattr(polling, "time", SimpleNamespace(monotonic=lambda: kernel.now))
-    monkeypatch.setattr(polling, "os", SimpleNamespace(sched_yield=kernel.sched_yield))
+    monkeypatch.setattr(event_loop, "time", SimpleNamespace(monotonic=lambda: kernel.now))
+    monkeypatch.setattr(event_loop, "os", SimpleNamespace(sched_yield=kernel.sched_yield))
     return kernel
 
 
@@ -53,7 +53,7 @@ def selector(kernel):
     class Epoll(selectors.EpollSelector):
         select = kernel.select
 
-    class Selector(polling.PollingSelector, Epoll):
+    class Selector(event_loop.PollingSelector, Epoll):
         """Polls the kernel of the test."""
 
     with Selector() as selector:
@@ -120,7 +120,7 @@ def test_a_poll_without_waiting_is_ignored(kernel, selector):
 def test_tells_how_many_are_ready_in_a_turn():
     async def look():
         loop = asyncio.get_running_loop()
-        count = polling.ready_counter(loop)
+        count = event_loop.ready_counter(loop)
         pairs = [socket.socketpair() for _ in range(3)]
         counts = []
         for left, right in pairs:
@@ -134,7 +134,7 @@ def test_tells_how_many_are_ready_in_a_turn():
             right.close()
         return counts
 
-    with asyncio.Runner(loop_factory=polling.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=event_loop.new_event_loop) as runner:
         counts = runner.run(look())
     assert counts[:3] == [3, 3, 3]
     assert asyncio.run(look())[:3] == [1, 1, 1], "other loops do not tell"
@@ -156,5 +156,5 @@ def test_timers_and_sockets_of_a_loop_work_with_it():
             await loop.sock_sendall(right, b"end")
             return await reading
 
-    with asyncio.Runner(loop_factory=polling.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=event_loop.new_event_loop) as runner:
         assert runner.run(talk()) == b"end"
