@@ -5,7 +5,6 @@ import random
 
 import pytest
 
-from headrace.broker import broker as broker_module
 from headrace.broker.broker import Broker
 from headrace.client.connection import Connection
 from headrace.client.errors import Disconnected
@@ -44,14 +43,12 @@ class Cluster:
     async def start(self):
         world = self._world("broker")
         settings = {"listeners": f"PLAINTEXT://broker:{PORT}", "log.dirs": str(self.directory)}
-        broker = Broker(BrokerConfig.parse(settings), world=world)
-        with pytest.MonkeyPatch.context() as patch:
-            # The tree in a file has a thread of its own; the one in memory has none.
-            patch.setattr(broker_module.EmbeddedTree, "open", self._open_tree)
-            await broker.start()
+        # The tree in a file has a thread of its own; the one in memory has none.
+        broker = Broker(BrokerConfig.parse(settings), world=world, open_tree=self._open_tree)
+        await broker.start()
         return broker, world
 
-    async def _open_tree(self, directory, now):
+    async def _open_tree(self, logs, world):
         return self.tree.open_session()
 
     async def connect(self):

@@ -8,7 +8,7 @@ lives on either way.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from headrace.broker.bugs import Bugs
@@ -38,6 +38,7 @@ from headrace.broker.tasks import BackgroundTasks
 from headrace.coordination.embedded import FILE_NAME as TREE_FILE
 from headrace.coordination.embedded import EmbeddedTree
 from headrace.coordination.registry import Registry
+from headrace.coordination.tree import Tree
 from headrace.core.fetch_session import FetchSessions
 from headrace.model.cluster_metadata import Endpoint
 from headrace.model.config import BrokerConfig, topic_config
@@ -58,14 +59,24 @@ _STOP_GRACE_S = 0.5
 # and then a gigabyte sent costs half as much again.
 _SEND_BUFFER_SIZE = 256 << 10
 
+OpenTree = Callable[[LogManager, World], Awaitable[Tree]]
+
 
 class Broker:
     """A node. Make it inside a running event loop; ``start`` it once, ``stop`` it once."""
 
-    def __init__(self, config: BrokerConfig, *, world: World | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        world: World | None = None,
+        open_tree: OpenTree | None = None,
+    ) -> None:
+        """``open_tree`` opens the coordination tree; by default the one beside the logs."""
         loop = self._loop = asyncio.get_running_loop()
         self._config = config
         self._world = world or World()
+        self._open_tree = open_tree or _open_embedded_tree
         self._lifecycle = Lifecycle(self._drop_clients)
         self._tasks = BackgroundTasks(loop, self.fail)
         self._bugs = Bugs()
@@ -118,7 +129,7 @@ class Broker:
         self._world.start_threads(self._loop)
         self._bind()  # before anything else: a taken port should cost no recovery
         broker_id, logs = self._lock_logs()
-        tree = await EmbeddedTree.open(logs.place_of(TREE_FILE), self._world.now)
+        tree = await self._open_tree(logs, self._world)
         registry = Registry(tree, broker_id)
         on_stop("coordination tree", lambda clean: registry.close())
         on_stop("background tasks", lambda clean: self._tasks.cancel_all())
@@ -405,6 +416,10 @@ class Broker:
             for replica in self.services.replicas.online()
         }
         await asyncio.to_thread(logs.close_clean, high_watermarks)
+
+
+async def _open_embedded_tree(logs: LogManager, world: World) -> Tree:
+    return await EmbeddedTree.open(logs.place_of(TREE_FILE), world.now)
 
 
 def found_partitions(logs: LogManager) -> list[FoundPartition]:
