@@ -35,6 +35,14 @@ IMPURE = {
     "tempfile", "threading", "time", "uuid", "pyspark",
 }  # fmt: skip
 PURE_PACKAGES = {"model", "records", "wire", "arrow", "core"}
+# A simulation replaces the machine, so these packages reach it through ``world`` only.
+OF_THE_MACHINE = {
+    "multiprocessing", "os", "random", "secrets", "select", "selectors", "signal",
+    "socket", "subprocess", "threading", "time", "uuid",
+}  # fmt: skip
+WITHOUT_MACHINE = {"broker", "net"}
+# It names the type of the dice that it is given, and makes none.
+MAY_NAME_DICE = {"broker/random_ids.py"}
 # The demo and the embedded broker of the command line are a face on a face, and say so.
 SIDEWAYS_ALLOWED = {("cli", "testing")}
 # The Spark source and sink know a cluster only as a Kafka address, and only the demo imports them.
@@ -107,6 +115,16 @@ def test_decisions_and_bytes_are_pure(path):
         return
     impure = {name.split(".")[0] for name in imports_of(path)} & IMPURE
     assert not impure, f"a pure module imports {sorted(impure)}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_the_machine_is_reached_through_the_world_only(path):
+    if package_of(path) not in WITHOUT_MACHINE:
+        return
+    used = {name.split(".")[0] for name in imports_of(path)} & OF_THE_MACHINE
+    if path.relative_to(SOURCE).as_posix() in MAY_NAME_DICE:
+        used -= {"random"}
+    assert not used, f"use headrace.world instead of {sorted(used)}"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))

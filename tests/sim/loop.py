@@ -12,9 +12,15 @@ from asyncio import base_events
 from collections.abc import Callable
 from typing import Any
 
+_ITERATIONS_MAX = 100_000  # at one time
+
 
 class Deadlock(AssertionError):
     """Nothing is ready and no timer is set, so nothing will ever happen."""
+
+
+class Livelock(AssertionError):
+    """Callbacks call each other without end, so time does not advance."""
 
 
 class _VirtualSelector:
@@ -22,11 +28,18 @@ class _VirtualSelector:
 
     def __init__(self, loop: "SimulatedLoop") -> None:
         self._loop = loop
+        self._iteration_count = 0  # since time advanced
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is None:
             raise Deadlock("the simulation waits for an event that cannot come")
-        self._loop.advance(timeout)
+        if timeout > 0:
+            self._loop.advance(timeout)
+            self._iteration_count = 0
+        self._iteration_count += 1
+        if self._iteration_count > _ITERATIONS_MAX:
+            self._iteration_count = 0
+            raise Livelock("the simulation is always busy, so its time stands still")
         return []
 
     def close(self) -> None:
@@ -90,11 +103,22 @@ def in_virtual_time(story: Callable[..., Any]) -> Callable[..., None]:
 
 
 def run_simulated(main: Any, dice: random.Random) -> Any:
-    """Run a coroutine to its end on a loop of its own."""
+    """Run a coroutine to its end on a loop of its own, then cancel what it left running."""
     loop = SimulatedLoop(dice)
     asyncio.set_event_loop(loop)
     try:
-        return loop.run_until_complete(main)
+        try:
+            return loop.run_until_complete(main)
+        finally:
+            _cancel_tasks(loop)
     finally:
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def _cancel_tasks(loop: SimulatedLoop) -> None:
+    left = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name())
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))

@@ -36,6 +36,10 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "3000",
     "offsets.topic.num.partitions": "1",
     "connections.max.idle.ms": "600000",
+    # Their defaults are seconds, and most rounds would find nothing to do.
+    "log.flush.scheduler.interval.ms": "600000",
+    "replica.high.watermark.checkpoint.interval.ms": "60000",
+    "log.cleaner.backoff.ms": "600000",
 }
 
 
@@ -120,6 +124,9 @@ class Week:
         await admin.ask(
             m.CreateTopicsRequest(topics=[topic], timeout_ms=10_000), m.CreateTopicsResponse, 5
         )
+        find = m.FindCoordinatorRequest(key="g", key_type=0)
+        await admin.ask(find, m.FindCoordinatorResponse, 2)  # creates the topic of offsets
+        await asyncio.sleep(5)
         await admin.close()
         await asyncio.gather(self.produce(), self.poll(), self.join("a"), self.join("b"))
         await broker.stop()
@@ -185,7 +192,7 @@ class Week:
             member_id, generation = await self._joined(actor)
             falls_silent_at = self.loop.time() + self.dice.uniform(1, 12) * HOUR_S
             while self.loop.time() < falls_silent_at and not self.is_over:
-                await asyncio.sleep(60)
+                await asyncio.sleep(100)
                 beat = m.HeartbeatRequest(
                     group_id="g", generation_id=generation, member_id=member_id
                 )
@@ -193,6 +200,8 @@ class Week:
                 if response.error_code:
                     member_id, generation = await self._joined(actor, member_id)
             await asyncio.sleep(SESSION_MS / 1000 + self.dice.uniform(1, 3600))
+            await actor.close()  # the broker may have closed it: it was idle
+            actor = await self.actor(f"member-{name}")
             beat = m.HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
             response = await actor.ask(beat, m.HeartbeatResponse, 3)
             assert response.error_code == 25, "the session of a silent member expires"

@@ -1,1 +1,1 @@
-"""Connections of clients. No other package of the broker has them."""
+"""Client connections: listeners, frames, and responses in order."""

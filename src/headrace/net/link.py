@@ -41,8 +41,8 @@ IN_FLIGHT_MAX = 128
 # Linux accepts at most IOV_MAX = 1024 buffers in one call.
 _PARTS_PER_SEND = 512
 _REST_SIZE_MAX = 1 << 14
-# Errors of ``send_file`` that concern the file. All others count as errors of the socket: a client
-# that disconnects in an unusual way must not take a disk offline.
+# Errors of ``send_file`` that concern the file. All others count as errors of the connection: a
+# client that disconnects in an unusual way must not take a disk offline.
 _FILE_ERRNOS = frozenset(
     getattr(errno, name)
     for name in ("EIO", "EUCLEAN", "EBADMSG", "ESTALE", "ENXIO")
@@ -390,7 +390,7 @@ class Link:
             self._flush()
 
     def _flush(self) -> bool:
-        """Send what the socket accepts now; False if the connection is closed."""
+        """Send what the connection accepts now; False if the connection is closed."""
         out = self._out
         if out and not self._writing:
             self._send(out)
@@ -419,8 +419,7 @@ class Link:
             while out:
                 first = out[0]
                 if not isinstance(first, (bytes, bytearray, memoryview)):
-                    if not self._send_range(out, first):
-                        return
+                    self._send_range(out, first)
                     continue
                 count = 1
                 limit = min(len(out), _PARTS_PER_SEND)
@@ -446,8 +445,8 @@ class Link:
             _log.debug("the connection from %s failed while sending: %s", self, error)
             self.close()
 
-    def _send_range(self, out: list[Any], rest: FileRange) -> bool:
-        """Send from a file; False if the socket is full."""
+    def _send_range(self, out: list[Any], rest: FileRange) -> None:
+        """Send the first part of ``out``, a file range, as far as the connection accepts it."""
         try:
             sent = self._connection.send_file(rest.file.fd, rest.position, rest.size)
         except OSError as error:
@@ -456,13 +455,12 @@ class Link:
             raise
         if sent == rest.size:
             del out[0]
-            return True
-        if sent == 0:
+        elif sent == 0:
             # The log was truncated after the response was built. The size prefix is sent, so the
             # connection must be closed.
             raise OSError("the log was truncated while it was being sent")
-        out[0] = _Rest(rest.file, rest.position + sent, rest.size - sent)
-        return True
+        else:
+            out[0] = _Rest(rest.file, rest.position + sent, rest.size - sent)
 
     # --- closing -------------------------------------------------------------
 

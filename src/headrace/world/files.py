@@ -1,8 +1,8 @@
-"""The file system as storage sees it: POSIX calls on descriptors and paths, and nothing else.
+"""Files: the POSIX calls on descriptors and paths that storage uses.
 
 ``SystemFiles`` is the real one. Its methods are the functions of ``os`` themselves where that is
-possible, so the hot path pays for one attribute and no call. A simulation passes another object
-with the same methods, which keeps unsynced writes and renames apart.
+possible, so the hot path pays for one attribute and no extra frame. A simulation passes another
+object with the same methods, which tells unsynced writes and renames from durable ones.
 
 Directory listings are sorted: the order of a directory must not decide anything.
 """
@@ -20,14 +20,14 @@ O_CREATE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 # The same, and empty it.
 O_TRUNCATE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
-_IOV_MAX = 1024  # POSIX demands 16 at least; Linux and macOS take 1024
+_IOV_MAX = 1024  # of Linux and macOS; POSIX requires only 16
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-# What a kernel or a file system answers that does not know RWF_NOWAIT.
-_CANNOT_SAY = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+# Errors of kernels and file systems that do not support RWF_NOWAIT.
+_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class Facts(NamedTuple):
-    """What the file system knows about a path."""
+    """Metadata of a path."""
 
     size: int
     modified_at_ns: int
@@ -53,7 +53,7 @@ class SystemFiles:
 
     @staticmethod
     def pwritev(fd: int, views: Sequence[Any], position: int) -> int:
-        """Write ``views`` one after the other; a short count if there are too many of them."""
+        """Write ``views`` one after the other. Too many of them give a short count."""
         if hasattr(os, "pwritev"):
             return os.pwritev(fd, views[:_IOV_MAX], position)
         os.lseek(fd, position, os.SEEK_SET)
@@ -68,7 +68,7 @@ class SystemFiles:
         return len(piece)
 
     def read_now(self, fd: int, into: bytearray, position: int) -> bool | None:
-        """Fill ``into`` from the page cache. False: it would have to wait; None: cannot tell."""
+        """Fill ``into`` from the page cache. False if that would block; None if unsupported."""
         if not self._can_read_now:
             return None
         try:
@@ -76,10 +76,10 @@ class SystemFiles:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno in _CANNOT_SAY:
+            if error.errno in _UNSUPPORTED:
                 self._can_read_now = False
                 return None
-            # The read that follows in a thread meets the error where it can be waited for.
+            # The caller reads again in a thread, and gets the error there.
             return False
 
     @staticmethod
@@ -102,15 +102,15 @@ class SystemFiles:
 
     @staticmethod
     def lock(fd: int) -> None:
-        """Take the lock of a file for this process. Raises OSError if another process has it."""
+        """Lock a file for this process. Raises OSError if another process has locked it."""
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     # --- paths
 
     @staticmethod
     def facts(path: str) -> Facts:
-        """Raises FileNotFoundError if nothing is there."""
-        found = os.stat(path)  # noqa: PTH116 - a Path per file would be felt at start
+        """Raises FileNotFoundError."""
+        found = os.stat(path)  # noqa: PTH116 - a Path per file would slow the start
         return Facts(found.st_size, found.st_mtime_ns, (found.st_mode & 0o170000) == 0o040000)
 
     @staticmethod
@@ -128,19 +128,19 @@ class SystemFiles:
 
     @staticmethod
     def make_directories(path: str) -> None:
-        """With all its parents; fine if it exists."""
+        """Create a directory with its parents. It may exist."""
         os.makedirs(path, 0o755, exist_ok=True)  # noqa: PTH103
 
     @staticmethod
     def remove_tree(path: str) -> None:
-        """Whatever can be removed of it; errors are ignored."""
-        import shutil  # late: it pulls in three compression modules, and start time counts
+        """Remove a directory and its contents. Errors are ignored."""
+        import shutil  # late: it imports three compression modules, which would slow the start
 
         shutil.rmtree(path, ignore_errors=True)
 
     @staticmethod
     def sync_directory(path: str) -> None:
-        """Make creations, renames and deletions in a directory outlive a power cut."""
+        """Make creations, renames and deletions in a directory durable."""
         fd = os.open(path, O_RDONLY)
         try:
             os.fsync(fd)

@@ -39,6 +39,7 @@ class Waiting:
         self._watching: dict[Replica, Waiter] = {}
         self._events: dict[Replica, dict[Event, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = NEVER  # the deadline that the timer is set for
 
     def __contains__(self, waiter: Waiter) -> bool:
         return waiter in self._parked
@@ -124,11 +125,14 @@ class Waiting:
                 return
             self._timer.cancel()
         self._timer = self._loop.call_at(at, self._timer_fired)
+        self._timer_ms = deadline_ms
 
     def _timer_fired(self) -> None:
         self._timer = None
+        # Never before the deadline that it was set for: rounding would fire it again at once.
+        now_ms = max(self._loop.time() * 1000, self._timer_ms)
         try:
-            for waiter in self._parked.expired(self._loop.time() * 1000):
+            for waiter in self._parked.expired(now_ms):
                 waiter.deadline_passed()
             self.serve()
         except Exception as error:  # noqa: BLE001 - see ``fail``
