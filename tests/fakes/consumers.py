@@ -1,7 +1,7 @@
-"""Consumers of the new protocol around a group shard: their heartbeats, and clients that behave.
+"""Consumers of the new protocol around a group shard: their heartbeats, and well-behaved clients.
 
-``Consumers`` adds the requests of KIP-848 to the runtime of ``fakes.groups``. A ``Client`` does
-what a real one does with the answers: it gives back first, says so, and then takes what is new.
+``Consumers`` adds the requests of KIP-848 to the runtime of ``fakes.groups``. A ``Client`` handles
+responses like a real one: it revokes partitions, confirms that, and then takes the new ones.
 """
 
 from headrace.core.groups.consumer.describe import describe
@@ -91,8 +91,8 @@ class Consumers(Groups):
     def drop_topic(self, name):
         self.cluster.metadata = self.cluster.metadata.with_topics((), [name])
 
-    def told(self, answer):
-        """The assignment of an answer by topic name; None if it has none."""
+    def assignment_in(self, answer):
+        """The assignment in a response, by topic name; None if it has none."""
         if answer.assignment is None:
             return None
         return {
@@ -101,7 +101,7 @@ class Consumers(Groups):
         }
 
     def has(self, member_id):
-        """What a member owns in the group's state, without what it must give back."""
+        """The partitions that a member owns in the group's state, without those to revoke."""
         return {
             self.topic_name(topic_id): set(partitions)
             for topic_id, partitions in self.group.members[member_id].assigned.items()
@@ -159,12 +159,12 @@ class Client:
 
     def _hear(self, answer):
         self.member_epoch = answer.member_epoch
-        told = self.consumers.told(answer)
-        if told is not None:
-            self.wanted = told
+        assignment = self.consumers.assignment_in(answer)
+        if assignment is not None:
+            self.wanted = assignment
 
     def obey(self):
-        """Give back and take partitions; returns whether anything changed."""
+        """Revoke and take partitions; returns whether anything changed."""
         had, self.owned = self.owned, {name: set(found) for name, found in self.wanted.items()}
         return had != self.owned
 

@@ -1,4 +1,4 @@
-"""The one way for tests to look inside a running in-process broker, on its own event loop."""
+"""Access to the inside of a running in-process broker, on its own event loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class Inside:
         self.services: Services = self.node.services
 
     def do(self, action: Callable[[], T]) -> T:
-        """Run ``action`` on the broker's loop, and serve what it woke."""
+        """Run ``action`` on the broker's loop, and serve the waiters that it woke."""
 
         async def body() -> T:
             result = action()
@@ -44,7 +44,7 @@ class Inside:
         self.do(lambda: in_sync(self.services, topic, partition, **followers))
 
     def lag(self, topic: str, partition: int = 0) -> None:
-        """From now on a follower has nothing of what is written."""
+        """From now on a follower does not get the records that are written."""
         self.in_sync(topic, partition, isr=(1, 2))
 
     def catch_up(self, topic: str, partition: int = 0) -> None:
@@ -63,8 +63,8 @@ def in_sync(
 ) -> None:
     """Tell a broker with id 1 the controller's next decision about a partition.
 
-    One node has no followers. A follower in the ISR of such a decision has nothing of what is
-    written from now on; without it, the leader is alone again.
+    One node has no followers. A follower in the ISR of such a decision does not get the records
+    that are written from now on; without it, the leader is alone again.
     """
     replica = services.replicas.require(topic, partition)
     config = replica.log.config

@@ -1,4 +1,4 @@
-"""Peers of a client that are no brokers: a TCP server that answers with the bytes of a script."""
+"""Fake peers of a client: a TCP server that responds with scripted bytes."""
 
 import socket
 import threading
@@ -13,7 +13,7 @@ LIMIT_S = 30
 
 
 def api_versions(correlation_id: int = 1) -> bytes:
-    """What a broker answers that serves Metadata 0 to 13."""
+    """The ApiVersions response of a broker that supports Metadata 0 to 13."""
     entry = m.ApiVersionsResponse.ApiVersion(api_key=ApiKey.METADATA, max_version=13)
     answer = m.ApiVersionsResponse(api_keys=[entry])
     return bytes(encode_response(ApiKey.API_VERSIONS, 0, correlation_id, answer))

@@ -1,4 +1,4 @@
-"""A client that sends exactly what a test wants, byte by byte, and hides nothing of the answer."""
+"""A client that sends exactly the bytes of a test and returns the whole response."""
 
 import struct
 
@@ -54,7 +54,7 @@ class RawClient:
         assert end == len(body), "the response is longer than its version allows"
         return message
 
-    # --- what most tests ask -------------------------------------------------
+    # --- common requests -----------------------------------------------------
 
     def create_topic(self, name, **settings):
         """A topic of one partition; a setting is named with ``_`` for each dot."""

@@ -1,4 +1,4 @@
-"""A broker without sockets and logs: a real control on a real tree, and doors that record."""
+"""A broker without sockets and logs: a real controller service and tree, and recording fakes."""
 
 import asyncio
 import functools
@@ -30,7 +30,7 @@ PLAIN = {"PLAINTEXT": Endpoint("127.0.0.1", 9092)}
 
 
 def in_loop(story: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """A test that is a coroutine, in an event loop of its own."""
+    """Run a test that is a coroutine in its own event loop."""
 
     @functools.wraps(story)
     def run(*arguments: Any, **fixtures: Any) -> None:
@@ -45,12 +45,12 @@ class StillWorld(World):
 
 
 class RecordedReplicas:
-    """Holds what it was told to host, as the broker's replicas would."""
+    """Records the partitions to host, in place of the broker's replica manager."""
 
     def __init__(self) -> None:
         self.hosted: dict[TopicPartition, PartitionState] = {}
         self.configs: dict[str, TopicConfig] = {}
-        self.refused: set[TopicPartition] = set()  # the disk has no room for these
+        self.refused: set[TopicPartition] = set()  # there is no disk space for these
         self.deleted: list[TopicPartition] = []
         self.before_delete: asyncio.Event | None = None  # deletions wait for it
         self.delete_reached = asyncio.Event()
@@ -104,7 +104,7 @@ class RecordedLogs:
 
 
 class StandIn:
-    """What handlers and the controller service see of a broker."""
+    """The part of a broker that handlers and the controller service use."""
 
     def __init__(self, settings: dict[str, str] | None = None) -> None:
         self.file_config = BrokerConfig.parse(settings or {})
@@ -133,7 +133,7 @@ class StandIn:
     async def ask(
         self, api_key: int, api_version: int, *, listener: str = "PLAINTEXT", **fields: Any
     ) -> Any:
-        """The answer to a request, both carried over the wire format of ``api_version``."""
+        """The response to a request, both encoded and decoded in ``api_version``."""
         request = _carried(request_class(api_key)(**fields), api_version)
         context = Context(api_key, api_version, 1, "test", listener, "127.0.0.1")
         answer = handler(api_key)(self, context, request)
@@ -154,7 +154,7 @@ def _carried(message: Any, api_version: int) -> Any:
 
 @asynccontextmanager
 async def running(
-    folder: Path,
+    directory: Path,
     settings: dict[str, str] | None = None,
     *,
     endpoints: dict[str, Endpoint] | None = None,
@@ -162,10 +162,10 @@ async def running(
     found: Iterable[FoundPartition] = (),
     offline: str | None = None,
 ) -> AsyncIterator[StandIn]:
-    """A started control in ``folder``, closed at the end: the folder can then be opened again."""
+    """A started controller service in ``directory``, closed at the end so that it can restart."""
     broker = StandIn(settings)
     broker.logs.directories[0].offline = offline
-    tree = await EmbeddedTree.open(folder, broker.world.now)
+    tree = await EmbeddedTree.open(directory, broker.world.now)
     registry = Registry(tree, broker.broker_id)
     broker.dynamic_config = DynamicConfig(registry.configs, broker.file_config, broker.broker_id)
     startup = Startup(

@@ -8,7 +8,7 @@ from tests.fakes.standin import StillWorld
 
 
 class ScriptedFaults(Faults):
-    """``deliveries`` are those of the next writes; later ones are answered."""
+    """``deliveries`` are those of the next writes; later writes succeed."""
 
     def __init__(self, *deliveries: Delivery, lag: float = 0.0, watch_delay: float = 0.0) -> None:
         self.deliveries = list(deliveries)

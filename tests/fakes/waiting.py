@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does, where nothing tells of it."""
+"""Wait for another thread or process that does not report its progress."""
 
 import time
 
@@ -6,8 +6,8 @@ LIMIT_S = 20
 
 
 def wait_until(condition, limit_s=LIMIT_S):
-    """Look again and again; how long it takes is nobody's matter, only that it comes."""
+    """Poll until ``condition`` holds; fails after ``limit_s`` seconds."""
     give_up_at = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < give_up_at, "waited in vain"
+        assert time.monotonic() < give_up_at, "the condition did not hold in time"
         time.sleep(0.01)

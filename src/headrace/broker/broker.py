@@ -1,10 +1,10 @@
-"""One broker: its parts, wired together, and the steps of its start and stop.
+"""One broker: creates its parts, and starts and stops them step by step.
 
 Start: bind the addresses, lock the log directories, open the coordination tree, recover the logs,
 take over the cluster metadata, load the coordinators, and only then accept clients. Stop is the
 reverse (``lifecycle``). A bug while records are being written stops the broker without a clean
-shutdown marker (``fail``): what the marker would vouch for is no longer known. The host process
-lives on either way.
+shutdown marker (``fail``), because the state of the logs is unknown then. The host process keeps
+running in either case.
 """
 
 import asyncio
@@ -55,15 +55,15 @@ from headrace.world.world import World
 _DEFAULT_NODE_ID = 1
 _REQUEST_MEMORY_MIN = 256 << 20
 _STOP_GRACE_S = 0.5
-# Smaller wakes the loop too often; a buffer that the kernel grows leaves the processor's cache,
-# and then a gigabyte sent costs half as much again.
+# A smaller buffer wakes the loop too often. A buffer that the kernel grows does not fit in the
+# processor's cache, and sending then takes half as long again.
 _SEND_BUFFER_SIZE = 256 << 10
 
 OpenTree = Callable[[LogManager, World], Awaitable[Tree]]
 
 
 class Broker:
-    """A node. Make it inside a running event loop; ``start`` it once, ``stop`` it once."""
+    """A broker. Create it inside a running event loop; ``start`` it once, ``stop`` it once."""
 
     def __init__(
         self,
@@ -89,34 +89,34 @@ class Broker:
             CreationRate(config.int("max.connection.creation.rate")),
         )
         self._listeners: list[Listener] = []
-        self.addresses: dict[str, tuple[str, int]] = {}  # really bound, by listener name
+        self.addresses: dict[str, tuple[str, int]] = {}  # as bound, by listener name
         self.services: Services | None = None  # while it runs
         self.dispatch: Dispatch | None = None  # while it runs
 
     @property
     def failure(self) -> BaseException | None:
-        """What stopped the broker, if it did not stop by itself."""
+        """The failure that stopped the broker; None after a regular stop."""
         return self._lifecycle.failure
 
     @property
     def bugs(self) -> list[Exception]:
-        """Bugs that cost a client its connection."""
+        """Bugs that closed a client's connection."""
         return self._bugs.met
 
     async def start(self) -> None:
-        """Raises ConfigError or OSError, with what to do, if the broker cannot run."""
+        """Raises ConfigError or OSError if the broker cannot start; the message says what to do."""
         await self._lifecycle.start(self._start_steps)
 
     async def stop(self) -> None:
-        """Finish what is in progress, flush, leave a clean shutdown marker."""
+        """Finish the requests in progress, flush, and write a clean shutdown marker."""
         await self._lifecycle.stop()
 
     async def crash(self) -> None:
-        """End as a killed process would: nothing is finished, flushed or marked."""
+        """Stop like a killed process: finish, flush and mark nothing."""
         await self._lifecycle.crash()
 
     def fail(self, error: BaseException) -> None:
-        """Stop at once: recovery at the next start decides what the logs hold."""
+        """Stop at once, uncleanly: the next start recovers the logs."""
         self._lifecycle.fail(error)
 
     async def wait_stopped(self) -> None:
@@ -127,7 +127,7 @@ class Broker:
     async def _start_steps(self) -> None:
         on_stop = self._lifecycle.on_stop
         self._world.start_threads(self._loop)
-        self._bind()  # before anything else: a taken port should cost no recovery
+        self._bind()  # early: a port in use should be reported before a long recovery
         broker_id, logs = self._lock_logs()
         tree = await self._open_tree(logs, self._world)
         registry = Registry(tree, broker_id)
@@ -319,7 +319,7 @@ class Broker:
         return producing, Dispatch(services, producing, fetching)
 
     def _endpoints(self) -> dict[str, Endpoint]:
-        """The address of each listener for clients, with the port that is actually bound."""
+        """The address that each listener advertises, with the bound host and port as defaults."""
         endpoints = {}
         for advertised in self._config.advertised_listeners:
             bound_host, bound_port = self.addresses[advertised.name]
@@ -330,7 +330,7 @@ class Broker:
             )
         return endpoints
 
-    # --- what changes while it runs ------------------------------------------
+    # --- changes while it runs -----------------------------------------------
 
     def _config_changed(self, config: BrokerConfig, logs: LogManager) -> None:
         limits = self._limits
@@ -351,7 +351,7 @@ class Broker:
         self._loop.call_soon_threadsafe(self._partitions_failed, services, lost)
 
     def _worker_failed(self, bug: Exception) -> None:
-        """Called by the thread that flushes and deletes: what it left undone is not known."""
+        """Called by the thread that flushes and deletes; the state of its files is unknown."""
         self._loop.call_soon_threadsafe(self.fail, bug)
 
     def _partitions_failed(
@@ -373,10 +373,10 @@ class Broker:
         self._close_links()
 
     async def _let_clients_finish(self) -> None:
-        """Give finished answers a moment to leave; idle connections are not waited for."""
+        """Wait a moment until finished responses are sent; skip idle connections."""
         give_up_at = self._loop.time() + _STOP_GRACE_S
         for link in self._limits.links:
-            link.mute()  # more requests would keep it busy forever
+            link.mute()  # new requests would keep it busy forever
         while self._loop.time() < give_up_at:
             busy = [link for link in self._limits.links if not link.idle]
             if not busy and not len(self._tasks):
@@ -384,7 +384,7 @@ class Broker:
             await asyncio.sleep(0.01)
 
     def _drop_clients(self) -> None:
-        """At once, on a failure: nothing may be acknowledged any more."""
+        """Close everything at once after a failure: nothing more may be acknowledged."""
         self._close_listeners()
         self._close_coordinators()
         self._close_links()
@@ -423,7 +423,7 @@ async def _open_embedded_tree(logs: LogManager, world: World) -> Tree:
 
 
 def found_partitions(logs: LogManager) -> list[FoundPartition]:
-    """What the log directories hold."""
+    """The partitions in the log directories."""
     return [
         FoundPartition(
             log.topic_partition,
@@ -436,7 +436,7 @@ def found_partitions(logs: LogManager) -> list[FoundPartition]:
 
 
 def owner_of(paths: Iterable[Path]) -> int | None:
-    """The node id that directories were written by, so that it need not be repeated."""
+    """The node id recorded in the directories, so that the settings need not repeat it."""
     for path in paths:
         values = read_properties(path / META_PROPERTIES)
         if values is not None:

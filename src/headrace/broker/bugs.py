@@ -1,4 +1,4 @@
-"""Bugs that a request met before anything was appended: each costs its connection only."""
+"""Bugs in the handling of a request, before anything was appended: each closes one connection."""
 
 import logging
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ class Bugs:
         self.met: list[Exception] = []
 
     def answer(self, link: "Link", context: Context, request: Any, error: Exception) -> Message:
-        """UNKNOWN_SERVER_ERROR for the client; the trace for the log; then the connection closes.
+        """Log the stack trace, respond with UNKNOWN_SERVER_ERROR, and close the connection.
 
         ``request`` is None if it could not be decoded.
         """
@@ -38,6 +38,6 @@ class Bugs:
         return refused(context, request, Rejected(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def frame(self, link: "Link", context: Context, request: Any, error: Exception) -> bytearray:
-        """The same answer, encoded."""
+        """The same response, encoded."""
         answer = self.answer(link, context, request, error)
         return encode_response(context.api_key, context.api_version, context.correlation_id, answer)

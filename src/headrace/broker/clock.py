@@ -8,9 +8,9 @@ from headrace.model.ids import Millis
 class SteadyClock:
     """Follows the wall clock, but slowly.
 
-    Coordinators set deadlines on the clock that they record. If the wall clock is set an hour
-    ahead, no session may expire by it. So a difference is corrected gradually, in either
-    direction. A difference of more than a day means that the time was not known before; it is
+    Coordinators compute deadlines from recorded times. If the wall clock is set an hour ahead, no
+    session may expire because of that. So a difference is corrected gradually, in either
+    direction. A difference of more than a day means that the wall clock was not set before; it is
     corrected at once.
     """
 

@@ -1,4 +1,4 @@
-"""Who asks, in which version, and over which listener: what every handler is given."""
+"""The context of a request: API and version, client, listener and principal."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ class Context(NamedTuple):
     principal: str = ANONYMOUS
 
     def of_request(self, correlation_id: int) -> "Context":
-        """The same for the next request of the same client."""
+        """The context of the client's next request of the same API and version."""
         key, version, _, client_id, listener, host, principal = self
         return tuple.__new__(
             Context, (key, version, correlation_id, client_id, listener, host, principal)

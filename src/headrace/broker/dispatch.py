@@ -1,14 +1,14 @@
-"""From a frame to its handler and back: what stands behind every connection.
+"""Dispatch: decode the requests of all connections, call their handlers, send the responses.
 
-Who answers for a failure:
+What a failure affects:
 
-    PeerBroken   bytes that are no request, an API or version that was not announced
-                 -> that connection is closed
-    Rejected     the handler cannot serve the request -> its code in the answer
-    anything     a bug, before anything was appended -> UNKNOWN_SERVER_ERROR, the trace in the
-                 log, that connection closed
-    anything     while writing or answering, where it is unclear what was done -> the broker
-                 stops, because it must not go on acknowledging
+    PeerBroken        invalid bytes, or an API or version that the broker did not announce
+                      -> the broker closes the connection
+    Rejected          the handler cannot serve the request -> the response has the error code
+    other exceptions  a bug, before anything was appended -> UNKNOWN_SERVER_ERROR and a stack
+                      trace in the log; the broker closes the connection
+    other exceptions  a bug while writing or responding, so that the state of the logs is unknown
+                      -> the broker stops, because it must not acknowledge anything more
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from headrace.broker.context import Context
 from headrace.broker.error_responses import refused
 from headrace.broker.handlers import handler
 from headrace.broker.handlers.fetch import Fetching, ParkedFetch, RememberedFetch
-from headrace.broker.handlers.produce import Producing, RememberedShape
+from headrace.broker.handlers.produce import Producing, RememberedProduce
 from headrace.broker.protocol_errors import ProtocolErrorLog
 from headrace.broker.replication.append import ACKS_NONE
 from headrace.broker.response_cache import CacheKey, ResponseCache
@@ -42,10 +42,10 @@ _FETCH = int(ApiKey.FETCH)
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 _OFFSET_COMMIT = int(ApiKey.OFFSET_COMMIT)
 _FIRST_SERVED_PRODUCE = 3
-# Decoding makes up to 74 bytes of objects per byte of a hostile frame, at about 1 µs each.
+# Decoding a hostile frame creates up to 74 bytes of objects per byte, at about 1 µs each.
 _FRAME_SIZE_ON_LOOP_MAX = 1 << 18
 _FRAME_SIZE_MAX = 1 << 24
-_FETCH_SIZE_MAX = 1 << 21  # 60,000 partitions at once
+_FETCH_SIZE_MAX = 1 << 21  # 60,000 partitions
 _SESSION_ERRORS = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -56,18 +56,18 @@ _SESSION_ERRORS = frozenset(
 
 
 class ClientState:
-    """What the broker remembers of one connection."""
+    """What the broker remembers about one connection."""
 
-    __slots__ = ("remembered", "remembered_fetch", "parked")
+    __slots__ = ("remembered_produce", "remembered_fetch", "parked")
 
     def __init__(self) -> None:
-        self.remembered: RememberedShape | None = None
+        self.remembered_produce: RememberedProduce | None = None
         self.remembered_fetch: RememberedFetch | None = None
         self.parked: ParkedFetch | None = None
 
 
 class Dispatch:
-    """The ``Service`` behind all links of one broker."""
+    """The ``net.Service`` of all connections of one broker."""
 
     def __init__(self, services: "Services", producing: Producing, fetching: Fetching) -> None:
         self._services = services
@@ -105,7 +105,7 @@ class Dispatch:
         state = link.state
         if state is None:
             state = link.state = ClientState()
-        remembered = state.remembered
+        remembered = state.remembered_produce
         is_known = False
         if remembered is not None:
             records = remembered.shape.match(view, start, end)
@@ -115,10 +115,10 @@ class Dispatch:
                 if self._producing.shaped(link, remembered, correlation_id, records):
                     return
         if state.remembered_fetch is not None:
-            again = state.remembered_fetch.match(view, start, end)
-            if again is not None:
+            repeated = state.remembered_fetch.match(view, start, end)
+            if repeated is not None:
                 self._finish_produces()
-                self._fetching.fetch(link, *again)
+                self._fetching.fetch(link, *repeated)
                 return
         header = parse_request_header(view, start, end)
         if header.api_key == _PRODUCE:
@@ -132,7 +132,7 @@ class Dispatch:
         size = end - start
         if size > (_FETCH_SIZE_MAX if header.api_key == _FETCH else _FRAME_SIZE_MAX):
             raise PeerBroken(
-                f"{api_name(header.api_key)} of {size} bytes; only Produce may be that large"
+                f"{api_name(header.api_key)} of {size} bytes; only Produce may be this large"
             )
         if header.api_key == _FETCH:
             request = self._decode(header, view, end)
@@ -144,14 +144,14 @@ class Dispatch:
             self._decode_apart(link, context, header, view[start:end], start)
         else:
             cache_key = ResponseCache.cache_key(context, view[header.body_position : end])
-            known = self._cached_response(context, cache_key)
-            if known is not None:
-                link.answer([known])
+            cached = self._cached_response(context, cache_key)
+            if cached is not None:
+                link.answer([cached])
             else:
                 self._handle(link, context, self._decode(header, view, end), cache_key)
 
     def refuse(self, link: Link, view: memoryview, start: int, end: int, refusal: Rejected) -> None:
-        """Answer a request with an error instead of handling it."""
+        """Send an error response instead of handling a request."""
         self._finish_produces()
         header = parse_request_header(view, start, end)
         context = self._context(link, header)
@@ -160,17 +160,17 @@ class Dispatch:
             return
         request = self._decode(header, view, end)
         if header.api_key == _PRODUCE and request.acks == ACKS_NONE:
-            link.close_when_sent()  # acks=0 has no answer; closing is all that a client can see
+            link.close_when_sent()  # acks=0 has no response; the client only notices the close
             return
         answer: Any = refused(context, request, refusal)
         if header.api_key == _FETCH and answer.responses and refusal.code not in _SESSION_ERRORS:
-            answer.error_code = ErrorCode.NONE  # else clients ignore the errors of the partitions
+            answer.error_code = ErrorCode.NONE  # otherwise clients ignore the partitions' errors
         link.answer([_encode(context, answer)])
 
     def _finish_produces(self) -> None:
-        """Requests take effect in their order: what was produced before is written.
+        """Write the batches of earlier requests, because requests take effect in order.
 
-        It counts, too, unless ``flush.messages`` has an fsync come first.
+        Consumers can read them then, unless ``flush.messages`` requires an fsync first.
         """
         if self._producing.turn_open:
             self._producing.finish_turn()
@@ -188,14 +188,14 @@ class Dispatch:
                 self._producing.finish_turn()
             if self._waiting.has_events:
                 self._waiting.serve()
-        except Exception as error:  # noqa: BLE001 - a bug while applying: the broker stops
+        except Exception as error:  # noqa: BLE001 - a bug while writing: the broker stops
             self._services.fail(error)
 
     def unreadable(self, file_range: FileRange, error: OSError) -> None:
         self._services.logs.unreadable(file_range.file.path, error)
 
     def peer_broken(self, link: Link, broken: PeerBroken) -> None:
-        self._protocol_errors.say(link, broken, self._services.loop.time())
+        self._protocol_errors.report(link, broken, self._services.loop.time())
 
     def link_closed(self, link: Link) -> None:
         self._services.limits.closed(link)
@@ -222,15 +222,15 @@ class Dispatch:
         if header.api_key == _OFFSET_COMMIT and header.api_version in commit.VERSIONS:
             return commit.decode(view, header.body_position, end, header.api_version)
         decode = schema.decoder(request_class(header.api_key), header.api_version)
-        # Kafka reads no further than the last field, and librdkafka's Metadata 13 relies on it:
-        # it sends three bytes more.
+        # Kafka ignores bytes after the last field. librdkafka relies on that: its Metadata 13
+        # has three bytes too many.
         request, _ = decode(view, header.body_position, end)
         return request
 
     def _decode_apart(
         self, link: Link, context: Context, header: RequestHeader, frame: memoryview, start: int
     ) -> None:
-        """Decode a frame of unusual size in a thread, so that others are served meanwhile."""
+        """Decode a very large frame in a thread, so that it does not block other requests."""
         copy = memoryview(bytes(frame))
         shifted = header._replace(body_position=header.body_position - start)
 
@@ -258,7 +258,9 @@ class Dispatch:
         if header.api_version < _FIRST_SERVED_PRODUCE or not is_served(
             _PRODUCE, header.api_version
         ):
-            raise PeerBroken(f"Produce version {header.api_version}; versions 3 to 13 are served")
+            raise PeerBroken(
+                f"Produce version {header.api_version}; versions 3 to 13 are supported"
+            )
         context = self._context(link, header)
         request = self._decode(header, view, end)
         self._producing.full(link, context, request, view[start:end], is_known=is_known)
@@ -266,8 +268,8 @@ class Dispatch:
     def _unserved(self, link: Link, context: Context) -> None:
         if context.api_key != _API_VERSIONS:
             raise PeerBroken(what_is_not_served(context.api_key, context.api_version))
-        # The client cannot know what we speak yet: answer in the oldest words there are, with
-        # the error that makes it ask again in an older version.
+        # The client does not know the supported versions yet. Version 0 of the response, which
+        # every client can read, makes it repeat the request in an older version.
         self._handle(link, context._replace(api_version=0), None)
 
     def _handle(
@@ -280,7 +282,8 @@ class Dispatch:
         except Exception as error:  # noqa: BLE001 - a bug; see the table above
             answer, cache_key = self._bugs.answer(link, context, request, error), None
         if not isinstance(answer, Message):
-            # Something is changed first (a topic is made): the next one to ask gets another answer.
+            # The handler changes something first, such as creating a topic, so the response must
+            # not be cached.
             self._tasks.spawn(self._answer_later(link, link.hold(), context, request, answer))
             return
         frame = _encode(context, answer)
@@ -306,7 +309,7 @@ class Dispatch:
             slot.answer([_encode(context, answer)])
 
     def answer_all_fetches(self) -> None:
-        """Answer every parked fetch: a broker that stops will have no more records for them."""
+        """Answer every parked fetch: a stopping broker gets no more records for it."""
         for waiter in self._waiting.all():
             if isinstance(waiter, ParkedFetch):
                 self._waiting.unpark(waiter)

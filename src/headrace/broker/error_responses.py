@@ -1,9 +1,10 @@
-"""The answer of an API to a request that failed as a whole: its error in every place for one.
+"""The response to a request that failed as a whole: its error in every error field.
 
-Some answers have an error code at the top, in all versions or in some. The others have one per
-thing that was asked about, so those things are repeated here from the request. The table says
-which list of the answer goes with which of the request; fields of the same name are copied.
-Like Kafka, nothing is said where a request asked about everything and its answer has no top.
+Some responses have a top-level error code, in all versions or in some. Others have one error code
+per element (topic, partition, group), so the elements of the request are repeated in the response.
+The table maps each list of the request to its list in the response; fields of the same name are
+copied. As in Kafka, a request for all elements gets an empty response if there is no top-level
+error code.
 """
 
 from collections.abc import Iterable
@@ -16,11 +17,12 @@ from headrace.wire.schema import Message
 
 
 class Level(NamedTuple):
-    asked: str  # the list in the request; with a dot: the lists of that name in all of a list
-    answered: str  # the list in the answer
+    asked: str  # the list in the request; "a.b": the lists ``b`` of all elements of ``a``
+    answered: str  # the list in the response
     element: str  # the class of its elements
     inner: "Level | None" = None
-    # Where a field has another name in the answer. "" is the element itself, if it is no struct.
+    # A field's name in the request and in the response. "" is the element itself if it is a plain
+    # value.
     renamed: tuple[str, str] = ("", "")
 
 
@@ -119,7 +121,7 @@ _PLACES: dict[int, tuple[Level, ...]] = {
 
 
 def refused(context: Context, request: Any, refusal: Rejected) -> Message:
-    """``request`` is None if it was never read."""
+    """The error response of the context's API; ``request`` is None if it was not decoded."""
     kind = response_class(context.api_key)
     answer = kind()
     _set_error(answer, refusal)
@@ -138,7 +140,7 @@ def _fill(kind: type, answer: Any, request: Any, level: Level, refusal: Rejected
             setattr(element, name, getattr(asked, asked_name) if asked_name else asked)
         for same in element.__slots__:
             value = getattr(asked, same, None)
-            if isinstance(value, (str, bytes, int)):  # no list, nor what reads like one
+            if isinstance(value, (str, bytes, int)):  # not a list
                 setattr(element, same, value)
         _set_error(element, refusal)
         if level.inner is not None:

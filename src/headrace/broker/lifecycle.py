@@ -1,15 +1,15 @@
-"""The life of a broker: a list of steps to start, undone in reverse order to stop.
+"""The lifecycle of a broker: steps to start it, and their undo steps in reverse order to stop it.
 
     NEW ── start ──► STARTING ──► RUNNING ── stop, fail, crash ──► STOPPING ──► STOPPED
                         └──────────── a step failed ────────────────────▲
 
 Each step that has something to undo registers it with ``on_stop``. There are two ways to undo:
 
-    clean       finish what is in progress, flush, leave the clean shutdown marker
-    not clean   after a failure or a simulated kill: finish, flush and mark nothing. Recovery at
-                the next start decides what the logs hold
+    clean       finish the requests in progress, flush, write the clean shutdown marker
+    not clean   after a failure or a simulated kill: finish, flush and mark nothing. The next
+                start recovers the logs
 
-A failure during a clean stop makes the remaining steps unclean, so no marker vouches for it.
+A failure during a clean stop makes the remaining steps unclean, so that no marker is written.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class _Step(NamedTuple):
 
 class Lifecycle:
     def __init__(self, drop_clients: Callable[[], None]) -> None:
-        """``drop_clients`` is called at once on a failure: nothing may be acknowledged after it."""
+        """A failure calls ``drop_clients`` at once: nothing may be acknowledged after it."""
         self._drop_clients = drop_clients
         self.state = State.NEW
         self.failure: BaseException | None = None
@@ -54,13 +54,13 @@ class Lifecycle:
         return self.state in (State.STOPPING, State.STOPPED)
 
     def on_stop(self, name: str, undo: Undo) -> None:
-        """Register what undoes a step; it is told whether the stop is still clean."""
+        """Register what undoes a step; ``undo`` gets whether the stop is still clean."""
         self._steps.append(_Step(name, undo))
 
     async def start(self, steps: Callable[[], Awaitable[None]]) -> None:
         """Run ``steps``. If one fails, undo those before it and raise the failure."""
         self.state = State.STARTING
-        # A task, so that a failure elsewhere can end a start that waits.
+        # A task, so that a failure elsewhere can cancel the start.
         self._starting = asyncio.ensure_future(steps())
         try:
             await self._starting
@@ -82,7 +82,7 @@ class Lifecycle:
         await self._stopped.wait()
 
     async def crash(self) -> None:
-        """End as a killed process would: finish, flush and mark nothing."""
+        """Stop like a killed process: finish, flush and mark nothing."""
         if self.state is State.RUNNING:
             self.state = State.STOPPING
             self._drop_clients()
@@ -90,7 +90,7 @@ class Lifecycle:
         await self._stopped.wait()
 
     def fail(self, error: BaseException) -> None:
-        """Stop at once: what was written is no longer known."""
+        """Stop at once: it is unknown what was written."""
         match self.state:
             case State.STARTING:
                 self.failure = error
@@ -117,7 +117,7 @@ class Lifecycle:
                 undoing = undo(self._clean and self.failure is None)
                 if inspect.isawaitable(undoing):
                     await undoing
-            except Exception as error:  # noqa: BLE001 - a bug stops the broker, never its host
+            except Exception as error:  # noqa: BLE001 - a bug stops the broker, not its process
                 _log.exception("Could not stop the %s", name)
                 if self._clean and self.failure is None:
                     self.failure = error
@@ -127,7 +127,7 @@ class Lifecycle:
     @staticmethod
     def _report(error: BaseException) -> None:
         _log.critical(
-            "The broker stops, because it cannot know what was written: %s. Start it again: it "
+            "The broker stops, because it cannot know what was written: %s. Start it again; it "
             "recovers its logs",
             error,
             exc_info=error,

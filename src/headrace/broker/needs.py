@@ -1,7 +1,7 @@
-"""What request handlers may use of a broker: one small protocol per part.
+"""The parts of a broker that request handlers may use: one small protocol per part.
 
-A handler module declares its needs by combining them, so its signature says what it can touch.
-``Services`` has all of them.
+A handler module combines the protocols that it needs, so its signatures show what it can touch.
+``Services`` implements all of them.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -31,7 +31,7 @@ class NeedsBrokerId(Protocol):
 
 
 class NeedsConfig(Protocol):
-    """The settings in force, and where each comes from."""
+    """The effective settings, and the source of each."""
 
     @property
     def config(self) -> "BrokerConfig": ...

@@ -1,8 +1,7 @@
 """Periodic tasks: retention, flushes, checkpoints, compaction, idle clients.
 
-Each task is a loop that waits, reads its settings again (they may have changed) and does one
-round over every hosted partition, led or not. A round over thousands of partitions lets requests
-run in between.
+Each task is a loop: it waits, reads its settings again, because they may have changed, and does
+one round over all hosted partitions, led or not. A round pauses regularly to let requests run.
 """
 
 import asyncio
@@ -25,11 +24,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.broker")
 
-_SEGMENTS_PER_STEP = 100  # of all the partitions looked at without a pause
+_SEGMENTS_PER_STEP = 100  # visited without a pause
 _NEVER_MS = 2**62
-_LOAD_HANDLERS_AFTER_S = 0.5  # the first requests come first
-_LONGEST_WAIT_MS = 3_600_000  # then the setting is looked at again
-_LOOK_AGAIN_AFTER_S = 1  # at a setting that asks for nothing: a topic may get flush.ms at any time
+_LOAD_HANDLERS_AFTER_S = 0.5  # so that loading does not delay the first requests
+_WAIT_MS_MAX = 3_600_000  # until the interval is read again
+# How often a task without an interval reads it again: a topic may get flush.ms at any time.
+_DISABLED_CHECK_S = 1
 
 
 class PeriodicTasks:
@@ -69,17 +69,17 @@ class PeriodicTasks:
         while True:
             wait_ms = interval_ms()
             if wait_ms >= _NEVER_MS:
-                await asyncio.sleep(_LOOK_AGAIN_AFTER_S)
+                await asyncio.sleep(_DISABLED_CHECK_S)
                 continue
-            await asyncio.sleep(min(wait_ms, _LONGEST_WAIT_MS) / 1000)
+            await asyncio.sleep(min(wait_ms, _WAIT_MS_MAX) / 1000)
             try:
                 await work()
-            except Exception as error:  # noqa: BLE001 - a bug while files are changed
+            except Exception as error:  # noqa: BLE001 - a bug, and the state of files is unknown
                 self._services.fail(error)
                 return
 
     async def _hosted(self) -> AsyncIterator[Replica]:
-        """Every hosted partition whose disk works, with pauses in which requests run."""
+        """All hosted partitions whose disk works, with pauses that let requests run."""
         segment_count = 0
         for replica in self._services.replicas.online():
             segment_count += len(replica.log.segments)
@@ -102,24 +102,28 @@ class PeriodicTasks:
                         break
                     await asyncio.sleep(0)
             except Rejected as later:
-                _log.info("%s: no retention in this round: %s", replica.topic_partition, later)
+                _log.info(
+                    "Retention of %s postponed to the next round: %s",
+                    replica.topic_partition,
+                    later,
+                )
             except (Corrupt, OSError) as problem:
                 replica.unreadable(problem)
 
     async def compact(self) -> None:
-        """Clean the dirtiest log until none is dirty enough; the work is a child process's."""
-        # Here, not above: a start should not load what is first needed seconds later.
+        """Clean the dirtiest log, in a child process, until no log is dirty enough."""
+        # Imported here: it is first needed seconds after the start.
         from headrace.storage.compaction.log_cleaner import CleanerSettings, LogCleaner
 
         if self._compaction is None:
             self._compaction = LogCleaner()
-        # Looked at each time: under a steady load this goes on for as long as that does.
+        # Read the setting each time: under a steady load this loop may run for days.
         while (config := self._services.config).bool("log.cleaner.enable"):
             logs = [
                 (replica.log, replica.readable_end(READ_COMMITTED))
                 for replica in self._services.replicas.online()
                 if "compact" in replica.log.config.cleanup_policy
-                # As Kafka: a copy that is under way would have to begin anew.
+                # As in Kafka: compaction would force a copy in progress to start over.
                 and not self._services.moves.is_moving(replica.topic_partition)
             ]
             settings = CleanerSettings.of(config)
@@ -129,7 +133,7 @@ class PeriodicTasks:
                 return
 
     def _flush_interval_ms(self) -> int:
-        """How often to look for logs that ``flush.ms`` wants flushed."""
+        """How often to look for logs to flush because of ``flush.ms``."""
         shortest = min((log.config.flush_ms for log in self._services.logs), default=_NEVER_MS)
         scheduled = self._services.config.int("log.flush.scheduler.interval.ms")
         return min(max(shortest, 10), scheduled, 1000 if shortest < _NEVER_MS else scheduled)
@@ -137,7 +141,7 @@ class PeriodicTasks:
     async def flush(self) -> None:
         async for replica in self._hosted():
             if replica.log.flusher.turn.locked():
-                continue  # somebody is at it; a move may be for long, and the others are due
+                continue  # a flush or a move has it; a move may take long, and other logs are due
             if replica.log.flusher.needs_flush(self._services.world.now()):
                 try:
                     await replica.log.flusher.flush()
@@ -163,7 +167,7 @@ class PeriodicTasks:
         for link in list(self._services.limits.links):
             if link.active_at < too_long_ago:
                 _log.info(
-                    "closing the connection from %s: idle for more than connections.max.idle.ms",
+                    "Closing the connection from %s: idle for more than connections.max.idle.ms",
                     link,
                 )
                 link.close()

@@ -1,6 +1,6 @@
-"""What is said of clients that send what is no request.
+"""Log clients that send invalid requests, without flooding the log.
 
-One of them that connects again at once would fill the log with one and the same line.
+A client that reconnects at once and sends the same bytes again would repeat the same line.
 """
 
 import logging
@@ -10,31 +10,31 @@ from headrace.net.link import Link
 
 _log = logging.getLogger("headrace.broker")
 
-_SILENT_S = 10
-_KINDS_MAX = 1000  # then all are forgotten, and said once more
+_REPEAT_AFTER_S = 10
+_REMEMBERED_MAX = 1000  # then the log forgets all errors, and reports each of them again
 
 
 class ProtocolErrorLog:
-    __slots__ = ("_told",)
+    __slots__ = ("_reported",)
 
     def __init__(self) -> None:
-        # Who and what -> when it was said, and how often it was not since.
-        self._told: dict[tuple[str, str, str], tuple[float, int]] = {}
+        # Host, listener and error -> when it was last logged, and how often it occurred since.
+        self._reported: dict[tuple[str, str, str], tuple[float, int]] = {}
 
-    def say(self, link: Link, broken: PeerBroken, now: float) -> None:
-        """Once, and then no more than every ten seconds, with how often."""
-        kind = (link.peer_host, link.listener_name, str(broken))
-        told_at, silent_count = self._told.get(kind, (-_SILENT_S, 0))
-        if now - told_at < _SILENT_S:
-            self._told[kind] = (told_at, silent_count + 1)
+    def report(self, link: Link, broken: PeerBroken, now: float) -> None:
+        """Log a new error at once, and a repeated one every ten seconds with its count."""
+        error = (link.peer_host, link.listener_name, str(broken))
+        reported_at, repeat_count = self._reported.get(error, (-_REPEAT_AFTER_S, 0))
+        if now - reported_at < _REPEAT_AFTER_S:
+            self._reported[error] = (reported_at, repeat_count + 1)
             return
-        if len(self._told) >= _KINDS_MAX:
-            self._told.clear()
-        self._told[kind] = (now, 0)
+        if len(self._reported) >= _REMEMBERED_MAX:
+            self._reported.clear()
+        self._reported[error] = (now, 0)
         _log.warning(
-            "closing the connection from %s on %s: it sent %s%s",
+            "Closing the connection from %s on %s: it sent %s%s",
             link,
             link.listener_name,
             broken,
-            f" ({silent_count} times more since this was last said)" if silent_count else "",
+            f" (repeated {repeat_count} times since the last report)" if repeat_count else "",
         )

@@ -1,4 +1,4 @@
-"""Random ids and numbers of a broker, drawn from the dice of its world."""
+"""Random ids and numbers of a broker, from the random generator of its world."""
 
 from random import Random
 
@@ -7,7 +7,7 @@ from headrace.model.ids import TopicId, id_to_text
 
 
 def _uuid(dice: Random) -> bytes:
-    """A random UUID, version 4. Importing ``uuid`` would take longer than all calls of this."""
+    """A random UUID, version 4. Importing ``uuid`` would take longer than all calls together."""
     raw = bytearray(dice.randbytes(16))
     raw[6] = raw[6] & 0x0F | 0x40
     raw[8] = raw[8] & 0x3F | 0x80
@@ -40,7 +40,7 @@ def draw_member_id(dice: Random) -> str:
 
 
 def draw_dice(dice: Random) -> Dice:
-    """Where the placement of a new topic begins."""
+    """Where the placement of a new topic starts."""
     return Dice(dice.getrandbits(32), dice.getrandbits(32))
 
 

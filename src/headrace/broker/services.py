@@ -56,7 +56,7 @@ class Services:
 
     @property
     def config(self) -> "BrokerConfig":
-        """The settings in force, with those changed while running."""
+        """The effective settings, with the dynamic ones."""
         return self.dynamic_config.config
 
     @property

@@ -1,1 +1,1 @@
-"""The door to cluster state: a small tree of versioned nodes."""
+"""Cluster state: a small tree of versioned nodes, as in ZooKeeper, and access to it."""

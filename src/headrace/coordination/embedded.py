@@ -192,7 +192,7 @@ class EmbeddedTree:
         try:
             self._loop.call_soon_threadsafe(deliver)
         except RuntimeError:
-            log.debug("tree: the event loop was closed before a result arrived")
+            log.debug("The event loop was closed before a result of the coordination tree arrived")
 
     def _work(self) -> None:
         while True:
@@ -235,16 +235,14 @@ class EmbeddedTree:
             ) from error
 
     def _checkpoint(self) -> None:
-        """Bring the acknowledged writes onto the disk."""
+        """Write the acknowledged changes to the disk."""
         import sqlite3
 
         self._checkpoint_due = False
         try:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
-            log.warning(
-                "tree: checkpoint of %s failed; the next write retries it: %s", self._path, error
-            )
+            log.warning("Checkpoint of %s failed; the next write retries it: %s", self._path, error)
 
     def _get(self, path: str, watch: Watch | None) -> Node | None:
         if watch is not None:
@@ -290,7 +288,7 @@ class EmbeddedTree:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             if isinstance(error, sqlite3.OperationalError):
-                log.error("tree: rolled back a failed write to %s: %s", self._path, error)
+                log.error("Rolled back a failed write to %s: %s", self._path, error)
                 raise Unwritable(operations[0].path) from error
             raise
         self._zxid = zxid

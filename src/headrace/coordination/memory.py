@@ -49,7 +49,7 @@ log = logging.getLogger("headrace.metadata")
 
 
 class Delivery(Enum):
-    """How far a write gets."""
+    """What happens to a write."""
 
     ANSWERED = "answered"
     ANSWER_LOST = "answer lost"  # it happened; the session lags until it syncs or writes again
@@ -57,7 +57,7 @@ class Delivery(Enum):
 
 
 class Faults:
-    """What goes wrong for one session. Here nothing does; override what a test needs.
+    """The faults of one session. This class has none; override what a test needs.
 
     Called with the tree locked, ``lag`` and ``watch_delay`` on the thread of the writer.
     """
@@ -107,7 +107,7 @@ class MemoryTree:
         return session
 
     def expire(self, session_id: int) -> None:
-        """End a session as ZooKeeper does when it hears nothing from it. From any thread."""
+        """End a session, as ZooKeeper does if it gets no heartbeats. From any thread."""
         with self._lock:
             session = self._end(session_id)
             if session is not None:
@@ -227,11 +227,11 @@ class MemoryTree:
 
 
 class _View:
-    """What one session sees of the shared nodes; its methods return what its watches may see."""
+    """One session's view of the shared nodes; its methods return the changes it can see."""
 
     def __init__(self, entries: dict[str, _Entry]) -> None:
         self._entries = entries
-        # While the session lags: the former entries of what changed since, and where that was.
+        # While the session lags: the former entries of changed nodes, and the changes.
         self._stale: _Before | None = None
         self._unseen: list[Touch] = []
 
@@ -353,7 +353,7 @@ class MemorySession:
     # --- faults, from any thread
 
     def disconnect(self) -> None:
-        """Lose the connection. The session lives on until the tree is told to expire it."""
+        """Lose the connection. The session continues until a call of ``expire``."""
         with self._tree._lock:
             if self._connected and not self._ended:
                 self._connected = False
@@ -421,7 +421,7 @@ class MemorySession:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
-            log.debug("session %d: the event loop of its owner is closed", self._session_id)
+            log.debug("Session %d: the event loop of its owner is closed", self._session_id)
 
     # --- on the owner's loop
 

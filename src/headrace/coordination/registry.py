@@ -1,14 +1,13 @@
-"""What a cluster has agreed on, stored in a tree: read into our types, written under guard.
+"""The registry: the cluster's state in a coordination tree, as our types, with guarded writes.
 
-The interface between the broker and the store of its cluster's state. Above it there are no
-nodes and no JSON; a quorum of the brokers would be another such registry. What may go wrong
-with a write, and what follows:
+The interface between the broker and the store of its cluster's state. Callers see no nodes and no
+JSON; a quorum of brokers would be another such registry. A write may fail in these ways:
 
-    an unknown outcome       is read back, so that callers never see it (``writer``)
-    a newer controller       Fenced: the caller steps down. So it does if the nodes are not as this
-                             controller left them, because its metadata is no longer true
-    the session ended        SessionLost: the broker registers again, under a new broker epoch
-    a tree that is full      Rejected with KAFKA_STORAGE_ERROR
+    unknown outcome          read back, so that callers never see it (``writer``)
+    newer controller         Fenced: the caller steps down. The same if another process changed
+                             the nodes of this controller, because its metadata is outdated then
+    session ended            SessionLost: the broker registers again, with a new broker epoch
+    no disk space            Rejected with KAFKA_STORAGE_ERROR
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -181,7 +180,7 @@ class Registry:
                 holder = await self.watched.controller(watch)
                 if holder is not None:
                     return OtherController(holder)
-                continue  # it resigned meanwhile, or another broker counted the epoch
+                continue  # it resigned meanwhile, or another broker incremented the epoch
             self._controller_epoch = controller_epoch
             self._guard = Check(paths.CONTROLLER_EPOCH, counted.zk_version)
             return Elected(controller_epoch)
@@ -287,7 +286,7 @@ class Registry:
         return done.zk_version
 
     async def reserve_producer_ids(self) -> range:
-        """A block of producer ids that no other broker has or will have."""
+        """A block of producer ids that no other broker ever gets."""
         while True:
             node = await self._tree.get(paths.PRODUCER_ID_BLOCK)
             assert node is not None, "one of the persistent nodes"

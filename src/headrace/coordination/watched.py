@@ -61,7 +61,7 @@ class WatchedNodes:
         }
 
     async def _children(self, parent: str, watch: Watch | None) -> dict[str, Node]:
-        """The children, without those that vanish between the two reads."""
+        """The children, without those deleted between the two reads."""
         names = await self._tree.children(parent, watch) or []
         nodes = await self._tree.get_many([f"{parent}/{name}" for name in names])
         return {n: node for n, node in zip(names, nodes, strict=True) if node is not None}

@@ -33,10 +33,10 @@ class Writer:
     async def write(self, operations: Sequence[Operation]) -> list[Done]:
         """Do all of ``operations`` or nothing.
 
-        A write whose answer is lost is read back. If the nodes are as ``operations`` leave them,
-        it is done. Otherwise it is repeated. The repeat is safe, because the tree refuses it if
-        the first attempt happened after all: every operation names a version, or creates a node
-        with a name of its own, or is written next to a check.
+        A write whose response is lost is read back. If the nodes are as ``operations`` leave them,
+        the write happened. Otherwise it is repeated. That is safe, because the tree refuses the
+        repeat if the first attempt happened after all: every operation names a version, creates a
+        node with a unique name, or is written next to a check.
 
         Raises Conflict if the tree refuses, Rejected if it cannot store anything now, and
         SessionLost.
@@ -47,7 +47,7 @@ class Writer:
             except OutcomeUnknown as lost:
                 done = await self._read_back(operations)
                 log.warning(
-                    "tree: connection lost during a write at %s; it %s",
+                    "Connection to the coordination tree lost during a write at %s; it %s",
                     lost.path,
                     "was stored" if done is not None else "was not stored and is repeated",
                 )
@@ -71,8 +71,8 @@ class Writer:
 
     async def _read_back(self, operations: Sequence[Operation]) -> list[Done] | None:
         """The results of ``operations`` if they happened."""
-        # Of several operations on one node, only the effect of the last can be seen. The name of
-        # a sequential node is not known: the other operations of the write tell for it.
+        # Of several operations on one node, only the effect of the last is visible. The name of a
+        # sequential node is unknown: the other operations of the write show whether it happened.
         last = {each.path: each for each in operations if _has_visible_effect(each)}
         assert last, "the outcome of this write could not be read back"
         await self._tree.sync()

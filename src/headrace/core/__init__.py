@@ -1,1 +1,1 @@
-"""The decisions, pure: no clock, no dice, no I/O, no asyncio."""
+"""Pure decisions: no clock, no randomness, no I/O, no asyncio."""

@@ -41,7 +41,7 @@ class AssignmentChange(NamedTuple):
 
 
 class DirectoryAssignment:
-    """What the tree holds. ``replay`` a change once the tree has accepted it."""
+    """The assignment in the tree. ``replay`` a change once the tree has accepted it."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class DirectoryAssignment:
     def decide_placed(
         self, topics: Iterable[TopicState], placed: Mapping[TopicPartition, str]
     ) -> AssignmentChange:
-        """Partitions of ``topics`` are about to be made in these directories, or moved there."""
+        """Partitions of ``topics`` are about to be created in, or moved to, these directories."""
         new: dict[str, dict[int, str]] = {}
         for (name, partition), directory_id in placed.items():
             new.setdefault(name, {})[partition] = directory_id

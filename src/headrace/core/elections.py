@@ -41,8 +41,8 @@ def decide_brokers(
 ) -> list[Change]:
     """The live brokers have changed to ``brokers``.
 
-    Partitions without a leader get one if possible. A broker with a new broker epoch counts as
-    one that left and another that came.
+    Partitions without a leader get one if possible. A broker with a new broker epoch counts as a
+    departure and an arrival.
     """
     before = controller.metadata.brokers
     gone = {
@@ -156,7 +156,7 @@ def _elect(
     live: Container[BrokerId],
     unclean_allowed: bool,
 ) -> list[ChangePartition]:
-    """Elect the first live replica in sync; else, if allowed, the first live one; else none."""
+    """Elect the first live in-sync replica; else, if allowed, the first live one; else none."""
     isr = tuple(broker for broker in state.isr if controller.can_serve(state, broker, live))
     for broker in state.replicas:
         if broker in isr:
@@ -164,7 +164,7 @@ def _elect(
     if unclean_allowed:
         for broker in state.replicas:
             if controller.can_serve(state, broker, live):
-                # What the others hold beyond this replica's log is lost, as the topic allows.
+                # Records that only other replicas have are lost, which the topic allows.
                 return [_changed(state, leader=broker, isr=(broker,))]
     if state.leader == NO_LEADER:
         return []
@@ -175,7 +175,7 @@ def _elect(
 def _changed(
     state: PartitionState, *, isr: tuple[BrokerId, ...], leader: BrokerId | None = None
 ) -> ChangePartition:
-    """Naming a leader is an election, even of the same one: the leader epoch grows."""
+    """Every choice of a leader is an election, even of the same broker: the leader epoch grows."""
     elected = leader is not None
     return ChangePartition(
         state._replace(

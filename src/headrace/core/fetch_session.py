@@ -27,8 +27,8 @@ class Want:
         "fetch_offset",
         "last_fetched_epoch",
         "size_max",
-        "told_high_watermark",
-        "told_log_start",
+        "sent_high_watermark",
+        "sent_log_start",
     )
 
     def __init__(
@@ -46,11 +46,11 @@ class Want:
         self.fetch_offset = fetch_offset
         self.last_fetched_epoch = last_fetched_epoch
         self.size_max = size_max
-        self.told_high_watermark = -1
-        self.told_log_start = -1
+        self.sent_high_watermark = -1
+        self.sent_log_start = -1
 
     def asked_again(self, want: "Want") -> None:
-        """The client changed its request; what it was told before stays known."""
+        """The client changed its request for the partition; the last sent offsets stay."""
         self.current_leader_epoch = want.current_leader_epoch
         self.fetch_offset = want.fetch_offset
         self.last_fetched_epoch = want.last_fetched_epoch
@@ -72,16 +72,16 @@ class Session:
     def answered(
         self, want: Want, high_watermark: int, log_start: int, *, has_records: bool, failed: bool
     ) -> bool:
-        """Remember what the client is told; True if the response must include the partition."""
+        """Remember the sent offsets; True if the response must include the partition."""
         changed = (
             has_records
             or failed
-            or want.told_high_watermark != high_watermark
-            or want.told_log_start != log_start
+            or want.sent_high_watermark != high_watermark
+            or want.sent_log_start != log_start
         )
         # An error is repeated until the client handles it.
-        want.told_high_watermark = -1 if failed else high_watermark
-        want.told_log_start = -1 if failed else log_start
+        want.sent_high_watermark = -1 if failed else high_watermark
+        want.sent_log_start = -1 if failed else log_start
         if has_records:
             key = (want.topic, want.partition)
             if key in self.wants:

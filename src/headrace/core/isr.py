@@ -1,4 +1,4 @@
-"""Who is in sync: what a leader knows of each follower, and what a refused ISR change means."""
+"""The ISR: what a leader knows about each follower, and what a refused ISR change means."""
 
 from enum import Enum, auto
 

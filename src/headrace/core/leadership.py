@@ -241,7 +241,7 @@ class Leadership:
         return self._advance_high_watermark()
 
     def epoch_bumped(self, state: PartitionState, log_end: Offset, now: float) -> list[Effect]:
-        """The controller raised the leader epoch, and this broker goes on leading."""
+        """The controller raised the leader epoch, and this broker remains the leader."""
         known: dict[BrokerId, FollowerProgress] = {}
         if state.leader_epoch == self.leader_epoch + 1:
             known = {b: self.followers[b] for b in state.isr if b in self.followers}
@@ -271,7 +271,7 @@ class Leadership:
         )
 
     def _count_replicas(self, now: float) -> None:
-        """Find out who bounds the high watermark, and whether acks=all may be taken."""
+        """Recompute which replicas limit the high watermark, and whether acks=all is accepted."""
         proposed = self.proposed_isr
         count = len(self.isr) if proposed is None else min(len(self.isr), len(proposed))
         self.enough_replicas = count >= self.insync_required

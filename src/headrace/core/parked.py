@@ -28,7 +28,7 @@ NEVER = float("inf")  # the deadline of a request that waits as long as it takes
 
 
 class Event(Enum):
-    """What a parked request is told. The replica holds the details."""
+    """An event that a parked request gets. The replica has the details."""
 
     HIGH_WATERMARK = auto()
     LAST_STABLE_OFFSET = auto()

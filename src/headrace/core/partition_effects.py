@@ -65,7 +65,7 @@ class LeadershipGained:
 
 @dataclass(frozen=True, slots=True)
 class LeaderEpochBumped:
-    """This broker goes on leading, in a higher leader epoch that begins at ``start_offset``.
+    """This broker remains the leader, in a higher leader epoch that begins at ``start_offset``.
 
     Kafka's controller bumps the leader epoch whenever another replica dies. Parked requests and
     loaded coordinator shards stay as they are.

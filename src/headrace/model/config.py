@@ -60,9 +60,9 @@ _List = list
 class BrokerConfig:
     """The settings of one node. Made by ``parse``; never changed afterwards.
 
-    ``listeners`` are the addresses to open; ``advertised_listeners`` are the addresses that
-    clients are told, by the same names. The broker replaces an empty advertised host with the
-    name of this machine, and the advertised port 0 with the port that the system chose.
+    ``listeners`` are the addresses to open; ``advertised_listeners`` are the addresses for clients,
+    by the same names. The broker replaces an empty advertised host with the name of this machine,
+    and the advertised port 0 with the port that the system chose.
     """
 
     __slots__ = (
@@ -253,7 +253,7 @@ class BrokerConfig:
         self._parsed["node.id"] = self._parsed["broker.id"] = node_id
 
     def _refuse_other_nodes(self) -> None:
-        """A file for Kafka's combined mode works as it is; one that names other nodes does not."""
+        """A file for Kafka's combined mode works unchanged; a file with other nodes does not."""
         roles = self.list("process.roles")
         if roles and "broker" not in roles:
             raise ConfigError(
@@ -320,7 +320,7 @@ class BrokerConfig:
         advertised = {listener.name for listener in self.advertised_listeners}
         self.warnings += [
             f"listener {listener.name} is opened but not in advertised.listeners: "
-            "clients that connect to it are told of no broker"
+            "clients that connect to it do not see any broker"
             for listener in self.listeners
             if listener.name not in advertised
         ]

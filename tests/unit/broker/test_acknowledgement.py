@@ -1,6 +1,6 @@
-"""acks=all waits for every in-sync replica, and needs as many as min.insync.replicas says.
+"""acks=all waits for every in-sync replica and requires min.insync.replicas of them.
 
-On one node nothing waits by itself, so a partition is given a follower that has nothing yet.
+On one node nothing waits, so these tests give a partition a follower that has no records yet.
 """
 
 import select
@@ -49,7 +49,7 @@ def node():
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["decoded", "of a known shape"])
-def test_an_answer_waits_until_every_replica_in_sync_has_the_batch(node, is_first):
+def test_the_response_waits_until_every_in_sync_replica_has_the_batch(node, is_first):
     partition, client = node
     if not is_first:
         client.produce("t", BATCH)
@@ -65,7 +65,7 @@ def test_an_answer_waits_until_every_replica_in_sync_has_the_batch(node, is_firs
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["decoded", "of a known shape"])
-def test_one_whose_topic_is_deleted_meanwhile_is_not_acknowledged(node, is_first):
+def test_a_batch_whose_topic_is_deleted_meanwhile_is_not_acknowledged(node, is_first):
     partition, client = node
     if not is_first:
         client.produce("t", BATCH)
@@ -83,7 +83,7 @@ def produced(client):
     return answer.error_code, answer.base_offset
 
 
-def test_one_whose_leader_is_replaced_is_told_at_once(node):
+def test_a_batch_whose_leader_is_replaced_is_refused_at_once(node):
     partition, client = node
     partition.in_sync(1, 2)
     client.produce("t", BATCH, answer=False)
@@ -92,7 +92,7 @@ def test_one_whose_leader_is_replaced_is_told_at_once(node):
     assert produced(client) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
-def test_one_whose_disk_fails_is_told_at_once(node):
+def test_a_batch_whose_disk_fails_is_refused_at_once(node):
     partition, client = node
     partition.in_sync(1, 2)
     client.produce("t", BATCH, answer=False)
@@ -100,7 +100,7 @@ def test_one_whose_disk_fails_is_told_at_once(node):
     assert produced(client) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
 
 
-def test_one_waits_on_when_the_leader_epoch_rises_and_the_leader_stays(node):
+def test_a_batch_keeps_waiting_if_the_leader_stays_in_a_new_epoch(node):
     partition, client = node
     partition.in_sync(1, 2)
     client.produce("t", BATCH, answer=False)
@@ -111,7 +111,7 @@ def test_one_waits_on_when_the_leader_epoch_rises_and_the_leader_stays(node):
     assert produced(client) == (ErrorCode.NONE, 0)
 
 
-def test_one_that_waits_too_long_is_told_and_the_batch_stays(node):
+def test_a_batch_that_waits_too_long_is_refused_and_stays_in_the_log(node):
     partition, client = node
     partition.in_sync(1, 2)
     request = m.ProduceRequest
@@ -126,7 +126,7 @@ def test_one_that_waits_too_long_is_told_and_the_batch_stays(node):
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["decoded", "of a known shape"])
-def test_with_too_few_replicas_acks_all_is_refused_and_acks_1_is_not_seen(node, is_first):
+def test_with_too_few_replicas_acks_all_is_refused_and_acks_1_is_not_committed(node, is_first):
     partition, client = node
     if not is_first:
         client.produce("t", BATCH)
@@ -137,7 +137,7 @@ def test_with_too_few_replicas_acks_all_is_refused_and_acks_1_is_not_seen(node, 
     assert client.fetch("t", 0).high_watermark == before
 
 
-def test_a_minimum_above_the_number_of_replicas_asks_for_all_of_them(node):
+def test_a_minimum_above_the_number_of_replicas_requires_all_of_them(node):
     partition, client = node
     partition.in_sync(1, of=(1,), needed=3)
     assert client.produce("t", BATCH).error_code == ErrorCode.NONE

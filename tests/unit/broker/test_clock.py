@@ -1,4 +1,4 @@
-"""Time as coordinators tell it."""
+"""The steady clock of coordinators follows the wall clock without jumps."""
 
 import pytest
 
@@ -21,7 +21,7 @@ class HandMovedClock:
         self.monotonic += ms
 
 
-def test_a_steady_clock_tells_the_wall_time_as_it_passes():
+def test_a_steady_clock_follows_the_wall_clock():
     clock = HandMovedClock()
     steady = SteadyClock(clock.now, clock.monotonic_s)
     for _ in range(3):
@@ -30,7 +30,7 @@ def test_a_steady_clock_tells_the_wall_time_as_it_passes():
 
 
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
-def test_a_wall_clock_that_jumps_is_caught_up_with_slowly(jump_ms):
+def test_a_jump_of_the_wall_clock_is_followed_slowly(jump_ms):
     clock = HandMovedClock()
     steady = SteadyClock(clock.now, clock.monotonic_s)
     before = steady.now()
@@ -46,7 +46,7 @@ def test_a_wall_clock_that_jumps_is_caught_up_with_slowly(jump_ms):
     assert last == clock.wall
 
 
-def test_a_wall_clock_that_was_not_set_before_is_believed_at_once():
+def test_a_wall_clock_that_was_not_set_before_is_followed_at_once():
     clock = HandMovedClock()
     steady = SteadyClock(clock.now, clock.monotonic_s)
     clock.wall += 10 * 86_400_000

@@ -68,7 +68,7 @@ async def test_a_failure_drops_the_clients_before_anything_else():
 
 
 @in_loop
-async def test_a_crash_is_no_failure_and_finishes_nothing():
+async def test_a_crash_is_not_a_failure_and_finishes_nothing():
     recorded = Recorded()
     await recorded.start("logs")
     await recorded.lifecycle.crash()

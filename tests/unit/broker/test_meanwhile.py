@@ -1,4 +1,4 @@
-"""What a request has looked at may have changed by the time that it has waited for something."""
+"""Requests that wait notice what changed meanwhile."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ from tests.fakes.waiting import wait_until
 
 
 class Held:
-    """A function whose callers, in threads, wait until they are let go."""
+    """A function whose callers, in threads, wait until the test lets them go."""
 
     def __init__(self, function):
         self._function = function
@@ -44,9 +44,9 @@ def clients():
         yield first, second
 
 
-def test_a_batch_that_was_unpacked_while_its_transaction_ended_opens_no_other(clients, monkeypatch):
+def test_a_batch_whose_transaction_ended_during_recompression_starts_no_other(clients, monkeypatch):
     late, ending = clients
-    late.create_topic("packed", compression_type="gzip")  # packed anew, in a thread
+    late.create_topic("packed", compression_type="gzip")  # recompressed in a thread
     producer = late.start("tx")
     assert late.add("tx", producer, "packed", 0) is ErrorCode.NONE
     assert late.put("tx", producer, "packed", b"in time") is ErrorCode.NONE
@@ -64,11 +64,11 @@ def test_a_batch_that_was_unpacked_while_its_transaction_ended_opens_no_other(cl
     putting.join(20)
     assert codes == [ErrorCode.INVALID_TXN_STATE]
     partition = ending.partition_of("packed")
-    assert partition.last_stable_offset == partition.high_watermark  # nobody waits for an end
+    assert partition.last_stable_offset == partition.high_watermark  # no transaction is open
 
 
 @in_loop
-async def test_who_deletes_a_topic_by_its_id_does_not_delete_the_next_of_that_name(tmp_path):
+async def test_deleting_a_topic_by_id_does_not_delete_its_successor(tmp_path):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t")])
         old = broker.metadata.topics["t"]
@@ -76,7 +76,7 @@ async def test_who_deletes_a_topic_by_its_id_does_not_delete_the_next_of_that_na
         broker.replicas.before_delete = asyncio.Event()
         first = asyncio.create_task(broker.controller.delete_topics(["t"]))
         again = asyncio.create_task(broker.controller.create_topics([NewTopic("t")]))
-        # It finds the topic still there.
+        # It still finds the topic.
         by_id = asyncio.create_task(
             broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[state], timeout_ms=1000)
         )
@@ -90,7 +90,7 @@ async def test_who_deletes_a_topic_by_its_id_does_not_delete_the_next_of_that_na
 
 
 @in_loop
-async def test_a_disk_that_fails_while_its_topic_is_deleted_costs_the_next_one_no_leader(tmp_path):
+async def test_a_disk_failure_during_a_deletion_does_not_affect_the_next_topic(tmp_path):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t")])
         lost = [(TopicPartition("t", 0), broker.metadata.topics["t"].topic_id)]
@@ -107,7 +107,7 @@ async def test_a_disk_that_fails_while_its_topic_is_deleted_costs_the_next_one_n
 
 
 @in_loop
-async def test_a_disk_that_fails_takes_the_leader_of_what_lies_there(tmp_path):
+async def test_partitions_on_a_failed_disk_lose_their_leader(tmp_path):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t")])
         topic_id = broker.metadata.topics["t"].topic_id
@@ -117,9 +117,9 @@ async def test_a_disk_that_fails_takes_the_leader_of_what_lies_there(tmp_path):
 
 
 @in_loop
-async def test_a_topic_is_not_made_on_a_disk_that_failed_after_it_was_chosen(tmp_path, monkeypatch):
-    folders = f"{tmp_path / 'a'},{tmp_path / 'b'}"
-    node = Node(BrokerConfig.parse({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": folders}))
+async def test_a_topic_is_not_created_on_a_disk_that_failed_after_placement(tmp_path, monkeypatch):
+    log_dirs = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    node = Node(BrokerConfig.parse({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": log_dirs}))
     await node.start()
     registry = node.services.controller._changes.registry
     commit = registry.commit
@@ -141,7 +141,7 @@ async def test_a_topic_is_not_made_on_a_disk_that_failed_after_it_was_chosen(tmp
 
 
 @in_loop
-async def test_settings_of_a_topic_are_not_given_to_the_next_of_its_name(tmp_path):
+async def test_settings_of_a_topic_do_not_apply_to_its_successor(tmp_path):
     async with running(tmp_path) as broker:
         old, new = {"retention.ms": "1"}, {"segment.bytes": "2000000"}
         await broker.controller.create_topics([NewTopic("t", overrides=old)])

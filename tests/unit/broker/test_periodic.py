@@ -1,4 +1,4 @@
-"""What a broker does by the clock goes by the settings of the day."""
+"""Periodic tasks use the current settings and do not block requests."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
 
 
-def test_a_cleaner_that_never_comes_to_an_end_hears_of_changed_settings(monkeypatch, tmp_path):
+def test_a_cleaner_that_never_finishes_reads_changed_settings(monkeypatch, tmp_path):
     speeds = []
     slower = {"log.cleaner.io.max.bytes.per.second": "1000"}
 
@@ -30,7 +30,7 @@ def test_a_cleaner_that_never_comes_to_an_end_hears_of_changed_settings(monkeypa
     assert speeds[0] > 1000 and speeds[1:] == [1000, 1000]
 
 
-def test_a_topic_made_later_has_its_flush_ms_heeded(tmp_path):
+def test_flush_ms_of_a_topic_created_later_is_applied(tmp_path):
     with Broker(data=tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
         client.create_topic("t", flush_ms="1")
         client.produce("t", build_batch([Record(0, -1, None, b"x")]))
@@ -38,7 +38,7 @@ def test_a_topic_made_later_has_its_flush_ms_heeded(tmp_path):
         wait_until(lambda: log.flusher.recovery_point == 1)
 
 
-def test_a_log_that_somebody_flushes_for_long_holds_up_no_other(tmp_path):
+def test_a_long_flush_of_one_log_does_not_delay_others(tmp_path):
     config = {"log.flush.interval.ms": "1"}
     with Broker(data=tmp_path, topics={"held": 1, "other": 1}, config=config) as broker:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
@@ -57,8 +57,8 @@ def test_a_log_that_somebody_flushes_for_long_holds_up_no_other(tmp_path):
         assert done == other.log_end == 1
 
 
-def test_a_checkpoint_of_many_logs_lets_others_in_between(monkeypatch, tmp_path):
-    """A disk that fails and a topic that is deleted meanwhile are left out."""
+def test_a_checkpoint_of_many_logs_lets_requests_run(monkeypatch, tmp_path):
+    """It skips a disk that fails and a topic that is deleted meanwhile."""
     monkeypatch.setattr(periodic, "_SEGMENTS_PER_STEP", 2)
     config = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
     with Broker(data=tmp_path, topics={"t": 6, "last": 2}, config=config) as broker:

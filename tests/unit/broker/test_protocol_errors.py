@@ -1,4 +1,4 @@
-"""A client that sends nonsense again and again does not fill the log with it."""
+"""A client that repeats the same invalid bytes does not flood the log."""
 
 import pytest
 
@@ -23,34 +23,34 @@ def lines(caplog):
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def test_the_same_of_the_same_host_is_said_again_after_a_while_with_how_often(lines):
-    complaints = ProtocolErrorLog()
+def test_a_repeated_error_of_a_host_is_reported_every_ten_seconds_with_its_count(lines):
+    protocol_errors = ProtocolErrorLog()
     for port, now in enumerate([0, 0.1, 5, 9.9, 10, 10.1, 30]):
-        complaints.say(Peer("127.0.0.1", port), PeerBroken("nonsense"), now)
+        protocol_errors.report(Peer("127.0.0.1", port), PeerBroken("nonsense"), now)
     first, second, third = lines()
-    assert first == "closing the connection from 127.0.0.1:0 on PLAINTEXT: it sent nonsense"
+    assert first == "Closing the connection from 127.0.0.1:0 on PLAINTEXT: it sent nonsense"
     assert second.endswith(
-        "127.0.0.1:4 on PLAINTEXT: it sent nonsense (3 times more since this was last said)"
+        "127.0.0.1:4 on PLAINTEXT: it sent nonsense (repeated 3 times since the last report)"
     )
-    assert "(1 times more" in third
+    assert "(repeated 1 times" in third
 
 
-def test_other_nonsense_and_other_hosts_are_said_at_once(lines):
-    complaints = ProtocolErrorLog()
+def test_other_errors_and_other_hosts_are_reported_at_once(lines):
+    protocol_errors = ProtocolErrorLog()
     for host in ("127.0.0.1", "127.0.0.2"):
         for what in ("nonsense", "more of it"):
-            complaints.say(Peer(host), PeerBroken(what), 0)
+            protocol_errors.report(Peer(host), PeerBroken(what), 0)
     assert len(lines()) == 4
 
 
-def test_what_is_remembered_is_bounded():
-    complaints = ProtocolErrorLog()
+def test_the_number_of_remembered_errors_is_bounded():
+    protocol_errors = ProtocolErrorLog()
     for number in range(5000):
-        complaints.say(Peer("127.0.0.1"), PeerBroken(f"a frame of -{number} bytes"), 0)
-    assert len(complaints._told) <= 1000
+        protocol_errors.report(Peer("127.0.0.1"), PeerBroken(f"a frame of -{number} bytes"), 0)
+    assert len(protocol_errors._reported) <= 1000
 
 
-def test_a_client_that_comes_back_with_tls_is_named_once(lines):
+def test_a_client_that_reconnects_with_tls_is_reported_once(lines):
     with Broker() as broker:
         for _ in range(20):
             with RawClient(broker.bootstrap_servers) as client:

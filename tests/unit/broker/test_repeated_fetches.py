@@ -1,4 +1,4 @@
-"""A consumer that asks for the same partition again and again is not decoded again and again."""
+"""Repeated fetches of the same partition are decoded once."""
 
 import time
 
@@ -71,7 +71,7 @@ def next_answer(client):
 
 
 def values(response):
-    """Of the first batch of every partition."""
+    """The values in the first batch of every partition."""
     return [
         record.value
         for topic in response.responses
@@ -80,11 +80,11 @@ def values(response):
     ]
 
 
-def test_fetches_sent_at_once_are_answered_each_for_itself(broker, client, topic_id, decoded):
+def test_each_of_several_pipelined_fetches_gets_its_own_response(broker, client, topic_id, decoded):
     with RawClient(broker.bootstrap_servers) as producer:
         for value in (b"a", b"b"):
             produce(producer, value)
-        # The third waits, and the fourth behind it must not be taken in its place.
+        # The third fetch waits, and the fourth must not replace it.
         session = Session("raw")
         fetches = [request(topic_id, offset) for offset in range(4)]
         client.send(b"".join(session.encode(fetch, api_version=VERSION) for fetch in fetches))
@@ -93,8 +93,8 @@ def test_fetches_sent_at_once_are_answered_each_for_itself(broker, client, topic
         answers.append(next_answer(client))
         produce(producer, b"d")
         answers.append(next_answer(client))
-    told = [(correlation_id, *values(response)) for correlation_id, response in answers]
-    assert told == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
+    received = [(correlation_id, *values(response)) for correlation_id, response in answers]
+    assert received == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
     assert decoded.count(ApiKey.FETCH) == 1
 
 
@@ -110,11 +110,11 @@ def test_the_epochs_of_a_session_are_read_from_each_request(client, topic_id, de
         assert values(again) == [b"ab"[offset : offset + 1]]
     late = client.ask(ApiKey.FETCH, VERSION, request(topic_id, 0, session_id, 2))
     assert late.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    # The one that opened it has no session id yet and is of another shape.
+    # The request that opens the session has no session id yet, so its shape differs.
     assert decoded.count(ApiKey.FETCH) == 2
 
 
-def test_what_was_produced_before_on_the_same_connection_is_there(client, topic_id, decoded):
+def test_a_fetch_sees_records_produced_before_on_the_same_connection(client, topic_id, decoded):
     produce(client, b"a")
     assert values(client.ask(ApiKey.FETCH, VERSION, request(topic_id, 0))) == [b"a"]
     asked = m.ProduceRequest(
@@ -140,7 +140,7 @@ def test_what_was_produced_before_on_the_same_connection_is_there(client, topic_
     assert (correlation_id, values(response)) == (2, [b"b"])
 
 
-def test_a_request_too_large_to_keep_is_decoded_each_time(client, topic_id, decoded):
+def test_a_request_too_large_to_remember_is_decoded_each_time(client, topic_id, decoded):
     produce(client, b"a")
     asked = request(topic_id, 0)
     asked.rack_id = "r" * 2000

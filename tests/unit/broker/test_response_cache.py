@@ -1,4 +1,4 @@
-"""Answers kept by the words they were asked in."""
+"""Cached responses, by API version, listener and body of the request."""
 
 from headrace.broker.context import Context
 from headrace.broker.response_cache import ResponseCache
@@ -13,7 +13,7 @@ def words(context, body=b"topics"):
     return ResponseCache.cache_key(context, memoryview(body))
 
 
-def test_the_same_words_get_the_same_answer_with_their_own_correlation_id():
+def test_equal_requests_get_the_same_response_with_their_own_correlation_id():
     known = ResponseCache()
     question = words(a_context())
     assert known.find(question, 1, 5) is None
@@ -21,7 +21,7 @@ def test_the_same_words_get_the_same_answer_with_their_own_correlation_id():
     assert known.find(question, 1, -2) == b"size\xff\xff\xff\xfeanswer"
 
 
-def test_a_change_of_the_cluster_forgets_all_answers():
+def test_a_change_of_the_cluster_clears_the_cache():
     known = ResponseCache()
     question = words(a_context())
     known.find(question, 1, 5)
@@ -30,7 +30,7 @@ def test_a_change_of_the_cluster_forgets_all_answers():
     assert known.find(question, 1, 5) is None
 
 
-def test_version_listener_and_body_belong_to_the_words():
+def test_version_listener_and_body_are_part_of_the_key():
     different = {
         words(a_context()),
         words(a_context(listener="EXTERNAL")),
@@ -41,6 +41,6 @@ def test_version_listener_and_body_belong_to_the_words():
     assert len(different) == 5
 
 
-def test_only_small_questions_of_some_apis_are_kept():
+def test_only_small_requests_of_some_apis_are_cached():
     assert words(a_context(api_key=ApiKey.LIST_OFFSETS)) is None
     assert words(a_context(), bytes(10_000)) is None

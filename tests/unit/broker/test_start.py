@@ -1,4 +1,4 @@
-"""A start or a stop that fails half-way ends, says why, and leaves nothing behind."""
+"""A start or stop that fails halfway ends, reports why, and leaves nothing behind."""
 
 import asyncio
 import threading
@@ -11,8 +11,8 @@ from headrace.model.config import BrokerConfig
 from headrace.storage.checkpoint import CLEAN_SHUTDOWN
 
 
-def a_config(folder):
-    return BrokerConfig.parse({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder)})
+def a_config(directory):
+    return BrokerConfig.parse({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory)})
 
 
 async def starts_and_stops(broker):
@@ -24,7 +24,7 @@ def test_a_failure_while_the_start_waits_ends_the_start(tmp_path, monkeypatch):
     async def body():
         broker = Broker(a_config(tmp_path))
 
-        async def waits_forever(folder, now):
+        async def waits_forever(directory, now):
             asyncio.get_running_loop().call_soon(broker.fail, ZeroDivisionError("elsewhere"))
             await asyncio.Event().wait()
 
@@ -96,7 +96,7 @@ def refused(thread):
     raise RuntimeError("can't start new thread")
 
 
-def test_a_system_that_gives_no_threads_is_told_of_at_the_start(tmp_path, monkeypatch):
+def test_a_start_that_cannot_get_threads_fails_with_advice(tmp_path, monkeypatch):
     async def body():
         await starts_and_stops(Broker(a_config(tmp_path)))
 

@@ -28,7 +28,7 @@ async def test_a_failure_is_reported_and_the_others_go_on():
 
 
 @in_loop
-async def test_cancelling_all_is_no_failure():
+async def test_cancelling_all_tasks_is_not_a_failure():
     failures = []
     tasks = BackgroundTasks(asyncio.get_running_loop(), failures.append)
     tasks.spawn(asyncio.Event().wait())

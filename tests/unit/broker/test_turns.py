@@ -1,7 +1,7 @@
 """Connections whose requests arrive in one turn of the loop do not see each other's bytes.
 
-They are lent the same receive buffer one after the other. A batch that cannot be appended at once
-must have left it by then.
+They use the same receive buffer one after the other. A batch that cannot be appended at once must
+be copied out of it before.
 """
 
 import threading
@@ -54,7 +54,7 @@ def codes(client):
 
 
 class OneTurn:
-    """What is sent inside it finds the broker asleep, and is all there when it looks."""
+    """Blocks the broker's loop, so that it receives everything sent meanwhile in one turn."""
 
     def __init__(self, broker):
         self._loop = broker.runner.loop
@@ -74,7 +74,7 @@ class OneTurn:
 
 @pytest.fixture
 def waited_for(broker, monkeypatch):
-    """The coordinator is asked in vain at first, as while the transaction before ends."""
+    """The coordinator responds later, as while the previous transaction ends."""
     transactions = Inside(broker).services.transactions
     verify_or_add = transactions.verify_or_add
 

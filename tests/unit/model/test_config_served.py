@@ -83,7 +83,7 @@ SHOWN_BY = {
         "log.cleaner.dedupe.buffer.size",
         "log.cleaner.io.buffer.load.factor",
     ),
-    "test_a_cleaner_that_never_comes_to_an_end_hears_of_changed_settings": (
+    "test_a_cleaner_that_never_finishes_reads_changed_settings": (
         "log.cleaner.io.max.bytes.per.second",
     ),
     "test_coarser_units_and_log_dir_count_if_nothing_finer_is_set": (
@@ -114,7 +114,7 @@ SHOWN_BY = {
         "message.timestamp.type",
     ),
     "test_young_segments_wait_for_the_lag_time": ("min.compaction.lag.ms",),
-    "test_with_too_few_replicas_acks_all_is_refused_and_acks_1_is_not_seen": (
+    "test_with_too_few_replicas_acks_all_is_refused_and_acks_1_is_not_committed": (
         "min.insync.replicas",
     ),
     "test_records_expire_by_size": ("retention.bytes",),
@@ -150,7 +150,7 @@ SHOWN_BY = {
         "group.min.session.timeout.ms",
         "offset.metadata.max.bytes",
     ),
-    "test_a_commit_that_takes_too_long_is_told_and_its_effects_still_come": (
+    "test_a_commit_that_takes_too_long_is_refused_and_its_effects_still_run": (
         "offsets.commit.timeout.ms",
     ),
     "test_offsets_expire_at_the_next_check": (
@@ -166,7 +166,7 @@ SHOWN_BY = {
         "offsets.topic.replication.factor",
         "transaction.state.log.replication.factor",
     ),
-    "test_a_client_that_must_wait_too_long_is_told_to_come_again": (
+    "test_a_client_that_must_wait_too_long_gets_a_retriable_error": (
         "add.partitions.to.txn.retry.backoff.max.ms",
     ),
     "test_a_batch_that_waits_for_the_last_transaction_tries_again_at_its_interval": (

@@ -1,1 +1,1 @@
-"""What the controller's broker does: the cluster's changes, written and announced."""
+"""The controller's side effects: write changes of the cluster, and publish them."""

@@ -1,4 +1,4 @@
-"""The internal topics: how the broker creates them, from its settings."""
+"""The internal topics, and the broker settings that they are created from."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ from headrace.core.topics import (
 )
 from headrace.model.config import BrokerConfig
 
-# The prefix of the broker settings that shape the topic, and the topic's own settings. The
+# The prefix of the broker settings for each topic, and the topic's own settings. The
 # coordinators' topics are compacted: retention would delete the newest state of a key.
 _INTERNAL: Mapping[str, tuple[str, dict[str, str]]] = {
     OFFSETS_TOPIC: ("offsets.topic", {"cleanup.policy": "compact"}),

@@ -1,4 +1,4 @@
-"""Producer ids: drawn from blocks that the cluster hands out, so that no id is ever used twice."""
+"""Producer ids, from blocks that the cluster assigns to brokers, so that no id is used twice."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -8,13 +8,13 @@ from headrace.model.ids import ProducerId
 
 class ProducerIds:
     def __init__(self, reserve: Callable[[], Awaitable[range]]) -> None:
-        """``reserve`` gets a block that no other broker has or will have."""
+        """``reserve`` gets a block of ids that no other broker ever gets."""
         self._reserve = reserve
-        self._left: Iterator[int] = iter(range(0))  # of the block in hand
+        self._left: Iterator[int] = iter(range(0))  # in the current block
         self._drawing = asyncio.Lock()
 
     async def next(self) -> ProducerId:
-        """An id that no producer of this cluster ever had."""
+        """An id that no producer of this cluster has had before."""
         async with self._drawing:
             producer_id = next(self._left, None)
             if producer_id is None:

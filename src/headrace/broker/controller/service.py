@@ -2,14 +2,14 @@
 
 Nothing is decided here; ``core.topic_changes``, ``core.elections`` and ``core.features`` decide.
 
-The deletion of a topic, because a crash may come anywhere:
+The deletion of a topic has four steps, and a crash may interrupt it after any of them:
 
-    1. the delete request is written          from here on the deletion is certain
-    2. the topic leaves the metadata          clients get UNKNOWN_TOPIC_OR_PARTITION
-    3. its directories are deleted
-    4. its nodes and the request are deleted  the name is free again
+    1. write the delete request               from here on the deletion is certain
+    2. remove the topic from the metadata     clients get UNKNOWN_TOPIC_OR_PARTITION
+    3. delete its directories
+    4. delete its nodes and the request       the name can be used again
 
-A start that finds the request goes on at 3 (``startup``).
+A start that finds the request continues with step 3 (``startup``).
 """
 
 import logging
@@ -54,7 +54,7 @@ class ControllerService:
     async def create_topics(
         self, requests: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[CreateTopic | Rejected]:
-        """One answer per request, in order; those created have their leaders when this returns."""
+        """One result per request, in order; created topics have leaders when this returns."""
         config, dice = self._dynamic_config.config, self._world.dice
         async with self._changes.lock:
             answers = topic_changes.decide_creates(
@@ -84,7 +84,7 @@ class ControllerService:
         return answers
 
     async def _host_new(self, created: CreateTopic) -> CreateTopic | Rejected:
-        """A topic whose folders cannot be made is taken back: nobody has written to it yet."""
+        """Delete a new topic whose directories cannot be created; it has no records yet."""
         topic = created.topic
         refusal = await self._changes.host(topic.partitions)
         if refusal is None:
@@ -92,23 +92,28 @@ class ControllerService:
         try:
             await self._delete([topic])
         except Rejected as error:
-            _log.error("topic %s stays, though parts of it cannot be served: %s", topic.name, error)
+            _log.error(
+                "Could not delete topic %s, though some of its partitions cannot be served: %s. "
+                "Delete it with a client",
+                topic.name,
+                error,
+            )
         return refusal
 
     async def auto_create(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Make topics that a client mentioned; why not, for those that could not be made."""
+        """Create topics that a client asked for; returns the errors of those not created."""
         answers = await self.create_topics(
             [internal_topics.new_topic(name, self._dynamic_config.config) for name in names]
         )
         return {
             name: answer.code
             for name, answer in zip(names, answers, strict=True)
-            # Somebody else was quicker: then it is there.
+            # Another client created it meanwhile.
             if isinstance(answer, Rejected) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS
         }
 
     async def delete_topics(self, wanted: Sequence[str | TopicId]) -> list[TopicState | Rejected]:
-        """One answer per name or id, in order: the topic that is gone, or why not."""
+        """One result per name or id, in order: the deleted topic, or the error."""
         if not self._dynamic_config.config.bool("delete.topic.enable"):
             return [
                 Rejected(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false.")
@@ -123,7 +128,7 @@ class ControllerService:
                     missing = Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 else:
                     topic = self._changes.metadata.topic_by_id(each)
-                    missing = Rejected(ErrorCode.UNKNOWN_TOPIC_ID, "The topic is gone by now.")
+                    missing = Rejected(ErrorCode.UNKNOWN_TOPIC_ID, "The topic no longer exists.")
                 if topic is None:
                     answers.append(missing)
                 else:
@@ -160,7 +165,7 @@ class ControllerService:
         *,
         validate_only: bool = False,
     ) -> AddPartitions:
-        """Grow a topic to ``count`` partitions. Raises Rejected."""
+        """Increase a topic to ``count`` partitions. Raises Rejected."""
         async with self._changes.lock:
             change = topic_changes.decide_add_partitions(
                 self._changes.controller, name, count, assignments
@@ -175,11 +180,11 @@ class ControllerService:
         return change
 
     async def elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
-        """Raises Rejected, with ELECTION_NOT_NEEDED when the right one leads already."""
+        """Elect a leader. Raises Rejected, with ELECTION_NOT_NEEDED if it leads already."""
         async with self._changes.lock:
             assignment = None
             if unclean and topic_partition in self._changes.directory_assignment.offline:
-                assignment = self._give_up(topic_partition)
+                assignment = self._abandon(topic_partition)
             change = elections.decide_election(
                 self._changes.controller, topic_partition, unclean=unclean
             )
@@ -187,12 +192,16 @@ class ControllerService:
             self._changes.publish()
             await self._changes.host([change.state])
 
-    def _give_up(self, topic_partition: TopicPartition) -> AssignmentChange | None:
-        """Somebody says that what is away is lost: the partition may begin anew, empty."""
+    def _abandon(self, topic_partition: TopicPartition) -> AssignmentChange | None:
+        """Abandon the offline directory of a partition, and create the partition again, empty."""
         topic = self._changes.metadata.topics.get(topic_partition.topic)
         if topic is None:
             return None
-        _log.warning("%s begins anew, empty: an unclean election asked for it", topic_partition)
+        _log.warning(
+            "Creating %s again, empty: a client requested an unclean leader election while its "
+            "log directory is offline",
+            topic_partition,
+        )
         self._changes.directory_assignment.offline.discard(topic_partition)
         self._changes.logs.delete(topic_partition)
         self._changes.controller.replicas_failed(
@@ -202,10 +211,10 @@ class ControllerService:
         return self._changes.directory_assignment.decide_placed([topic], placed)
 
     async def replicas_failed(self, lost: Sequence[tuple[TopicPartition, TopicId]]) -> None:
-        """The disk under these failed while running: everybody may know that nobody leads them."""
+        """Record that the disk of these replicas failed, so that they have no leader now."""
         node_id = self._changes.broker_id
         async with self._changes.lock:
-            # Not those deleted meanwhile: the next topic of that name lies on another disk.
+            # Skip deleted topics: a new topic of the same name is on another disk.
             topics = self._changes.metadata.topics
             topic_partitions = [
                 each
@@ -218,11 +227,13 @@ class ControllerService:
                     elections.decide_failures(self._changes.controller, topic_partitions, node_id)
                 )
             except Rejected as refusal:
-                _log.error("the tree does not know of the failed disk: %s", refusal)
+                _log.error(
+                    "Could not record the offline replicas in the cluster metadata: %s", refusal
+                )
             self._changes.publish()
 
     async def moved(self, topic_partition: TopicPartition, directory_id: str) -> None:
-        """Remember that a partition of this broker lies in another directory now."""
+        """Record that a partition of this broker is now in another log directory."""
         async with self._changes.lock:
             topic = self._changes.metadata.topics.get(topic_partition.topic)
             if topic is not None:
@@ -234,7 +245,7 @@ class ControllerService:
     def check_reassignment(
         self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
     ) -> None:
-        """Raises Rejected unless the partition is where it should go."""
+        """Raise Rejected unless the partition already has these replicas."""
         elections.check_reassignment(self._changes.controller, topic_partition, replicas)
 
     # --- settings
@@ -248,9 +259,10 @@ class ControllerService:
         *,
         built_on: Mapping[str, str] | None = None,
     ) -> None:
-        """Replace all settings of one resource. Raises Rejected when they cannot stand.
+        """Replace all settings of one resource. Raises Rejected if they are invalid.
 
-        ``built_on`` are those that these were made of, if they were.
+        ``built_on`` are the settings that an incremental change started from. If they have
+        changed since, the change is rejected.
         """
         async with self._changes.lock:
             if resource_type == ResourceType.TOPIC and name not in self._changes.metadata.topics:
@@ -262,7 +274,7 @@ class ControllerService:
             ):
                 raise Rejected(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"'{name}' was deleted and made anew meanwhile; ask again.",
+                    f"'{name}' was deleted and created again meanwhile. Retry the request.",
                 )
             self._dynamic_config.check(resource_type, name, overrides)
             if validate_only:
@@ -283,7 +295,7 @@ class ControllerService:
     async def update_features(
         self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
     ) -> None:
-        """All of them or, with Rejected, none."""
+        """Apply all updates, or raise Rejected and apply none."""
         async with self._changes.lock:
             cache = self._metadata_cache
             levels = features.decide_levels(

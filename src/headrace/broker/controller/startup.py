@@ -1,8 +1,9 @@
-"""The start of a broker in its cluster: register, become controller, load, take over, host.
+"""The start of a broker in its cluster: register, become controller, load, reconcile, host.
 
-On a cluster of one the disk is the truth. A partition directory whose topic is neither in the tree
-nor marked for deletion belongs to a tree that was lost, or came from another broker: it is adopted
-as a topic. A partition without a directory is created again, unless its log directory is offline.
+On a cluster of one the disks have the last say. A partition directory whose topic is neither in the
+coordination tree nor marked for deletion is adopted as a topic: its tree was lost, or it came from
+another broker. A partition without a directory is created again, unless its log directory is
+offline.
 """
 
 import logging
@@ -70,9 +71,9 @@ class Startup:
         logs: "Logs",
         replicas: "Replicas",
     ) -> None:
-        """``endpoints`` are the advertised ones with the ports really bound, by listener name.
+        """``endpoints`` are the advertised endpoints, with the bound ports, by listener name.
 
-        ``cluster_id`` is what the log directories belong to, if they say.
+        ``cluster_id`` is the cluster that the log directories belong to, if they record it.
         """
         self._registry = registry
         self._broker_id = broker_id
@@ -87,16 +88,16 @@ class Startup:
         self._deleted_ids: dict[TopicId, set[str]] = {}
 
     async def deleted_topics(self) -> Collection[TopicId]:
-        """Topics that were deleted while a directory with files of theirs was offline."""
+        """Topics that were deleted while a log directory with some of their files was offline."""
         await self._registry.create_persistent_nodes()
         self._deleted_ids = await self._registry.directories.load_pending_deletions()
         return self._deleted_ids
 
     async def run(self, found: Iterable[FoundPartition] = ()) -> ClusterChanges:
-        """Afterwards the metadata is published and the replicas are hosted.
+        """Publish the cluster metadata and host the replicas.
 
-        ``found`` is what the log directories hold. Raises ConfigError when they belong to another
-        cluster, or another broker has this broker id.
+        ``found`` are the partitions in the log directories. Raises ConfigError if they belong to
+        another cluster, or if another broker has this broker id.
         """
         self._found = list(found)
         registry = self._registry
@@ -180,7 +181,7 @@ class Startup:
         return {each.directory_id for each in self._logs.directories if each.offline is None}
 
     def _find_offline(self, changes: ClusterChanges) -> Collection[TopicPartition]:
-        """Partitions that must not be served, because that would cost their records."""
+        """Partitions in offline directories: creating them elsewhere would lose their records."""
         logs = self._logs
         topics = changes.metadata.topics.values()
         failed = ", ".join(str(each.path) for each in logs.directories if each.offline is not None)
@@ -195,7 +196,7 @@ class Startup:
             _log.error(
                 "%s is not online, and with it %d partitions (%s%s). Clients get "
                 "KAFKA_STORAGE_ERROR for them; other partitions are served. Mount the disk, or add "
-                "its directory to log.dirs again, and restart the broker. If it is lost for good, "
+                "its directory to log.dirs again, and restart the broker. If the disk is lost, "
                 "delete these topics, or create the partitions again with an unclean leader "
                 "election",
                 place,
@@ -206,7 +207,7 @@ class Startup:
         return logs.offline_partitions()
 
     def _without_directory(self, changes: ClusterChanges) -> list[PartitionState]:
-        """Partitions of this broker without a directory on its disks."""
+        """Partitions of this broker that have no directory on its disks."""
         served = {found.topic_partition for found in self._found}
         served.update(self._logs.offline_partitions())
         return [
@@ -224,7 +225,7 @@ class Startup:
         if without_directory:
             found |= self._logs.place(state.topic_partition for state in without_directory)
         for state in without_directory:
-            # A crash came before it was created, or it was removed by hand: both look the same.
+            # A crash before it was created and a removal by hand look the same.
             _log.error(
                 "%s has no directory in log.dirs; creating it, empty. If its disk is not mounted, "
                 "stop the broker, mount the disk and remove the empty directory",
@@ -236,7 +237,7 @@ class Startup:
     # --- topics ----------------------------------------------------------------
 
     async def _finish_deletions(self, changes: ClusterChanges) -> None:
-        """Finish deletions that a stop interrupted (see ``topic_deletion``)."""
+        """Finish deletions that a stop interrupted (see ``service``)."""
         pending = await self._registry.watched.delete_requests()
         if not pending:
             return
@@ -262,7 +263,7 @@ class Startup:
             _log.info("Finished the deletion of topic %s, which a stop had interrupted", name)
 
     async def _adopt_directories(self, changes: ClusterChanges) -> None:
-        """Adopt partition directories that the tree does not know as topics."""
+        """Adopt partition directories that are unknown to the coordination tree as topics."""
         by_topic: dict[str, list[FoundPartition]] = {}
         for found in self._found:
             if is_legal_name(found.topic_partition.topic):
@@ -314,9 +315,9 @@ class Startup:
     ) -> list[FoundPartition]:
         """The directories that belong to a known topic.
 
-        A directory with another topic id belongs to an earlier topic of that name, on a disk that
-        was away when it was deleted. If all of them have another id, they were brought here, and
-        on a cluster of one the disk is the truth.
+        A directory with another topic id belongs to an earlier topic of that name, whose disk was
+        offline when the topic was deleted. If all of them have another id, they were copied here,
+        and their id is used.
         """
         strange = [f for f in directories if f.topic_id not in (NO_TOPIC_ID, known.topic_id)]
         if not strange:
@@ -327,7 +328,7 @@ class Startup:
                 "using the directories' id",
                 known.name,
             )
-            # In one write: a delete request that a crash left behind would cost the directories.
+            # In one write: a delete request left by a crash would delete the directories.
             marked = topic_changes.decide_mark_for_deletion(changes.controller, known.name)
             await changes.commit([marked, DeleteTopic(known)])
             return directories

@@ -1,4 +1,4 @@
-"""The group coordinator of this broker: its shards, and what they may know of the cluster."""
+"""The group coordinator of this broker: its shards, and what they know about the cluster."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -44,7 +44,7 @@ class GroupCoordinator(CoordinatorRuntime["GroupShard"]):
         host.metadata.on_topics_changed(self._topics_changed)
 
     def _new_shard(self, partition: int) -> "GroupShard":
-        # Imported with the first shard: a broker without groups starts without them.
+        # Imported with the first shard: a broker without groups does not need it.
         from headrace.core.groups.shard import GroupShard
 
         return GroupShard(self._surroundings)

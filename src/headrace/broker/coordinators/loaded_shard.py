@@ -1,4 +1,4 @@
-"""One shard of a coordinator while this broker leads its partition, and who waits for it."""
+"""One shard of a coordinator while this broker leads its partition, and its waiting requests."""
 
 import asyncio
 from collections import deque
@@ -34,7 +34,7 @@ class _Uncommitted(NamedTuple):
 class LoadedShard(Generic[S]):
     """The shard of one partition, from the start of loading until leadership is lost.
 
-    It waits for events of its replica: see ``on_event``.
+    It waits for events of its replica and passes them to ``on_event``.
     """
 
     __slots__ = (
@@ -51,7 +51,7 @@ class LoadedShard(Generic[S]):
         "queue",
         "replica",
         "shard",
-        "to_be_told",
+        "queued_events",
     )
 
     def __init__(
@@ -70,21 +70,21 @@ class LoadedShard(Generic[S]):
         self._on_event = on_event
         self._run_effect = run_effect
         self.is_loaded = False
-        self.is_taken = False  # by a thread, or by queued requests: no other request may ask it
-        self.queue: deque[Callable[[], Awaitable[None] | None]] = deque()  # for when it is free
+        self.is_taken = False  # by a thread or by queued requests; new requests must queue
+        self.queue: deque[Callable[[], Awaitable[None] | None]] = deque()
         self.problem: str | None = None  # why it could not be loaded
-        self.appended_end = Offset(0)  # exclusive, of what the shard has replayed
-        self.to_be_told: list[Tell[S]] = []  # events that came while it was loading
+        self.appended_end = Offset(0)  # exclusive end of the records that the shard has replayed
+        self.queued_events: list[Tell[S]] = []  # that arrived while it was loading
         self._uncommitted: deque[_Uncommitted] = deque()
         self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
 
     def is_current(self) -> bool:
-        """Whether it can be asked: loaded, and under the leadership it was loaded for."""
+        """Whether it can be asked: it is loaded, and its leadership has not changed since."""
         return self.is_loaded and self.leadership is self.replica.leadership
 
     @property
     def is_committed(self) -> bool:
-        """Whether the high watermark has passed all that the shard has replayed."""
+        """Whether the high watermark has passed all records that the shard has replayed."""
         return not self._uncommitted and self.appended_end <= self.leadership.high_watermark
 
     @property
@@ -103,12 +103,12 @@ class LoadedShard(Generic[S]):
     # --- replies
 
     def future(self, ticket: Ticket) -> "asyncio.Future[Any]":
-        """What the reply to ``ticket`` will be."""
+        """A future of the reply to ``ticket``."""
         future = self._waiting[ticket] = asyncio.get_running_loop().create_future()
         return future
 
     def reply(self, replies: Iterable[Reply], own: Ticket | None = None) -> Any:
-        """Give replies to those who wait; returns the reply to ``own`` instead of giving it."""
+        """Deliver replies to the waiting requests; the reply to ``own`` is returned instead."""
         answer: Any = None
         waiting = self._waiting
         for ticket, response in replies:
@@ -119,7 +119,7 @@ class LoadedShard(Generic[S]):
         return answer
 
     def refuse(self, replies: Iterable[Reply], error: Exception, own: Ticket | None = None) -> bool:
-        """Give ``error`` to those who wait for replies; whether ``own`` is one of them."""
+        """Fail the requests that wait for ``replies``; returns whether ``own`` is one of them."""
         found = False
         for ticket, _ in replies:
             if ticket == own:
@@ -133,7 +133,7 @@ class LoadedShard(Generic[S]):
             assert self._run_effect is not None
             self._run_effect(self.partition, effect)
 
-    # --- what waits for the high watermark
+    # --- replies and effects that wait for the high watermark
 
     def hold_back(
         self, replies: tuple[Reply, ...], effects: tuple[object, ...], deadline: float
@@ -141,7 +141,7 @@ class LoadedShard(Generic[S]):
         self._uncommitted.append(_Uncommitted(self.appended_end, replies, effects, deadline))
 
     def let_go_committed(self) -> None:
-        """Give the replies and run the effects that the high watermark has passed."""
+        """Deliver the replies and run the effects that the high watermark has passed."""
         queue = self._uncommitted
         while queue and queue[0].offset_end <= self.leadership.high_watermark:
             _, replies, effects, _ = queue.popleft()
@@ -149,12 +149,13 @@ class LoadedShard(Generic[S]):
             self.run_effects(effects)
 
     def give_up_overdue(self, now: Millis) -> float:
-        """Refuse replies whose commit takes too long; returns when to look again.
+        """Refuse replies whose commit takes too long; returns the next deadline.
 
-        The records stay and may still be committed: the client cannot know, and asks again.
+        The log keeps the records, and they may still be committed. The client has to retry.
         """
         overdue = Rejected(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, "the in-sync replicas did not follow in time"
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            "the in-sync replicas did not replicate the records in time",
         )
         for place, held in enumerate(self._uncommitted):
             if held.deadline > now:
@@ -165,7 +166,7 @@ class LoadedShard(Generic[S]):
         return NEVER
 
     def drop(self, error: Rejected) -> None:
-        """Forget everything; those who wait must find the coordinator again."""
+        """Drop all state; clients with waiting requests must find the coordinator again."""
         self.is_loaded = False
         self._uncommitted.clear()
         self.queue.clear()

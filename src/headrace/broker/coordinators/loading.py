@@ -1,4 +1,4 @@
-"""Load a shard: replay its partition's log, a piece at a time, so that requests run in between."""
+"""Load a shard: replay its partition's log in pieces, so that requests run in between."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from headrace.records.record import COMMIT, iter_records, marker_type, open_reco
 from headrace.storage.log import Log
 from headrace.storage.page_cache import read
 
-# Replaying a piece of this size keeps the loop for a few milliseconds.
+# Replaying a piece of this size blocks the loop for a few milliseconds.
 _PIECE_SIZE = 256 << 10
 
 UNREADABLE = (BadBatch, Corrupt, IndexError, PeerBroken, Rejected, OSError, ValueError)
@@ -21,7 +21,7 @@ UNREADABLE = (BadBatch, Corrupt, IndexError, PeerBroken, Rejected, OSError, Valu
 async def replay_log(log: Log, shard: Shard, is_wanted: Callable[[], bool]) -> int:
     """Replay the whole log into ``shard`` while ``is_wanted``; returns the number of records.
 
-    Raises one of ``UNREADABLE`` where the log cannot be read.
+    Raises one of ``UNREADABLE`` if the log cannot be read.
     """
     next_offset, record_count = log.log_start, 0
     while next_offset < log.log_end and is_wanted():
@@ -29,12 +29,12 @@ async def replay_log(log: Log, shard: Shard, is_wanted: Callable[[], bool]) -> i
         if piece is None:
             break  # compaction left nothing after this offset
         data = await asyncio.to_thread(read, piece)
-        if len(data) < piece.size:  # without a whole batch this would not get any further
+        if len(data) < piece.size:  # without a whole batch this loop would never end
             raise Corrupt(f"{piece.file.path} ends at byte {piece.position + len(data)}")
         end, count = _replay_piece(shard, data)
         record_count += count
         await asyncio.sleep(0)
-        # Retention may have deleted what comes next.
+        # Retention may have deleted the next records.
         next_offset = max(next_offset, end, log.log_start)
     return record_count
 

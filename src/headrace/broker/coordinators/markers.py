@@ -1,11 +1,11 @@
-"""Transaction markers: written to partitions of this broker, committed, and reported.
+"""Transaction markers: write them to partitions of this broker, and report when committed.
 
-A marker is written like a batch with acks=all: it counts once the high watermark has passed it.
-For a partition of ``__consumer_offsets`` the group coordinator writes the marker, because its
-shard has to replay it together with the append.
+A marker is written like a batch with acks=all: it is committed once the high watermark has passed
+it. For a partition of ``__consumer_offsets`` the group coordinator writes the marker, because its
+shard must replay the marker right after the append.
 
-A partition that another broker leads answers NOT_LEADER_OR_FOLLOWER, and the transaction
-coordinator tries again.
+For a partition that another broker leads the result is NOT_LEADER_OR_FOLLOWER, and the transaction
+coordinator retries.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.coordinator")
 
-# What the group coordinator says where a partition's leader would say this.
+# Errors of the group coordinator that mean the same as NOT_LEADER_OR_FOLLOWER.
 _COORDINATOR_AWAY = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -41,7 +41,7 @@ Codes = Mapping[TopicPartition, ErrorCode]
 
 
 class Marker(NamedTuple):
-    """The end of one producer's transaction, wherever it took part."""
+    """The end of one producer's transaction, for all of its partitions."""
 
     producer_id: int
     producer_epoch: int
@@ -51,21 +51,21 @@ class Marker(NamedTuple):
 
 
 class _UncommittedMarker:
-    """A marker that is written here and not yet by the followers. A waiter without a deadline."""
+    """A marker that followers have not replicated yet. A waiter without a deadline."""
 
     def __init__(
-        self, leadership: "Leadership", offset_end: Offset, tell: Callable[[ErrorCode], None]
+        self, leadership: "Leadership", offset_end: Offset, report: Callable[[ErrorCode], None]
     ) -> None:
         self._leadership = leadership
         self._offset_end = offset_end
-        self._tell = tell
+        self._report = report
 
     def happened(self, event: Event, replica: "Replica") -> bool:
         if replica.leadership is not self._leadership or event is Event.DISK_OFFLINE:
-            # The next leader may hold it, or not: it is written once more there.
-            self._tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            # The next leader may or may not have the marker: it must be written there again.
+            self._report(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self._leadership.high_watermark >= self._offset_end:
-            self._tell(ErrorCode.NONE)
+            self._report(ErrorCode.NONE)
         else:
             return False
         return True
@@ -75,18 +75,18 @@ class _UncommittedMarker:
 
 
 class _Sending:
-    """One marker for several partitions; ``told`` is called with all codes, once."""
+    """One marker for several partitions; calls ``report`` once, with the codes of all."""
 
-    def __init__(self, count: int, told: Callable[[Codes], None]) -> None:
-        self._waiting_for = count
-        self._told = told
+    def __init__(self, count: int, report: Callable[[Codes], None]) -> None:
+        self._pending_count = count
+        self._report = report
         self._codes: dict[TopicPartition, ErrorCode] = {}
 
     def answered(self, topic_partition: TopicPartition, code: ErrorCode) -> None:
         self._codes[topic_partition] = code
-        self._waiting_for -= 1
-        if not self._waiting_for:
-            self._told(self._codes)
+        self._pending_count -= 1
+        if not self._pending_count:
+            self._report(self._codes)
 
 
 class MarkerWriter:
@@ -108,12 +108,12 @@ class MarkerWriter:
         self,
         marker: Marker,
         partitions: Iterable[TopicPartition],
-        told: Callable[[Codes], None],
+        report: Callable[[Codes], None],
     ) -> None:
-        """Write it everywhere; ``told`` learns what became of it, perhaps before this returns."""
-        wanted = list(partitions)
-        sending = _Sending(len(wanted), told)
-        for topic_partition in wanted:
+        """Write ``marker`` to all partitions; ``report`` may be called before this returns."""
+        targets = list(partitions)
+        sending = _Sending(len(targets), report)
+        for topic_partition in targets:
             self._write_one(marker, topic_partition, sending)
 
     def _write_one(
@@ -129,10 +129,10 @@ class MarkerWriter:
             if code in _COORDINATOR_AWAY:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             _log.info(
-                "the marker of producer %d, epoch %d, was not written to %s: %s",
+                "Could not write the transaction marker to %s (producer id %d, epoch %d): %s",
+                topic_partition,
                 marker.producer_id,
                 marker.producer_epoch,
-                topic_partition,
                 refusal,
             )
             sending.answered(topic_partition, code)
@@ -140,7 +140,7 @@ class MarkerWriter:
     def _write_for_groups(
         self, marker: Marker, topic_partition: TopicPartition, sending: _Sending
     ) -> None:
-        self._replicas.require(*topic_partition)  # the right error if it is not here
+        self._replicas.require(*topic_partition)  # raises the error of a partition not hosted here
         pending = self._groups.write_marker(
             topic_partition.partition,
             producer_id=marker.producer_id,
@@ -177,10 +177,10 @@ class MarkerWriter:
             sending.answered(topic_partition, ErrorCode.NONE)
             return
 
-        def tell(code: ErrorCode) -> None:
+        def report(code: ErrorCode) -> None:
             sending.answered(topic_partition, code)
 
-        self._waiting.park(_UncommittedMarker(leadership, offset_end, tell), (replica,))
+        self._waiting.park(_UncommittedMarker(leadership, offset_end, report), (replica,))
 
 
 def _code_of(done: "asyncio.Future[None]") -> ErrorCode:

@@ -1,17 +1,17 @@
-"""The runtime behind coordinators: shards loaded from an internal topic, asked, and written for.
+"""The coordinator runtime: loads shards from an internal topic, asks them, writes their records.
 
 One ``CoordinatorRuntime`` serves one internal topic. Each partition that this broker leads has a
-shard (``core.outcome.Shard``), a pure machine. The runtime does what a shard does not do itself:
+shard (``core.outcome.Shard``), a pure state machine. The runtime does everything with effects:
 
     find       the partition of a group or transactional id decides which broker coordinates it
-    load       replay the partition's log in the background, a piece at a time
+    load       replay the partition's log in the background, in pieces
     ask        decide -> append one batch -> replay -> reply once the high watermark has passed it
-    ask apart  for large requests: decide and replay in a thread; requests for this shard queue
-               up meanwhile, all others are served
-    wake       tick the shards whose deadline has come
-    drop       leadership lost, or unclear what was written: forget the shard
+    ask apart  for large requests: decide and replay in a thread; meanwhile requests for this
+               shard are queued, all others are served
+    wake       tick the shards whose deadline has passed
+    drop       forget a shard if leadership is lost, or if it is unclear what was written
 
-What a client is told when its coordinator cannot be asked:
+Errors that a client gets if its coordinator cannot be asked:
 
     NOT_COORDINATOR                 another broker leads the partition, or it cannot be read
     COORDINATOR_LOAD_IN_PROGRESS    its log is being replayed
@@ -52,7 +52,7 @@ _log = logging.getLogger("headrace.coordinator")
 Decide = Callable[[S, Ticket, Millis], Outcome]
 IsLarge = Callable[[S], bool]
 
-# A wave of deadlines gives way to requests after this.
+# After this time, a burst of deadlines pauses for requests.
 _TICK_BUDGET_S = 0.005
 _MARKER_WRITTEN = Message()
 
@@ -119,7 +119,7 @@ class CoordinatorRuntime(Generic[S]):
 
     @property
     def partition_count(self) -> int:
-        """Of the topic, or of the topic to be created."""
+        """The partition count of the topic, also if the topic is not created yet."""
         state = self._host.metadata.current.topics.get(self.topic)
         if state is not None:
             return len(state.partitions)
@@ -130,7 +130,7 @@ class CoordinatorRuntime(Generic[S]):
         return java_hash(key) % self.partition_count
 
     def loaded_partitions(self) -> list[int]:
-        """Where ``ask_partition`` will find a shard."""
+        """The partitions with a loaded shard, for ``ask_partition``."""
         return [loaded.partition for loaded in self._shards.values() if loaded.is_current()]
 
     def is_loading(self) -> bool:
@@ -169,12 +169,12 @@ class CoordinatorRuntime(Generic[S]):
         self._tell_or_enqueue(self._find(partition), decide)
 
     def tell_all(self, decide: Tell[S]) -> None:
-        """The same for every shard; shards that are loading hear of it once loaded."""
+        """The same for every shard; shards that are loading get the event once loaded."""
         for loaded in list(self._shards.values()):
             if loaded.is_current():
                 self._tell_or_enqueue(loaded, decide)
             elif not loaded.is_loaded:
-                loaded.to_be_told.append(decide)
+                loaded.queued_events.append(decide)
 
     def _tell_or_enqueue(self, loaded: LoadedShard[S], decide: Tell[S]) -> None:
         if loaded.is_taken:
@@ -213,7 +213,7 @@ class CoordinatorRuntime(Generic[S]):
             self._host.tasks.spawn(self._work_off(loaded))
 
     async def _work_off(self, loaded: LoadedShard[S]) -> None:
-        """Do what waits for a shard, one after the other, until nothing does."""
+        """Run the queue of a shard until it is empty."""
         try:
             while loaded.queue and loaded.is_current():
                 pending = loaded.queue.popleft()()
@@ -225,7 +225,7 @@ class CoordinatorRuntime(Generic[S]):
             raise
         loaded.is_taken = False
         self._host.waiting.serve()
-        self._arm_for(loaded, self._host.clock.now())  # its deadlines were left alone meanwhile
+        self._arm_for(loaded, self._host.clock.now())  # its deadlines were not checked meanwhile
 
     async def _ask_queued(
         self, loaded: LoadedShard[S], decide: Decide[S], ticket: Ticket, is_large: IsLarge[S] | None
@@ -241,7 +241,7 @@ class CoordinatorRuntime(Generic[S]):
             loaded.refuse((Reply(ticket, _MARKER_WRITTEN),), error)
             return
         if not loaded.is_current():
-            return  # dropped meanwhile, and its clients were told
+            return  # the shard was dropped, and its requests were refused
         if not is_apart or not outcome.records:
             self._run(loaded, outcome, now)
             return
@@ -251,7 +251,7 @@ class CoordinatorRuntime(Generic[S]):
                 base_offset = writer.append_chunk(loaded, chunk, outcome.producer, now)
                 await asyncio.to_thread(writer.replay, loaded, chunk, base_offset, outcome.producer)
                 if not loaded.is_current():
-                    return  # the remaining chunks would follow what the next shard has loaded
+                    return  # the next shard would miss the remaining chunks: it may be loaded
         except Rejected as refusal:
             self._not_written(loaded, outcome.replies, refusal)
         else:
@@ -260,7 +260,7 @@ class CoordinatorRuntime(Generic[S]):
     # -- carrying out ---------------------------------------------------------------------
 
     def _carry_out(self, loaded: LoadedShard[S], outcome: Outcome, own: Ticket, now: Millis) -> Any:
-        """Append, replay, and give the replies; returns the reply to ``own``."""
+        """Append, replay and deliver the replies; returns the reply to ``own``."""
         replies, effects = outcome.replies, outcome.effects
         if outcome.records:
             try:
@@ -305,7 +305,7 @@ class CoordinatorRuntime(Generic[S]):
         refusal: Rejected,
         own: Ticket | None = None,
     ) -> bool:
-        """Refuse the replies to a decision that could not be written; whether ``own`` is one."""
+        """Refuse the replies to an unwritten decision; returns whether ``own`` is one of them."""
         if isinstance(refusal, WriteFailed):
             was_own = any(ticket == own for ticket, _ in replies)
             self._drop(loaded, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -338,7 +338,7 @@ class CoordinatorRuntime(Generic[S]):
         committed: bool,
         transaction_version: int = 0,
     ) -> "asyncio.Future[None] | None":
-        """End a transaction in this partition; None once that is committed, else a future."""
+        """End a transaction in this partition; None if the marker is committed, else a future."""
         loaded = self._find(partition)
         now = self._host.clock.now()
         marker = build_marker(
@@ -435,7 +435,13 @@ class CoordinatorRuntime(Generic[S]):
             del self._shards[loaded.partition]
         self._host.waiting.unwatch(loaded, loaded.replica)
         self._host.waiting.unpark(loaded)
-        loaded.drop(Rejected(code, f"{self.topic}-{loaded.partition} is not coordinated here now"))
+        loaded.drop(
+            Rejected(
+                code,
+                f"this broker does not coordinate {self.topic}-{loaded.partition} now; find the "
+                "coordinator again",
+            )
+        )
 
     async def _load(self, loaded: LoadedShard[S]) -> None:
         log = loaded.replica.log
@@ -448,11 +454,11 @@ class CoordinatorRuntime(Generic[S]):
         try:
             record_count = await replay_log(log, loaded.shard, is_wanted)
         except UNREADABLE as error:
-            if not log.closed:  # else the topic was deleted
+            if not log.closed:  # otherwise the topic was deleted
                 loaded.problem = f"{loaded.replica.topic_partition} cannot be read: {error}"
                 _log.error(
-                    "%s. Groups or transactions of this partition are not served; check the "
-                    "files in %s",
+                    "%s. The groups or transactions of this partition are not available. Check "
+                    "the files in %s",
                     loaded.problem,
                     log.path,
                 )
@@ -473,12 +479,12 @@ class CoordinatorRuntime(Generic[S]):
         loaded.appended_end = loaded.replica.log.log_end
         now = self._host.clock.now()
         self._run(loaded, loaded.shard.loaded(now), now)
-        for decide in loaded.to_be_told:
+        for decide in loaded.queued_events:
             self._run(loaded, decide(loaded.shard, now), now)
-        loaded.to_be_told.clear()
+        loaded.queued_events.clear()
 
     def close(self) -> None:
-        """Coordinate nothing any more, and tell every client that waits."""
+        """Drop all shards, and refuse all waiting requests."""
         self._is_closed = True
         self._host.waiting.unpark(self._ticker)
         for loaded in list(self._shards.values()):

@@ -1,8 +1,8 @@
-"""The transaction coordinator of this broker: its shards, what they need and what they order.
+"""The transaction coordinator of this broker: its shards, their settings and their effects.
 
-Produce and TxnOffsetCommit also come here with partitions that they are about to write in a
-transaction (``verify_or_add``). First-generation clients must have added the partition before;
-second-generation clients leave that to the broker (KIP-890).
+Before Produce and TxnOffsetCommit write to a partition in a transaction, they verify it here
+(``verify_or_add``). First-generation clients must have added the partition before; for
+second-generation clients the broker adds it (KIP-890).
 """
 
 import asyncio
@@ -48,17 +48,17 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         self._producer_ids = producer_ids
         self._markers = markers
         host.metadata.on_topics_changed(lambda deleted: self.refresh())
-        # Partition, producer id and epoch -> the lowest sequence that must be sent again because
-        # its transaction could not be verified. Forgetting one costs an abort at worst.
+        # Partition, producer id and epoch -> the lowest sequence that the client must retry,
+        # because its transaction could not be verified. Losing an entry costs at most an abort.
         self.postponed: dict[tuple[TopicPartition, int, int], int] = {}
         self._known_settings: tuple[object, object, Settings] | None = None
 
     def _new_shard(self, partition: int) -> "TransactionShard":
-        # Imported with the first shard: a broker without transactions starts without them.
+        # Imported with the first shard: most brokers have no transactions.
         from headrace.core.transactions.shard import TransactionShard
 
         replica = self._host.replicas.require(TRANSACTIONS_TOPIC, partition)
-        # A marker carries its coordinator's leader epoch, so that partitions can fence older ones.
+        # Markers have the leader epoch of their coordinator, so that partitions can fence old ones.
         return TransactionShard(replica.lead().leader_epoch, self._settings)
 
     def _settings(self) -> "Settings":
@@ -97,22 +97,22 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         from headrace.core.transactions import markers
 
         topics = self._host.metadata.current.topics
-        # A partition that is gone for good took its transaction along.
+        # A deleted partition needs no marker: its records are gone.
         present: list[TopicPartition] = []
-        gone: list[TopicPartition] = []
+        deleted: list[TopicPartition] = []
         for topic_partition in effect.partitions:
             state = topics.get(topic_partition.topic)
             exists = state is not None and topic_partition.partition < len(state.partitions)
-            (present if exists else gone).append(topic_partition)
+            (present if exists else deleted).append(topic_partition)
 
-        def told(codes: Codes) -> None:
-            all_codes = {**codes, **dict.fromkeys(gone, ErrorCode.NONE)}
+        def report(codes: Codes) -> None:
+            all_codes = {**codes, **dict.fromkeys(deleted, ErrorCode.NONE)}
             self._tell_if_led(
                 partition, lambda shard, now: markers.answered(shard, effect, all_codes, now)
             )
 
         if not present:
-            told({})
+            report({})
             return
         marker = Marker(
             effect.producer_id,
@@ -121,7 +121,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
             effect.commit,
             effect.transaction_version,
         )
-        self._markers.write(marker, present, told)
+        self._markers.write(marker, present, report)
 
     def _tell_if_led(
         self, partition: int, decide: Callable[["TransactionShard", Millis], Outcome]
@@ -129,15 +129,20 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         try:
             self.tell(partition, decide)
         except Rejected as refusal:
-            # Another broker coordinates it now, and goes on after loading the shard.
-            _log.info("%s-%d: %s", self.topic, partition, refusal)
+            # Another broker is the coordinator now; it continues after loading the shard.
+            _log.info("Dropped a result for the shard of %s-%d: %s", self.topic, partition, refusal)
 
     async def _draw_producer_id(self, partition: int) -> None:
         try:
             producer_id = await self._producer_ids.next()
         except Rejected as refusal:
-            _log.warning("%s-%d: no producer id for now: %s", self.topic, partition, refusal)
-            return  # the shard asks again
+            _log.warning(
+                "Could not get a producer id for %s-%d: %s. The shard retries",
+                self.topic,
+                partition,
+                refusal,
+            )
+            return
 
         def give(shard: "TransactionShard", now: Millis) -> Outcome:
             shard.producer_id_drawn(producer_id)
@@ -145,10 +150,10 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
 
         self._tell_if_led(partition, give)
 
-    # --- asking with a producer id at hand -----------------------------------------
+    # --- asking with a new producer id ---------------------------------------------
 
     def ask_drawing(self, transactional_id: str, decide: "Decide[TransactionShard]") -> Any:
-        """As ``ask``, for what may need a fresh producer id: then the answer is a coroutine."""
+        """As ``ask``, but a coroutine if ``decide`` needs a new producer id."""
         from headrace.core.transactions.effects import NeedsProducerId
 
         try:
@@ -166,11 +171,11 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         answer = self.ask(transactional_id, decide_with_id)
         return await answer if isinstance(answer, asyncio.Future) else answer
 
-    # --- partitions that are about to be written -----------------------------------
+    # --- transaction verification --------------------------------------------------
 
     @property
     def verifies_partitions(self) -> bool:
-        """Whether partitions of first-generation clients are verified."""
+        """Whether the broker verifies partitions of first-generation clients."""
         config = self._host.dynamic_config.config
         return config.bool("transaction.partition.verification.enable")
 
@@ -182,9 +187,9 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         *,
         adds: bool,
     ) -> "Codes | Awaitable[Codes]":
-        """Whether each partition may be written in the producer's transaction.
+        """Error codes: NONE for each partition that the producer's transaction may write to.
 
-        ``adds``: they join it by this (KIP-890 part 2); else it is only looked whether they did.
+        With ``adds`` missing partitions are added (KIP-890 part 2). Otherwise they are refused.
         """
         if not transactional_id:
             return dict.fromkeys(partitions, ErrorCode.INVALID_REQUEST)
@@ -211,8 +216,8 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
                     answer = _codes_of(await answer)
                 except Rejected as refusal:
                     return dict.fromkeys(partitions, refusal.code)
-            # The end of the transaction before takes a moment; most clients would come back
-            # much later than it does.
+            # The previous transaction is about to end. Wait for it here: most clients would retry
+            # much later.
             if (
                 not adds
                 or _CONCURRENT not in answer.values()
@@ -258,22 +263,23 @@ def _codes_of(answer: Any) -> Codes:
 
 
 _REASONS = {
-    ErrorCode.PRODUCER_FENCED: "a newer instance of the producer took over",
+    ErrorCode.PRODUCER_FENCED: "a newer instance of the producer has fenced this one",
     ErrorCode.TRANSACTION_ABORTABLE: "the partition was not added to the transaction",
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id belongs to another producer id",
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "the batch is part of a transaction, and the request names no transactional id"
+        "the batch is part of a transaction, but the request has no transactional id"
     ),
 }
-_NOT_YET = "it is not known yet whether the partition is part of the transaction: "
+_NOT_YET = "the partition could not be verified yet; retry: "
 
 
 def refusal_of(code: ErrorCode, *, adds: bool, abortable: bool, retriable: ErrorCode) -> Rejected:
-    """What a client whose partition was not verified is told, in words that its version knows.
+    """The error of a partition that was not verified, with a code that the client's version knows.
 
-    ``abortable``: it can abort and go on. ``retriable``: what makes it try again.
+    ``abortable``: the version knows TRANSACTION_ABORTABLE. ``retriable``: the code that makes the
+    client retry.
     """
-    reason = _REASONS.get(code, "the coordinator of the transaction refused it")
+    reason = _REASONS.get(code, "the transaction coordinator refused the partition")
     if code is ErrorCode.TRANSACTION_ABORTABLE and not abortable:
         code = ErrorCode.INVALID_TXN_STATE
     elif code is ErrorCode.PRODUCER_FENCED:

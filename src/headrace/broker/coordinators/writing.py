@@ -1,4 +1,4 @@
-"""Write what a shard decided: append its records as batches, and replay them."""
+"""Write a shard's decisions: append their records as batches, and replay them."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,7 +30,7 @@ _PASSED_ON = frozenset(
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     }
 )
-# Errors of the partition's leader that leave the shard as it is, in a coordinator's words.
+# Errors of the partition's leader that do not affect the shard -> the coordinator's error.
 _NOTHING_WRITTEN = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
@@ -38,7 +38,7 @@ _NOTHING_WRITTEN = {
 
 
 class WriteFailed(Rejected):
-    """It is unclear what the log holds: the shard must be loaded again."""
+    """The content of the log is unknown: the shard must be loaded again."""
 
 
 class ShardWriter:
@@ -59,7 +59,7 @@ class ShardWriter:
             try:
                 self.replay(loaded, chunk, base_offset, outcome.producer)
             except Exception as error:
-                # The log has what the shard does not: nothing it says can be trusted.
+                # The log has records that the shard does not: the shard can no longer be trusted.
                 self._fail(error)
                 raise
 
@@ -79,7 +79,7 @@ class ShardWriter:
         """Append one batch; returns its base offset.
 
         Raises Rejected if nothing was appended, with an error for the coordinator's client, and
-        WriteFailed if it is unclear what the log holds.
+        WriteFailed if the content of the log is unknown.
         """
         replica = loaded.replica
         try:
@@ -93,8 +93,8 @@ class ShardWriter:
                 code = _NOTHING_WRITTEN[refusal.code]
                 raise Rejected(code, refusal.message or "") from None
             _log.error(
-                "Could not write %s (%s). Its coordinator is loaded again, and clients must find "
-                "it again. Check the disk under %s",
+                "Could not write to %s (%s). Its coordinator is loaded again, and clients have to "
+                "find it again. Check the disk of %s",
                 replica.topic_partition,
                 refusal.message,
                 replica.log.path,

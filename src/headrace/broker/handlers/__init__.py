@@ -1,10 +1,10 @@
-"""One function per API: a request in, a response out.
+"""Request handlers: one function per API that takes a request and returns a response.
 
     def name(broker, context, request) -> response          or  async def
 
-Handlers are named here and imported on their first request, so that a broker is ready before
-it has loaded what it may never be asked. Produce and Fetch stand apart (``produce.Producing``,
-``fetch.Fetching``): they answer with file ranges, and later.
+The table names them; each is imported on its first request, so that a start need not load them
+all. Produce and Fetch are not in the table (``produce.Producing``, ``fetch.Fetching``): they may
+respond later, and with ranges of files.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ _loaded: dict[int, Handler] = {}
 
 
 def handler(api_key: int) -> Handler:
-    """The function for an API that is served."""
+    """The handler of a supported API."""
     found = _loaded.get(api_key)
     if found is None:
         module, _, name = HANDLERS[api_key].partition(":")
@@ -83,7 +83,7 @@ def handler(api_key: int) -> Handler:
 
 
 async def load_all() -> None:
-    """Load the rest while nobody asks: later there may be no file descriptor to import with."""
+    """Import the remaining handlers early: later no file descriptor may be left to do so."""
     for api_key in HANDLERS:
         handler(api_key)
         await asyncio.sleep(0)

@@ -34,7 +34,7 @@ from headrace.wire import messages as m
 
 log = logging.getLogger("headrace.broker")
 
-# What a client metrics subscription can match clients by.
+# The attributes by which a client metrics subscription can match clients.
 _MATCHABLE = frozenset(
     {
         "client_instance_id",
@@ -73,13 +73,13 @@ class _Alteration(NamedTuple):
     resource_type: int
     name: str
     changes: list[_Change]
-    incremental: bool  # settings that are not named stay as they are
+    incremental: bool  # other settings stay as they are
 
 
 async def alter_configs(
     broker: Needs, context: Context, request: m.AlterConfigsRequest
 ) -> m.AlterConfigsResponse:
-    """Replace all settings of each resource: those not named return to their inherited value."""
+    """Replace all settings of each resource: other settings return to their inherited value."""
     alterations = [
         _Alteration(
             resource.resource_type,
@@ -171,7 +171,7 @@ async def _alter(
     async with broker.dynamic_config.changing:
         overrides = _changed(broker, resource_type, alteration)
         _check_overrides(broker, resource_type, alteration.name, overrides)
-        # After the settings, as in Kafka.
+        # Checked after the settings, as in Kafka.
         if resource_type is ResourceType.TOPIC and alteration.name not in broker.metadata.topics:
             raise Rejected(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {alteration.name}"
@@ -243,8 +243,8 @@ def _changed(broker: Needs, resource_type: ResourceType, alteration: _Alteration
             overrides[change.name] = _list_with(present, operation, text)
         elif is_list:
             items = split_list(text)
-            # A lone comma stays as it is and is refused later; without its empty items it would
-            # become the empty list.
+            # Keep a lone comma, which is refused later; dropping its empty items would make it
+            # the empty list.
             overrides[change.name] = text if "" in items else ",".join(dict.fromkeys(items))
         else:
             overrides[change.name] = text

@@ -48,7 +48,7 @@ def change(name: str, operation: int, level: str | None) -> None:
 
 
 def _logger_names() -> list[str]:
-    """The loggers of Headrace, and the parent of all: its level applies where none is set."""
+    """The loggers of Headrace, and the root, whose level applies to loggers without their own."""
     return [_ROOT_LOGGER, _OUR_LOGGERS, *LOGGERS]
 
 

@@ -20,7 +20,7 @@ from headrace.wire.api import SERVED, ApiKey
 
 _log = logging.getLogger("headrace.broker")
 
-# Name and version of the client software (KIP-511) become metrics, hence the strict rule.
+# Name and version of the client software (KIP-511) are used in metric names, hence the strict rule.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE = 3
 # Earlier clients fail on a feature with minimum level 0 (KAFKA-17011).
@@ -138,7 +138,9 @@ async def find_coordinator(
         try:
             await broker.controller.auto_create([topic])
         except Rejected as refusal:
-            _log.error("%s cannot be made, so nothing is coordinated: %s", topic, refusal.message)
+            _log.error(
+                "Cannot create %s, so its coordinator is not available: %s", topic, refusal.message
+            )
     found = [_coordinator(broker, context, topic, key) for key in keys]
     if many:
         return m.FindCoordinatorResponse(coordinators=found)

@@ -1,4 +1,4 @@
-"""Config resources: which ones exist, and ListConfigResources."""
+"""Config resources: checks of their types and names, and ListConfigResources."""
 
 from typing import Protocol
 
@@ -58,7 +58,7 @@ def check_resource(broker: Needs, resource_type: ResourceType, name: str) -> Non
     if resource_type is ResourceType.TOPIC:
         if not name:
             raise Rejected(
-                ErrorCode.INVALID_REQUEST, "there are no settings for all topics; name one"
+                ErrorCode.INVALID_REQUEST, "there are no settings for all topics; name a topic"
             )
         check_name(name)
     elif resource_type is ResourceType.BROKER_LOGGER:

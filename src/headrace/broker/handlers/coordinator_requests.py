@@ -1,4 +1,4 @@
-"""How handlers ask coordinators: answers now or later, and rejections as responses."""
+"""Requests to coordinators: responses now or later, and rejections as responses."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
@@ -15,7 +15,7 @@ TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LA
 
 
 def reported_code(code: ErrorCode) -> ErrorCode:
-    """As in Kafka: a client cannot know the coordinator's record that was too large."""
+    """The error code for the client: as in Kafka, it does not see a too large internal record."""
     return ErrorCode.UNKNOWN_SERVER_ERROR if code in TOO_LARGE else code
 
 
@@ -48,7 +48,7 @@ async def _settle(pending: Awaitable[Message], refuse: Refuse, shape: Shape | No
 
 
 def gather(answers: Iterable[Answer], finish: Callable[[list[Any]], Message]) -> Answer:
-    """Pass all answers, in order, to ``finish``; right away unless one of them has to wait."""
+    """Pass all answers, in order, to ``finish``; at once unless one of them is pending."""
     collected = list(answers)
     if all(isinstance(answer, Message) for answer in collected):
         return finish(collected)

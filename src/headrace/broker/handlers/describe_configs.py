@@ -1,14 +1,14 @@
-"""DescribeConfigs: every setting of a resource, with its value and all places that give one.
+"""DescribeConfigs: every setting of a resource, with its effective value and all its sources.
 
-The effective value, by type of resource:
+The sources by type of resource, highest precedence first:
 
-    topic           the topic's own, then the broker's, in the order below
+    topic           the topic's own, then the broker's
     broker          dynamic for this broker, dynamic for all brokers, the file, the default
     broker logger   the level of a Python logger of this process
     group           the group's own, then the broker's
-    client metrics  the subscription's own, then the default; stored, but no client is asked
+    client metrics  the subscription's own, then the default; stored, but not used by the broker
 
-Every entry lists its *synonyms*: all places that give a value, the effective one first.
+Every entry lists its *synonyms*: all sources with a value, the effective one first.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ class Needs(NeedsBrokerId, NeedsConfig, NeedsMetadata, Protocol):
 
 
 class _Given(NamedTuple):
-    """A value of a setting, and the place that gives it."""
+    """A value of a setting, and its source."""
 
     name: str
     text: str | None
@@ -69,7 +69,7 @@ class _Setting(NamedTuple):
     """One setting of a resource."""
 
     name: str
-    kind: str  # as in the tables; "" if they do not have it
+    kind: str  # its type in the tables of settings; "" if it is not in them
     value: str | None
     given: tuple[_Given, ...]  # the effective one first
     read_only: bool = False
@@ -242,18 +242,18 @@ _DESCRIBERS: dict[ResourceType, Callable[[Needs, str], list[_Setting]]] = {
 }
 
 
-# --- what the broker gives
+# --- settings of the broker
 
 
 class _Inherited(NamedTuple):
-    """The settings of the broker, and those of topics without their own."""
+    """The settings of the broker, and those of topics without overrides."""
 
-    config: BrokerConfig  # a change of settings makes a new one
+    config: BrokerConfig  # a change of settings creates a new one
     broker: list[_Setting]
     topics: list[_Setting]
 
 
-# Clients often describe all topics in one request; all of them inherit the same.
+# Clients often describe all topics in one request, and all of them inherit the same settings.
 _inherited_by_config: "WeakKeyDictionary[DynamicConfig, _Inherited]" = WeakKeyDictionary()
 
 
@@ -301,7 +301,7 @@ def _broker_setting(name: str, value: str | None, given: tuple[_Given, ...]) -> 
 
 
 def _with_coarser_units(name: str) -> list[str]:
-    """A broker setting and those that count in its place if it is not set."""
+    """A broker setting, and the settings in coarser units that apply if it is not set."""
     for synonyms in kafka.TOPIC_SYNONYMS.values():
         if name in synonyms and len(synonyms) > 1:
             return list(synonyms[synonyms.index(name) :])
@@ -309,7 +309,7 @@ def _with_coarser_units(name: str) -> list[str]:
 
 
 def _given_by_broker(broker: Needs, names: Iterable[str]) -> tuple[_Given, ...]:
-    """All places that give one of these broker settings a value, the effective one first."""
+    """All values of these broker settings with their sources, the effective one first."""
     config = broker.config
     names = list(names)
     layers: tuple[tuple[ConfigSource, Callable[[str], str | None]], ...] = (
@@ -350,7 +350,7 @@ def _normalized(name: str, text: str) -> str | None:
 
 
 def _without_other_defaults(name: str, given: tuple[_Given, ...]) -> tuple[_Given, ...]:
-    """Omit the defaults of coarser units, as Kafka does, if nothing but defaults is given."""
+    """Omit the defaults of coarser units, as Kafka does, if there are only defaults."""
     if any(each.source is not ConfigSource.DEFAULT_CONFIG for each in given):
         return given
     return tuple(each for each in given if each.name == name)

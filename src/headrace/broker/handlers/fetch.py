@@ -1,8 +1,8 @@
-"""Fetch: ranges of log files to whoever asks, at once or when there is enough to send.
+"""Fetch: send ranges of log files to consumers, at once or when ``min_bytes`` are available.
 
-The answer is cut to whole batches. The first batch of an answer is delivered whatever its size
-(KIP-74), so that a consumer with a small limit cannot get stuck. What is not in the page cache
-is brought there by a thread first, because one cold megabyte would stop everybody for 14 ms.
+A response contains whole batches. Its first batch is sent whatever its size (KIP-74), so that a
+consumer with a small limit cannot get stuck. A thread first reads data that is not in the page
+cache: one megabyte from disk would block all connections for 14 ms.
 """
 
 import asyncio
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.broker")
 
 _correlation_id = Struct(">i").unpack_from
-# Measured: below this, reading and one sendmsg beats the three calls of a sendfile.
+# Measured: below this size, read and sendmsg are faster than the three system calls of sendfile.
 _SENDFILE_SIZE_MIN = 1 << 17
-_REMEMBERED_SIZE_MAX = 1 << 10  # of a request; every connection may have one
+_REMEMBERED_SIZE_MAX = 1 << 10  # of a request; each connection may remember one
 
 
 class RememberedFetch:
-    """A consumer's last request, so that the next one like it need not be decoded."""
+    """A consumer's last request, so that the next similar one need not be decoded."""
 
     __slots__ = ("_shape", "_context", "_request")
 
@@ -55,16 +55,16 @@ class RememberedFetch:
     def of(
         cls, context: Context, request: Any, frame: memoryview, body_at: int
     ) -> "RememberedFetch | None":
-        """None if it is not of the kind that consumers repeat."""
+        """None if the request is not one that consumers repeat."""
         if len(frame) > _REMEMBERED_SIZE_MAX or not request.topics:
             return None
         shape = FetchShape.of(bytes(frame), context.api_version, body_at)
         return None if shape is None else cls(shape, context, request)
 
     def match(self, view: memoryview, start: int, end: int) -> tuple[Context, Any] | None:
-        """The request in ``[start, end)``, if it differs only in where to go on.
+        """The request in ``[start, end)``, if it differs only in its offset and session epoch.
 
-        In place of the one before: no connection has two fetches under way.
+        It reuses the object of the previous request: a connection has one fetch in flight.
         """
         found = self._shape.match(view, start, end)
         if found is None:
@@ -75,7 +75,7 @@ class RememberedFetch:
 
 
 class ParkedFetch:
-    """A fetch, and later a waiter for ``min_bytes`` or its deadline."""
+    """A fetch that may have to wait for ``min_bytes`` or its deadline."""
 
     __slots__ = ("fetching", "link", "context", "request", "fetch", "slot")
 
@@ -92,20 +92,20 @@ class ParkedFetch:
     def happened(self, event: Event, replica: Replica) -> bool:
         if not self.fetching.try_again(self, last_chance=False):
             return False
-        self._is_parked_no_more()
+        self._unparked()
         return True
 
     def deadline_passed(self) -> None:
-        self._is_parked_no_more()
+        self._unparked()
         self.fetching.try_again(self, last_chance=True)
 
-    def _is_parked_no_more(self) -> None:
+    def _unparked(self) -> None:
         if self.link.state is not None:
             self.link.state.parked = None
 
 
 class Fetching:
-    """The fetch side of one broker."""
+    """The Fetch requests of one broker."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Fetching:
         if request.max_bytes > self._size_max:
             request.max_bytes = self._size_max
         if request.min_bytes > request.max_bytes:
-            # A response can never have more; the fetch would always wait for max_wait_ms.
+            # A response cannot have more; the fetch would always wait for max_wait_ms.
             request.min_bytes = request.max_bytes
         by_topic_id = context.api_version >= TOPIC_ID_SINCE
         wants = [
@@ -187,7 +187,7 @@ class Fetching:
         return [replica for replica in found if replica is not None]
 
     def try_again(self, waiting: ParkedFetch, *, last_chance: bool) -> bool:
-        """Answer a parked fetch if there is enough by now, or if its time is over."""
+        """Answer a parked fetch if enough is available, or if this is its ``last_chance``."""
         entries = self._read(waiting, last_chance=last_chance)
         if entries is None:
             return False
@@ -203,7 +203,7 @@ class Fetching:
         return self._replicas.get_by_id(TopicId(topic), want.partition)
 
     def _read(self, waiting: ParkedFetch, *, last_chance: bool) -> list[FetchedPartition] | None:
-        """One entry per wanted partition; None if it is better to wait for more."""
+        """One entry per requested partition; None if the fetch should wait for more."""
         request = waiting.request
         isolation_level = request.isolation_level
         size_left = request.max_bytes
@@ -240,7 +240,8 @@ class Fetching:
             if diverging == UNDEFINED:
                 raise Rejected(
                     ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{replica.topic_partition} knows no leader epoch {want.last_fetched_epoch}",
+                    f"{replica.topic_partition} does not know leader epoch "
+                    f"{want.last_fetched_epoch}",
                 )
             if (
                 diverging.leader_epoch < want.last_fetched_epoch
@@ -253,7 +254,8 @@ class Fetching:
         if not log.log_start <= fetch_offset <= log.log_end:
             raise Rejected(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{replica.topic_partition} holds offsets {log.log_start} to {log.log_end}",
+                f"offset {fetch_offset} is out of range: {replica.topic_partition} has offsets "
+                f"{log.log_start} to {log.log_end}",
             )
         found: FileSlice | None = None
         aborted: list[tuple[ProducerId, Offset]] | None = (
@@ -263,8 +265,8 @@ class Fetching:
             try:
                 found = log.read(fetch_offset, size_max, readable_end, at_least_one=at_least_one)
                 if found is not None and aborted is not None:
-                    # Not those behind what is sent: a reader far back would be told of all of
-                    # them with every piece.
+                    # Only those within the range sent. Otherwise a consumer far behind would get
+                    # all later ones with every response.
                     end_offset = log.end_of(found, fetch_offset, readable_end)
                     aborted = log.aborted_transactions(fetch_offset, end_offset)
             except (Corrupt, OSError) as problem:
@@ -280,7 +282,7 @@ class Fetching:
             found.size if found is not None else 0,
         )
 
-    # --- answering -----------------------------------------------------------
+    # --- responding ----------------------------------------------------------
 
     def _answer(self, waiting: ParkedFetch, entries: list[FetchedPartition]) -> None:
         cold = []
@@ -313,12 +315,12 @@ class Fetching:
                 if file_slice.size >= _SENDFILE_SIZE_MIN:
                     await asyncio.to_thread(warm, file_slice)
                 else:
-                    # A log cut meanwhile gives fewer bytes than it was asked for.
+                    # If the log was truncated meanwhile, there are fewer bytes than requested.
                     data = await asyncio.to_thread(read, file_slice)
                     entries[place].records, entries[place].records_size = data, len(data)
             except OSError as problem:
                 entries[place] = self._unreadable(waiting.fetch.wants[place], problem)
-            except Exception as error:  # noqa: BLE001 - a bug costs its own connection
+            except Exception as error:  # noqa: BLE001 - a bug closes only this connection
                 frame = self._bugs.frame(waiting.link, waiting.context, waiting.request, error)
                 assert waiting.slot is not None
                 waiting.slot.answer([frame])
@@ -326,7 +328,7 @@ class Fetching:
         self._send(waiting, entries)
 
     def _unreadable(self, want: Want, problem: OSError) -> FetchedPartition:
-        """The answer where the disk does not yield what the log holds."""
+        """The error of a partition whose records the disk does not return."""
         replica = self._replica(want)
         if replica is None:
             refusal = self._replicas.unhosted(want.topic, want.partition)

@@ -1,8 +1,8 @@
-"""The group APIs: differences between versions, around the answers of the group's shard.
+"""The group APIs: differences between versions, around the responses of the group's shard.
 
-A shard knows the newest version of each message only. The handlers here translate requests of
-older versions into that form, answers back into the client's version, and rejections of a whole
-request into the field that each API has for them.
+A shard only knows the newest version of each message. These handlers translate requests of older
+versions into that form, responses back into the client's version, and the rejection of a whole
+request into the API's error field.
 """
 
 from functools import lru_cache
@@ -225,7 +225,7 @@ def _ungrouped(
             )
         )
     if answer.error_code and api_version < _FIRST_FETCH_WITH_ERROR:
-        # Version 1 has room for the error in the partitions only.
+        # Version 1 has error fields in its partitions only.
         for asked in wanted.topics or ():
             response.topics.append(
                 response.OffsetFetchResponseTopic(
@@ -324,7 +324,7 @@ def delete_groups(broker: Needs, context: Context, request: m.DeleteGroupsReques
             ),
         )
 
-    # A group that is named twice is deleted once and answered once.
+    # A group that appears twice is deleted once, and the response has it once.
     names = dict.fromkeys(request.groups_names)
     return gather(
         (ask_for(group_id) for group_id in names),
@@ -341,7 +341,7 @@ def join_options(api_version: int) -> JoinOptions:
 
 @lru_cache
 def commit_options(api_version: int) -> CommitOptions:
-    """The same object for every request of a version: commits recognize each other by it."""
+    """One object per version, so that commits with the same options can be compared by identity."""
     return CommitOptions(
         by_topic_id=api_version >= _FIRST_COMMIT_WITH_TOPIC_IDS,
         supports_member_epoch=api_version >= _FIRST_COMMIT_WITH_MEMBER_EPOCH,

@@ -99,9 +99,7 @@ async def alter_replica_log_dirs(
                         partition_index=partition, error_code=code
                     )
                 )
-                await asyncio.sleep(
-                    0
-                )  # creating a directory takes time; let other requests through
+                await asyncio.sleep(0)  # creating a directory takes time; let other requests run
     return response(
         results=[
             response.AlterReplicaLogDirTopicResult(topic_name=topic, partitions=partitions)

@@ -1,7 +1,7 @@
 """Metadata and DescribeTopicPartitions: the cluster metadata, as clients of one listener see it.
 
-Any broker answers for the whole cluster. Addresses are those that the brokers advertise for the
-listener of the client.
+Any broker can describe the whole cluster. Addresses are those that the brokers advertise for the
+client's listener.
 """
 
 from collections.abc import Awaitable, Iterable
@@ -92,7 +92,7 @@ def build_metadata(
             _topic(metadata, topic, context, operations) for topic in metadata.topics.values()
         ]
     else:
-        # A repeated name is answered once, so the response cannot outgrow the request.
+        # A repeated name gets one entry, so that the response cannot outgrow the request.
         wanted = dict.fromkeys((w.name, TopicId(w.topic_id)) for w in request.topics)
         topics = [
             _wanted_topic(metadata, name, topic_id, context, operations, refusals or {})
@@ -196,7 +196,7 @@ Described = m.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTop
 def describe_topic_partitions(
     broker: Needs, context: Context, request: m.DescribeTopicPartitionsRequest
 ) -> m.DescribeTopicPartitionsResponse:
-    """Topics by name, up to a number of partitions; the cursor says where to continue."""
+    """Describe topics by name, up to a limit of partitions; the cursor says where to continue."""
     names = sorted({wanted.name for wanted in request.topics})
     try:
         names, first_partition = _from_cursor(broker.metadata, names, request.cursor)

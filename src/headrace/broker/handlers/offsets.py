@@ -76,7 +76,7 @@ async def list_offsets(
 
 
 def _check_available(context: Context, replica: Replica, timestamp: int, offset: int) -> None:
-    """A new leader's high watermark may be stale: its "latest" would go back."""
+    """Reject a request if a new leader's high watermark may be stale: "latest" could decrease."""
     if replica.lead().is_high_watermark_current:
         return
     if timestamp == LATEST or (timestamp >= 0 and offset == -1):
@@ -84,7 +84,7 @@ def _check_available(context: Context, replica: Replica, timestamp: int, offset:
         if context.api_version < _OFFSET_NOT_AVAILABLE_SINCE:
             code = ErrorCode.LEADER_NOT_AVAILABLE
         raise Rejected(
-            code, f"the high watermark of {replica.topic_partition} is not known yet; ask again"
+            code, f"the high watermark of {replica.topic_partition} is not known yet; try again"
         )
 
 
@@ -119,7 +119,7 @@ async def _find(replica: Replica, timestamp: int, isolation_level: int) -> tuple
         ) from gone
     except (Corrupt, OSError) as problem:
         raise replica.unreadable(problem) from problem
-    # Records that consumers cannot read yet are not found by time either.
+    # A search by time must not find records that consumers cannot read yet.
     if found is None or found[0] >= readable_end:
         return _NOWHERE
     return found

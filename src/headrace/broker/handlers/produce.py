@@ -1,8 +1,9 @@
-"""Produce: append batches to logs, and answer once they are written and replicated.
+"""Produce: append batches to logs, and respond once they are written and replicated.
 
-The requests of one connection's turn are staged first and answered together after one write per
-partition (``finish_turn``). A batch that must be opened (recompression, key checks) leaves the
-loop while its connection waits. So does a batch whose transaction must be verified first.
+The requests of one connection's turn are staged first; ``finish_turn`` writes them with one write
+per partition and then responds to all of them. A batch that must be opened (recompression, key
+checks) is handled in a background task while its connection waits. So is a batch whose transaction
+must be verified first.
 """
 
 import asyncio
@@ -45,8 +46,8 @@ TOPIC_ID_SINCE = 13
 ADMIN_CLIENT_ID = "__admin_client"
 
 
-class RememberedShape:
-    """A producer's usual request, and where it goes while ``generation`` is current."""
+class RememberedProduce:
+    """A producer's usual request and its replica, valid while ``generation`` is current."""
 
     __slots__ = ("shape", "replica", "acks", "timeout_ms", "api_version", "generation")
 
@@ -62,20 +63,20 @@ class RememberedShape:
 
 
 class _Outcome:
-    """What became of one partition's batch.
+    """The result of one partition's batch.
 
-    One is made per batch, and most differ from these defaults in little.
+    The defaults are class attributes, because one is created per batch and most change few.
     """
 
     replica: Replica | None = None
-    leadership: Leadership | None = None  # of the reign in which it was staged
+    leadership: Leadership | None = None  # in which the batch was staged
     error_code: int = ErrorCode.NONE
     error_message: str | None = None
     record_errors: Sequence[tuple[int, str]] = ()
     base_offset: int = -1
     append_time: int = -1
     log_start: int = -1
-    offset_end = Offset(-1)  # acks=all waits until the high watermark is here
+    offset_end = Offset(-1)  # acks=all waits until the high watermark reaches it
 
     def refuse(self, refusal: Rejected) -> None:
         self.error_code = refusal.code
@@ -91,16 +92,16 @@ class _Outcome:
         )
 
     def check_replicas_after_append(self) -> None:
-        """Tell a client whose batch waited that the ISR fell below the minimum meanwhile."""
+        """Report an ISR that fell below min.insync.replicas while the batch waited."""
         leadership = self.leadership
         if leadership is not None and self.offset_end >= 0:
             code = leadership.acknowledgement(self.offset_end)
             if code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
                 self.error_code = code
-                self.error_message = "the in-sync replicas are fewer than min.insync.replicas now"
+                self.error_message = "there are now fewer in-sync replicas than min.insync.replicas"
 
     def refuse_if_lost(self, event: Event) -> None:
-        """Records that are not committed when leadership or the disk is lost may be lost too."""
+        """Refuse a batch that was not committed before ``event``: its records may be lost."""
         replica = self.replica
         if replica is None or self.committed:
             return
@@ -120,7 +121,7 @@ _LOSSES = frozenset({Event.LEADERSHIP_LOST, Event.TOPIC_DELETED, Event.DISK_OFFL
 
 
 class Produced:
-    """One request whose batches are staged; later a waiter for its in-sync replicas."""
+    """One request with staged batches. With acks=all it then waits for the in-sync replicas."""
 
     __slots__ = ("link", "slot", "acks", "outcomes", "timeout_ms")
 
@@ -133,7 +134,7 @@ class Produced:
 
     @property
     def committed(self) -> bool:
-        for outcome in self.outcomes:  # noqa: SIM110 - all() would cost as much as the answer
+        for outcome in self.outcomes:  # noqa: SIM110 - all() costs as much as encoding
             if not outcome.committed:
                 return False
         return True
@@ -163,7 +164,7 @@ class Produced:
         return self.answer_if_committed()
 
     def answer_if_committed(self) -> bool:
-        """Answer if every in-sync replica has the batches, or never will."""
+        """Respond if every batch is committed or has failed."""
         if not self.committed:
             return False
         for outcome in self.outcomes:
@@ -178,7 +179,8 @@ class Produced:
                 outcome.refuse(
                     Rejected(
                         ErrorCode.REQUEST_TIMED_OUT,
-                        "the in-sync replicas did not have the batch in time; it may still be kept",
+                        "the in-sync replicas did not replicate the batch within the request's "
+                        "timeout; the batch may still be committed",
                     )
                 )
         assert self.slot is not None
@@ -188,7 +190,7 @@ class Produced:
 class _ShapedProduced(Produced):
     __slots__ = ("shape", "correlation_id")
 
-    def __init__(self, link: Link, remembered: RememberedShape, correlation_id: bytes) -> None:
+    def __init__(self, link: Link, remembered: RememberedProduce, correlation_id: bytes) -> None:
         super().__init__(link, remembered.acks, remembered.timeout_ms)
         self.shape = remembered.shape
         self.correlation_id = correlation_id
@@ -255,7 +257,7 @@ class _FullProduced(Produced):
 
 
 class Producing:
-    """The produce side of one broker."""
+    """The Produce requests of one broker."""
 
     def __init__(
         self,
@@ -273,18 +275,18 @@ class Producing:
         self._tasks = tasks
         self._bugs = bugs
         self._turn: list[Produced] = []
-        self._checking: RecordValidator | None = None
+        self._validator: RecordValidator | None = None
 
     @property
     def turn_open(self) -> bool:
         return bool(self._turn)
 
-    # --- taking --------------------------------------------------------------
+    # --- staging -------------------------------------------------------------
 
     def shaped(
-        self, link: Link, remembered: RememberedShape, correlation_id: bytes, records: memoryview
+        self, link: Link, remembered: RememberedProduce, correlation_id: bytes, records: memoryview
     ) -> bool:
-        """A request of a known shape; False if it must go the long way."""
+        """Stage a request of the remembered shape; False if it must be decoded instead."""
         replica = remembered.replica
         if replica.must_unpack(records) or not may_be_appended(replica, records):
             return False
@@ -293,7 +295,7 @@ class Producing:
         try:
             self._stage(replica, records, remembered.acks, outcome, remembered.api_version)
         except Rejected:
-            return False  # the long way has the words for it
+            return False  # ``full`` responds with the error and its message
         produced.outcomes.append(outcome)
         self._turn.append(produced)
         return True
@@ -301,7 +303,7 @@ class Producing:
     def full(
         self, link: Link, context: Context, request: Any, frame: memoryview, *, is_known: bool
     ) -> None:
-        """Any request, decoded; ``is_known`` if its shape is remembered already."""
+        """Stage a decoded request; ``is_known`` if its shape is remembered already."""
         produced = _FullProduced(link, context, request)
         staged: list[tuple[_Outcome, Replica, memoryview]] = []
         opening: list[tuple[_Outcome, Replica, bytearray]] = []
@@ -317,16 +319,16 @@ class Producing:
                         staged.append((outcome, replica, data.records))
                 except Rejected as refusal:
                     outcome.refuse(refusal)
-        looked_at = [(replica, records) for _, replica, records in staged]
-        looked_at += [(replica, memoryview(records)) for _, replica, records in opening]
+        batches = [(replica, records) for _, replica, records in staged]
+        batches += [(replica, memoryview(records)) for _, replica, records in opening]
         verification = TransactionVerification(
-            self._transactions, context, request.transactional_id, looked_at
+            self._transactions, context, request.transactional_id, batches
         )
         codes: Codes | Awaitable[Codes] = {} if opening else verification.ask()
         if opening or isinstance(codes, Awaitable):
             self.finish_turn()
             produced.slot = link.hold()
-            # Before the task takes its first step the receive buffer may be lent to another link.
+            # Copy the records: the receive buffer may go to another link before the task runs.
             copies = [
                 (outcome, replica, bytearray(records)) for outcome, replica, records in staged
             ]
@@ -335,15 +337,15 @@ class Producing:
             )
             return
         for outcome, replica, records in staged:
-            unlisted = verification.refusal(replica, records, codes)
-            if unlisted is not None:
-                outcome.refuse(unlisted)
+            unverified = verification.refusal(replica, records, codes)
+            if unverified is not None:
+                outcome.refuse(unverified)
             else:
                 self._stage_or_refuse(replica, records, produced.acks, outcome, context.api_version)
         self._turn.append(produced)
-        # A topic without partitions may come along; such a request is not of the usual shape.
-        alone = len(request.topic_data) == len(produced.outcomes) == 1
-        if alone and staged and not is_known:
+        # A second topic, even without partitions, makes the shape unusual.
+        is_single = len(request.topic_data) == len(produced.outcomes) == 1
+        if is_single and staged and not is_known:
             self._remember(link, context, request, frame, staged[0][1])
 
     def _find(self, context: Context, request: Any, topic: Any, data: Any) -> Replica:
@@ -359,7 +361,7 @@ class Producing:
         if data.records is None or not len(data.records):
             raise Rejected(
                 ErrorCode.INVALID_RECORD,
-                f"no records for {replica.topic_partition}; a produce request carries "
+                f"no records for {replica.topic_partition}; a produce request must have "
                 "exactly one batch per partition",
             )
         if request.acks not in (ACKS_ALL, ACKS_NONE, ACKS_LEADER):
@@ -370,7 +372,8 @@ class Producing:
         if is_internal(replica.topic_partition.topic) and context.client_id != ADMIN_CLIENT_ID:
             raise Rejected(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"{replica.topic_partition.topic} is internal: the broker alone writes to it",
+                f"{replica.topic_partition.topic} is an internal topic; only the broker may write "
+                "to it",
             )
         return replica
 
@@ -393,12 +396,12 @@ class Producing:
             self._stage(replica, records, acks, outcome, api_version)
         except Rejected as refusal:
             outcome.refuse(refusal)
-            _log.info("refused a batch for %s: %s", replica.topic_partition, refusal)
+            _log.info("Refused a batch for %s: %s", replica.topic_partition, refusal)
 
     def _remember(
         self, link: Link, context: Context, request: Any, frame: memoryview, replica: Replica
     ) -> None:
-        """Learn the shape of this request and its answer for the next ones like it."""
+        """Remember the shape of this request and its response for the client's next request."""
         topic = request.topic_data[0]
         records = topic.partition_data[0].records
         shape = ProduceShape(frame, context.api_version, records)
@@ -408,11 +411,11 @@ class Producing:
         shape.learn_answer(
             bytes(template.encode()[0]), outcome_position(context.api_version, name_size)
         )
-        link.state.remembered = RememberedShape(
+        link.state.remembered_produce = RememberedProduce(
             shape, replica, request, context.api_version, self._replicas.generation
         )
 
-    # --- batches that must be opened, or asked about -------------------------
+    # --- batches that must be opened or verified -----------------------------
 
     async def _append_later(
         self,
@@ -434,9 +437,9 @@ class Producing:
         if isinstance(codes, Awaitable):
             codes = await codes
         for outcome, replica, view in ready:
-            unlisted = verification.refusal(replica, view, codes)
-            if unlisted is not None:
-                outcome.refuse(unlisted)
+            unverified = verification.refusal(replica, view, codes)
+            if unverified is not None:
+                outcome.refuse(unverified)
             else:
                 self._stage_or_refuse(replica, view, produced.acks, outcome, context.api_version)
         failed, unflushed = self._appender.write_staged()
@@ -446,7 +449,7 @@ class Producing:
     async def _open_all(
         self, opening: list[tuple[_Outcome, Replica, bytearray]], api_version: int
     ) -> list[tuple[_Outcome, Replica, memoryview]]:
-        """Those that may be appended; the others' outcomes say why not."""
+        """The valid batches, opened; the outcomes of the others get the error."""
         opened = []
         for outcome, replica, records in opening:
             try:
@@ -460,7 +463,7 @@ class Producing:
                 continue
             if faults:
                 outcome.refuse(
-                    Rejected(faults[0].code, f"{len(faults)} records of the batch are invalid")
+                    Rejected(faults[0].code, f"the batch has {len(faults)} invalid records")
                 )
                 outcome.record_errors = [(fault.record_index, fault.message) for fault in faults]
             else:
@@ -470,34 +473,34 @@ class Producing:
     async def _open_batch(
         self, replica: Replica, records: bytearray
     ) -> "tuple[bytearray, list[RecordFault]]":
-        """Check and recompress one batch; the faults found in it, if any."""
-        # Here, not above: most brokers never open a batch.
+        """Validate and recompress one batch; returns the batch and the faults found in it."""
+        # Imported here: most brokers never open a batch.
         from headrace.records.record import recompress
         from headrace.storage.validation.record_validator import RecordValidator
 
         compacted = "compact" in replica.log.config.cleanup_policy
         if replica.opens_batches:
-            if self._checking is None:
-                self._checking = RecordValidator()
-            faults = await self._checking.check(records, compacted=compacted)
+            if self._validator is None:
+                self._validator = RecordValidator()
+            faults = await self._validator.check(records, compacted=compacted)
             if faults:
                 return records, faults
         codec = replica.codec_wanted
         if codec is not None and records[FLAGS_AT] & CODEC_MASK != codec:
-            # A thread will do: only native code touches the records.
+            # A thread is enough: only native code processes the records.
             return bytearray(
                 await asyncio.to_thread(recompress, records, codec, replica.codec_level)
             ), []
         return records, []
 
     async def close(self) -> None:
-        if self._checking is not None:
-            await self._checking.close()
+        if self._validator is not None:
+            await self._validator.close()
 
-    # --- answering -----------------------------------------------------------
+    # --- responding ----------------------------------------------------------
 
     def finish_turn(self) -> None:
-        """Write what was staged, then answer in the order of the requests."""
+        """Write all staged batches, then respond in the order of the requests."""
         turn, self._turn = self._turn, []
         failed, unflushed = self._appender.write_staged()
         if failed:
@@ -514,10 +517,10 @@ class Producing:
     async def _flush_and_answer(
         self, turn: list[Produced], unflushed: dict[Replica, Offset]
     ) -> None:
-        """Where ``flush.messages`` is reached, acknowledge only what an fsync made durable."""
+        """Acknowledge batches that ``flush.messages`` wants durable, after an fsync."""
         failed = await self._appender.flush(unflushed)
         for replica in failed:
-            self._appender.flush_later(replica)  # the records stay, and must count one day
+            self._appender.flush_later(replica)  # the log keeps the records, so retry the fsync
         for produced in turn:
             produced.written(failed)
             self._answer_or_park(produced)
@@ -538,7 +541,7 @@ class Producing:
             self._park(produced)
 
     def _park(self, produced: Produced) -> None:
-        # Leadership may have been lost during an fsync; its event has passed.
+        # If leadership was lost during the fsync, the waiter has missed that event.
         for outcome in produced.outcomes:
             replica = outcome.replica
             if replica is not None and replica.leadership is not outcome.leadership:
@@ -552,11 +555,11 @@ class Producing:
         produced.slot.answer([frame] if produced.acks != ACKS_NONE else ())
 
     def _end_unacknowledged(self, produced: Produced) -> None:
-        """acks=0 has no answer; the only way to tell of a failure is to close."""
+        """Close the connection if a batch failed: acks=0 has no response to report it in."""
         for outcome in produced.outcomes:
             if outcome.error_code != ErrorCode.NONE:
                 _log.info(
-                    "closing the connection from %s: its batch with acks=0 failed: %s",
+                    "Closing the connection from %s: its batch with acks=0 failed: %s",
                     produced.link,
                     outcome.error_message,
                 )

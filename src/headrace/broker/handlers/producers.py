@@ -1,4 +1,4 @@
-"""InitProducerId, DescribeProducers, WriteTxnMarkers: producers as partitions know them."""
+"""InitProducerId, DescribeProducers and WriteTxnMarkers."""
 
 import asyncio
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ class Needs(NeedsProducers, NeedsReplicas, NeedsTransactions, NeedsWorld, Protoc
 
 
 def init_producer_id(broker: Needs, context: Context, request: m.InitProducerIdRequest) -> Any:
-    # A producer that continues names both. Other negative numbers are rejected as unknown later.
+    # A producer that keeps its id sends id and epoch. Other negative values are rejected later.
     if (request.producer_id != NO_PRODUCER_ID) != (request.producer_epoch != _NO_EPOCH):
         return m.InitProducerIdResponse(
             error_code=ErrorCode.INVALID_REQUEST, producer_epoch=_NO_EPOCH
@@ -89,7 +89,7 @@ def _described(
 async def write_txn_markers(
     broker: Needs, context: Context, request: m.WriteTxnMarkersRequest
 ) -> m.WriteTxnMarkersResponse:
-    """For the coordinator on another broker, or a tool that ends a hanging transaction."""
+    """Write markers for a coordinator on another broker, or a tool that aborts a transaction."""
     response = m.WriteTxnMarkersResponse
     written = [_written(broker, marker) for marker in request.markers]
     results = []
@@ -137,9 +137,9 @@ def _written(
         wanted.transaction_version,
     )
 
-    def told(codes: Codes) -> None:
+    def report(codes: Codes) -> None:
         if not done.done():  # the broker may be stopping
             done.set_result(codes)
 
-    broker.markers.write(marker, partitions, told)
+    broker.markers.write(marker, partitions, report)
     return done

@@ -1,4 +1,4 @@
-"""DeleteRecords: raise the start of a log; readers no longer see earlier records."""
+"""DeleteRecords: raise the start offset of a log, so that consumers skip earlier records."""
 
 import logging
 from typing import Protocol
@@ -66,6 +66,8 @@ def _delete(broker: Needs, topic: str, partition: int, offset: int) -> Offset:
     if new_start > replica.log.log_start:
         delete_records_before(replica.log, new_start)
         _log.info(
-            "%s: a client deleted the records before offset %d", replica.topic_partition, new_start
+            "A client deleted the records of %s before offset %d",
+            replica.topic_partition,
+            new_start,
         )
     return replica.log.log_start

@@ -85,7 +85,7 @@ def _created(
 
 
 def _default_settings(broker: Needs) -> list[Setting]:
-    """The settings of a topic without its own; built once for all topics of a request."""
+    """The settings of a topic without overrides; built once for all topics of a request."""
     config = broker.config
     mine = broker.dynamic_config.broker_overrides(broker.broker_id)
     of_all = broker.dynamic_config.broker_overrides(None)
@@ -129,7 +129,7 @@ async def delete_topics(
         counts[each] = counts.get(each, 0) + 1
     results: list[m.DeleteTopicsResponse.DeletableTopicResult] = []
     names: list[str] = []
-    ids: dict[str, TopicId] = {}  # of topics given by id: another topic may get the same name
+    ids: dict[str, TopicId] = {}  # of topics requested by id: a new topic may get the same name
     for (name, topic_id), count in counts.items():
         try:
             if count > 1:

@@ -1,14 +1,13 @@
-"""Produced batches of transactions: is their partition part of the producer's transaction?
+"""Transaction verification: is the partition of a batch part of the producer's transaction?
 
-A batch that follows others of its transaction needs no look at the coordinator: the partition
-knows the open transaction. The first one is asked about (or, in the second generation of the
-protocol, makes its partition part of the transaction), so that a late batch cannot open a
-transaction that nobody would ever end (KIP-890).
+Only the first batch of a transaction in a partition needs the transaction coordinator: after it,
+the partition knows the ongoing transaction. The coordinator verifies that the partition is part of
+the transaction or, in the second generation of the protocol, adds it. Without that, a late batch
+could start a transaction that the coordinator never ends (KIP-890).
 
-Between the coordinator's answer and the append the transaction may have ended, if the answer had
-to be waited for. Its marker then lies in the partition and has replaced what the partition knew
-of the producer, which is how ``TransactionVerification`` sees it in the first generation; in the
-second the marker's epoch fences the batch.
+If the coordinator's response takes time, the transaction may end before the append. In the first
+generation ``TransactionVerification`` notices that: the marker has replaced the producer's entry
+in the partition. In the second generation the marker's epoch fences the batch.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -52,7 +51,7 @@ def is_transactional(records: memoryview) -> bool:
 
 
 def transactional_producer(records: memoryview) -> Producer | None:
-    """Who sent the batch, if it is part of a transaction."""
+    """The producer of the batch, if the batch is part of a transaction."""
     if not is_transactional(records):
         return None
     producer_id, producer_epoch = _PRODUCER.unpack_from(records, PRODUCER_ID_AT)
@@ -60,13 +59,13 @@ def transactional_producer(records: memoryview) -> Producer | None:
 
 
 def may_be_appended(replica: Replica, records: memoryview) -> bool:
-    """Whether nobody has to be asked about the batch."""
+    """Whether the batch can be appended without asking the transaction coordinator."""
     producer = transactional_producer(records)
     return producer is None or replica.log.producers.has_ongoing_transaction(*producer)
 
 
 class TransactionVerification:
-    """The batches of one request that somebody has to be asked about."""
+    """The verification of one request's transactional batches."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class TransactionVerification:
         self._transactional_id = transactional_id
         self._adds = context.api_version >= _FIRST_THAT_ADDS
         self._abortable = context.api_version >= _FIRST_ABORTABLE
-        # What each partition knows of the producer before it is asked about.
+        # The partitions to verify, with the producer's entry before the verification.
         self._known: dict[TopicPartition, ProducerEntry | None] = {}
         self._producer: Producer | None = None
         self._refused: Codes = {}
@@ -106,7 +105,7 @@ class TransactionVerification:
             self._producer = next(iter(producers.values()))
 
     def ask(self) -> "Codes | Awaitable[Codes]":
-        """Codes of the partitions that were looked at; the others may be appended."""
+        """Error codes of the verified partitions; the others need no verification."""
         if self._refused or not self._known or self._producer is None:
             return self._refused
         if not self._adds and not self._transactions.verifies_partitions:
@@ -117,7 +116,7 @@ class TransactionVerification:
         )
 
     def refusal(self, replica: Replica, records: memoryview, codes: "Codes") -> Rejected | None:
-        """Why a batch cannot be appended."""
+        """Why a batch cannot be appended; None if it can."""
         topic_partition = replica.topic_partition
         code = codes.get(topic_partition)
         if code is None:
@@ -130,38 +129,38 @@ class TransactionVerification:
                 retriable=ErrorCode.NOT_ENOUGH_REPLICAS,
             )
             if code in RETRIED and topic_partition in self._known:
-                self._come_again(replica, records)
+                self._postpone(replica, records)
             return refusal
         if not self._still_holds(replica):
             return _ended()
         return self._gap(replica, records)
 
     def _ended_meanwhile(self, replica: Replica, records: memoryview) -> Rejected | None:
-        """Whether a batch that nobody was asked about was unpacked for so long that it is late."""
+        """Reject a batch whose transaction ended while it was being decompressed."""
         producer = transactional_producer(records)
         if (
             producer is None
-            or self._adds  # then its epoch is too old by now
-            or replica.topic_partition in self._known  # nobody wants to know
+            or self._adds  # the marker's epoch fences the batch
+            or replica.topic_partition in self._known  # verification is disabled
             or replica.log.producers.has_ongoing_transaction(*producer)
         ):
             return None
         return _ended()
 
     def _still_holds(self, replica: Replica) -> bool:
-        """Whether an answer that was perhaps waited for is still true of the partition."""
+        """Whether the transaction is still ongoing after waiting for the coordinator."""
         assert self._producer is not None
         if self._adds:
-            # The end of such a transaction brings a newer epoch, which refuses the batch by
-            # itself. What changed meanwhile may be the end of the one before.
+            # The marker's newer epoch fences the batch. A changed entry does not prove an end: it
+            # may be due to the marker of the previous transaction.
             return True
         producers = replica.log.producers
         return producers.has_ongoing_transaction(*self._producer) or (
             producers.entries.get(self._producer[0]) is self._known[replica.topic_partition]
         )
 
-    def _come_again(self, replica: Replica, records: memoryview) -> None:
-        """The batch will be sent once more; those behind it must not be taken before it."""
+    def _postpone(self, replica: Replica, records: memoryview) -> None:
+        """Remember that the client will retry the batch: later batches must not overtake it."""
         assert self._producer is not None
         postponed = self._transactions.postponed
         key = (replica.topic_partition, *self._producer)
@@ -171,26 +170,26 @@ class TransactionVerification:
         postponed[key] = min(postponed.get(key, sequence), sequence)
 
     def _gap(self, replica: Replica, records: memoryview) -> Rejected | None:
-        """Whether a batch is missing before the first one of a producer in this partition.
+        """Reject a producer's first batch in the partition if an earlier one is missing.
 
-        The partition would take any first sequence, since it may have forgotten the producer.
+        The partition itself accepts any first sequence, because it may have expired the producer.
         """
         assert self._producer is not None
         if replica.log.producers.entries.get(self._producer[0]) is not None:
-            return None  # the sequence must follow what is known
+            return None  # the partition checks that the sequence follows the last one
         key = (replica.topic_partition, *self._producer)
         (sequence,) = _SEQUENCE.unpack_from(records, BASE_SEQUENCE_AT)
-        # Where every transaction has its own epoch, it begins with 0 everywhere.
+        # In the second generation each transaction has its own epoch, so sequences start at 0.
         first = 0 if self._adds else self._transactions.postponed.get(key, sequence)
         if sequence > first:
             return Rejected(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"producer {self._producer[0]} begins in {replica.topic_partition} with sequence "
-                f"{sequence}, and {first} is missing",
+                f"the first sequence of producer {self._producer[0]} in {replica.topic_partition} "
+                f"is {sequence}, expected {first}",
             )
         self._transactions.postponed.pop(key, None)
         return None
 
 
 def _ended() -> Rejected:
-    return Rejected(ErrorCode.INVALID_TXN_STATE, "the transaction ended meanwhile")
+    return Rejected(ErrorCode.INVALID_TXN_STATE, "the transaction has ended meanwhile")

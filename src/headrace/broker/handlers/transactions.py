@@ -1,4 +1,4 @@
-"""The transaction APIs: differences between versions, around the answers of the shard.
+"""The transaction APIs: differences between versions, around the responses of the shard.
 
 Older versions of each API do not know PRODUCER_FENCED. Their clients get INVALID_PRODUCER_EPOCH.
 """
@@ -47,9 +47,9 @@ _FIRST_END_WITH_BUMP = 5
 _FIRST_COMMIT_ABORTABLE = 4
 _FIRST_COMMIT_THAT_ADDS = 5
 
-_ID_SIZE_MAX = 32_767  # the room in a record key
+_ID_SIZE_MAX = 32_767  # what fits in a record key
 
-# The transaction version of a client, as its record holds it.
+# The transaction version of a client, as stored in the record of its transaction.
 _WITHOUT_EPOCH_BUMP, _WITH_EPOCH_BUMP = 0, EPOCH_BUMP
 
 
@@ -262,7 +262,7 @@ def txn_offset_commit(broker: Needs, context: Context, request: m.TxnOffsetCommi
             context,
             request,
             codes,
-            # Otherwise the marker was written meanwhile, as in ``transaction_verification``.
+            # Otherwise the transaction has ended meanwhile (see ``transaction_verification``).
             lambda: (
                 adds
                 or producers.entries.get(producer[0]) is known
@@ -366,7 +366,7 @@ def list_transactions(
     )
 
 
-# How shards are asked.
+# Asking shards.
 
 
 def _known_codes(context: Context, first_version: int) -> Callable[[int], ErrorCode]:

@@ -1,1 +1,1 @@
-"""What every broker knows of the cluster: metadata and dynamic configuration."""
+"""What every broker knows about the cluster: metadata and dynamic configuration."""

@@ -1,4 +1,4 @@
-"""The cluster metadata that this broker answers from, and who hears of its changes."""
+"""The metadata cache: the cluster metadata that this broker serves, and listeners for changes."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ class MetadataCache:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]
     ) -> None:
-        """``fail`` stops the broker: a bug in a listener leaves it unclear what was applied."""
+        """``fail`` stops the broker: after a bug in a listener its state is unknown."""
         self._loop = loop
         self._fail = fail
         self._listeners: list[TopicsChanged] = []
@@ -22,15 +22,15 @@ class MetadataCache:
         self.features_epoch = -1
 
     def on_topics_changed(self, listener: TopicsChanged) -> None:
-        """Call ``listener`` after every change of topics, with the names of those deleted."""
+        """Call ``listener`` after every change of topics, with the names of the deleted ones."""
         self._listeners.append(listener)
 
     def publish(self, metadata: ClusterMetadata) -> None:
-        """Answer from ``metadata`` from now on."""
+        """Serve ``metadata`` from now on."""
         before, self.current = self.current, metadata
         if self._generation != metadata.generation:
             self._generation = metadata.generation
-            # Later: replicas follow the metadata, and listeners follow the replicas.
+            # Later: the replicas apply the metadata first, and listeners depend on the replicas.
             self._loop.call_soon(self._tell, before, metadata)
 
     def publish_features(self, levels: Mapping[str, int], epoch: int) -> None:

@@ -1,7 +1,7 @@
-"""The settings that change while the broker runs: kept in the registry, checked, looked up.
+"""Dynamic configuration: the settings that clients change while the broker runs.
 
-A topic's own value wins over the broker's. Of the broker's, what was set for this
-broker wins over what was set for all of them, and both over the file.
+A topic's own value overrides the broker's. A broker's value comes from its own dynamic settings,
+then from those of all brokers, then from the file.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from headrace.model.settings.resources import ResourceType
 
 log = logging.getLogger("headrace.metadata")
 
-# Where the tree keeps the settings of each type. Those of loggers are not stored.
+# The node of the coordination tree with the settings of each type. Log levels are not stored.
 _NODES: dict[int, str] = {
     ResourceType.TOPIC: "topics",
     ResourceType.BROKER: "brokers",
@@ -33,7 +33,7 @@ _ALL_BROKERS = "<default>"  # Kafka's name for the settings of all brokers
 
 
 class DynamicConfig:
-    """All dynamic settings. ``config`` is what the broker runs with now."""
+    """All dynamic settings. ``config`` has the effective settings of this broker."""
 
     def __init__(self, store: ConfigStore, file_config: BrokerConfig, broker_id: BrokerId) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class DynamicConfig:
         self._overrides: dict[int, dict[str, dict[str, str]]] = {kind: {} for kind in _NODES}
         self._topic_configs: dict[str, TopicConfig] = {}
         self._listeners: list[Callable[[BrokerConfig], None]] = []
-        # A change reads, modifies and stores; two at the same time would lose one of them.
+        # A change reads, modifies and stores; one of two concurrent changes would be lost.
         self.changing = asyncio.Lock()
         self.config = file_config
 
@@ -50,34 +50,36 @@ class DynamicConfig:
         """Call ``listener`` whenever the settings of this broker change."""
         self._listeners.append(listener)
 
-    def _take(self, config: BrokerConfig) -> None:
+    def _apply(self, config: BrokerConfig) -> None:
         self.config = config
         for listener in self._listeners:
             listener(config)
 
     async def load(self, now: Millis) -> None:
-        # First the notices: a change that comes while the settings are read is read again.
+        # Read the notices first: a change made while the settings are read is then read again.
         await self._store.read_changes(now)
         for kind, node in _NODES.items():
             self._overrides[kind] = await self._store.load(node)
         if self._overrides[ResourceType.BROKER]:
             try:
-                self._take(
+                self._apply(
                     self._file_config.with_dynamic(
                         self._dynamic(self._overrides[ResourceType.BROKER])
                     )
                 )
             except ConfigError as error:
-                # It was right when it was set; the file has changed since. The
-                # node must come up, or nobody could correct it.
+                # The settings were valid when they were stored; the file has changed since. The
+                # broker must start, or clients could not correct them.
                 log.error(
-                    "dynamic broker settings are left out until they are corrected: %s", error
+                    "Ignoring all dynamic broker settings, because one is invalid: %s. Correct the "
+                    "dynamic settings or the broker's file",
+                    error,
                 )
 
-    # --- looking up
+    # --- queries
 
     def overrides(self, kind: int, name: str) -> dict[str, str]:
-        """One thing's own settings; the empty broker name stands for all brokers."""
+        """The settings that one resource overrides; the empty broker name means all brokers."""
         return dict(self._overrides[kind].get(_stored_name(kind, name), {}))
 
     def broker_overrides(self, broker_id: int | None = None) -> dict[str, str]:
@@ -85,11 +87,11 @@ class DynamicConfig:
         return self.overrides(ResourceType.BROKER, "" if broker_id is None else str(broker_id))
 
     def names(self, kind: int) -> list[str]:
-        """What of one kind has settings of its own."""
+        """The resources of one kind that override settings."""
         return sorted(self._overrides.get(kind, ()))
 
     def topic_config(self, topic: str) -> TopicConfig:
-        """What a topic lives by now. The same object until a setting changes."""
+        """The effective settings of a topic. The same object until a setting changes."""
         config = self._topic_configs.get(topic)
         if config is None:
             overrides = self._overrides[ResourceType.TOPIC].get(topic)
@@ -99,9 +101,9 @@ class DynamicConfig:
         return config
 
     def _usable_config(self, topic: str, overrides: Mapping[str, str]) -> TopicConfig:
-        """Without what cannot stand any more: it was right when it was set.
+        """The settings without overrides that have become invalid since they were stored.
 
-        One by one, so that a bad retention does not take the compaction along.
+        They are checked one by one, so that an invalid retention does not disable compaction.
         """
         usable: dict[str, str] = {}
         config = topic_config(self.config, usable)
@@ -110,38 +112,38 @@ class DynamicConfig:
                 config = topic_config(self.config, {**usable, name: text})
                 usable[name] = text
             except ConfigError as error:
-                log.error("topic %s: left out until it is set anew: %s", topic, error)
+                log.error("Ignoring an invalid setting of topic %s: %s. Set it again", topic, error)
         return config
 
-    # --- changing
+    # --- changes
 
     def check_topic(self, overrides: Mapping[str, str]) -> None:
-        """Raise Rejected(INVALID_CONFIG) unless a topic can live by these."""
+        """Raise Rejected(INVALID_CONFIG) unless these are valid settings of a topic."""
         try:
             check_topic_overrides(self.config, overrides)
         except ConfigError as error:
             raise Rejected(ErrorCode.INVALID_CONFIG, str(error)) from error
 
     def check(self, kind: int, name: str, overrides: Mapping[str, str]) -> None:
-        """Raise Rejected unless ``replace`` could keep these."""
+        """Raise Rejected unless ``replace`` can store these settings."""
         if kind == ResourceType.TOPIC:
             self.check_topic(overrides)
         elif kind == ResourceType.BROKER:
             self._config_with(name, overrides)
         elif kind not in _NODES:
-            raise Rejected(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} keep no settings.")
+            raise Rejected(ErrorCode.INVALID_REQUEST, f"Resources of type {kind} have no settings.")
 
     async def replace(self, kind: int, name: str, overrides: Mapping[str, str]) -> None:
-        """All settings of one thing are now these; ``check`` has passed them."""
+        """Replace all settings of one resource; ``check`` has accepted them."""
         config = self._config_with(name, overrides) if kind == ResourceType.BROKER else self.config
         await self._store.store(_NODES[kind], _stored_name(kind, name), overrides)
         self.remember(kind, name, overrides)
         if kind == ResourceType.BROKER:
             self._topic_configs.clear()
-            self._take(config)
+            self._apply(config)
 
     def remember(self, kind: int, name: str, overrides: Mapping[str, str]) -> None:
-        """The registry has these already, or no longer any."""
+        """Take over settings that the coordination tree has already; empty if deleted."""
         stored = _stored_name(kind, name)
         if overrides:
             self._overrides[kind][stored] = dict(overrides)
@@ -153,7 +155,7 @@ class DynamicConfig:
     def _config_with(self, name: str, overrides: Mapping[str, str]) -> BrokerConfig:
         stored = _stored_name(ResourceType.BROKER, name)
         try:
-            # Alone first: the message should blame what was asked for now.
+            # First without the stored settings, so that the error names a requested setting.
             check_dynamic(self._file_config, overrides, for_all=not name)
             dynamic = self._dynamic(
                 {**self._overrides[ResourceType.BROKER], stored: dict(overrides)}
@@ -163,7 +165,7 @@ class DynamicConfig:
             raise Rejected(ErrorCode.INVALID_CONFIG, str(error)) from error
 
     def _dynamic(self, stored: Mapping[str, dict[str, str]]) -> dict[str, str]:
-        """This broker's own over those of all brokers."""
+        """The dynamic settings of this broker, on top of those of all brokers."""
         return stored.get(_ALL_BROKERS, {}) | stored.get(str(self._broker_id), {})
 
 

@@ -1,1 +1,1 @@
-"""The partitions that this broker hosts, and what it does as leader or follower."""
+"""The replicas that this broker hosts, as leader or follower."""

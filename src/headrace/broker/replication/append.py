@@ -1,11 +1,11 @@
-"""The one way to append as a leader: check leadership and ISR, stage, write, flush if asked.
+"""Appends by the leader: check leadership and ISR, stage, write, and flush if required.
 
 Produce stages the batches of a client's turn (``stage``) and writes them together
-(``write_staged``). Coordinators and transaction markers append a single batch (``append``). Either
-way the batch is committed once the high watermark reaches its end; ``waiting`` tells when.
+(``write_staged``). Coordinators append a single batch of records or a marker (``append``). Either
+way the batch is committed once the high watermark reaches its end; ``waiting`` reports that.
 
 Errors are those of a partition's leader: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS,
-KAFKA_STORAGE_ERROR and what the log finds wrong with the batch. Coordinators translate them.
+KAFKA_STORAGE_ERROR and the errors of an invalid batch. Coordinators translate them.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class Appender:
         self._world = world
         self._waiting = waiting
         self._tasks = tasks
-        self.staged: dict[Replica, None] = {}  # all and only those with staged batches
+        self.staged: dict[Replica, None] = {}  # the replicas with staged batches
         self._flushing: dict[Replica, None] = {}
 
     # --- produced batches ----------------------------------------------------
@@ -70,8 +70,8 @@ class Appender:
     def write_staged(self) -> tuple[dict["Replica", Rejected], dict["Replica", Offset]]:
         """Write every staged batch.
 
-        Returns the partitions whose disk refused, with the error, and the partitions to ``flush``
-        before more of their records count, with the end (exclusive) of what to flush.
+        Returns the partitions that could not be written, with the error, and the partitions whose
+        records are committed only after a ``flush``, with the exclusive end offset to flush to.
         """
         failed: dict[Replica, Rejected] = {}
         unflushed: dict[Replica, Offset] = {}
@@ -84,12 +84,12 @@ class Appender:
                 failed[replica] = refusal
         return failed, unflushed
 
-    # --- batches of the broker itself ----------------------------------------
+    # --- batches of coordinators ---------------------------------------------
 
     def append(
         self, replica: "Replica", batch: bytearray, now: Millis, *, transaction_version: int = 0
     ) -> Appended:
-        """Append one batch that a coordinator made, as with acks=all."""
+        """Append one batch of a coordinator, as with acks=all."""
         leadership = replica.lead()
         if not leadership.enough_replicas:
             raise _not_enough_replicas(replica)
@@ -105,7 +105,7 @@ class Appender:
         return appended
 
     def _write(self, replica: "Replica") -> bool:
-        """Write what was staged; True if the records count only after an fsync."""
+        """Write the staged batches; True if the records are committed only after an fsync."""
         log, leadership = replica.log, replica.leadership
         log.write_staged()
         if leadership is None:
@@ -116,37 +116,37 @@ class Appender:
     # --- flushing ------------------------------------------------------------
 
     async def flush(self, unflushed: Mapping["Replica", Offset]) -> dict["Replica", Rejected]:
-        """Make records durable; returns the partitions whose disk did not, with the error."""
+        """Make records durable; returns the partitions that were not flushed, with the error."""
         ends = unflushed.items()
         await asyncio.gather(*(self._flush_until(replica, end) for replica, end in ends))
         return {
             replica: Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{replica.topic_partition} could not be flushed as flush.messages asks",
+                f"{replica.topic_partition} could not be flushed, as flush.messages requires",
             )
             for replica, end in ends
             if replica.log.flusher.recovery_point < end
         }
 
     def flush_later(self, replica: "Replica") -> None:
-        """Flush in the background; waiters hear of it as of a replica's progress."""
+        """Flush in the background; waiters see a higher high watermark afterwards."""
         if replica not in self._flushing:
             self._flushing[replica] = None
             self._tasks.spawn(self._flush_all_of(replica))
 
     async def _flush_all_of(self, replica: "Replica") -> None:
-        # As often as it takes: a marker waits for its fsync without a deadline.
+        # Retry without a limit: a marker waits for its fsync without a deadline.
         while replica.awaits_flush:
             await self.flush({replica: replica.log.log_end})
             self._waiting.serve()
         self._flushing.pop(replica, None)
 
     async def _flush_until(self, replica: "Replica", offset_end: Offset) -> None:
-        """Return when the records are durable, or will not be soon.
+        """Return once the records are durable, or after the last retry.
 
-        A flush that fails for want of a file handle is tried again: the records stay, and a
-        client told otherwise would give their sequence numbers to other records, which would
-        then pass for duplicates.
+        A flush may fail because no file descriptor is left. It is retried, because the records
+        stay in the log: a client that gets an error could reuse their sequence numbers for other
+        records, and the broker would take those for duplicates.
         """
         log = replica.log
         for tries_left in reversed(range(_FLUSH_TRIES)):
@@ -165,7 +165,7 @@ class Appender:
     # --- effects -------------------------------------------------------------
 
     def carry_out(self, replica: "Replica", effects: Iterable[Effect]) -> None:
-        """Carry out effects in order. Nothing here decides, and nothing awaits."""
+        """Carry out effects in order, without decisions and without awaiting."""
         for effect in effects:
             match effect:
                 case HighWatermarkAdvanced(to):
@@ -192,7 +192,7 @@ class Appender:
                     | RestartLog()
                     | AdvanceLogStart()
                 ):
-                    pass  # one node follows no other broker, and no other broker follows it
+                    pass  # a cluster of one has no followers
                 case _:
                     assert_never(effect)
 
@@ -208,6 +208,6 @@ def _not_enough_replicas(replica: "Replica") -> Rejected:
     leadership = replica.lead()
     return Rejected(
         ErrorCode.NOT_ENOUGH_REPLICAS,
-        f"{replica.topic_partition} has {len(leadership.isr)} in-sync replicas and "
-        f"min.insync.replicas asks for {leadership.insync_required}",
+        f"{replica.topic_partition} has {len(leadership.isr)} in-sync replicas; "
+        f"min.insync.replicas is {leadership.insync_required}",
     )

@@ -1,8 +1,8 @@
 """Moves of partitions between log directories, in the background.
 
-Each move is a task of its own, but only one copies at a time: several would compete for the disks,
-and for the threads of the other tasks. A move that fails leaves the partition where it was. A move
-that a shutdown interrupts resumes at the next start, with the bytes that were copied before.
+Each move is a task, but only one copies at a time: several would compete for disks and threads.
+If a move fails, the partition stays in its directory. A move that a shutdown interrupts resumes
+at the next start and keeps the bytes copied so far.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ class _Move(NamedTuple):
         return self.log_move.log is log and self.log_move.target is target
 
     def give_up(self) -> None:
-        """Cancel it, unless the log has switched already."""
+        """Cancel the move, unless the log has switched to the copy already."""
         if not self.log_move.is_switched:
             self.task.cancel()
 
@@ -49,13 +49,13 @@ class LogDirMoves:
         moved: Callable[[TopicPartition, str], Awaitable[None]],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """``moved`` records the new directory of a partition in the cluster's tree."""
+        """``moved`` records the new directory of a partition in the coordination tree."""
         self._loop = loop
         self._logs = logs
         self._replicas = replicas
         self._moved = moved
         self._fail = fail
-        self._latest: dict[TopicPartition, _Move] = {}  # earlier ones only clean up
+        self._latest: dict[TopicPartition, _Move] = {}  # replaced moves only clean up
         self._in_progress: dict[_Move, None] = {}
         self._turn = asyncio.Lock()
         self._stopping = False
@@ -64,17 +64,17 @@ class LogDirMoves:
         )
 
     def request(self, log: Log, target: LogDirectory, copy: Path | None = None) -> None:
-        """Move a log, unless that is in progress; replaces an earlier request.
+        """Move a log, unless the same move is in progress; replaces an earlier request.
 
-        ``copy`` is the directory of an interrupted move to resume. Raises Rejected if there can be
-        no copy in the target.
+        ``copy`` is the directory of an interrupted move to resume. Raises Rejected if the copy
+        cannot be created in the target.
         """
         if self._stopping:
             raise Rejected(ErrorCode.BROKER_NOT_AVAILABLE, "the broker is shutting down")
         before = self._latest.get(log.topic_partition)
         if before is not None and before.is_the_same(log, target):
             return
-        # First: if there can be no copy, the earlier request stays.
+        # First: if the copy cannot be created, the earlier request stays.
         log_move = None
         if log.directory is not target:
             log_move = LogMove(log, target, copy=copy, throttle=self._throttle)
@@ -121,7 +121,7 @@ class LogDirMoves:
                 problem,
             )
         elif log_move.log.closed:
-            _log.info("%s: the move ends, %s", log_move.topic_partition, problem)
+            _log.info("The move of %s ended: %s", log_move.topic_partition, problem)
         else:
             _log.error(
                 "%s stays in %s, because it could not be moved to %s: %s. Solve the problem and "
@@ -149,7 +149,7 @@ class LogDirMoves:
         return topic_partition in self._latest
 
     def copies_in(self, directory: LogDirectory) -> list[LogMove]:
-        """The copies that a log directory holds besides its logs."""
+        """The moves whose copy is in ``directory``."""
         return [
             log_move
             for log_move, _ in self._latest.values()
@@ -174,14 +174,14 @@ class LogDirMoves:
                     self.request(replica.log, copy.directory, copy.path)
                 except Rejected as refusal:
                     _log.error(
-                        "%s: cannot resume an interrupted move: %s. Solve the problem and request "
-                        "the move again",
+                        "Cannot resume the interrupted move of %s: %s. Solve the problem and "
+                        "request the move again",
                         topic_partition,
                         refusal,
                     )
 
     async def stop(self) -> None:
-        """End all moves; those that only lack the final rename are finished."""
+        """End all moves; those that only need the final rename are finished."""
         self._stopping = True
         interrupted = [move.log_move for move in self._latest.values()]
         for move in self._in_progress:

@@ -45,13 +45,13 @@ class Replica:
         self.topic_id = log.topic_id
         self.log = log
         self.partition = partition
-        self.leadership: Leadership | None = None  # the machine's; every batch asks for it
-        self.last_stable_offset = Offset(-1)  # as waiters were last told of it
+        self.leadership: Leadership | None = None  # of ``partition``, cached: every batch needs it
+        self.last_stable_offset = Offset(-1)  # as last reported to waiters
         self.config_changed(validates_records=validates_records)
 
     def config_changed(self, *, validates_records: bool) -> None:
         config = self.log.config
-        # Keyless records must not reach a compacted topic, which only decompression shows.
+        # A compacted topic must not get records without keys, and only decompression shows them.
         self.opens_batches = validates_records or "compact" in config.cleanup_policy
         # None: batches stay in the codec that the producer chose.
         self.codec_wanted = CODEC_BY_SETTING[config.compression_type]
@@ -60,7 +60,7 @@ class Replica:
         )
 
     def must_unpack(self, records: memoryview) -> bool:
-        """Whether a produced batch has to be opened, which is done off the loop."""
+        """Whether a produced batch must be opened, which is done outside of the event loop."""
         if self.opens_batches:
             return True
         return (
@@ -72,7 +72,7 @@ class Replica:
     # --- leadership ----------------------------------------------------------
 
     def lead(self) -> "Leadership":
-        """The leadership, if this broker leads the partition."""
+        """The leadership. Raises Rejected if this broker does not lead the partition."""
         leadership = self.leadership
         if leadership is None:
             raise Rejected(
@@ -87,51 +87,51 @@ class Replica:
         return leadership
 
     def lead_in(self, current_leader_epoch: int) -> "Leadership":
-        """The leadership of the epoch that a client knows (-1: any)."""
+        """The leadership. Raises Rejected if its epoch is not the client's (-1: any)."""
         leadership = self.lead()
         if current_leader_epoch in (-1, leadership.leader_epoch):
             return leadership
         if current_leader_epoch < leadership.leader_epoch:
             raise Rejected(
                 ErrorCode.FENCED_LEADER_EPOCH,
-                f"{self.topic_partition} is in leader epoch {leadership.leader_epoch}, "
-                f"not {current_leader_epoch}",
+                f"the leader epoch of {self.topic_partition} is {leadership.leader_epoch}; "
+                f"{current_leader_epoch} is outdated",
             )
         raise Rejected(
             ErrorCode.UNKNOWN_LEADER_EPOCH,
-            f"{self.topic_partition} is only in leader epoch {leadership.leader_epoch}, "
-            f"not yet {current_leader_epoch}",
+            f"the leader epoch of {self.topic_partition} is {leadership.leader_epoch}; "
+            f"{current_leader_epoch} is not known yet",
         )
 
     @property
     def high_watermark(self) -> Offset:
-        """Exclusive. A follower has one too; consumers ask ``readable_end`` of the leader."""
+        """Exclusive, also as a follower. Consumers read up to the leader's ``readable_end``."""
         return self.partition.high_watermark
 
     @property
     def is_gone(self) -> bool:
-        """With its topic or its disk."""
+        """Whether its topic was deleted or its disk failed."""
         return self.log.closed or self.log.offline is not None
 
     # --- reading -------------------------------------------------------------
 
     def readable_end(self, isolation_level: int) -> Offset:
-        """Up to where (exclusive) a consumer may read."""
+        """The exclusive end offset up to which a consumer may read."""
         high_watermark = self.lead().high_watermark
         if isolation_level == READ_COMMITTED:
             return self.log.last_stable_offset(high_watermark)
         return high_watermark
 
     def unreadable(self, problem: Corrupt | OSError) -> Rejected:
-        """The error of a client whose records cannot be read; the log line says what to do."""
+        """The error of a client that reads damaged records; also logs what to do."""
         if isinstance(problem, OSError):
             self.log.directory.partition_failed(problem)
             return Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} cannot be read: {problem}"
             )
         _log.error(
-            "%s is damaged: %s. Records before and after the damage are served; restore the file "
-            "from a copy, or move the log's start past it with DeleteRecords",
+            "%s is damaged: %s. Records before and after the damage are served. Restore the file "
+            "from a copy, or move the log start past the damage with DeleteRecords",
             self.topic_partition,
             problem,
         )
@@ -139,6 +139,6 @@ class Replica:
 
     @property
     def awaits_flush(self) -> bool:
-        """Whether written records wait for an fsync before they count."""
+        """Whether written records wait for an fsync before they can be committed."""
         leadership = self.leadership
         return leadership is not None and leadership.log_end < self.log.log_end and not self.is_gone

@@ -1,4 +1,4 @@
-"""The partitions that this broker hosts: led or followed as the controller decides."""
+"""The replica manager: the partitions that this broker hosts, as leader or follower."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +42,7 @@ class ReplicaManager:
         self._waiting = waiting
         self._config_of = config_of
         self._validates_records = validates_records
-        # Bumped when a partition is added, removed or changed: caches of replicas compare it.
+        # Incremented when a partition is added, removed or changed; caches of replicas compare it.
         self.generation = 0
         self._by_name: dict[str, dict[int, Replica]] = {}
         self._by_id: dict[TopicId, dict[int, Replica]] = {}
@@ -72,14 +72,14 @@ class ReplicaManager:
         return [replica for replica in self.online() if replica.leadership is not None]
 
     def require(self, topic: str, partition: int) -> Replica:
-        """The hosted partition. Raises the error that a client gets for it."""
+        """The hosted partition. Raises the client's error if it is not hosted here."""
         found = self.get(topic, partition)
         if found is None:
             raise self.unhosted(topic, partition)
         return found
 
     def unhosted(self, topic: str | bytes, partition: int) -> Rejected:
-        """Why this broker cannot serve a partition."""
+        """The error for a partition that this broker does not host."""
         metadata = self._metadata.current
         if isinstance(topic, str):
             state = metadata.topics.get(topic)
@@ -102,16 +102,16 @@ class ReplicaManager:
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {name}-{partition}"
         )
 
-    # --- what the controller decides -----------------------------------------
+    # --- decisions of the controller -----------------------------------------
 
     async def apply(self, states: Iterable[PartitionState]) -> None:
-        """Host what the states give to this broker, and lead what they say it leads."""
+        """Host the partitions of this broker in ``states``, as leader or follower."""
         for state in states:
             if self.broker_id in state.replicas:
                 self.lead_or_follow(state)
 
     def lead_or_follow(self, state: PartitionState) -> None:
-        """Take the role that ``state`` gives to this broker, and host the partition for it."""
+        """Host the partition, and take the role that ``state`` gives to this broker."""
         config = self._config_of(state.topic)
         replica = self.get(state.topic, state.partition) or self._host(state, config)
         self._take_role(replica, state)
@@ -125,7 +125,7 @@ class ReplicaManager:
         elif log.config is not config:
             log.update_config(config)
         if log.topic_id == NO_TOPIC_ID:
-            # Its partition.metadata was lost, or not yet written when the process died.
+            # Its partition.metadata was lost, or the process died before writing it.
             log.adopt_topic_id(state.topic_id)
         partition = Partition(
             self.broker_id,
@@ -173,7 +173,7 @@ class ReplicaManager:
         if not by_id:
             del self._by_id[replica.topic_id]
 
-    # --- what changes while they are hosted ----------------------------------
+    # --- changes to hosted partitions ----------------------------------------
 
     def update_topic_config(self, topic: str, config: TopicConfig) -> None:
         for replica in self.of_topic(topic):
@@ -185,7 +185,7 @@ class ReplicaManager:
         self.generation += 1
 
     def directory_failed(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """The disk under these partitions failed: everything that waits for them is told."""
+        """Tell the waiters of these partitions that the disk has failed."""
         for topic_partition in topic_partitions:
             replica = self.get(*topic_partition)
             if replica is not None:

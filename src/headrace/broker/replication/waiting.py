@@ -1,9 +1,9 @@
-"""Everything that waits, in one place: for replicas, for records, for a commit, for a deadline.
+"""Parked waiters (Kafka's purgatory): requests that wait for records, a commit or a deadline.
 
-A waiter is parked under the replicas that it waits for. What happens to a replica is reported as
-a typed event (``happened``); ``serve`` passes events on to the waiters of that replica, oldest
-first. Code that reports an event outside of a client's turn calls ``serve`` afterwards. One timer
-serves all deadlines.
+A waiter is parked under the replicas that it waits for. ``happened`` records a typed event of a
+replica, and ``serve`` passes events on to the waiters of that replica, oldest first. Code that
+reports an event outside of a client's turn calls ``serve`` afterwards. One timer serves all
+deadlines.
 """
 
 import asyncio
@@ -20,11 +20,11 @@ _OFFSETS = frozenset({Event.HIGH_WATERMARK, Event.LAST_STABLE_OFFSET})
 
 class Waiter(Hashable, Protocol):
     def happened(self, event: Event, replica: "Replica") -> bool:
-        """Whether the waiter is done; it is then no longer parked."""
+        """React to an event; True if the waiter is done and no longer parked."""
         ...
 
     def deadline_passed(self) -> None:
-        """Its time is over, and it is no longer parked."""
+        """React to the deadline; the waiter is no longer parked."""
         ...
 
 
@@ -32,7 +32,7 @@ class Waiting:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]
     ) -> None:
-        """``fail`` stops the broker: a bug here leaves it unclear who was answered."""
+        """``fail`` stops the broker: after a bug here it is unknown which waiters were served."""
         self._loop = loop
         self._fail = fail
         self._parked: Parked[Waiter] = Parked()
@@ -90,7 +90,7 @@ class Waiting:
         return self._parked.has(replica)
 
     def happened(self, replica: "Replica", event: Event) -> None:
-        """Note an event for the next ``serve``. Later waiters see its outcome themselves."""
+        """Record an event for the next ``serve``. Later waiters see its outcome themselves."""
         if self._parked.has(replica) or (replica in self._watching and event not in _OFFSETS):
             noted = self._events.get(replica)
             if noted is None:
@@ -102,7 +102,7 @@ class Waiting:
         return bool(self._events)
 
     def serve(self) -> None:
-        """Tell the waiters. What they do may cause further events; these are passed on too."""
+        """Pass the events to the waiters, and also the events that these cause in turn."""
         while self._events:
             noted, self._events = self._events, {}
             for replica, events in noted.items():

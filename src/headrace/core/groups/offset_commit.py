@@ -1,4 +1,4 @@
-"""OffsetCommit and TxnOffsetCommit: who may commit, and the records of what is taken."""
+"""OffsetCommit and TxnOffsetCommit: which members may commit, and the records of the offsets."""
 
 from collections.abc import Iterable, Iterator
 from struct import Struct

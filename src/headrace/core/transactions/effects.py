@@ -22,4 +22,4 @@ class DrawProducerId(NamedTuple):
 
 
 class NeedsProducerId(Exception):
-    """The request needs a fresh producer id: draw one, and ask again."""
+    """The request needs a new producer id: get one, and ask again."""

@@ -1,4 +1,4 @@
-"""Producer ids are drawn from blocks, each id once."""
+"""Producer ids come from reserved blocks, and each id is used once."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from tests.fakes.standin import in_loop
 
 
 @in_loop
-async def test_ids_of_concurrent_requests_differ_and_a_block_is_reserved_when_it_is_needed():
+async def test_concurrent_requests_get_different_ids_from_blocks_reserved_on_demand():
     blocks = iter([range(0, 3), range(7, 10)])
     reserved = []
 

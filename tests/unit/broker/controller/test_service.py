@@ -1,4 +1,4 @@
-"""The control of a cluster of one: what it writes survives, what a stop interrupted is finished."""
+"""The controller service of a cluster of one: its changes survive, and interrupted ones finish."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ async def make(broker, name="t", count=1, **more) -> TopicState:
 
 
 @in_loop
-async def test_a_first_start_makes_kafkas_tree_and_rules_in_epoch_one(tmp_path):
+async def test_a_first_start_creates_kafkas_tree_with_controller_epoch_one(tmp_path):
     async with running(tmp_path):
         pass
     tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
@@ -40,13 +40,15 @@ async def test_a_first_start_makes_kafkas_tree_and_rules_in_epoch_one(tmp_path):
             assert await tree.get(path) is not None, path
         node = await tree.get(paths.CONTROLLER_EPOCH)
         assert node is not None and node.value == b"1"
-        assert await tree.get(paths.CONTROLLER) is None, "the reign ended with the session"
+        assert await tree.get(paths.CONTROLLER) is None, (
+            "the controller's term ends with its session"
+        )
     finally:
         await tree.close()
 
 
 @in_loop
-async def test_every_start_is_a_new_reign_of_a_new_broker(tmp_path):
+async def test_every_start_has_a_new_controller_epoch_and_broker_epoch(tmp_path):
     async with running(tmp_path) as broker:
         first = broker.metadata.brokers[broker.broker_id]
         assert broker.changes.controller.controller_epoch == 1
@@ -60,7 +62,7 @@ async def test_every_start_is_a_new_reign_of_a_new_broker(tmp_path):
 
 
 @in_loop
-async def test_the_cluster_id_of_the_folders_is_taken_and_another_is_refused(tmp_path):
+async def test_the_cluster_id_of_the_log_directories_is_used_and_another_is_refused(tmp_path):
     async with running(tmp_path, cluster_id="MkU3OEVBNTcwNTJENDM2Qk") as broker:
         assert broker.metadata.cluster_id == "MkU3OEVBNTcwNTJENDM2Qk"
     with pytest.raises(ConfigError, match="another cluster"):
@@ -77,7 +79,7 @@ async def test_topics_come_back_with_their_ids_settings_and_a_new_leader_epoch(t
     async with running(tmp_path) as broker:
         again = broker.metadata.topics["t"]
         assert again.topic_id == topic.topic_id
-        # Its log may have lost its tail: whoever read that must be able to notice.
+        # Its log may have lost its tail, and consumers that read the tail must notice.
         assert [(p.leader_epoch, p.partition_epoch) for p in again.partitions] == [(1, 1)] * 3
         assert broker.replicas.hosted[TopicPartition("t", 2)] == again.partitions[2]
         assert broker.dynamic_config.overrides(ResourceType.TOPIC, "t") == {"retention.ms": "1000"}
@@ -85,7 +87,7 @@ async def test_topics_come_back_with_their_ids_settings_and_a_new_leader_epoch(t
 
 
 @in_loop
-async def test_a_topic_that_another_program_only_assigned_is_given_leaders(tmp_path):
+async def test_a_topic_that_a_tool_only_assigned_gets_leaders(tmp_path):
     async with running(tmp_path) as broker:
         node_id = broker.broker_id
     tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
@@ -109,7 +111,7 @@ async def test_a_taken_broker_id_is_refused_by_name(tmp_path):
             await broker.changes.registry.register(entry, broker.world.now())
 
 
-# --- folders and the tree disagree
+# --- directories and the tree disagree
 
 
 def found(topic, partition, topic_id=AN_ID, last_leader_epoch=-1):
@@ -119,43 +121,43 @@ def found(topic, partition, topic_id=AN_ID, last_leader_epoch=-1):
 
 
 @in_loop
-async def test_topics_of_a_lost_tree_are_read_back_from_their_folders(tmp_path):
-    folders = [
+async def test_topics_of_a_lost_tree_are_adopted_from_their_directories(tmp_path):
+    directories = [
         found("t", 0, last_leader_epoch=6),
         found("t", 2),
         found("__consumer_offsets", 0, AN_ID[::-1]),
     ]
-    async with running(tmp_path, found=folders) as broker:
+    async with running(tmp_path, found=directories) as broker:
         topic = broker.metadata.topics["t"]
         assert topic.topic_id == AN_ID
         assert [p.leader_epoch for p in topic.partitions] == [7, 0, 0]
         assert TopicPartition("t", 1) in broker.replicas.hosted
-        # Without compaction retention would eat the groups' offsets.
+        # Without compaction, retention would delete the groups' offsets.
         config = broker.dynamic_config.topic_config("__consumer_offsets")
         assert config.cleanup_policy == {"compact"}
-    async with running(tmp_path, found=folders) as broker:
+    async with running(tmp_path, found=directories) as broker:
         assert len(broker.metadata.topics) == 2
         assert broker.metadata.topics["t"].partitions[0].leader_epoch == 8
 
 
 @in_loop
-async def test_a_folder_without_an_id_gets_one(tmp_path):
+async def test_a_directory_without_a_topic_id_gets_one(tmp_path):
     async with running(tmp_path, found=[found("old", 0, NO_TOPIC_ID)]) as broker:
         assert broker.metadata.topics["old"].topic_id != NO_TOPIC_ID
 
 
 @in_loop
-async def test_a_folder_of_an_earlier_topic_beside_the_right_ones_goes(tmp_path):
+async def test_a_directory_of_an_earlier_topic_is_deleted(tmp_path):
     async with running(tmp_path) as broker:
         topic = await make(broker, "t", 2)
-    folders = [found("t", 0, topic.topic_id), found("t", 1, AN_ID)]
-    async with running(tmp_path, found=folders) as broker:
+    directories = [found("t", 0, topic.topic_id), found("t", 1, AN_ID)]
+    async with running(tmp_path, found=directories) as broker:
         assert broker.logs.deleted == [TopicPartition("t", 1)]
         assert broker.metadata.topics["t"].topic_id == topic.topic_id
 
 
 @in_loop
-async def test_folders_that_all_say_otherwise_are_believed(tmp_path):
+async def test_a_topic_id_that_all_directories_share_replaces_the_trees(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t", 1, overrides={"retention.ms": "5"})
     async with running(tmp_path, found=[found("t", 0)]) as broker:
@@ -168,9 +170,9 @@ async def test_folders_that_all_say_otherwise_are_believed(tmp_path):
 
 
 @in_loop
-async def test_folders_of_several_unknown_ids_are_left_alone(tmp_path):
-    folders = [found("t", 0), found("t", 1, AN_ID[::-1])]
-    async with running(tmp_path, found=folders) as broker:
+async def test_directories_with_several_unknown_ids_are_left_alone(tmp_path):
+    directories = [found("t", 0), found("t", 1, AN_ID[::-1])]
+    async with running(tmp_path, found=directories) as broker:
         assert "t" not in broker.metadata.topics
         assert broker.logs.deleted == []
 
@@ -197,7 +199,9 @@ async def test_a_deleted_topic_leaves_nothing_and_its_name_gets_a_new_id(tmp_pat
 async def test_a_deletion_that_a_crash_interrupted_is_finished_at_the_next_start(tmp_path):
     async with running(tmp_path) as broker:
         topic = await make(broker, "t", 1)
-        broker.replicas.before_delete = asyncio.Event()  # never set: the crash comes here
+        broker.replicas.before_delete = (
+            asyncio.Event()
+        )  # never set: simulates a crash at this point
         deletion = asyncio.create_task(broker.controller.delete_topics(["t"]))
         await broker.replicas.delete_reached.wait()
         assert "t" not in broker.metadata.topics
@@ -221,7 +225,7 @@ async def test_a_wish_to_delete_what_never_was_is_dropped(tmp_path):
 
 
 @in_loop
-async def test_topics_asked_for_at_the_same_time_are_made_once(tmp_path):
+async def test_concurrent_requests_create_a_topic_once(tmp_path):
     async with running(tmp_path) as broker:
         answers = await asyncio.gather(
             *(broker.controller.create_topics([NewTopic("t", 1)]) for _ in range(5))
@@ -233,7 +237,7 @@ async def test_topics_asked_for_at_the_same_time_are_made_once(tmp_path):
 
 
 @in_loop
-async def test_validation_alone_leaves_no_trace(tmp_path):
+async def test_validate_only_changes_nothing(tmp_path):
     async with running(tmp_path) as broker:
         generation = broker.metadata.generation
         await broker.controller.create_topics([NewTopic("t", 1)], validate_only=True)
@@ -242,7 +246,7 @@ async def test_validation_alone_leaves_no_trace(tmp_path):
 
 
 @in_loop
-async def test_internal_topics_are_made_in_the_shape_that_the_settings_give_them(tmp_path):
+async def test_internal_topics_are_created_from_the_brokers_settings(tmp_path):
     names = ["__consumer_offsets", "__transaction_state", "__share_group_state"]
     async with running(tmp_path, {"offsets.topic.num.partitions": "4"}) as broker:
         assert await broker.controller.auto_create(names) == {}
@@ -258,7 +262,7 @@ async def test_internal_topics_are_made_in_the_shape_that_the_settings_give_them
 
 
 @in_loop
-async def test_growth_survives_a_restart(tmp_path):
+async def test_added_partitions_survive_a_restart(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t", 1)
         await broker.controller.create_partitions("t", 3)
@@ -271,7 +275,7 @@ async def test_growth_survives_a_restart(tmp_path):
 
 
 @in_loop
-async def test_a_topics_setting_wins_is_told_to_the_replicas_and_survives(tmp_path):
+async def test_a_topics_own_setting_reaches_the_replicas_and_survives(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t")
         default = broker.dynamic_config.topic_config("t")
@@ -310,7 +314,7 @@ async def test_a_brokers_setting_reaches_topics_without_one_and_survives(tmp_pat
 
 
 @in_loop
-async def test_settings_that_cannot_stand_are_refused_and_change_nothing(tmp_path):
+async def test_invalid_settings_are_refused_and_change_nothing(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t")
         for kind, name, overrides, code in [
@@ -330,7 +334,7 @@ async def test_settings_that_cannot_stand_are_refused_and_change_nothing(tmp_pat
 
 
 @in_loop
-async def test_a_stored_setting_that_became_wrong_is_left_out_alone(tmp_path):
+async def test_only_the_stored_setting_that_became_invalid_is_ignored(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t", overrides={"cleanup.policy": "compact"})
     tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
@@ -385,7 +389,7 @@ async def test_a_start_deletes_old_notices_and_leaves_recent_ones_to_the_other_b
 
 
 @in_loop
-async def test_no_producer_id_is_given_twice_not_even_over_a_restart(tmp_path):
+async def test_no_producer_id_is_assigned_twice_even_after_a_restart(tmp_path):
     given = []
     for _ in range(3):
         async with running(tmp_path) as broker:
@@ -418,11 +422,11 @@ async def test_feature_levels_survive_and_their_epoch_grows_with_every_change(tm
         assert broker.metadata_cache.feature_levels == {METADATA_VERSION: 30}
 
 
-# --- what fails
+# --- failures
 
 
 @in_loop
-async def test_a_topic_whose_folders_cannot_be_made_is_taken_back_and_the_others_stand(tmp_path):
+async def test_a_topic_whose_directories_cannot_be_created_is_deleted_again(tmp_path):
     async with running(tmp_path) as broker:
         broker.replicas.refused = {TopicPartition("full", 1)}
         bad, good = await broker.controller.create_topics([NewTopic("full", 3), NewTopic("ok", 1)])
@@ -435,7 +439,7 @@ async def test_a_topic_whose_folders_cannot_be_made_is_taken_back_and_the_others
 
 
 @in_loop
-async def test_one_partition_that_cannot_be_served_does_not_keep_the_others_from_it(tmp_path):
+async def test_one_partition_that_cannot_be_served_does_not_affect_others(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "t", 2)
         broker.replicas.refused = {TopicPartition("t", 2)}
@@ -446,7 +450,7 @@ async def test_one_partition_that_cannot_be_served_does_not_keep_the_others_from
 
 
 @in_loop
-async def test_a_partition_on_a_disk_that_is_away_is_not_made_anew_elsewhere(tmp_path):
+async def test_a_partition_on_an_offline_disk_is_not_created_elsewhere(tmp_path):
     async with running(tmp_path) as broker:
         topic = await make(broker, "t", 2)
     here = [found("t", 0, topic.topic_id)]
@@ -461,7 +465,7 @@ async def test_a_partition_on_a_disk_that_is_away_is_not_made_anew_elsewhere(tmp
 async def test_a_tree_that_cannot_be_written_refuses_the_change_and_stays_consistent(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "before")
-        # A limit on the file is what a full disk looks like to SQLite.
+        # To SQLite a limit on the file looks like a full disk.
         tree = broker.changes.registry._tree
         assert isinstance(tree, EmbeddedTree)
 

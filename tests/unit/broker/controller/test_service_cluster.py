@@ -1,4 +1,4 @@
-"""What the node says of itself, and of what it does not do, as Kafka 4.3 answers it."""
+"""APIs about the cluster, and those that are disabled or rarely needed, as in Kafka 4.3."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def versions(api_key: ApiKey) -> range:
 
 @pytest.mark.parametrize("api_version", versions(ApiKey.API_VERSIONS))
 @in_loop
-async def test_every_version_announces_what_is_served(tmp_path, api_version):
+async def test_every_version_announces_the_supported_apis(tmp_path, api_version):
     async with running(tmp_path) as broker:
         answer = await broker.ask(
             ApiKey.API_VERSIONS,
@@ -50,7 +50,7 @@ async def test_every_version_announces_what_is_served(tmp_path, api_version):
 
 
 @in_loop
-async def test_old_clients_are_not_told_of_features_that_begin_at_level_0(tmp_path, monkeypatch):
+async def test_old_clients_do_not_get_features_with_minimum_level_0(tmp_path, monkeypatch):
     supported = {**features.SUPPORTED, "group.version": LevelRange(0, 1)}
     monkeypatch.setattr(features, "SUPPORTED", supported)
     async with running(tmp_path) as broker:
@@ -77,7 +77,7 @@ async def test_old_clients_are_not_told_of_features_that_begin_at_level_0(tmp_pa
     ],
 )
 @in_loop
-async def test_the_name_of_a_clients_software_must_be_plain(tmp_path, name, version, code):
+async def test_the_name_of_a_clients_software_must_be_valid(tmp_path, name, version, code):
     async with running(tmp_path) as broker:
         answer = await broker.ask(
             ApiKey.API_VERSIONS, 3, client_software_name=name, client_software_version=version
@@ -86,7 +86,7 @@ async def test_the_name_of_a_clients_software_must_be_plain(tmp_path, name, vers
         assert bool(answer.api_keys) == (code == 0)
 
 
-def test_a_version_nobody_knows_is_answered_with_the_versions_of_this_request_alone():
+def test_an_unknown_version_is_answered_with_the_versions_of_this_api_only():
     context = Context(ApiKey.API_VERSIONS, 0, 1, None, "PLAINTEXT", "")
     answer = api_versions(None, context, None)  # type: ignore[arg-type]
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -118,7 +118,7 @@ async def test_every_version_describes_the_cluster(tmp_path, api_version):
     [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
 )
 @in_loop
-async def test_endpoints_of_another_kind_are_not_here(tmp_path, endpoint_type, code):
+async def test_other_endpoint_types_are_refused(tmp_path, endpoint_type, code):
     async with running(tmp_path) as broker:
         with pytest.raises(Rejected) as refused:
             await broker.ask(ApiKey.DESCRIBE_CLUSTER, 1, endpoint_type=endpoint_type)
@@ -130,7 +130,7 @@ async def test_endpoints_of_another_kind_are_not_here(tmp_path, endpoint_type, c
 
 @pytest.mark.parametrize("api_version", versions(ApiKey.FIND_COORDINATOR))
 @in_loop
-async def test_this_node_is_the_coordinator_of_everything(tmp_path, api_version):
+async def test_this_broker_is_the_coordinator_of_every_key(tmp_path, api_version):
     async with running(tmp_path) as broker:
         keys = {"coordinator_keys": ["g"]} if api_version >= 4 else {"key": "g"}
         answer = await broker.ask(ApiKey.FIND_COORDINATOR, api_version, **keys)
@@ -144,7 +144,7 @@ async def test_this_node_is_the_coordinator_of_everything(tmp_path, api_version)
 
 
 @in_loop
-async def test_a_coordinator_of_an_unknown_kind_is_refused_per_key(tmp_path):
+async def test_an_unknown_coordinator_type_is_refused_per_key(tmp_path):
     async with running(tmp_path) as broker:
         answer = await broker.ask(
             ApiKey.FIND_COORDINATOR, 6, key_type=9, coordinator_keys=["a", "b"]
@@ -212,7 +212,7 @@ async def test_on_one_node_no_election_is_needed(tmp_path, api_version):
 
 
 @in_loop
-async def test_an_election_of_an_unknown_kind_is_an_invalid_request(tmp_path):
+async def test_an_unknown_election_type_is_an_invalid_request(tmp_path):
     async with running(tmp_path) as broker:
         with pytest.raises(Rejected) as refused:
             await broker.ask(ApiKey.ELECT_LEADERS, 2, election_type=9, topic_partitions=[])
@@ -221,7 +221,7 @@ async def test_an_election_of_an_unknown_kind_is_an_invalid_request(tmp_path):
 
 @pytest.mark.parametrize("api_version", versions(ApiKey.ALTER_PARTITION_REASSIGNMENTS))
 @in_loop
-async def test_a_partition_can_be_reassigned_to_where_it_is_and_nowhere_else(tmp_path, api_version):
+async def test_a_partition_can_only_be_reassigned_to_its_current_replicas(tmp_path, api_version):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t")])
         request = m.AlterPartitionReassignmentsRequest
@@ -253,7 +253,7 @@ async def test_a_partition_can_be_reassigned_to_where_it_is_and_nowhere_else(tmp
         assert (listed.error_code, listed.topics) == (0, [])
 
 
-# --- what there is none of
+# --- disabled APIs
 
 
 @in_loop
@@ -282,7 +282,7 @@ async def test_without_an_authorizer_acls_are_disabled(tmp_path):
     ],
 )
 @in_loop
-async def test_a_client_without_a_name_cannot_have_tokens(tmp_path, api_key):
+async def test_an_unauthenticated_client_cannot_get_tokens(tmp_path, api_key):
     async with running(tmp_path) as broker:
         with pytest.raises(Rejected) as refused:
             await broker.ask(api_key, SERVED[api_key][1])
@@ -291,7 +291,7 @@ async def test_a_client_without_a_name_cannot_have_tokens(tmp_path, api_key):
 
 @pytest.mark.parametrize("api_key", [ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE])
 @in_loop
-async def test_a_client_that_comes_with_a_password_hears_that_none_is_wanted(tmp_path, api_key):
+async def test_a_client_that_sends_a_password_gets_an_error(tmp_path, api_key):
     async with running(tmp_path) as broker:
         with pytest.raises(Rejected) as refused:
             await broker.ask(api_key, SERVED[api_key][1])

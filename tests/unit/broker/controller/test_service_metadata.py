@@ -1,4 +1,4 @@
-"""Metadata and DescribeTopicPartitions, in every version, as Kafka 4.3 answers them."""
+"""Metadata and DescribeTopicPartitions, in every version, as in Kafka 4.3."""
 
 import pytest
 
@@ -75,7 +75,7 @@ async def test_null_asks_for_all_topics_and_an_empty_list_for_none_except_in_ver
 
 
 @in_loop
-async def test_a_topic_is_found_by_its_id_until_it_is_deleted_and_made_anew(tmp_path):
+async def test_a_topic_is_found_by_its_id_until_it_is_deleted_and_created_again(tmp_path):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t")])
         topic_id = broker.metadata.topics["t"].topic_id
@@ -96,7 +96,7 @@ async def test_a_topic_is_found_by_its_id_until_it_is_deleted_and_made_anew(tmp_
 
 
 @in_loop
-async def test_missing_topics_are_made_by_old_versions_always_and_by_new_ones_if_they_agree(
+async def test_old_versions_always_create_missing_topics_and_new_ones_on_request(
     tmp_path,
 ):
     async with running(tmp_path, {"num.partitions": "3"}) as broker:
@@ -117,7 +117,7 @@ async def test_missing_topics_are_made_by_old_versions_always_and_by_new_ones_if
 
 
 @in_loop
-async def test_nothing_is_made_where_the_setting_forbids_it(tmp_path):
+async def test_no_topic_is_created_if_the_setting_forbids_it(tmp_path):
     async with running(tmp_path, {"auto.create.topics.enable": "false"}) as broker:
         answer = await broker.ask(ApiKey.METADATA, 1, topics=named("t"))
         assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -126,7 +126,7 @@ async def test_nothing_is_made_where_the_setting_forbids_it(tmp_path):
 
 @pytest.mark.parametrize("api_version", [0, 4, 9, 12])
 @in_loop
-async def test_names_that_cannot_be_are_answered_one_by_one(tmp_path, api_version):
+async def test_each_invalid_name_gets_its_own_error(tmp_path, api_version):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("a_b")])
         wanted = named("..", "", "x" * 250, "a/b", "a.b", "fine")
@@ -138,7 +138,7 @@ async def test_names_that_cannot_be_are_answered_one_by_one(tmp_path, api_versio
 
 
 @in_loop
-async def test_more_topics_than_one_request_may_make_are_refused_and_answered(tmp_path):
+async def test_too_many_missing_topics_in_one_request_are_refused(tmp_path):
     async with running(tmp_path) as broker:
         wanted = named(*(f"t{number}" for number in range(20_000)))
         answer = await broker.ask(ApiKey.METADATA, 12, topics=wanted)
@@ -147,7 +147,7 @@ async def test_more_topics_than_one_request_may_make_are_refused_and_answered(tm
 
 
 @in_loop
-async def test_a_topic_asked_for_many_times_is_answered_once(tmp_path):
+async def test_a_repeated_topic_gets_one_entry(tmp_path):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t", 100)])
         answer = await broker.ask(ApiKey.METADATA, 12, topics=named(*["t"] * 10_000))
@@ -155,7 +155,7 @@ async def test_a_topic_asked_for_many_times_is_answered_once(tmp_path):
 
 
 @in_loop
-async def test_a_replication_factor_that_cannot_be_met_is_told_to_whoever_mentions_a_topic(
+async def test_auto_creation_reports_an_impossible_replication_factor(
     tmp_path,
 ):
     async with running(tmp_path, {"default.replication.factor": "3"}) as broker:
@@ -164,7 +164,7 @@ async def test_a_replication_factor_that_cannot_be_met_is_told_to_whoever_mentio
 
 
 @in_loop
-async def test_operations_are_told_when_asked_for(tmp_path):
+async def test_authorized_operations_are_included_on_request(tmp_path):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t")])
         silent = await broker.ask(ApiKey.METADATA, 9, topics=named("t"))
@@ -178,13 +178,13 @@ async def test_operations_are_told_when_asked_for(tmp_path):
             include_topic_authorized_operations=True,
         )
         assert asked.cluster_authorized_operations == CLUSTER_OPERATIONS
-        # What one may do with a topic does not depend on whether it is there.
+        # The operations do not depend on whether the topic exists.
         operations = [topic.topic_authorized_operations for topic in asked.topics]
         assert operations == [TOPIC_OPERATIONS] * 3
 
 
 @in_loop
-async def test_each_listener_hears_its_own_address(tmp_path):
+async def test_each_listener_gets_its_own_address(tmp_path):
     endpoints = {"INSIDE": Endpoint("10.0.0.1", 9092), "OUTSIDE": Endpoint("::1", 19092)}
     async with running(tmp_path, endpoints=endpoints) as broker:
         for listener, (host, port, _) in endpoints.items():
@@ -193,7 +193,7 @@ async def test_each_listener_hears_its_own_address(tmp_path):
 
 
 @in_loop
-async def test_the_rack_is_told(tmp_path):
+async def test_the_rack_is_included(tmp_path):
     async with running(tmp_path, {"broker.rack": "r1"}) as broker:
         answer = await broker.ask(ApiKey.METADATA, 12, topics=None)
         assert answer.brokers[0].rack == "r1"
@@ -229,7 +229,7 @@ def a_cluster(leader: int) -> ClusterMetadata:
         (1, "OUTSIDE", 5, ErrorCode.LEADER_NOT_AVAILABLE, NO_LEADER),
     ],
 )
-def test_a_leader_out_of_reach_is_said_to_be_so(leader, listener, api_version, code, shown_leader):
+def test_an_unreachable_leader_has_an_error(leader, listener, api_version, code, shown_leader):
     context = Context(ApiKey.METADATA, api_version, 1, None, listener, "")
     answer = build_metadata(a_cluster(leader), context, m.MetadataRequest(topics=None))
     (partition,) = answer.topics[0].partitions
@@ -275,7 +275,7 @@ async def test_topics_are_described_in_the_order_of_their_names_with_errors_of_t
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
 @in_loop
-async def test_the_cursor_leads_through_everything_once(tmp_path, limit):
+async def test_the_cursor_visits_every_partition_once(tmp_path, limit):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics(
             [NewTopic("a", 4), NewTopic("b", 1), NewTopic("c", 3)]
@@ -319,7 +319,7 @@ async def test_a_cursor_that_points_nowhere_is_an_invalid_request(tmp_path):
 
 
 @in_loop
-async def test_a_walk_over_all_topics_goes_on_when_its_topic_was_deleted(tmp_path):
+async def test_a_cursor_continues_after_its_topic_was_deleted(tmp_path):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("a"), NewTopic("c", 2)])
         answer = await describe(broker, cursor=("b", 1))

@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and CreatePartitions, in every version, as Kafka 4.3 answers them."""
+"""CreateTopics, DeleteTopics and CreatePartitions, in every version, as in Kafka 4.3."""
 
 import pytest
 
@@ -47,7 +47,7 @@ async def create(broker, *topics, api_version=7, validate_only=False):
 
 @pytest.mark.parametrize("api_version", versions(ApiKey.CREATE_TOPICS))
 @in_loop
-async def test_every_version_makes_a_topic_and_tells_what_it_made(tmp_path, api_version):
+async def test_every_version_creates_a_topic_and_describes_it(tmp_path, api_version):
     async with running(tmp_path) as broker:
         made = await create(broker, creatable("t", 3), api_version=api_version)
         assert (made["t"].error_code, made["t"].error_message) == (0, None)
@@ -60,7 +60,7 @@ async def test_every_version_makes_a_topic_and_tells_what_it_made(tmp_path, api_
 
 
 @in_loop
-async def test_all_settings_are_told_with_where_they_come_from(tmp_path):
+async def test_all_settings_are_listed_with_their_sources(tmp_path):
     async with running(tmp_path, {"log.segment.bytes": "2000000"}) as broker:
         await broker.controller.alter_configs(4, "", {"log.retention.ms": "99"})
         await broker.controller.alter_configs(
@@ -78,7 +78,7 @@ async def test_all_settings_are_told_with_where_they_come_from(tmp_path):
 
 
 @in_loop
-async def test_a_request_to_validate_answers_alike_and_makes_nothing(tmp_path):
+async def test_validate_only_has_the_same_response_and_creates_nothing(tmp_path):
     async with running(tmp_path) as broker:
         answers = await create(broker, creatable("t", 3), creatable(".."), validate_only=True)
         assert (answers["t"].error_code, answers["t"].num_partitions) == (0, 3)
@@ -110,7 +110,7 @@ async def test_a_request_to_validate_answers_alike_and_makes_nothing(tmp_path):
     ],
 )
 @in_loop
-async def test_a_wish_that_cannot_be_met_gets_kafkas_code_and_a_reason(tmp_path, topic, code):
+async def test_an_invalid_request_gets_kafkas_code_and_a_reason(tmp_path, topic, code):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("is_there")])
         (answer,) = (await create(broker, topic)).values()
@@ -121,7 +121,7 @@ async def test_a_wish_that_cannot_be_met_gets_kafkas_code_and_a_reason(tmp_path,
 
 
 @in_loop
-async def test_a_name_given_twice_is_answered_once_and_the_others_are_made(tmp_path):
+async def test_a_repeated_name_gets_one_error_and_other_topics_are_created(tmp_path):
     async with running(tmp_path) as broker:
         answers = await create(broker, creatable("two"), creatable("two"), creatable("one"))
         assert answers["two"].error_code == ErrorCode.INVALID_REQUEST
@@ -187,7 +187,7 @@ async def test_a_topic_named_twice_both_ways_or_not_at_all_is_an_invalid_request
 
 
 @in_loop
-async def test_where_deletion_is_disabled_it_is_refused_by_name(tmp_path):
+async def test_deletion_is_refused_if_it_is_disabled(tmp_path):
     async with running(tmp_path, {"delete.topic.enable": "false"}) as broker:
         await broker.controller.create_topics([NewTopic("t")])
         answer = await broker.ask(ApiKey.DELETE_TOPICS, 6, topics=[Deletable(name="t")])
@@ -211,7 +211,7 @@ def growing(name, count, assignments=None):
 
 @pytest.mark.parametrize("api_version", versions(ApiKey.CREATE_PARTITIONS))
 @in_loop
-async def test_every_version_grows_a_topic(tmp_path, api_version):
+async def test_every_version_adds_partitions(tmp_path, api_version):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t", 1), NewTopic("u", 1)])
         me = broker.broker_id
@@ -241,7 +241,7 @@ async def test_every_version_grows_a_topic(tmp_path, api_version):
     ],
 )
 @in_loop
-async def test_growth_that_cannot_be_gets_kafkas_code(tmp_path, name, count, assignments, code):
+async def test_invalid_new_partitions_get_kafkas_code(tmp_path, name, count, assignments, code):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t", 2)])
         answer = await broker.ask(
@@ -251,7 +251,7 @@ async def test_growth_that_cannot_be_gets_kafkas_code(tmp_path, name, count, ass
 
 
 @in_loop
-async def test_growth_is_validated_without_growing_and_a_repeated_name_is_refused(tmp_path):
+async def test_validate_only_adds_no_partitions_and_a_repeated_name_is_refused(tmp_path):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t", 2)])
         valid = await broker.ask(

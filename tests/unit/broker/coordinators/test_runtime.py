@@ -1,4 +1,4 @@
-"""The runtime of shards: loaded, asked, written for and let go, on real logs."""
+"""The coordinator runtime loads, asks, writes and drops shards, on real logs."""
 
 import asyncio
 import threading
@@ -29,7 +29,7 @@ def answer(text):
 
 
 class Notes:
-    """A shard that keeps texts by key, answers when told to, and rings when its time has come."""
+    """A shard that stores texts by key, replies on request, and rings at its deadline."""
 
     def __init__(self, partition):
         self.partition = partition
@@ -97,11 +97,11 @@ def host_of(services):
 
 
 @asynccontextmanager
-async def coordinated(folder, partition_count=1, effects=None, **settings):
+async def coordinated(directory, partition_count=1, effects=None, **settings):
     config = BrokerConfig.parse(
         {
             "listeners": "PLAINTEXT://127.0.0.1:0",
-            "log.dirs": str(folder),
+            "log.dirs": str(directory),
             **{name.replace("_", "."): str(value) for name, value in settings.items()},
         }
     )
@@ -154,7 +154,7 @@ async def until(condition):
 
 
 @in_loop
-async def test_what_was_written_is_answered_at_once_and_read_back(tmp_path):
+async def test_a_written_record_is_answered_at_once_and_can_be_read(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         assert write(coordinator, (b"k", b"v")).error_message == "written"
         assert read(coordinator, b"k") == "v"
@@ -163,7 +163,7 @@ async def test_what_was_written_is_answered_at_once_and_read_back(tmp_path):
 
 
 @in_loop
-async def test_a_restart_brings_back_what_was_written(tmp_path):
+async def test_a_restart_restores_all_written_records(tmp_path):
     async with coordinated(tmp_path) as (_, coordinator):
         write(coordinator, (b"a", b"1"), (b"b", b"2"))
         write(coordinator, (b"a", None))
@@ -206,7 +206,7 @@ async def test_a_request_may_wait_for_another_event(tmp_path):
 
 
 class Slowly:
-    """A decision in a thread, which goes on when the test says so."""
+    """A decision in a thread that continues when the test lets it."""
 
     def __init__(self, *records):
         self.records = records
@@ -223,7 +223,7 @@ class Slowly:
 
 
 @in_loop
-async def test_a_large_decision_holds_up_its_own_shard_and_nobody_else(tmp_path):
+async def test_a_large_decision_delays_its_own_shard_only(tmp_path):
     async with coordinated(tmp_path, partition_count=2) as (_, coordinator):
         slowly = Slowly((b"k", b"large"))
         large = slowly.ask(coordinator)
@@ -239,7 +239,7 @@ async def test_a_large_decision_holds_up_its_own_shard_and_nobody_else(tmp_path)
         slowly.may_go_on.set()
         said = [(await one).error_message for one in (large, before, changed, after)]
         assert said == ["written", "large", "written", "next"]
-        assert read(coordinator, b"k") == "next"  # at once again: nothing waits any more
+        assert read(coordinator, b"k") == "next"  # at once again: the queue is empty
 
 
 @in_loop
@@ -267,7 +267,7 @@ async def test_time_events_and_markers_wait_while_a_shard_is_taken(tmp_path):
 
 
 @in_loop
-async def test_who_waits_for_a_taken_shard_that_is_lost_is_told(tmp_path):
+async def test_requests_queued_for_a_taken_shard_fail_if_it_is_lost(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         slowly = Slowly((b"k", b"large"))
         waiting = [slowly.ask(coordinator), write(coordinator, (b"k", b"next"))]
@@ -285,7 +285,7 @@ async def test_who_waits_for_a_taken_shard_that_is_lost_is_told(tmp_path):
 
 
 @in_loop
-async def test_a_shard_that_is_lost_between_two_batches_writes_no_more_of_them(tmp_path):
+async def test_a_shard_that_is_lost_between_two_batches_writes_no_more(tmp_path):
     async with coordinated(tmp_path, message_max_bytes=2000) as (broker, coordinator):
         records = [(b"%d" % number, b"x" * 100) for number in range(100)]
         shard = shard_of(coordinator)
@@ -315,7 +315,7 @@ async def test_a_shard_that_is_lost_between_two_batches_writes_no_more_of_them(t
 
 
 @in_loop
-async def test_a_bug_in_a_large_decision_is_told_and_the_shard_goes_on(tmp_path):
+async def test_a_bug_in_a_large_decision_fails_its_request_and_not_the_shard(tmp_path):
     def stumble(shard, ticket, now):
         raise ZeroDivisionError
 
@@ -326,7 +326,7 @@ async def test_a_bug_in_a_large_decision_is_told_and_the_shard_goes_on(tmp_path)
 
 
 @in_loop
-async def test_a_partition_that_is_not_here_is_not_coordinated_here(tmp_path):
+async def test_a_partition_that_is_not_hosted_here_is_not_coordinated_here(tmp_path):
     async with coordinated(tmp_path) as (_, coordinator):
         with pytest.raises(Rejected) as refused:
             read(coordinator, b"k", partition=5)
@@ -334,7 +334,7 @@ async def test_a_partition_that_is_not_here_is_not_coordinated_here(tmp_path):
 
 
 @in_loop
-async def test_an_event_that_comes_while_loading_is_told_afterwards(tmp_path):
+async def test_an_event_during_loading_reaches_the_shard_afterwards(tmp_path):
     async with coordinated(tmp_path) as (_, coordinator):
         write(coordinator, (b"a", b"1"))
     async with coordinated(tmp_path) as (_, coordinator):
@@ -344,7 +344,7 @@ async def test_an_event_that_comes_while_loading_is_told_afterwards(tmp_path):
 
 
 @in_loop
-async def test_records_that_nobody_here_wrote_are_loaded_by_their_keys(tmp_path):
+async def test_records_of_other_writers_are_loaded_by_their_keys(tmp_path):
     async with coordinated(tmp_path) as (broker, _):
         foreign = build_batch([Record(0, 5, None, b"no key"), Record(1, 9, b"k", b"v")])
         log = broker.services.replicas.require(TOPIC, 0).log
@@ -373,7 +373,7 @@ async def test_a_log_that_cannot_be_read_is_not_coordinated(tmp_path, caplog):
 
 
 @in_loop
-async def test_a_log_that_became_shorter_is_not_read_for_ever(tmp_path):
+async def test_loading_ends_if_the_log_became_shorter(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         write(coordinator, (b"a", b"1"))
         (file,) = broker.services.replicas.require(TOPIC, 0).log.path.glob("*.log")
@@ -391,7 +391,7 @@ async def test_a_log_that_became_shorter_is_not_read_for_ever(tmp_path):
 
 
 def behind(broker, is_behind):
-    """Whether a second replica that has nothing yet is in sync."""
+    """Add a second replica that has no records yet to the ISR, or remove it."""
     in_sync(broker.services, TOPIC, isr=(1, 2) if is_behind else (1,))
 
 
@@ -412,7 +412,7 @@ async def test_replies_wait_for_the_high_watermark_and_so_do_reads_and_effects(t
 
 
 @in_loop
-async def test_a_commit_that_takes_too_long_is_told_and_its_effects_still_come(tmp_path):
+async def test_a_commit_that_takes_too_long_is_refused_and_its_effects_still_run(tmp_path):
     effects = []
     async with coordinated(tmp_path, effects=effects, offsets_commit_timeout_ms=1) as (
         broker,
@@ -429,7 +429,7 @@ async def test_a_commit_that_takes_too_long_is_told_and_its_effects_still_come(t
 
 
 @in_loop
-async def test_a_commit_that_takes_too_long_is_told_while_a_thread_has_the_shard(tmp_path):
+async def test_a_commit_that_takes_too_long_is_refused_while_a_thread_has_the_shard(tmp_path):
     async with coordinated(tmp_path, offsets_commit_timeout_ms=1) as (broker, coordinator):
         behind(broker, True)
         written = write(coordinator, (b"k", b"v"))
@@ -464,9 +464,7 @@ async def test_a_marker_waits_for_the_high_watermark_too(tmp_path):
 
 
 @in_loop
-async def test_a_disk_that_refuses_costs_the_shard_and_nothing_that_was_acknowledged(
-    tmp_path, monkeypatch
-):
+async def test_a_failed_write_drops_the_shard_and_keeps_acknowledged_records(tmp_path, monkeypatch):
     async with coordinated(tmp_path) as (broker, coordinator):
         write(coordinator, (b"k", b"kept"))
         waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
@@ -493,7 +491,7 @@ async def test_a_disk_that_refuses_costs_the_shard_and_nothing_that_was_acknowle
 
 
 @in_loop
-async def test_who_waits_on_a_partition_that_is_led_elsewhere_now_is_told(tmp_path):
+async def test_waiting_requests_are_refused_when_another_broker_leads(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
         lose_leadership(broker.services, TOPIC)
@@ -507,12 +505,12 @@ async def test_who_waits_on_a_partition_that_is_led_elsewhere_now_is_told(tmp_pa
 
 
 @asynccontextmanager
-async def loading(folder, monkeypatch, meanwhile):
-    """A coordinator of three batches; ``meanwhile`` is done when it has replayed the first."""
-    async with coordinated(folder) as (broker, coordinator):
+async def loading(directory, monkeypatch, meanwhile):
+    """A coordinator with three batches; calls ``meanwhile`` when it has replayed the first."""
+    async with coordinated(directory) as (broker, coordinator):
         for key in (b"a", b"b", b"c"):
             write(coordinator, (key, b"text"))
-    async with coordinated(folder) as (broker, coordinator):
+    async with coordinated(directory) as (broker, coordinator):
         monkeypatch.setattr(loading_module, "_PIECE_SIZE", 1)
         replay_piece, pieces = loading_module._replay_piece, []
 
@@ -537,9 +535,7 @@ async def test_records_that_are_deleted_while_loading_do_not_end_it(tmp_path, mo
 
 
 @in_loop
-async def test_nobody_complains_of_a_topic_that_is_deleted_while_loading(
-    tmp_path, monkeypatch, caplog
-):
+async def test_a_topic_deleted_while_loading_logs_no_error(tmp_path, monkeypatch, caplog):
     def delete(broker):
         broker.services.tasks.spawn(broker.services.replicas.delete([TopicPartition(TOPIC, 0)]))
 
@@ -560,11 +556,11 @@ async def test_too_few_replicas_refuse_before_anything_is_written(tmp_path):
             write(coordinator, (b"k", b"v"))
         assert refused.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         in_sync(broker.services, TOPIC, isr=(1,), min_isr=1)
-        assert read(coordinator, b"k") == "-", "the shard is still there, and has not heard of it"
+        assert read(coordinator, b"k") == "-", "the shard was not dropped and has not replayed it"
 
 
 @in_loop
-async def test_what_does_not_fit_into_a_batch_is_refused_or_split(tmp_path):
+async def test_records_that_do_not_fit_into_a_batch_are_refused_or_split(tmp_path):
     async with coordinated(tmp_path, message_max_bytes=2000) as (broker, coordinator):
         records = [(b"%d" % number, b"x" * 100) for number in range(100)]
         with pytest.raises(Rejected) as refused:
@@ -577,7 +573,7 @@ async def test_what_does_not_fit_into_a_batch_is_refused_or_split(tmp_path):
 
 
 @in_loop
-async def test_stopping_tells_those_who_wait(tmp_path):
+async def test_stopping_refuses_waiting_requests(tmp_path):
     async with coordinated(tmp_path) as (_, coordinator):
         waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
         coordinator.close()
@@ -592,7 +588,7 @@ async def test_stopping_tells_those_who_wait(tmp_path):
 
 
 @in_loop
-async def test_a_shard_is_woken_when_its_time_has_come(tmp_path):
+async def test_a_shard_is_woken_at_its_deadline(tmp_path):
     async with coordinated(tmp_path, partition_count=2) as (_, coordinator):
 
         def ring_soon(shard, ticket, now):
@@ -607,8 +603,8 @@ async def test_a_shard_is_woken_when_its_time_has_come(tmp_path):
 
 
 @in_loop
-async def test_a_shard_is_woken_at_its_deadline_and_again_if_that_was_a_hair_early(tmp_path):
-    """A client that sleeps for a session's time and then deletes the group may do so."""
+async def test_a_shard_that_is_woken_slightly_early_is_woken_again(tmp_path):
+    """A client may sleep for exactly the session timeout and then delete the group."""
     async with coordinated(tmp_path) as (broker, coordinator):
         shard, rings_in_ms = shard_of(coordinator), 3_600_000
         asked_at = broker.services.loop.time()
@@ -628,7 +624,7 @@ async def test_a_shard_is_woken_at_its_deadline_and_again_if_that_was_a_hair_ear
 
 
 @in_loop
-async def test_a_shard_is_woken_also_if_what_it_decided_could_not_be_written(tmp_path):
+async def test_a_shard_is_woken_again_if_its_decision_could_not_be_written(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         in_sync(broker.services, TOPIC, isr=(1,), replicas=(1, 2), min_isr=2)
 

@@ -1,6 +1,6 @@
-"""What happens between the coordinator, its markers and the partitions when something waits.
+"""The transaction coordinator, its markers and the partitions, when one waits for another.
 
-On one node nothing waits by itself, so markers are held back here, and a partition is given a
+On one node nothing waits, so these tests hold markers back and give a partition a
 follower that lags.
 """
 
@@ -36,8 +36,8 @@ class Held(Inside):
         self.held = []
 
     def hold_markers(self):
-        def hold(marker, partitions, told):
-            self.held.append((marker, list(partitions), told))
+        def hold(marker, partitions, report):
+            self.held.append((marker, list(partitions), report))
 
         self.do(lambda: setattr(self.services.markers, "write", hold))
 
@@ -53,7 +53,7 @@ class Held(Inside):
 
 @pytest.fixture
 def start():
-    """Starts a broker with settings: its insides and a client of it."""
+    """Starts a broker with settings; returns access to its inside and a client."""
     running = []
 
     def started(config=None):
@@ -76,13 +76,13 @@ def in_thread(action):
 
     def join():
         thread.join(20)
-        assert results, "no answer came"
+        assert results, "no response"
         return results[0]
 
     return thread, join
 
 
-# --- the end of the transaction before is not written yet
+# --- the end of the previous transaction is not written yet
 
 
 def test_a_batch_of_the_next_transaction_waits_for_the_end_of_the_last(start):
@@ -118,7 +118,7 @@ def test_a_batch_that_waits_for_the_last_transaction_tries_again_at_its_interval
         12,
         request(transactional_id="tx", acks=-1, timeout_ms=10_000, topic_data=[topic]),
     )
-    inside.do(lambda: None)  # the broker has read the batch before
+    inside.do(lambda: None)  # runs after the broker has read the batch
     inside.release_markers()
     answer = client.answer(ApiKey.PRODUCE, 12).responses[0].partition_responses[0]
     assert answer.error_code == NONE
@@ -137,7 +137,7 @@ def test_offsets_of_the_next_transaction_wait_too(start):
     assert join() is NONE
 
 
-def test_a_client_that_must_wait_too_long_is_told_to_come_again(start):
+def test_a_client_that_must_wait_too_long_gets_a_retriable_error(start):
     inside, client = start(QUICK)
     client.find("group", kind=0)
     producer = client.start("tx")
@@ -148,7 +148,7 @@ def test_a_client_that_must_wait_too_long_is_told_to_come_again(start):
     assert client.put("tx", following, "t", b"b", version=12) is concurrent
     commit = client.commit_offsets("tx", "group", following, "t", 3, version=5)
     assert commit is concurrent
-    # Those who only ask whether they are part of it get an error that they know.
+    # First-generation clients get an error that they know.
     assert client.put("tx", following, "t", b"b", version=11) is ErrorCode.NOT_ENOUGH_REPLICAS
     commit = client.commit_offsets("tx", "group", following, "t", 3, version=3)
     assert commit is ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -156,14 +156,14 @@ def test_a_client_that_must_wait_too_long_is_told_to_come_again(start):
     assert client.partition_of("t").high_watermark == 2
 
 
-def test_a_batch_behind_one_that_comes_again_is_not_taken_before_it(start):
+def test_a_batch_does_not_overtake_an_earlier_one_that_is_retried(start):
     inside, client = start(QUICK)
     producer = client.start("tx")
     client.add("tx", producer, "u", 0)
     client.put("tx", producer, "u", b"a")
     inside.hold_markers()
     client.end("tx", producer, True)
-    # In a partition that knows nothing of the producer yet any sequence could be the first.
+    # A partition that does not know the producer yet accepts any first sequence.
     assert client.put("tx", producer, "t", b"0", sequence=0) is ErrorCode.NOT_ENOUGH_REPLICAS
     inside.release_markers()
     client.add("tx", producer, "t", 0)
@@ -175,14 +175,14 @@ def test_a_batch_behind_one_that_comes_again_is_not_taken_before_it(start):
 
 
 def verify_slowly(inside):
-    """The events of having been asked about a partition, and of answering."""
+    """Two events: the coordinator was asked about a partition, and it may respond."""
     asked, go_on = threading.Event(), threading.Event()
 
     def slow_verify(name, who, partitions, *, adds):
         async def later():
             asked.set()
             await asyncio.to_thread(go_on.wait, 20)
-            return dict.fromkeys(partitions, NONE)  # it was true when it was asked
+            return dict.fromkeys(partitions, NONE)  # this was true when the broker asked
 
         return later()
 
@@ -190,7 +190,7 @@ def verify_slowly(inside):
     return asked, go_on
 
 
-def test_a_batch_whose_transaction_ended_while_it_was_asked_about_is_refused(start):
+def test_a_batch_whose_transaction_ended_during_verification_is_refused(start):
     inside, client = start()
     producer = client.start("tx")
     client.add("tx", producer, "t", 0)
@@ -205,7 +205,7 @@ def test_a_batch_whose_transaction_ended_while_it_was_asked_about_is_refused(sta
         assert other.producers("t").active_producers[0].current_txn_start_offset == -1
 
 
-def test_offsets_whose_transaction_ended_while_it_was_asked_about_are_refused(start):
+def test_offsets_whose_transaction_ended_during_verification_are_refused(start):
     inside, client = start()
     client.find("group", kind=0)
     producer = client.start("tx")
@@ -240,7 +240,7 @@ def test_a_transaction_is_complete_once_the_followers_have_its_markers(start):
     assert client.last_stable_offset("t", 1) == 2
 
 
-def test_a_partition_that_nobody_reads_remembers_no_transaction_that_has_ended(start):
+def test_a_partition_without_readers_forgets_ended_transactions(start):
     inside, client = start()
     producers = inside.replica("t").log.producers
     producer = client.start("tx")
@@ -251,7 +251,7 @@ def test_a_partition_that_nobody_reads_remembers_no_transaction_that_has_ended(s
         assert (producers.ongoing, producers.unreplicated) == ({}, {})
 
 
-def test_a_leader_that_is_replaced_meanwhile_makes_the_marker_come_again(start):
+def test_a_marker_is_written_again_if_the_leader_is_replaced_meanwhile(start):
     inside, client = start()
     producer = client.start("tx")
     client.add("tx", producer, "t", 0)
@@ -292,7 +292,9 @@ def test_an_end_is_answered_once_its_record_is_committed(start):
     wait_until(lambda: log.log_end > end)
     assert thread.is_alive()
     with TransactionalClient(f"127.0.0.1:{client.sock.getpeername()[1]}") as other:
-        assert other.last_stable_offset("t") == 0  # no marker before the decision is safe
+        assert (
+            other.last_stable_offset("t") == 0
+        )  # no marker is written before the decision is committed
     inside.catch_up("__transaction_state", partition)
     assert join() is NONE
     wait_until(lambda: client.state("tx") == "CompleteCommit")
@@ -311,7 +313,7 @@ def test_a_partition_without_enough_replicas_gets_its_marker_later(start):
     assert client.last_stable_offset("t") == 2
 
 
-def test_a_producer_id_that_cannot_be_drawn_costs_a_wait_and_not_the_broker(start):
+def test_a_producer_id_that_cannot_be_reserved_does_not_stop_the_broker(start):
     inside, client = start()
     producer_id, _ = client.start("tx")
 

@@ -1,4 +1,4 @@
-"""What the versions of the group APIs mean, as options for the shard."""
+"""The versions of the group APIs, as options for the shard."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_join_options_follow_the_version(version, requires_known_member, support
 def test_commit_options_follow_the_version(version, by_topic_id, supports_member_epoch):
     options = commit_options(version)
     assert options[:2] == (by_topic_id, supports_member_epoch)
-    assert commit_options(version) is options, "commits of a version recognize each other"
+    assert commit_options(version) is options, "commits compare their options by identity"
 
 
 def test_commit_options_encode_in_their_version():

@@ -1,4 +1,4 @@
-"""The metadata cache tells its listeners of topics, after the replicas have followed."""
+"""The metadata cache reports changed topics to its listeners, after the replicas."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from tests.fakes.standin import in_loop
 
 
 @in_loop
-async def test_listeners_hear_of_deleted_and_recreated_topics_later():
+async def test_listeners_get_deleted_and_recreated_topics_after_the_replicas():
     cache, heard = MetadataCache(asyncio.get_running_loop(), []), []
     cache.on_topics_changed(lambda deleted: heard.append(list(deleted)))
     before = ClusterMetadata("c").with_topics([a_topic("kept", 1), a_topic("gone", 1)])

@@ -1,4 +1,4 @@
-"""Waiters hear what happens to their replicas, and when their time is over."""
+"""Waiters get the events of their replicas, and their deadline."""
 
 import asyncio
 
@@ -29,7 +29,7 @@ def a_waiting(failures=None):
 
 
 @in_loop
-async def test_a_waiter_hears_of_its_own_replicas_when_served():
+async def test_a_waiter_gets_events_of_its_own_replicas_when_served():
     waiting, waiter = a_waiting(), Noting()
     waiting.park(waiter, ["a", "b"])
     waiting.happened("a", Event.HIGH_WATERMARK)
@@ -42,7 +42,7 @@ async def test_a_waiter_hears_of_its_own_replicas_when_served():
 
 
 @in_loop
-async def test_a_waiter_that_is_done_or_gone_hears_no_more():
+async def test_a_waiter_that_is_done_or_gone_gets_no_more_events():
     waiting, done, gone = a_waiting(), Noting(done_after=1), Noting()
     waiting.park(done, ["a"])
     waiting.park(gone, ["a"])

@@ -26,7 +26,7 @@ def test_an_empty_classic_group_becomes_a_consumer_group():
     groups.leave(member_id)
     groups.pass_time(0)
     assert groups.group.state_name == "Empty" and groups.group.kind.value == "classic"
-    assert groups.told(groups.enter("a")) == ALL
+    assert groups.assignment_in(groups.enter("a")) == ALL
     assert groups.group.kind.value == "consumer" and groups.group.group_epoch == 2
     groups.reload()
     assert groups.group.kind.value == "consumer"

@@ -81,7 +81,9 @@ class ClassicState:
         # Everything below is soft.
         self.static: dict[str, str] = {}  # member id by instance id
         self.votes: dict[str, int] = {}  # how many members support each protocol
-        self.pending: set[str] = set()  # ids handed out (MEMBER_ID_REQUIRED), not yet joined with
+        self.pending: set[str] = (
+            set()
+        )  # ids sent with MEMBER_ID_REQUIRED, before the member joins with one
         self.joining: dict[str, Ticket] = {}  # all and only members with a parked join
         self.syncing: dict[str, Ticket] = {}  # all and only members with a parked sync
         self.unsynced: set[str] = set()  # know this generation, have not synced yet

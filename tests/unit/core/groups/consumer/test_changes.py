@@ -12,7 +12,7 @@ def test_new_partitions_are_assigned_with_the_next_heartbeat():
     groups.make_topics(orders=6)
     answer = client.beat()
     assert answer.member_epoch == 3
-    assert groups.told(answer) == {"orders": {0, 1, 2, 3, 4, 5}}
+    assert groups.assignment_in(answer) == {"orders": {0, 1, 2, 3, 4, 5}}
 
 
 def test_a_deleted_topic_is_revoked():
@@ -23,7 +23,7 @@ def test_a_deleted_topic_is_revoked():
     client.wanted.pop("other"), client.obey()
     answer = client.beat()
     assert answer.member_epoch == 3
-    assert groups.told(answer) == ALL
+    assert groups.assignment_in(answer) == ALL
     assert other not in groups.group.targets["a"]
 
 
@@ -34,7 +34,7 @@ def test_a_re_created_topic_is_another_topic():
     groups.cluster.metadata = groups.cluster.metadata.with_topics([a_topic("other", 1, fill="new")])
     client.owned = {}
     answer = client.beat()
-    assert groups.told(answer) == {"other": {0}}
+    assert groups.assignment_in(answer) == {"other": {0}}
 
 
 def test_a_change_that_could_not_be_written_is_retried():
@@ -45,7 +45,7 @@ def test_a_change_that_could_not_be_written_is_retried():
     groups.is_writable = False
     groups.beat("a", 2)
     groups.is_writable = True
-    assert groups.told(client.beat()) == {"orders": {0, 1, 2, 3, 4, 5}}
+    assert groups.assignment_in(client.beat()) == {"orders": {0, 1, 2, 3, 4, 5}}
 
 
 def test_unsubscribed_topics_change_nothing():

@@ -18,7 +18,7 @@ def test_the_first_member_gets_everything_with_its_first_heartbeat():
     assert answer.member_id == "a"
     assert answer.member_epoch == 2  # as in Kafka 4.3: a group begins at 1
     assert answer.heartbeat_interval_ms == 5_000
-    assert groups.told(answer) == ALL
+    assert groups.assignment_in(answer) == ALL
     assert groups.group.state_name == "Stable"
     assert groups.group.kind.value == "consumer" and groups.group.protocol_type == "consumer"
 
@@ -127,7 +127,7 @@ def test_a_full_request_gets_the_whole_assignment_again():
     groups = Consumers()
     groups.enter("a")
     full = {"topics": ("orders",), "rebalance_ms": REBALANCE_TIMEOUT_MS, "owned": ALL}
-    assert groups.told(groups.beat("a", 2, **full)) == ALL
+    assert groups.assignment_in(groups.beat("a", 2, **full)) == ALL
     for left_out in full:
         answer = groups.beat("a", 2, **{k: v for k, v in full.items() if k != left_out})
         assert answer.assignment is None, left_out
@@ -138,11 +138,11 @@ def test_a_new_subscription_gets_a_new_target_at_once():
     groups.enter("a")
     answer = groups.beat("a", 2, topics=("orders", "other"))
     assert answer.member_epoch == 3
-    assert groups.told(answer) == {"orders": {0, 1, 2, 3}, "other": {0, 1}}
+    assert groups.assignment_in(answer) == {"orders": {0, 1, 2, 3}, "other": {0, 1}}
     answer = groups.beat("a", 3, topics=("other",))
     # It must give orders back first and keeps its old epoch until then.
     assert answer.member_epoch == 3
-    assert groups.told(answer) == {"other": {0, 1}}
+    assert groups.assignment_in(answer) == {"other": {0, 1}}
     assert groups.group.state_name == "Reconciling"
     answer = groups.beat("a", 3, owned={"other": [0, 1]})
     assert answer.member_epoch == 4
@@ -190,7 +190,7 @@ def test_a_fenced_member_joins_again_under_its_id():
     groups.enter("a")
     assert groups.beat("a", 9).error_code == ErrorCode.FENCED_MEMBER_EPOCH
     answer = groups.enter("a")
-    assert answer.member_epoch == 2 and groups.told(answer) == ALL
+    assert answer.member_epoch == 2 and groups.assignment_in(answer) == ALL
     assert len(groups.group.members) == 1
 
 

@@ -15,7 +15,7 @@ def test_a_second_member_gets_its_half_only_when_the_first_has_given_it_back():
 
     answer = first.beat()  # must give partitions back, keeps its epoch
     assert answer.member_epoch == 2
-    kept = groups.told(answer)["orders"]
+    kept = groups.assignment_in(answer)["orders"]
     assert len(kept) == 2
     assert groups.group.members["a"].state is MemberState.UNREVOKED
     assert second.beat().assignment is None
@@ -65,7 +65,7 @@ def test_a_member_may_keep_what_it_was_told_to_give_back():
     second.leave()
     first.obey()
     answer = first.beat()
-    assert groups.told(answer) == ALL and answer.member_epoch == 4
+    assert groups.assignment_in(answer) == ALL and answer.member_epoch == 4
 
 
 def test_a_target_waits_for_the_interval_and_then_covers_all_new_members():
