@@ -215,8 +215,8 @@ def test_offsets_are_fetched_in_every_version(client, group, headrace_topic, ver
     commit(client, group, headrace_topic, 42)
     found = fetch(client, group, headrace_topic, version, topic_id, partitions=(0, 9))
     assert found == [(42, OK), (-1, OK)]
-    nobody = fetch(client, "nobody", headrace_topic, version, topic_id)
-    assert nobody == [(-1, OK)]
+    unknown = fetch(client, "unknown", headrace_topic, version, topic_id)
+    assert unknown == [(-1, OK)]
 
 
 @pytest.mark.parametrize("version", range(2, 8))
@@ -241,11 +241,11 @@ def test_offsets_of_many_groups_are_fetched_at_once(client, group, headrace_topi
         request(
             groups=[
                 request.OffsetFetchRequestGroup(group_id=name, topics=None)
-                for name in [*names, "nobody"]
+                for name in [*names, "unknown"]
             ]
         ),
     )
-    assert [x.group_id for x in answer.groups] == [*names, "nobody"]
+    assert [x.group_id for x in answer.groups] == [*names, "unknown"]
     assert [x.topics[0].partitions[0].committed_offset for x in answer.groups[:-1]] == list(
         range(20)
     )
@@ -259,7 +259,7 @@ def test_groups_are_described_in_every_version(client, group, version):
     answer = client.ask(
         ApiKey.DESCRIBE_GROUPS,
         version,
-        m.DescribeGroupsRequest(groups=[group, "nobody"], include_authorized_operations=True),
+        m.DescribeGroupsRequest(groups=[group, "unknown"], include_authorized_operations=True),
     )
     found, missing = answer.groups
     assert found.group_state == "Stable" and found.protocol_data == "range"
@@ -293,11 +293,11 @@ def test_groups_are_listed_in_every_version(client, group, headrace_topic, versi
 def test_groups_are_deleted_in_every_version(client, group, headrace_topic, version):
     busy = join(client, f"{group}-busy")
     commit(client, group, headrace_topic)
-    names = [group, group, "nobody", f"{group}-busy"]
+    names = [group, group, "unknown", f"{group}-busy"]
     answer = client.ask(ApiKey.DELETE_GROUPS, version, m.DeleteGroupsRequest(groups_names=names))
     assert {x.group_id: x.error_code for x in answer.results} == {
         group: OK,
-        "nobody": ErrorCode.GROUP_ID_NOT_FOUND,
+        "unknown": ErrorCode.GROUP_ID_NOT_FOUND,
         f"{group}-busy": ErrorCode.NON_EMPTY_GROUP,
     }
     assert fetch(client, group, headrace_topic) == [(-1, OK)]
@@ -332,7 +332,7 @@ def test_offsets_are_deleted(client, group, headrace_topic):
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
     assert fetch(client, group, headrace_topic) == [(-1, OK)]
-    missing = delete_offsets(client, "nobody", headrace_topic, 0)
+    missing = delete_offsets(client, "unknown", headrace_topic, 0)
     assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     unnamed = delete_offsets(client, "", headrace_topic, 0)
     assert unnamed.error_code == ErrorCode.INVALID_GROUP_ID

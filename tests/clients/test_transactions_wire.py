@@ -263,7 +263,7 @@ def test_offsets_of_zombies_and_unknown_members_are_refused(client, headrace_top
     assert client.add_offsets(name, old, group, version=1) is EPOCH
     assert client.add_offsets(name, stranger, group) is MAPPING
     refused = client.commit_offsets(
-        name, group, producer, headrace_topic, 1, version=5, generation_id=3, member_id="nobody"
+        name, group, producer, headrace_topic, 1, version=5, generation_id=3, member_id="unknown"
     )
     assert refused in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
     empty = client.commit_offsets(name, "", producer, headrace_topic, 1, version=5)
@@ -453,8 +453,8 @@ def test_markers_are_refused_where_they_do_not_belong(client, headrace_topic, na
     client.add(name, producer, headrace_topic, 0)
     client.put(name, producer, headrace_topic, b"a")
     assert client.mark(producer, False, headrace_topic, 7) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    nobody = client.mark((producer[0], -1), False, headrace_topic, 0)
-    assert nobody == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    no_epoch = client.mark((producer[0], -1), False, headrace_topic, 0)
+    assert no_epoch == [ErrorCode.UNKNOWN_SERVER_ERROR]
     equal = client.mark(producer, False, headrace_topic, 0, transaction_version=2)
     assert equal == [EPOCH]
     assert client.last_stable_offset(headrace_topic) == 0

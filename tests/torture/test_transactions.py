@@ -33,10 +33,10 @@ LIMIT_S = 180
 
 
 class Worker:
-    def __init__(self, kind, name, bootstrap, folder):
-        self.journal = folder / f"{name}.journal"
+    def __init__(self, kind, name, bootstrap, directory):
+        self.journal = directory / f"{name}.journal"
         self.command = [sys.executable, str(WORKERS), kind, bootstrap, name, str(self.journal)]
-        self.errors = (folder / f"{name}.errors").open("ab")
+        self.errors = (directory / f"{name}.errors").open("ab")
         self.start()
 
     def start(self):
