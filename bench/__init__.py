@@ -1,1 +1,1 @@
-"""Every figure that Headrace claims, measured beside Apache Kafka in the same run."""
+"""Every figure that Headrace claims, measured together with Apache Kafka in the same run."""

@@ -1,4 +1,4 @@
-"""The command: ``python -m bench NAME ...``, with ``all`` and ``results`` as names too."""
+"""The command ``python -m bench NAME ...``; ``all`` and ``results`` are names too."""
 
 import argparse
 import os
@@ -7,16 +7,16 @@ import sys
 from bench import report
 from bench.apache_kafka import missing
 from bench.figures import FIGURES, purpose
-from bench.node import scratch_folder
+from bench.node import scratch_directory
 from bench.report import Row
 from bench.run import Run
 
 
 def main() -> int:
-    """Measure what was asked for. Exit 1 when a target was missed, 0 otherwise."""
+    """Measure the requested figures. The exit status is 1 if a target was missed."""
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="Measure Headrace beside Apache Kafka, on this machine, in the same run.",
+        description="Measure Headrace and Apache Kafka on this machine, in the same run.",
         epilog="\n".join(f"  {name:12} {purpose(name)}" for name in FIGURES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -25,27 +25,29 @@ def main() -> int:
         nargs="*",
         default=["all"],
         metavar="NAME",
-        help="or: all; results prints what was kept last",
+        help="Figures to measure, or all; results prints the latest stored results.",
     )
-    parser.add_argument("--rounds", type=int, default=3, help="rounds that count (default 3)")
-    parser.add_argument("--quick", action="store_true", help="small and rough: does it run at all")
-    parser.add_argument("--alone", action="store_true", help="without Apache Kafka beside")
+    parser.add_argument("--rounds", type=int, default=3, help="Number of rounds (default 3).")
+    parser.add_argument(
+        "--quick", action="store_true", help="Check that it runs; results mean nothing."
+    )
+    parser.add_argument("--alone", action="store_true", help="Measure without Apache Kafka.")
     parser.add_argument("--format", choices=("table", "json"), default="table")
-    parser.add_argument("--no-keep", action="store_true", help="do not append to results.csv")
+    parser.add_argument("--no-keep", action="store_true", help="Do not append to results.csv.")
     asked = parser.parse_args()
     if asked.figures == ["results"]:
         print(report.newest())
         return 0
     names = list(FIGURES) if "all" in asked.figures else asked.figures
     if unknown := [name for name in names if name not in FIGURES]:
-        parser.error(f"unknown figure {unknown[0]}; there are {', '.join(FIGURES)}")
+        parser.error(f"unknown figure {unknown[0]}; choose from {', '.join(FIGURES)}")
     if not asked.alone and (reason := missing()):
-        parser.error(f"Apache Kafka {reason}; --alone measures without it")
+        parser.error(f"Apache Kafka {reason}. Use --alone to measure without it")
     if os.getloadavg()[0] > 0.7 and not asked.quick:
-        print(f"  the machine is not idle: load {os.getloadavg()[0]:.2f}", file=sys.stderr)
+        print(f"  The machine is not idle: load {os.getloadavg()[0]:.2f}", file=sys.stderr)
 
     rows: list[Row] = []
-    with scratch_folder() as scratch:
+    with scratch_directory() as scratch:
         run = Run(scratch, 1 if asked.quick else asked.rounds, asked.quick)
         if asked.alone:
             run.sides = ("headrace",)

@@ -1,7 +1,7 @@
-"""Apache Kafka itself, fetched with Maven: a node to measure and compare with, and its tools.
+"""Apache Kafka, downloaded with Maven: a node to compare with, and its tools.
 
-The jars lie in ``.cache/apache-kafka/VERSION`` of the project. Nodes listen on 127.0.0.1 alone,
-with the heap and collector settings that Kafka's own start script gives them.
+The jars are in ``.cache/apache-kafka/VERSION`` of the project. Nodes listen on 127.0.0.1 only, with
+the heap and collector settings of Kafka's start script.
 """
 
 import base64
@@ -32,7 +32,7 @@ _POM = """\
 </project>
 """
 
-# 3.9 brings a logger of its own, which would quarrel with the silent one on every start.
+# 3.9 brings its own logger, which would warn about the silent one at every start.
 _DEPENDENCY = """\
 <dependency>
       <groupId>org.apache.kafka</groupId><artifactId>{artifact}</artifactId>
@@ -52,15 +52,15 @@ _SERVER_JVM = (
     "-XX:+ExplicitGCInvokesConcurrent",
     "-Djava.awt.headless=true",
 )
-# A tool lives for seconds: compiling it thoroughly would cost more than it brings.
+# A tool runs for seconds: the optimizing compiler would cost more than it gains.
 _TOOL_JVM = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
-# Sixteen bytes as Kafka writes ids: a cluster id that every folder of ours shares.
+# Sixteen bytes, as Kafka encodes IDs: the cluster ID of every directory that we format.
 _CLUSTER_ID = base64.urlsafe_b64encode(b"headrace-bench-1").rstrip(b"=").decode()
 
 
 class KafkaMissing(Exception):
-    """Apache Kafka cannot be had here; the message says what is needed."""
+    """Apache Kafka is not available; the message says what is missing."""
 
 
 def missing() -> str | None:
@@ -70,13 +70,13 @@ def missing() -> str | None:
 
 
 def jars(kafka_version: str = NEWEST) -> Path:
-    """The folder with Kafka's jars and all they need, fetched once."""
-    folder = CACHE / kafka_version
-    if folder.exists():
-        return folder
+    """The directory with Kafka's jars and their dependencies, downloaded once."""
+    directory = CACHE / kafka_version
+    if directory.exists():
+        return directory
     if reason := missing():
         raise KafkaMissing(reason)
-    # Maven fills a folder beside the real one, so that a broken download leaves no half cache.
+    # Maven fills a temporary directory, so that a broken download leaves no incomplete cache.
     unfinished = CACHE / f"{kafka_version}.part-{os.getpid()}"
     unfinished.mkdir(parents=True)
     try:
@@ -97,11 +97,11 @@ def jars(kafka_version: str = NEWEST) -> Path:
             cwd=unfinished,
             check=True,
         )
-        if not folder.exists():
-            (unfinished / "jars").rename(folder)
+        if not directory.exists():
+            (unfinished / "jars").rename(directory)
     finally:
         shutil.rmtree(unfinished)
-    return folder
+    return directory
 
 
 def tool_command(main_class: str, *arguments: str, kafka_version: str = NEWEST) -> list[str]:
@@ -116,13 +116,13 @@ def tool(
     stdin: str | None = None,
     limit_s: float = 120,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one of Kafka's command line programs to its end, as its script would."""
+    """Run one of Kafka's command line programs, as its script would, and wait for its end."""
     line = tool_command(main_class, *arguments, kafka_version=kafka_version)
     return subprocess.run(line, input=stdin or "", capture_output=True, text=True, timeout=limit_s)
 
 
 class KafkaNode(Node):
-    """One Kafka 4 process, broker and controller in one, with its own data folder."""
+    """One Kafka 4 process, broker and controller in one, with a data directory."""
 
     name = f"Apache Kafka {NEWEST}"
 
@@ -134,7 +134,7 @@ class KafkaNode(Node):
         jars()
 
     def properties(self) -> dict[str, str]:
-        """The single-node settings; what the caller gave comes last and wins."""
+        """The settings of a single node; those of the caller override them."""
         listeners = f"PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{self.controller_port}"
         return {
             "process.roles": "broker,controller",
@@ -154,7 +154,7 @@ class KafkaNode(Node):
         } | self.settings
 
     def prepare(self) -> None:
-        """Write the configuration and format a new folder, which Kafka asks for before a start."""
+        """Write the configuration, and format a new directory, as Kafka requires."""
         self.data.mkdir(parents=True, exist_ok=True)
         file = self.data.with_name(self.data.name + ".properties")
         lines = [f"{name}={value}" for name, value in self.properties().items()]

@@ -1,4 +1,4 @@
-/* What the programs on bare sockets share: giving up, time, checksum, connecting. */
+/* Shared by the programs on plain sockets: failing, time, checksum, connecting. */
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>

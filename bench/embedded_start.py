@@ -1,9 +1,10 @@
-"""A program of its own: time ``Broker()`` until a record is acknowledged, in a warm process.
+"""A separate program: time ``Broker()`` until a record is acknowledged, in a warm process.
 
     python -m bench.embedded_start CLIENT ROUNDS     prints the seconds of each round as JSON
 
-``confluent-kafka`` is what a user's test does: a stock producer, made anew, one record, its
-delivery report. ``raw socket`` leaves the client's own start out: connect, one Produce, its answer.
+``confluent-kafka`` does what a user's test does: create a stock producer, send one record, wait for
+its delivery report. ``raw socket`` excludes the client's own start: connect, send one Produce, wait
+for its response.
 """
 
 import json

@@ -1,28 +1,28 @@
 /*
- * frames: prepared requests sent over bare sockets, one under way on each connection.
+ * frames: send prepared requests over plain sockets, one in flight per connection.
  *
  *   frames HOST:PORT SCRIPT SECONDS [INTERVAL_MS]
  *
- * Without an interval each connection sends its next request as soon as the last is answered.
- * With one, each connection sends a request every so often, the connections spread evenly.
- * Prints one line of JSON. A broker's share of the machine is what is sought, so this client
- * decodes nothing: it compares, or looks at one error code.
+ * Without an interval, each connection sends its next request as soon as the last is answered. With
+ * an interval, each connection sends one request per interval, and the connections are spread
+ * evenly. Prints one line of JSON. The broker is to be measured, not the client, so the client
+ * decodes nothing: it compares the response, or looks at one error code.
  *
  * SCRIPT, all numbers i32 big-endian unless said otherwise:
  *
  *   count of connections, then for each:
  *     10 bytes identity: i64 producer id, i16 producer epoch (unused without transactions)
- *     count of steps, done over and over, then for each:
- *       frame size      with its own length in front
- *       answer size     0, or the answer must be these bytes, but for the correlation id
- *       code at         where the answer has an error code, -1: nowhere
- *       identity at     where the identity goes into the frame, -1: nowhere
- *       batch at        where a record batch begins, which gets identity and checksum; -1: none
- *       identity from   where the answer has the next identity, -1: nowhere
+ *     count of steps, repeated until the end, then for each:
+ *       frame size      including the length in front of it
+ *       answer size     0, or the answer must be these bytes, except for the correlation ID
+ *       code at         position of the error code in the answer; -1: none
+ *       identity at     position of the identity in the frame; -1: none
+ *       batch at        position of a record batch that gets identity and checksum; -1: none
+ *       identity from   position of the next identity in the answer; -1: none
  *       the frame, the answer
  *
- * Positions in an answer count from behind its length. CONCURRENT_TRANSACTIONS is no failure: the
- * step is done again at once.
+ * Positions in an answer count from the byte after its length. CONCURRENT_TRANSACTIONS is not a
+ * failure: the step is repeated at once.
  */
 #include <arpa/inet.h>
 #include <sys/epoll.h>
@@ -104,7 +104,7 @@ static void send_next(struct connection *one) {
     one->received = 0;
 }
 
-/* What an answer says: go on with the next step, or do this one again. */
+/* Check an answer: continue with the next step, or repeat this one. */
 static void judge(struct connection *one, int size) {
     struct step *step = &one->steps[one->next];
     const uint8_t *answer = one->buffer + 4;
@@ -133,7 +133,7 @@ static void judge(struct connection *one, int size) {
     rounds += one->next == 0;
 }
 
-/* Take in what has come; 1 once the answer is whole. */
+/* Receive; returns 1 once the answer is complete. */
 static int receive(struct connection *one) {
     ssize_t count =
         recv(one->socket, one->buffer + one->received, ANSWER_SIZE_MAX - one->received, MSG_DONTWAIT);
@@ -210,7 +210,7 @@ int main(int argc, char **argv) {
             while ((due = start + paced * interval / count) <= now) {
                 struct connection *one = &all[paced++ % count];
                 if (one->is_waiting)
-                    late++; /* the last one is not answered: this turn is left out */
+                    late++; /* the last request is not answered: skip this turn */
                 else
                     send_next(one);
             }

@@ -1,4 +1,4 @@
-"""Prepared requests for ``frames.c``, which sends them as fast as C can."""
+"""Prepared requests for ``frames.c``, which sends them."""
 
 import json
 import subprocess
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Connection:
-    """The steps that one connection goes through, over and over."""
+    """The steps that one connection repeats."""
 
     steps: Sequence[Step]
     identity: tuple[int, int] = NO_IDENTITY  # producer id and epoch
@@ -51,11 +51,11 @@ def run(
     address: str,
     connections: Sequence[Connection],
     seconds: float,
-    folder: Path,
+    directory: Path,
     interval_ms: int = 0,
 ) -> dict[str, Any]:
-    """What ``frames.c`` counted. With an interval, each connection sends once in it."""
-    script = folder / "frames.script"
+    """Run ``frames.c``; return its counts. With an interval, each connection sends once in it."""
+    script = directory / "frames.script"
     script.write_bytes(_I32.pack(len(connections)) + b"".join(one.packed() for one in connections))
     program = load.compiled("frames", [load.HERE / "frames.c", load.HERE / "bare.h"], [])
     line = [str(program), address, str(script), str(seconds), str(interval_ms)]

@@ -1,5 +1,5 @@
 /*
- * load: what one fast client does to a broker, timed. Any broker, the same client.
+ * load: one fast client with timing; the same client for every broker.
  *
  *   load produce -b HOST:PORT -t TOPIC -n COUNT -s SIZE [-p PARTITIONS] [-k KEYS]
  *   load consume -b HOST:PORT -t TOPIC -n COUNT [-p PARTITIONS]
@@ -7,16 +7,15 @@
  *   load e2e     -b HOST:PORT -t TOPIC -n COUNT | -d SECONDS  -s SIZE [-r RATE] [-o SAMPLES]
  *   load connect -b HOST:PORT -n COUNT
  *
- * -X name=value sets a property of librdkafka, -P one of the producer alone, -C one of the
- * consumer alone. Each run prints one line of JSON. SAMPLES gets pairs of doubles: the moment a
- * record was sent (CLOCK_MONOTONIC, seconds) and how long it took (seconds). SIGTERM ends "ack"
- * and "e2e" early, with their report.
+ * -X name=value sets a property of librdkafka, -P one of the producer only, -C one of the consumer
+ * only. Each run prints one line of JSON. The file SAMPLES gets pairs of doubles: when a record was
+ * sent (CLOCK_MONOTONIC, seconds) and how long it took (seconds). SIGTERM ends "ack" and "e2e"
+ * early; they still report.
  *
- * "produce" counts the time from the first record to the last acknowledgement, with the
- * connection already up and one record acknowledged. "consume" counts from the first records that
- * arrive. "ack" and "e2e" have one record under way at any time: a latency, not a rate. "connect"
- * opens connections, has one request answered on each, and holds them until its standard input
- * ends.
+ * "produce" measures from the first record to the last acknowledgement, after it has connected and
+ * one record was acknowledged. "consume" measures from the arrival of the first records. "ack" and
+ * "e2e" have one record in flight at any time: a latency, not a rate. "connect" opens connections,
+ * sends one request on each, and keeps them open until its standard input ends.
  */
 #include "rdkafka.h"
 
@@ -53,7 +52,7 @@ static struct {
     int setting_count;
 } options = {.partitions = 1, .size = 100};
 
-static volatile sig_atomic_t stopping; /* set by SIGTERM: a latency run ends and reports */
+static volatile sig_atomic_t stopping; /* set by SIGTERM: a latency run stops and reports */
 
 static void on_sigterm(int number) {
     (void)number;
@@ -99,7 +98,7 @@ static rd_kafka_t *client(int type) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     set(conf, "bootstrap.servers", options.brokers);
     if (type == RD_KAFKA_CONSUMER) {
-        set(conf, "group.id", "load"); /* asked for by librdkafka; nothing is ever committed */
+        set(conf, "group.id", "load"); /* librdkafka requires one; nothing is committed */
         set(conf, "enable.auto.commit", "false");
     } else {
         rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
@@ -116,7 +115,7 @@ static rd_kafka_t *client(int type) {
     return rk;
 }
 
-/* The topic, with the broker connected and asked for it, so that neither is timed later. */
+/* Connect and request the topic's metadata, so that neither is measured later. */
 static rd_kafka_topic_t *known_topic(rd_kafka_t *producer) {
     rd_kafka_topic_t *topic = rd_kafka_topic_new(producer, options.topic, NULL);
     const struct rd_kafka_metadata *metadata;
@@ -143,8 +142,8 @@ static char *payload(void) {
 }
 
 /*
- * An idempotent producer asks for its id before it sends anything, and librdkafka may wait half a
- * second before it asks. A record sent ahead keeps that out of what is timed.
+ * An idempotent producer requests its producer ID before it sends anything, and librdkafka may wait
+ * half a second before that. A first record keeps this out of the measurement.
  */
 static void produce_one_ahead(rd_kafka_t *producer, rd_kafka_topic_t *topic) {
     rd_kafka_produce(topic, 0, RD_KAFKA_MSG_F_COPY, "ahead", 5, "ahead", 5, NULL);
@@ -155,7 +154,7 @@ static void produce_one_ahead(rd_kafka_t *producer, rd_kafka_topic_t *topic) {
     delivered = 0;
 }
 
-/* Hand over a number of messages, waiting for room as long as it takes. */
+/* Queue a number of messages; waits while the queue is full. */
 static void send_all(rd_kafka_t *producer, rd_kafka_topic_t *topic, rd_kafka_message_t *messages,
                      int count) {
     rd_kafka_poll(producer, 0);
@@ -182,9 +181,9 @@ static int produce(void) {
         for (; n < MESSAGES_PER_CALL && i < options.count; n++, i++) {
             rd_kafka_message_t *message = &messages[n];
             message->partition = i % options.partitions;
-            message->payload = value; /* the same bytes for all, never copied by the client */
+            message->payload = value; /* the same bytes for all messages; the client never copies them */
             message->len = options.size;
-            /* Keys go round: each occurs COUNT / KEYS times, so compaction has something to do. */
+            /* Keys repeat: each occurs COUNT / KEYS times, so that compaction has work to do. */
             if (options.key_count) {
                 message->key = keys[n];
                 long number = i % options.key_count;
@@ -201,7 +200,7 @@ static int produce(void) {
             die("produce", "no acknowledgement for a long time");
     }
     double seconds = now() - start;
-    delivered = options.count - failed; /* nothing is left, and every failure was reported */
+    delivered = options.count - failed; /* the queue is empty, and every failure was reported */
     printf("{\"records\": %ld, \"failed\": %ld, \"seconds\": %.4f, \"records_per_s\": %.0f, "
            "\"mb_per_s\": %.2f, \"client_cpu_s\": %.3f}\n",
            delivered, failed, seconds, delivered / seconds,
@@ -244,8 +243,8 @@ static int consume(void) {
 }
 
 /*
- * malloc gives freed memory back to the kernel at once and takes it again, page fault by page
- * fault; on a virtual machine that costs more than all the rest of the client. Keep it instead.
+ * malloc returns freed memory to the kernel at once and allocates it again, with page faults. On a
+ * virtual machine that costs more than the rest of the client. Keep the memory instead.
  */
 static void keep_memory(void) {
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
@@ -328,7 +327,7 @@ static int latency(int end_to_end) {
     return failed != 0;
 }
 
-/* ApiVersions 0, the one request that every broker answers to anyone. */
+/* ApiVersions 0: every broker answers it, to every client. */
 static const unsigned char API_VERSIONS[] = {0, 0, 0, 14, 0, 18, 0, 0, 0,
                                              0, 0, 7, 0, 4, 'l', 'o', 'a', 'd'};
 
@@ -346,7 +345,7 @@ static int connect_many(void) {
     char host[256];
     const char *colon = strrchr(options.brokers, ':');
     if (!colon || colon - options.brokers >= (long)sizeof host)
-        die("-b", "HOST:PORT is wanted");
+        die("-b", "requires HOST:PORT");
     snprintf(host, sizeof host, "%.*s", (int)(colon - options.brokers), options.brokers);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *address;
     if (getaddrinfo(host, colon + 1, &hints, &address))
@@ -365,7 +364,7 @@ static int connect_many(void) {
         read_all(fd, answer, 4);
         size_t size = answer[0] << 24 | answer[1] << 16 | answer[2] << 8 | answer[3];
         if (size > sizeof answer)
-            die("connect", "an answer longer than ApiVersions can be");
+            die("connect", "the response is too long for ApiVersions");
         read_all(fd, answer, size);
     }
     printf("{\"connections\": %ld}\n", options.count);
@@ -403,7 +402,7 @@ int main(int argc, char **argv) {
         }
     }
     if (!options.brokers)
-        die("usage", "-b HOST:PORT is wanted");
+        die("usage", "-b HOST:PORT is required");
     signal(SIGPIPE, SIG_IGN);
     if (!strcmp(mode, "ack") || !strcmp(mode, "e2e"))
         signal(SIGTERM, on_sigterm);
@@ -422,5 +421,5 @@ int main(int argc, char **argv) {
     else
         die("unknown mode", mode), status = 2;
     fflush(stdout);
-    _exit(status); /* closing a client waits for its connections; the measurement is over */
+    _exit(status); /* closing the client would wait for its connections; the measurement is done */
 }

@@ -15,8 +15,8 @@ from bench.client import Client
 HERE = Path(__file__).parent
 CACHE = HERE.parent / ".cache" / "bench"
 
-# Large batches, a short linger, a queue that fits in memory which stays warm, and no report for
-# each record that went well: as cheap a client as there is, so that the broker is the limit.
+# Large batches, a short linger, a queue that fits in warm memory, and no report for delivered
+# records: the client is as cheap as possible, so that the broker is the bottleneck.
 FAST_PRODUCER = {
     "delivery.report.only.error": "true",
     "enable.idempotence": "true",
@@ -40,31 +40,31 @@ QUICK_CONSUMER = {"fetch.wait.max.ms": "100"}
 
 
 class LoadFailed(Exception):
-    """The load generator could not do what was asked; the message holds what it said."""
+    """The load generator failed; the message holds its output."""
 
 
 def librdkafka() -> Path:
     """The shared library inside the installed confluent-kafka."""
     import confluent_kafka
 
-    folder = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
-    found = sorted(folder.glob("librdkafka*.so*"))
+    directory = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
+    found = sorted(directory.glob("librdkafka*.so*"))
     if not found:
-        raise LoadFailed(f"no librdkafka beside confluent-kafka in {folder}")
+        raise LoadFailed(f"confluent-kafka has no librdkafka in {directory}")
     return found[0]
 
 
 def program() -> Path:
-    """The path of the load generator, compiled when source or library have changed."""
+    """The path of the load generator; compiles it if source or library have changed."""
     library = librdkafka()
     options = [str(library), f"-Wl,-rpath,{library.parent}", "-lpthread"]
     return compiled("load", [HERE / "load.c", HERE / "rdkafka.h"], options)
 
 
 def compiled(name: str, sources: list[Path], options: list[str]) -> Path:
-    """The first of ``sources`` as a program; the others are what it includes."""
+    """Compile the first of ``sources``, which includes the others."""
     if shutil.which("gcc") is None:
-        raise LoadFailed(f"gcc is needed to build {name}")
+        raise LoadFailed(f"building {name} requires gcc")
     state = hashlib.sha256(b"".join(s.read_bytes() for s in sources) + " ".join(options).encode())
     built = CACHE / f"{name}-{state.hexdigest()[:12]}"
     if not built.exists():
@@ -109,13 +109,13 @@ def command(
 
 
 def answer(stdout: str) -> dict[str, Any]:
-    """The one line of JSON that a run prints."""
+    """Parse the line of JSON that a run prints."""
     result: dict[str, Any] = json.loads(stdout.strip().splitlines()[-1])
     return result
 
 
 def run(mode: str, address: str, *, limit_s: float = 300, **what: Any) -> dict[str, Any]:
-    """Run the load generator to its end and return what it measured."""
+    """Run the load generator and return its results."""
     return _measured(mode, command(mode, address, **what), address, limit_s)
 
 
@@ -123,14 +123,14 @@ def _measured(mode: str, line: list[str], address: str, limit_s: float) -> dict[
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired as late:
-        raise LoadFailed(f"{mode} on {address} was not done in {limit_s:.0f} s") from late
+        raise LoadFailed(f"{mode} on {address} took more than {limit_s:.0f} s") from late
     if done.returncode != 0:
         raise LoadFailed(f"{mode} on {address}: {done.stdout} {done.stderr}".strip())
     return answer(done.stdout)
 
 
 def produce_lean(address: str, topic: str, count: int, size: int) -> dict[str, Any]:
-    """The same with a producer that leaves the broker as the limit, at any size of record."""
+    """Produce with ``produce.c``: the broker is the bottleneck, at any record size."""
     host, _, port = address.rpartition(":")
     with contextlib.closing(Client(address)) as client:
         identity = client.identity()
@@ -140,13 +140,13 @@ def produce_lean(address: str, topic: str, count: int, size: int) -> dict[str, A
 
 
 def produce(address: str, topic: str, count: int, size: int, **what: Any) -> dict[str, Any]:
-    """As many records as fast as acknowledgements allow."""
+    """Produce ``count`` records as fast as acknowledgements allow."""
     settings = FAST_PRODUCER | what.pop("producer", {})
     return run("produce", address, topic=topic, count=count, size=size, producer=settings, **what)
 
 
 def consume(address: str, topic: str, count: int, **what: Any) -> dict[str, Any]:
-    """The first ``count`` records of a topic."""
+    """Consume the first ``count`` records of a topic."""
     settings = FAST_CONSUMER | what.pop("consumer", {})
     return run("consume", address, topic=topic, count=count, consumer=settings, **what)
 
@@ -171,6 +171,6 @@ def read_samples(path: Path) -> list[tuple[float, float]]:
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The value below which ``share`` of all values lie, counted as load.c does."""
+    """The value below which ``share`` of all values are, computed as in load.c."""
     ordered = sorted(values)
     return ordered[int(len(ordered) * share)]

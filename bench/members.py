@@ -249,7 +249,7 @@ async def _gather(address: str, group: Gathering, live: Life) -> float:
 def seconds_until_stable(
     address: str, live: Life, *, group_id: str, size: int, interval_ms: int, topic: str
 ) -> tuple[float, list[Membership]]:
-    """How long ``size`` members that join at once need until all have their assignment."""
+    """Let ``size`` members join at once; return the seconds until all have an assignment."""
     group: list[Gathering] = []
 
     async def gather() -> float:

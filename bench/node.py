@@ -1,4 +1,4 @@
-"""A broker process under measurement: started on loopback, timed, watched and stopped by its id."""
+"""A broker process to measure: started on loopback, timed, watched and stopped."""
 
 import contextlib
 import os
@@ -21,23 +21,23 @@ from headrace.client.errors import Disconnected
 from headrace.wire import messages as m
 from headrace.wire.session import API_VERSIONS_VERSION
 
-# The one request that a broker answers before it knows the client. Encoded once, so that a start
-# does not measure our codec.
+# A broker answers this request from any client. It is encoded once, so that a start does not
+# measure our codec.
 _API_VERSIONS = framed(API_VERSIONS_VERSION, m.ApiVersionsRequest())
 
-# An installed package has its bytecode beside it. A shell that forbids writing it would have every
-# start measure Python's compiler.
+# An installed package has bytecode files. If the environment forbids writing them, every start
+# would measure Python's compiler.
 _ENVIRONMENT = {
     name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
 }
 
 
 class NodeFailed(Exception):
-    """A broker did not start, or ended before it was told to; the message holds its last words."""
+    """A broker did not start, or ended unexpectedly; the message holds the end of its log."""
 
 
 class Node(ABC):
-    """One broker process with its data folder. Its address stays the same over restarts."""
+    """One broker process with its data directory. Its address stays the same across restarts."""
 
     name: str
 
@@ -56,7 +56,7 @@ class Node(ABC):
         """The program and its arguments; it must stay in the foreground."""
 
     def prepare(self) -> None:
-        """What has to be done before a start and is not part of it."""
+        """Prepare a start; not part of the measurement."""
         self.data.mkdir(parents=True, exist_ok=True)
 
     @staticmethod
@@ -75,11 +75,11 @@ class Node(ABC):
         return self._process is not None and self._process.poll() is None
 
     def seconds_since_start(self, at: float | None = None) -> float:
-        """Until now, or until a moment of perf_counter."""
+        """Seconds until now, or until a perf_counter time."""
         return (time.perf_counter() if at is None else at) - self._started_at
 
     def start(self, limit_s: float = 60) -> float:
-        """Start the process and wait until it answers. Returns the seconds that this took."""
+        """Start the process and wait until it answers. Return the seconds that this took."""
         self.prepare()
         with self.log.open("ab") as log:
             self._started_at = time.perf_counter()
@@ -110,7 +110,7 @@ class Node(ABC):
         return self.log.read_text(errors="replace")[-2000:]
 
     def stop(self, limit_s: float = 60) -> float:
-        """Ask the process to end cleanly. Returns the seconds that this took."""
+        """Stop the process cleanly. Return the seconds that this took."""
         if self._process is None:
             return 0.0
         start = time.perf_counter()
@@ -124,7 +124,7 @@ class Node(ABC):
         return time.perf_counter() - start
 
     def kill(self) -> None:
-        """End the process as a power cut would end it for the program: no clean stop."""
+        """Kill the process, without a clean stop."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -166,7 +166,7 @@ class HeadraceNode(Node):
 
 
 class PlainReadNode(HeadraceNode):
-    """Headrace on a system without sendfile: records are read into memory and sent from there."""
+    """Headrace without sendfile: records are read into memory and sent from there."""
 
     name = "Headrace without sendfile"
 
@@ -177,15 +177,15 @@ class PlainReadNode(HeadraceNode):
 
 
 @contextlib.contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A folder in TMPDIR that is gone afterwards, whatever happened."""
-    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+def scratch_directory() -> Iterator[Path]:
+    """A directory in TMPDIR that is always deleted afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
     try:
-        yield folder
+        yield directory
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
-def disk_room_gb(folder: Path) -> float:
-    """Free space where ``folder`` lies, in GB."""
-    return os.statvfs(folder).f_bavail * os.statvfs(folder).f_frsize / 1e9
+def free_space_gb(directory: Path) -> float:
+    """Free space of the file system of ``directory``, in GB."""
+    return os.statvfs(directory).f_bavail * os.statvfs(directory).f_frsize / 1e9

@@ -8,7 +8,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; the name before it may hold blanks."""
+    """Fields of /proc/PID/stat, starting with the state; the name before it may contain blanks."""
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
 
 
@@ -20,7 +20,7 @@ def members(root_pid: int) -> list[int]:
             try:
                 parents[int(entry)] = int(_stat_fields(int(entry))[1])
             except OSError:
-                continue  # it ended between the listing and the reading
+                continue  # the process ended after it was listed
     found = [root_pid]
     for pid in found:
         found += [child for child, parent in parents.items() if parent == pid]
@@ -28,19 +28,19 @@ def members(root_pid: int) -> list[int]:
 
 
 def cpu_seconds(root_pid: int) -> float:
-    """User and system time so far, of children that have ended too.
+    """User and system time so far, including children that have ended.
 
-    The kernel counts in ticks of 10 ms. What an ended child used is added to its parent's.
+    The kernel counts in ticks of 10 ms, and adds the time of an ended child to its parent.
     """
     ticks = 0
     for pid in members(root_pid):
-        with contextlib.suppress(OSError):  # a child ended meanwhile
+        with contextlib.suppress(OSError):  # a child has just ended
             ticks += sum(int(field) for field in _stat_fields(pid)[11:15])
     return ticks / _TICKS_PER_SECOND
 
 
 def resident_mb(root_pid: int) -> float:
-    """Resident memory in MB of 1,000,000 bytes, mapped files included."""
+    """Resident memory in MB (1,000,000 bytes), including mapped files."""
     kib = 0
     for pid in members(root_pid):
         with contextlib.suppress(OSError):

@@ -1,12 +1,12 @@
 /*
- * produce: an idempotent producer that costs next to nothing, so that the broker is the limit.
+ * produce: an idempotent producer that uses almost no CPU, so that the broker is the bottleneck.
  *
  *   produce HOST PORT TOPIC COUNT SIZE PRODUCER_ID PRODUCER_EPOCH
  *
- * COUNT values of SIZE bytes to partition 0, acks=all. Each record is written into its batch one by
- * one, as any producer does it, and each batch gets its time, sequence number and checksum; at most
- * five requests are under way. Produce 3, which has no flexible fields. Any error ends it.
- * Prints one line of JSON.
+ * Sends COUNT values of SIZE bytes to partition 0, with acks=all. Each record is written into its
+ * batch one by one, as by any producer, and each batch gets its timestamp, sequence number and
+ * checksum. At most five requests are in flight. Uses Produce 3, which has no flexible fields. Stops
+ * at the first error. Prints one line of JSON.
  */
 #include <arpa/inet.h>
 #include <sys/resource.h>
@@ -18,7 +18,7 @@
 enum {
     BATCH_SIZE_MAX = 1000000,
     RECORD_OVERHEAD_MAX = 32,
-    IN_FLIGHT_MAX = 5, /* what a broker allows an idempotent producer */
+    IN_FLIGHT_MAX = 5, /* the broker's limit for idempotent producers */
     BATCH_HEADER_SIZE = 61,
     BATCH_SIZE_FROM = 12,
     BATCH_CRC_FROM = 21,
@@ -84,7 +84,7 @@ static int fill(uint8_t **end, const uint8_t *value, uint32_t value_size, long w
     uint8_t *at = *end, *limit = at + BATCH_SIZE_MAX - BATCH_HEADER_SIZE;
     int count = 0;
     while (count < wanted && at + value_size + RECORD_OVERHEAD_MAX <= limit) {
-        /* Attributes, no time after the first, place, no key, the value, no headers. */
+        /* Attributes, timestamp delta 0, offset delta, no key, the value, no headers. */
         uint32_t size = 1 + 1 + (uint32_t)varint_size((uint32_t)count) + 1;
         size += (uint32_t)varint_size(value_size) + value_size + 1;
         at = put_varint(at, size);
@@ -107,7 +107,7 @@ static void head_of_batch(uint8_t *batch, const uint8_t *end, int count, uint64_
     uint64_t now_ms = (uint64_t)(clock_s(CLOCK_REALTIME) * 1000);
     uint8_t *at = put(batch, 0, 8);
     at = put(at, (uint64_t)(end - batch) - BATCH_SIZE_FROM, 4);
-    at = put(at, 0xFFFFFFFF, 4); /* leader epoch: not known */
+    at = put(at, 0xFFFFFFFF, 4); /* leader epoch: unknown */
     *at++ = 2;
     uint8_t *crc_at = at;
     at = put(at + 4, 0, 2);

@@ -1,7 +1,7 @@
 /*
  * The part of librdkafka's C interface that load.c calls, declared by hand.
  *
- * The library itself is the one inside the confluent-kafka wheel, which ships no header.
+ * The library is in the confluent-kafka wheel, which has no header files.
  * librdkafka keeps these names, structures and numbers stable within its major version.
  */
 #ifndef BENCH_RDKAFKA_H

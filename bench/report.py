@@ -1,4 +1,4 @@
-"""Figures as rows: what was measured, beside whom, against which target; printed and kept."""
+"""Figures as rows: our value, the peer's, and the target; printed and stored."""
 
 import csv
 import datetime
@@ -60,7 +60,7 @@ def ratio_at_most(bound: float) -> Target:
 
 @dataclass(frozen=True)
 class Row:
-    """One metric of one figure: the median over its rounds, ours and the peer's beside it."""
+    """One metric of one figure: the medians over its rounds, ours and the peer's."""
 
     figure: str
     metric: str
@@ -79,7 +79,7 @@ class Row:
 
     @property
     def met(self) -> bool | None:
-        """Whether every target is reached; None without a target or a value to hold it to."""
+        """Whether every target is reached; None without a target or a value to compare."""
         judged = [
             target.at_least <= value <= target.at_most
             for target in self.targets
@@ -120,7 +120,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """All rows in aligned columns; a figure's name stands in its first row alone."""
+    """All rows in aligned columns; a figure's name is shown in its first row only."""
     heads = ("FIGURE", "METRIC", "UNIT", "HEADRACE", "PEER", "RATIO", "BESIDE", "TARGET", "")
     lines = [heads, *map(cells, rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
@@ -159,7 +159,7 @@ def as_json(rows: Sequence[Row]) -> str:
 
 
 def _commit() -> str:
-    """The commit measured; ``+`` marks sources that differ from it."""
+    """The measured commit; ``+`` marks uncommitted changes of the sources."""
     git = ["git", "-C", str(RESULTS.parent)]
     head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     changed = subprocess.run([*git, "status", "--porcelain", "--", "../src"], capture_output=True)
@@ -195,13 +195,13 @@ def keep(rows: Sequence[Row], *, quick: bool) -> None:
 
 
 def newest() -> str:
-    """What results.csv holds of each metric last, quick runs left out, as a table in Markdown."""
+    """The latest results of each metric in results.csv, without quick runs, as a Markdown table."""
     latest: dict[tuple[str, str], dict[str, str]] = {}
     if RESULTS.exists():
         with RESULTS.open(newline="") as file:
             for kept in csv.DictReader(file):
                 if not kept["quick"]:
-                    # Last measured, last shown: a figure's rows stay together.
+                    # In the order of measurement, so that a figure's rows stay together.
                     latest.pop((kept["figure"], kept["metric"]), None)
                     latest[kept["figure"], kept["metric"]] = kept
     lines = [

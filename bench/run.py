@@ -1,4 +1,4 @@
-"""One run of the bench: how much, against whom, and the samples that it collects."""
+"""One run of the benchmark: its size, its sides, and the samples that it collects."""
 
 import contextlib
 import mmap
@@ -15,26 +15,26 @@ from bench.report import Row, Target, median
 
 SIDES: dict[str, type[Node]] = {"headrace": HeadraceNode, "kafka": KafkaNode}
 
-# Deleted segments leave the disk at once, so that rounds do not pile up. The same for everyone.
+# Deleted segments leave the disk soon, so that rounds do not pile up. The same for every broker.
 SETTINGS = {"log.segment.delete.delay.ms": "1000", "log.retention.ms": "-1"}
 
 
 @dataclass
 class Run:
-    """What was asked for on the command line, and where data may lie."""
+    """The options of the command line, and the directory for data."""
 
     scratch: Path
     rounds: int
     quick: bool
     sides: tuple[str, ...] = ("headrace", "kafka")
-    _folders: int = 0
+    _directories: int = 0
 
     def sized(self, full: int, quick: int) -> int:
-        """A count: the honest one, or one for a smoke test."""
+        """The full count, or the one for a smoke test."""
         return quick if self.quick else full
 
-    def say(self, words: str) -> None:
-        print(f"  {words}", file=sys.stderr, flush=True)
+    def say(self, text: str) -> None:
+        print(f"  {text}", file=sys.stderr, flush=True)
 
     def node(
         self,
@@ -42,14 +42,14 @@ class Run:
         settings: Mapping[str, str] | None = None,
         kind: type[Node] | None = None,
     ) -> Node:
-        """A node that is not started, with a folder of its own."""
-        self._folders += 1
-        folder = self.scratch / f"{side}-{self._folders}"
-        return (kind or SIDES[side])(folder, settings=SETTINGS | dict(settings or {}))
+        """A node with its own directory, not started."""
+        self._directories += 1
+        directory = self.scratch / f"{side}-{self._directories}"
+        return (kind or SIDES[side])(directory, settings=SETTINGS | dict(settings or {}))
 
     @contextlib.contextmanager
     def nodes(self, settings: Mapping[str, str] | None = None) -> Iterator[dict[str, Node]]:
-        """Every side running at once, for rounds that take turns."""
+        """Start a node per side, for alternating rounds."""
         with contextlib.ExitStack() as stack:
             started = {side: self.node(side, settings) for side in self.sides}
             for node in started.values():
@@ -92,9 +92,9 @@ class Samples:
 
 
 def turns(nodes: Mapping[str, Node], round_number: int) -> list[tuple[str, Node]]:
-    """Who measures when in a round; the first one changes.
+    """The order of the sides in a round; it alternates.
 
-    What one leaves behind, dirty pages above all, the next one pays for.
+    Each side pays for what the one before left behind, above all dirty pages.
     """
     in_order = list(nodes.items())
     return in_order if round_number % 2 else in_order[::-1]
@@ -102,17 +102,17 @@ def turns(nodes: Mapping[str, Node], round_number: int) -> list[tuple[str, Node]
 
 @contextlib.contextmanager
 def cpu_of(node: Node, into: list[float]) -> Iterator[None]:
-    """Append the processor seconds that a broker used meanwhile."""
+    """Append the processor seconds that a broker used within the block."""
     before = node.cpu_seconds()
     yield
     into.append(node.cpu_seconds() - before)
 
 
 def warm_memory(size: int) -> None:
-    """Touch as much memory as a round will fill, and give it back.
+    """Touch as much memory as a round will fill, and release it.
 
-    In a virtual machine the first use of a page that the host has taken away costs up to a
-    second per GB, and it would be charged to the broker that happens to write there.
+    In a virtual machine the first use of a page that the host has reclaimed costs up to a second
+    per GB. The broker that writes there first would pay for it.
     """
     with mmap.mmap(-1, size) as memory:
         for position in range(0, size, mmap.PAGESIZE):
@@ -120,10 +120,10 @@ def warm_memory(size: int) -> None:
 
 
 def wait_until(condition: Callable[[], object], limit_s: float, what: str) -> float:
-    """Wait for a condition to become true. Returns the seconds that it took."""
+    """Wait for a condition to become true. Return the seconds that it took."""
     start = time.monotonic()
     while not condition():
         if time.monotonic() - start > limit_s:
-            raise TimeoutError(f"{what}: not after {limit_s:.0f} s")
+            raise TimeoutError(f"timed out after {limit_s:.0f} s: {what}")
         time.sleep(0.005)
     return time.monotonic() - start

@@ -1,7 +1,7 @@
-"""Spark's own Kafka jar, to compare with: PySpark 4.0.0 and the jar in an environment of their own.
+"""Spark's own Kafka jar, to compare with: PySpark 4.0.0 and the jar in a separate environment.
 
-Both lie in ``.cache/spark-jar`` of the project, fetched once. The jar of a newer Spark may not be
-had everywhere, and an older PySpark must not come near ours: hence the environment.
+Both are in ``.cache/spark-jar`` of the project, downloaded once. The jar of a newer Spark is not
+available everywhere, and an older PySpark must not replace ours.
 """
 
 import shutil
@@ -10,7 +10,7 @@ import venv
 from pathlib import Path
 
 PYSPARK = "4.0.0"
-HOME = Path(__file__).parent.parent / ".cache" / "spark-jar"
+CACHE = Path(__file__).parent.parent / ".cache" / "spark-jar"
 
 _PACKAGES = (f"pyspark=={PYSPARK}", "pyarrow", "numpy", "pandas<3")
 _JARS = {
@@ -22,33 +22,33 @@ _JARS = {
 
 
 def missing() -> str | None:
-    """Why the jar cannot run here, or None."""
+    """Why the jar cannot run here; None if it can."""
     if shutil.which("java") is None:
         return "needs java on the PATH"
-    if not (HOME / "ready").exists() and shutil.which("mvn") is None:
+    if not (CACHE / "ready").exists() and shutil.which("mvn") is None:
         return "needs mvn on the PATH"
     return None
 
 
 def fetch() -> tuple[str, str]:
     """The interpreter to run a job with, and the value of ``spark.jars``."""
-    python = HOME / "env" / "bin" / "python"
-    if not (HOME / "ready").exists():
-        HOME.mkdir(parents=True, exist_ok=True)
-        (HOME / "pom.xml").write_text(_pom())
+    python = CACHE / "env" / "bin" / "python"
+    if not (CACHE / "ready").exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        (CACHE / "pom.xml").write_text(_pom())
         subprocess.run(
             ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=jars"],
-            cwd=HOME,
+            cwd=CACHE,
             check=True,
         )
-        venv.create(HOME / "env", with_pip=True)
+        venv.create(CACHE / "env", with_pip=True)
         subprocess.run([str(python), "-m", "pip", "install", "-q", *_PACKAGES], check=True)
-        (HOME / "ready").touch()
-    return str(python), ",".join(str(path) for path in sorted((HOME / "jars").glob("*.jar")))
+        (CACHE / "ready").touch()
+    return str(python), ",".join(str(path) for path in sorted((CACHE / "jars").glob("*.jar")))
 
 
 def _pom() -> str:
-    # What else these jars name is in PySpark already.
+    # PySpark contains the other dependencies of these jars.
     entries = "".join(
         f"<dependency><groupId>{name.split(':')[0]}</groupId>"
         f"<artifactId>{name.split(':')[1]}</artifactId><version>{number}</version>"

@@ -1,6 +1,6 @@
-"""A Spark session in a process of its own, with our source or with Spark's own Kafka jar.
+"""A Spark session in a separate process, with our source or with Spark's own Kafka jar.
 
-The process runs ``spark_work.py``: one JSON line in, one JSON line out.
+The process runs ``spark_work.py``: it reads one JSON line per job and prints one per result.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _WORK = Path(__file__).parent / "spark_work.py"
 
 
 class SessionFailed(Exception):
-    """The process of a Spark session ended; the message holds its last words."""
+    """The process of a Spark session ended; the message holds the end of its log."""
 
 
 class Session:
@@ -47,13 +47,13 @@ class Session:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            last_words = self._log.read_text(errors="replace")[-3000:]
-            raise SessionFailed(f"a Spark session ended:\n{last_words}")
+            log_end = self._log.read_text(errors="replace")[-3000:]
+            raise SessionFailed(f"a Spark session ended:\n{log_end}")
         told: dict[str, Any] = json.loads(line)
         return told
 
     def ask(self, what: str, **told: Any) -> dict[str, Any]:
-        """Have one job done; ``seconds`` of the answer is how long it took."""
+        """Run one job; ``seconds`` of the answer is how long it took."""
         self.tell(what=what, **told)
         return self.answer()
 
@@ -69,7 +69,7 @@ class Session:
 
 @contextlib.contextmanager
 def sessions(run: Run) -> Iterator[dict[str, Session]]:
-    """Ours and, unless the run is for us alone, the jar's, for rounds that take turns."""
+    """Our session and, unless the run is without peers, the jar's, for alternating rounds."""
     with contextlib.ExitStack() as stack:
         started = {}
         for side in ("headrace", "jar") if "kafka" in run.sides else ("headrace",):

@@ -1,9 +1,9 @@
-"""A Spark session that measures what it is told, with our source or with Spark's own Kafka jar.
+"""A Spark session that runs jobs on request, with our source or with Spark's own Kafka jar.
 
     python spark_work.py FORMAT JARS        FORMAT is headrace or kafka
 
-One JSON line in, one JSON line out, until the input ends. It runs in two environments (the jar
-needs an older PySpark), so it imports nothing of the project.
+Reads one JSON line per job and prints one per result, until its input ends. It runs in two
+environments (the jar needs an older PySpark), so it imports nothing from the project.
 """
 
 import datetime
@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 
 class Work:
-    """The session, and a method for each thing that can be asked of it."""
+    """The session, with one method per job."""
 
     query: Any
     topic: str
@@ -48,11 +48,11 @@ class Work:
         return reader.options(**more)
 
     def read(self, told: dict[str, Any]) -> None:
-        """Every row, and nothing done with it."""
+        """Read every row and discard it."""
         self._read(told).load().write.format("noop").mode("overwrite").save()
 
     def json(self, told: dict[str, Any]) -> None:
-        """One field out of each value, grouped and counted."""
+        """Group and count the rows by one field of their values."""
         if self.source == "headrace":
             typed = {"value.format": "json", "value.bad": "fail"}
             frame = self._read(told, **typed).schema("value STRUCT<page: STRING>").load()
@@ -66,12 +66,12 @@ class Work:
         pages.groupBy("page").count().write.format("noop").mode("overwrite").save()
 
     def parquet(self, told: dict[str, Any]) -> None:
-        """Every row into Parquet files."""
-        self._read(told).load().write.mode("overwrite").parquet(told["folder"])
-        shutil.rmtree(told["folder"], ignore_errors=True)
+        """Write every row to Parquet files."""
+        self._read(told).load().write.mode("overwrite").parquet(told["directory"])
+        shutil.rmtree(told["directory"], ignore_errors=True)
 
     def write(self, told: dict[str, Any]) -> None:
-        """Rows of 160 bytes with keys into a topic."""
+        """Write rows of 160 bytes with keys to a topic."""
         frame = self.spark.range(0, told["rows"], 1, 4).selectExpr(
             "CAST(id AS STRING) AS key", "repeat(CAST(id % 10 AS STRING), 150) AS value"
         )
@@ -81,7 +81,7 @@ class Work:
         writer.options(**told.get("options", {})).save()
 
     def stream(self, told: dict[str, Any]) -> None:
-        """Starts a stream into a memory sink; ``seen`` ends it."""
+        """Start a stream into a memory sink; ``seen`` stops it."""
         reader = self.spark.readStream.format(self.source).option("subscribe", told["topic"])
         frame = reader.option("kafka.bootstrap.servers", told["address"]).load()
         self.topic = told["topic"]
@@ -95,9 +95,9 @@ class Work:
             time.sleep(0.05)
 
     def seen(self, told: dict[str, Any]) -> dict[str, float]:
-        """How long the rows of the stream took to be there.
+        """Stop the stream; return how long its rows took to be seen.
 
-        A row is there when the batch that holds it is done, by the query's own progress.
+        A row is seen when the batch that holds it is done, according to the query's progress.
         """
         self.query.processAllAvailable()
         rows = self.spark.table("seen").collect()

@@ -1,4 +1,4 @@
-"""Topics made, changed and deleted on any broker, with the stock client."""
+"""Create, change and delete topics on any broker, with the stock client."""
 
 import time
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from bench.run import wait_until
 
 
 def _admin(address: str) -> AdminClient:
-    # The caller keeps it in a name until its futures are done: they end with the client.
+    # The caller keeps a reference until its futures are done: they end with the client.
     return AdminClient({"bootstrap.servers": address, "log_level": "2"})
 
 
@@ -30,7 +30,7 @@ def _finish(futures: Mapping[Any, Any]) -> None:
 def create(
     address: str, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None
 ) -> None:
-    """Make a topic and wait until every partition has a leader."""
+    """Create a topic and wait until every partition has a leader."""
     admin = _admin(address)
     made = NewTopic(topic, partitions, 1, config=dict(settings or {}))
     _finish(admin.create_topics([made], operation_timeout=30))
@@ -44,10 +44,10 @@ def create(
 
 
 def delete(node: Node, topic: str) -> None:
-    """Delete a topic, so that its memory in the page cache serves the next round.
+    """Delete a topic, so that the next round can use its memory in the page cache.
 
-    Its files leave the disk a moment later, and to free a gigabyte costs the broker a quarter of a
-    second: whoever is measured next would pay for it, so this waits until they are gone.
+    The broker deletes the files a moment later. That takes a quarter of a second per gigabyte and
+    would disturb the next measurement, so this waits until they are gone.
     """
     admin = _admin(node.address)
     _finish(admin.delete_topics([topic], operation_timeout=30))
@@ -57,7 +57,7 @@ def delete(node: Node, topic: str) -> None:
 
 
 def set_configs(address: str, topic: str, settings: Mapping[str, str]) -> None:
-    """Change settings of a topic that exists."""
+    """Change settings of an existing topic."""
     changes = [
         ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         for name, value in settings.items()

@@ -8,8 +8,9 @@ import org.apache.kafka.common.protocol.Message;
 import org.apache.kafka.common.protocol.ObjectSerializationCache;
 
 /**
- * Reads lines of message, version and hex; answers each with how Apache Kafka's own class took it:
- * same, unknown, or what was wrong. Run by record_rewritten.py with Kafka's jars on the class path.
+ * Reads lines of message, version and hex. Prints for each whether Apache Kafka's class returned the
+ * same bytes: same, unknown, or the error. record_rewritten.py runs it with Kafka's jars on the class
+ * path.
  */
 public class RewriteFrames {
     private static final String[] PACKAGES = {

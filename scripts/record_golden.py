@@ -1,15 +1,14 @@
-"""Records frames between real clients and Apache Kafka into tests/golden.
+"""Record frames between real clients and Apache Kafka into tests/golden.
 
     python scripts/record_golden.py --kafka 127.0.0.1:9092
     python scripts/record_golden.py --kafka 127.0.0.1:9092 --label kafka-topics-4.3.1 \\
         --run 'bin/kafka-topics.sh --bootstrap-server {bootstrap} --list'
 
-Without ``--run``, confluent-kafka, kafka-python and aiokafka are put through a
-round of everything. A proxy stands between client and broker, and puts its own
-address into the answers so that the client stays with it. Of each client, API
-and version the first request is kept; of each API and version the first answer
-of the broker. What is in the files already stays, and frames that name a folder
-of the recording machine are left out.
+Without ``--run``, the script uses confluent-kafka, kafka-python and aiokafka to send as many
+kinds of requests as they can. A proxy between client and broker puts its own address into the
+responses, so that the client keeps using it. It stores the first request of each client, API and
+version, and the broker's first response of each API and version. Existing entries stay. Frames
+that contain a path of the recording machine are not stored.
 """
 
 import argparse
@@ -32,11 +31,11 @@ from headrace.wire.session import parse_response
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 FRAME_SIZE_MAX = 4096
-FOLDER = re.compile(rb"/(tmp|home|root|work|opt|usr|var)")
+LOCAL_PATH = re.compile(rb"/(tmp|home|root|work|opt|usr|var)")
 
 
 class Recording:
-    """Frames by what they are examples of; one file of JSON lines for each direction."""
+    """Frames by sender, API and version; one file of JSON lines per direction."""
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, str, int], str] = {}
@@ -51,7 +50,7 @@ class Recording:
 
     def keep(self, sender: str, api_key: int, api_version: int, frame: bytes) -> None:
         frames = self.responses if sender == self.broker else self.requests
-        if len(frame) <= FRAME_SIZE_MAX and not FOLDER.search(frame):
+        if len(frame) <= FRAME_SIZE_MAX and not LOCAL_PATH.search(frame):
             frames.setdefault((sender, api_name(api_key), api_version), frame.hex())
 
     def save(self) -> None:
@@ -65,7 +64,7 @@ class Recording:
 
 
 class Proxy:
-    """Passes frames on in both directions, on an event loop in a thread of its own."""
+    """Forward frames in both directions, on an event loop in a separate thread."""
 
     def __init__(self, kafka: tuple[str, int], recording: Recording) -> None:
         self.kafka = kafka
@@ -105,7 +104,7 @@ class Proxy:
             kafka_writer.close()
 
     def _note_request(self, frame: bytes) -> tuple[int, int] | None:
-        """What the request asks for; None if nothing will answer it."""
+        """The API key and version of the request; None if the broker will not answer it."""
         header = framing.parse_request_header(frame, 0, len(frame))
         recording = self.recording
         recording.keep(recording.client, header.api_key, header.api_version, frame)
@@ -353,7 +352,7 @@ def wait_for(condition: Callable[[], bool], limit_s: float = 30) -> None:
     give_up_at = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > give_up_at:
-            raise TimeoutError("the client did not get there")
+            raise TimeoutError(f"the client was not done after {limit_s:.0f} s")
 
 
 CLIENTS: dict[str, Callable[[str, str], None]] = {
@@ -365,11 +364,13 @@ CLIENTS: dict[str, Callable[[str, str], None]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kafka", default="127.0.0.1:9092", help="the broker to record")
-    parser.add_argument("--broker-label", default="Apache Kafka 4.3.1", help="its name and version")
-    parser.add_argument("--prefix", default="golden", help="of the topics and groups it makes")
-    parser.add_argument("--run", help="a command to record, with {bootstrap} in it")
-    parser.add_argument("--label", help="client and version that the command stands for")
+    parser.add_argument(
+        "--kafka", default="127.0.0.1:9092", help="Address of the broker to record."
+    )
+    parser.add_argument("--broker-label", default="Apache Kafka 4.3.1", help="Name and version.")
+    parser.add_argument("--prefix", default="golden", help="Prefix of topics and groups.")
+    parser.add_argument("--run", help="Command to record; {bootstrap} is replaced.")
+    parser.add_argument("--label", help="Client and version of the command.")
     arguments = parser.parse_args()
     host, _, port = arguments.kafka.rpartition(":")
     recording = Recording()

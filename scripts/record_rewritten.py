@@ -1,11 +1,10 @@
-"""Lets Apache Kafka's own classes read and rewrite our bytes, and keeps what came back the same.
+"""Let Apache Kafka's classes read and rewrite our bytes; store frames that came back unchanged.
 
     python scripts/record_rewritten.py 4.3.1/jars 3.9.1/jars
 
-Every message and version is put to the classes of the releases in turn, until
-one knows it. kio judges most versions in the tests without Java; of the others
-(dropped by the newest release, or records of internal topics) one frame each
-goes into tests/golden/rewritten.jsonl.
+The script tries the classes of each release in turn, until one knows the message and version. The
+tests compare most versions with kio, which needs no Java. For the others (dropped by the newest
+release, or records of internal topics) one frame each is stored in tests/golden/rewritten.jsonl.
 """
 
 import argparse
@@ -29,7 +28,7 @@ SEEDS = 4
 
 
 class JavaValues(Values):
-    """Without records: Kafka takes their batches apart while it reads."""
+    """Values without records, because Kafka parses record batches while it reads."""
 
     def element(self, field: Field) -> object:
         return b"" if field.element == "records" else super().element(field)
@@ -45,7 +44,7 @@ def verdicts(jars: Path, lines: list[str]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("jars", type=Path, nargs="+", help="folders with jars, the newest first")
+    parser.add_argument("jars", type=Path, nargs="+", help="Directories with jars, newest first.")
     arguments = parser.parse_args()
     frames = [
         (
@@ -72,7 +71,7 @@ def main() -> None:
         for (name, message_version), frame in sorted(kept.items())
     ]
     (ROOT / "tests" / "golden" / "rewritten.jsonl").write_text("\n".join(lines) + "\n")
-    print(f"{found.count('same')} of {len(found)} came back the same; {len(kept)} frames kept")
+    print(f"{found.count('same')} of {len(found)} came back unchanged; {len(kept)} frames stored")
 
 
 if __name__ == "__main__":

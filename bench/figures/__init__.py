@@ -1,4 +1,4 @@
-"""The figures by name: each a function that measures and returns its rows."""
+"""The figures by name; each is a function that measures and returns rows."""
 
 from collections.abc import Callable
 
@@ -42,5 +42,5 @@ FIGURES: dict[str, Callable[[Run], list[Row]]] = {
 
 
 def purpose(name: str) -> str:
-    """The first line of what a figure says about itself."""
+    """The first line of a figure's docstring."""
     return (FIGURES[name].__doc__ or "").strip().splitlines()[0]

@@ -1,4 +1,4 @@
-"""Consumer groups: committing offsets, keeping sessions alive, joining, and being loaded again."""
+"""Consumer groups: offset commits, heartbeats, joins, and loading after a restart."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,7 +21,7 @@ _PARTITION_COUNT = 100
 _COMMIT_VERSION = 9
 _HEARTBEAT_VERSION = 4
 _CONSUMER_HEARTBEAT_VERSION = 1
-_OFFSETS_IN_TURN = 8  # so many different commits, then the first again
+_OFFSETS_IN_TURN = 8  # number of different commits; then the first is repeated
 _QUICK_TO_GATHER = {
     "group.initial.rebalance.delay.ms": "0",
     "group.consumer.min.heartbeat.interval.ms": "200",
@@ -30,7 +30,7 @@ _QUICK_TO_GATHER = {
 
 
 def commits(run: Run) -> list[Row]:
-    """Offset commits of 100 partitions: one client in turn, and 16 clients at once."""
+    """Offset commits of 100 partitions: one client, and 16 clients at once."""
     samples = Samples("commits")
     crowds = {"one client": 1, "16 clients": 16}
     seconds = run.sized(8, 1)
@@ -59,7 +59,7 @@ def commits(run: Run) -> list[Row]:
 
 
 def _committers(node: Node, count: int) -> list[Connection]:
-    """Each the only member of a group of its own."""
+    """Members of separate groups, each the only one of its group."""
     topics.create(node.address, _TOPIC, _PARTITION_COUNT)
     members.wait_for_groups(node.address)
     made = []
@@ -107,7 +107,7 @@ def _commit_request(
 
 
 def _tried(client: Client, api_key: ApiKey, api_version: int, request: Message) -> Step:
-    """A step whose answer had no errors; ``frames.c`` expects the same answer each time."""
+    """A step that was answered without an error; ``frames.c`` expects this answer every time."""
     frame = framed(api_version, request)
     answer = bytes(client.exchange(frame))
     response: Any = parse_response(answer, api_key, api_version).decode(response_class(api_key))
@@ -122,13 +122,13 @@ def _tried(client: Client, api_key: ApiKey, api_version: int, request: Message) 
 
 
 def heartbeats(run: Run) -> list[Row]:
-    """Broker CPU of 1,000 groups with 2 members each, of which each is heard every 3 s."""
+    """Broker CPU for 1,000 groups of 2 members, each with a heartbeat every 3 s."""
     samples = Samples("heartbeats")
     group_count = run.sized(1000, 20)
     seconds = run.sized(15, 3)
     protocols = {"classic": members.classic_life, "new": members.consumer_life}
-    # Two thousand groups are gathered on either side before the first is measured: quickly, and
-    # no session may run out until then.
+    # Each side gathers two thousand groups before the first measurement. No session may expire
+    # until then.
     session_ms = str(members.SESSION_MS)
     settings = _QUICK_TO_GATHER | {
         "group.consumer.session.timeout.ms": session_ms,
@@ -163,7 +163,7 @@ def heartbeats(run: Run) -> list[Row]:
 
 
 def _pairs(node: Node, protocol: str, live: members.Life, group_count: int) -> list[Connection]:
-    """A connection for each member, which says again and again that it is there."""
+    """One connection per member, which repeats its heartbeat."""
     members.wait_for_groups(node.address)
 
     def gather(number: int) -> list[Membership]:
@@ -233,7 +233,7 @@ def joins(run: Run) -> list[Row]:
 
 
 def reload(run: Run) -> list[Row]:
-    """100,000 committed offsets after a restart: from the start of the process until all answer."""
+    """100,000 committed offsets after a restart: from process start until all are served."""
     samples = Samples("reload")
     group_count = run.sized(1000, 50)
     group_ids = [f"kept-{number}" for number in range(group_count)]
@@ -261,13 +261,13 @@ def _commit_for_all(address: str, group_ids: list[str]) -> None:
     members.wait_for_groups(address)
     with Client(address) as client:
         for group_id in group_ids:
-            nobody = Membership(group_id, "", -1)
-            request = _commit_request(nobody, _TOPIC, range(_PARTITION_COUNT), 5)
+            no_member = Membership(group_id, "", -1)
+            request = _commit_request(no_member, _TOPIC, range(_PARTITION_COUNT), 5)
             _tried(client, ApiKey.OFFSET_COMMIT, _COMMIT_VERSION, request)
 
 
 def _offsets_received_at(address: str, group_ids: list[str]) -> float:
-    """When every group was known with all its offsets."""
+    """When all offsets of all groups were received."""
     with Client(address) as client:
         received_at, groups = members.wait_for_offsets(client, group_ids)
         for group in groups:

@@ -1,29 +1,29 @@
-"""Whether a long log costs more than a short one: processor time per append and per fetch."""
+"""Does a long log cost more than a short one? Processor time per append and per fetch."""
 
 import random
 
 from bench import load, topics
 from bench.client import Client
-from bench.node import Node, disk_room_gb
+from bench.node import Node, free_space_gb
 from bench.report import Row, value_at_most
 from bench.run import Run, Samples, cpu_of
 
 _FETCH_SIZE = 64 << 10
-_BATCH_SIZE = _FETCH_SIZE  # a fetch brings its first batch whole, however large
-# As many places in either log, so that both sets of pages have the same share of the processor's
-# caches and the difference is the broker's.
+_BATCH_SIZE = _FETCH_SIZE  # a fetch always returns its first batch complete
+# The same number of offsets in both logs, so that both sets of pages use the same share of the
+# processor's caches, and the broker makes the difference.
 _PLACES = 250
-# The difference sought is smaller than the noise of a machine from minute to minute: many short
-# turns, each with a ratio of its own.
+# The expected difference is smaller than the noise of the machine over minutes. Many short turns,
+# each with its own ratio, average it out.
 _TURNS_PER_ROUND = 4
 
 
 def growth(run: Run) -> list[Row]:
-    """CPU per append and per fetch at any offset: 10 GB of log against an almost empty one."""
+    """CPU per append and per fetch at any offset: 10 GB of log and an almost empty one."""
     samples = Samples("growth")
     lengths = {"short": 16_000, "long": run.sized(10_000_000, 200_000)}
-    if disk_room_gb(run.scratch) < lengths["long"] * 1024 / 1e9 + 10:
-        raise RuntimeError(f"not enough room in {run.scratch} for a log of 10 GB")
+    if free_space_gb(run.scratch) < lengths["long"] * 1024 / 1e9 + 10:
+        raise RuntimeError(f"not enough free space in {run.scratch} for a log of 10 GB")
     # One side after the other: two such logs do not fit in the page cache of a small machine.
     for side in run.sides:
         with run.node(side) as node:
@@ -59,7 +59,7 @@ def growth(run: Run) -> list[Row]:
 
 
 def _append_us(run: Run, node: Node, topic: str, _offset_end: int) -> float:
-    """Processor time of the broker for one record, produced and acknowledged on its own."""
+    """Processor time of the broker for one record, produced and acknowledged alone."""
     count = run.sized(5000, 1000)
     cpu: list[float] = []
     with cpu_of(node, cpu):
@@ -68,7 +68,7 @@ def _append_us(run: Run, node: Node, topic: str, _offset_end: int) -> float:
 
 
 def _fetch_us(run: Run, node: Node, topic: str, offset_end: int) -> float:
-    """Processor time of the broker for a fetch of 64 KiB at some offset."""
+    """Processor time of the broker for a fetch of 64 KiB."""
     count = run.sized(5000, 1000)
     dice = random.Random(7)
     places = [dice.randrange(offset_end - 100) for _ in range(_PLACES)]

@@ -1,4 +1,4 @@
-"""How long one record takes: to its acknowledgement, to a consumer, and beside a compaction."""
+"""Latency of one record: to its acknowledgement, to a consumer, and during a compaction."""
 
 import subprocess
 import time
@@ -11,7 +11,7 @@ from bench.run import Run, Samples, turns, wait_until
 
 
 def latency(run: Run) -> list[Row]:
-    """One record under way at a time: until acknowledged, and until a waiting consumer has it."""
+    """One record in flight at a time: until acknowledged, and until a waiting consumer has it."""
     samples = Samples("latency")
     with run.nodes() as nodes:
         for round_number in range(run.rounds + 1):
@@ -34,7 +34,7 @@ def latency(run: Run) -> list[Row]:
 
 
 def compaction(run: Run) -> list[Row]:
-    """Acknowledgements of another topic while 1 GB is being compacted, against before it."""
+    """Acknowledgements on one topic while 1 GB of another is compacted, compared with before."""
     samples = Samples("compaction")
     with run.nodes({"log.cleaner.backoff.ms": "100"}) as nodes:
         for round_number in range(run.rounds):
@@ -59,15 +59,15 @@ def compaction(run: Run) -> list[Row]:
 
 
 def _compact_once(run: Run, node: Node, topic: str) -> tuple[list[float], list[float], float]:
-    """Latencies before and during one compaction, and how long that took."""
+    """Latencies before and during one compaction, and its duration."""
     segment_size = run.sized(100 << 20, 4 << 20)
     count = run.sized(1_100_000, 40_000)
     settings = {"segment.bytes": str(segment_size), "min.cleanable.dirty.ratio": "0.01"}
     topics.create(node.address, topic, settings=settings)
-    # Ten values of each key: a compaction reads everything and keeps a tenth.
+    # Ten values per key: the compaction reads everything and keeps a tenth.
     load.produce(node.address, topic, count, 1000, keys=count // 10)
-    folder = node.data / f"{topic}-0"
-    full_size = _log_size(folder)
+    directory = node.data / f"{topic}-0"
+    full_size = _log_size(directory)
 
     output = node.data.with_name(f"{node.data.name}-{topic}.samples")
     load.latency("ack", node.address, "latency", count=500)
@@ -85,9 +85,9 @@ def _compact_once(run: Run, node: Node, topic: str) -> tuple[list[float], list[f
         time.sleep(run.sized(6, 2))
         changed_at = time.monotonic()
         topics.set_configs(node.address, topic, {"cleanup.policy": "compact"})
-        # The active segment stays, and so do the last values; most of the rest goes.
+        # Compaction keeps the active segment and the last values, and drops most of the rest.
         wait_until(
-            lambda: _log_size(folder) < full_size * 0.5 and not _unfinished(folder),
+            lambda: _log_size(directory) < full_size * 0.5 and not _unfinished(directory),
             240,
             f"compaction of {topic} by {node.name}",
         )
@@ -98,22 +98,22 @@ def _compact_once(run: Run, node: Node, topic: str) -> tuple[list[float], list[f
     taken = load.read_samples(output)
     output.unlink()
     topics.delete(node, topic)
-    # The first second belongs to the prober's own connection.
+    # The prober needs the first second to connect.
     first_at = taken[0][0] + 1
     before = [took for sent_at, took in taken if first_at < sent_at < changed_at]
     during = [took for sent_at, took in taken if changed_at <= sent_at < compacted_at]
     return before, during, compacted_at - changed_at
 
 
-def _log_size(folder: Path) -> int:
+def _log_size(directory: Path) -> int:
     total = 0
-    for file in folder.glob("*.log"):
+    for file in directory.glob("*.log"):
         try:
             total += file.stat().st_size
         except FileNotFoundError:
-            continue  # replaced between the listing and the look
+            continue  # replaced after it was listed
     return total
 
 
-def _unfinished(folder: Path) -> bool:
-    return any(file.suffix in (".cleaned", ".swap") for file in folder.iterdir())
+def _unfinished(directory: Path) -> bool:
+    return any(file.suffix in (".cleaned", ".swap") for file in directory.iterdir())

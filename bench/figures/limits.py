@@ -1,4 +1,4 @@
-"""What the machine itself allows, and what sendfile brings: the broker beside the bare calls."""
+"""Limits of the machine, and the gain of sendfile: the broker compared with plain system calls."""
 
 import os
 import resource
@@ -17,7 +17,7 @@ _CHUNK = 1 << 20
 
 
 def raw_limit(run: Run) -> list[Row]:
-    """Headrace beside a loop that only copies socket → file, and file → socket by sendfile."""
+    """Headrace next to a loop that only copies socket → file, and file → socket with sendfile."""
     samples = Samples("limit")
     count = run.sized(1_000_000, 50_000)
     size = count * 1024
@@ -58,7 +58,7 @@ def _timed(
     size: int,
     other_end: Callable[[socket.socket, int], None],
 ) -> tuple[float, float]:
-    """Run one end of a connection here, the other in a child. Returns MB/s and CPU-s per GB."""
+    """Run one end of a connection here, the other in a child. Return MB/s and CPU-s per GB."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         child = os.fork()
         if child == 0:
@@ -146,7 +146,7 @@ def sendfile(run: Run) -> list[Row]:
 
 
 def _walk(run: Run, node: Node, topic: str, megabytes: int) -> tuple[float, float]:
-    """Read a log from end to end, often enough to be measured. Returns MB/s and CPU-s per GB."""
+    """Read a log from start to end, often enough to measure it. Return MB/s and CPU-s per GB."""
     passes = max(1, run.sized(2000, 100) // megabytes)
     client = Client(node.address)
     offset_end = megabytes * 1000

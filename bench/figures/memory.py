@@ -1,4 +1,4 @@
-"""What a broker holds in memory: idle, after work, and for connections that do nothing."""
+"""Memory of a broker: idle, after load, and for idle connections."""
 
 import subprocess
 import time
@@ -38,7 +38,7 @@ def resident(run: Run) -> list[Row]:
 
 
 def connections(run: Run) -> list[Row]:
-    """1,000 connections that have asked one thing and then keep silent, beside one that works."""
+    """1,000 connections that are idle after one request, next to one that is active."""
     samples = Samples("connections")
     count = run.sized(1000, 100)
     with run.nodes() as nodes:
@@ -54,7 +54,7 @@ def connections(run: Run) -> list[Row]:
                 try:
                     assert held.stdout is not None
                     if not held.stdout.readline():
-                        raise load.LoadFailed(f"{node.name} did not take {count} connections")
+                        raise load.LoadFailed(f"{node.name} did not accept {count} connections")
                     time.sleep(1)
                     each_kb = (node.resident_mb() - alone_mb) * 1000 / count
                     during = _ack(run, node)
@@ -65,7 +65,7 @@ def connections(run: Run) -> list[Row]:
                     samples.add(side, "p50 with / without", during["p50_us"] / before["p50_us"])
                     samples.add(side, "p99 with / without", during["p99_us"] / before["p99_us"])
                 else:
-                    # Only the first round takes memory; later ones find it in the process's pools.
+                    # Only the first round allocates memory; later ones reuse the process's pools.
                     samples.add(side, "memory for each", each_kb)
     return [
         samples.row("memory for each", "KB", value_at_most(10)),

@@ -1,6 +1,6 @@
-"""Spark through our source and sink, beside Spark's own Kafka jar: same topics, same cores.
+"""Spark with our source and sink, compared with Spark's own Kafka jar: same topics, same cores.
 
-The jar runs on PySpark 4.0.0, ours on the one that is installed. Both read from and write to the
+The jar runs on PySpark 4.0.0, our source on the installed version. Both read from and write to the
 same Headrace node.
 """
 
@@ -31,7 +31,7 @@ _WRITES = {"at-least-once": 1.0, "exactly-once": 0.8}
 
 
 def _fill(address: str, topic: str, count: int) -> None:
-    """Rows of 160 bytes of JSON in four lz4 partitions, the same on every run; 10 ms apart."""
+    """Fill four lz4 partitions with 160-byte rows of JSON, 10 ms apart, the same in every run."""
     topics.create(address, topic, _PARTITIONS)
     settings = {"compression.type": "lz4", "linger.ms": 20, "queue.buffering.max.messages": 200_000}
     producer = Producer({"bootstrap.servers": address, **settings})
@@ -62,7 +62,7 @@ def _fill(address: str, topic: str, count: int) -> None:
 
 
 def reading(run: Run) -> list[Row]:
-    """Spark reads 3 M rows of JSON into nothing, into a count by one field, and into Parquet."""
+    """Spark reads 3 M rows of JSON: discards them, counts them by a field, writes Parquet."""
     samples = Samples("spark-read")
     count = run.sized(3_000_000, 100_000)
     with run.node("headrace") as node:
@@ -71,8 +71,10 @@ def reading(run: Run) -> list[Row]:
             for round_number in range(run.rounds + 1):
                 for what, (label, _) in _READS.items():
                     for side, session in started.items():
-                        folder = str(run.scratch / f"parquet-{side}")
-                        told = session.ask(what, address=node.address, topic="views", folder=folder)
+                        directory = str(run.scratch / f"parquet-{side}")
+                        told = session.ask(
+                            what, address=node.address, topic="views", directory=directory
+                        )
                         rate = count / told["seconds"]
                         run.say(f"spark-read {side}, {label}: {rate:,.0f} rows/s")
                         if round_number:  # the first round compiles
@@ -90,7 +92,7 @@ def writing(run: Run) -> list[Row]:
     with run.node("headrace") as node, sessions(run) as started:
         for round_number in range(run.rounds + 1):
             for side, session in started.items():
-                # The jar has one way only, which is the peer of both of ours.
+                # The jar writes in one way only; both of ours are compared with it.
                 ways = list(_WRITES) if side == "headrace" else [""]
                 for way in ways:
                     topic = f"out-{side}-{way}-{round_number}"
@@ -153,7 +155,7 @@ def _produce_steadily(address: str, topic: str, seconds: int) -> None:
 
 
 def filtering(run: Run) -> list[Row]:
-    """Bytes that Spark's tasks fetch for a time range with 1 % of a topic, of those for all."""
+    """Bytes that Spark's tasks fetch for a time range with 1 % of a topic, as a share of all."""
     from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
     samples = Samples("spark-filter")
@@ -175,7 +177,7 @@ def filtering(run: Run) -> list[Row]:
 
 
 def _fetched(address: str, filters: list[Any]) -> tuple[int, int]:
-    """Bytes and rows that the tasks of one batch read fetch, without Spark around them."""
+    """Bytes and rows that the tasks of one batch read fetch; runs without Spark."""
     from headrace.client.cluster import ClientSettings
     from headrace.spark.batch import BatchReader
     from headrace.spark.cluster import Cluster

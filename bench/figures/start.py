@@ -1,4 +1,4 @@
-"""How soon a broker is of use: a fresh process, an embedded one, and one that was killed."""
+"""How soon a broker serves clients: a new process, an embedded broker, a killed one."""
 
 import json
 import subprocess
@@ -13,8 +13,8 @@ from bench.run import Run, Samples, wait_until
 _TO_ACCEPT = "process → accepts"
 _TO_ACK = "process → first acknowledged record"
 
-# A topic that is being made is asked for again soon, not after the default 100 ms. Idempotence is
-# off because librdkafka may wait half a second before it asks for a producer id at all.
+# Ask again soon for a topic that is being created, not after the default of 100 ms. Idempotence is
+# off because librdkafka may wait half a second before it requests a producer ID.
 _IMPATIENT = {
     "acks": "all",
     "linger.ms": "0",
@@ -23,13 +23,13 @@ _IMPATIENT = {
 
 
 def _first_record(node: Node) -> float:
-    """Have one record acknowledged. Returns the seconds since the process was started."""
+    """Get one record acknowledged. Return the seconds since the process was started."""
     load.run("produce", node.address, topic="first", count=1, size=10, producer=_IMPATIENT)
     return node.seconds_since_start()
 
 
 def process_start(run: Run) -> list[Row]:
-    """A new process on an empty folder, until it accepts and until it has acknowledged."""
+    """A new process on an empty directory, until it accepts and until it acknowledges a record."""
     samples = Samples("start")
     for round_number in range(run.rounds + 1):
         for side in run.sides:
@@ -74,7 +74,7 @@ def embedded_start(run: Run) -> list[Row]:
 
 
 def recovery(run: Run) -> list[Row]:
-    """kill -9 while a producer writes, then a new process on the same folder."""
+    """kill -9 while a producer writes, then a new process on the same directory."""
     samples = Samples("recovery")
     written_min = run.sized(1_000_000_000, 50_000_000)
     for _ in range(run.rounds):
@@ -90,7 +90,7 @@ def recovery(run: Run) -> list[Row]:
                 size=1024,
                 producer=load.FAST_PRODUCER,
             )
-            # The load generator complains of the broker that went away, as it should.
+            # The load generator reports that the broker disconnected, as it should.
             writer = subprocess.Popen(endless, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
                 wait_until(
@@ -114,5 +114,5 @@ def recovery(run: Run) -> list[Row]:
     ]
 
 
-def _size(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.glob("*.log")) if folder.exists() else 0
+def _size(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.glob("*.log")) if directory.exists() else 0

@@ -1,4 +1,4 @@
-"""Records per second through one broker, and the processor time that a gigabyte costs it."""
+"""Records per second through one broker, and its processor time per gigabyte."""
 
 from bench import load, topics
 from bench.node import Node
@@ -7,7 +7,7 @@ from bench.run import Run, Samples, cpu_of, turns, warm_memory
 
 _SIZES = {"1 KiB": 1024, "100 B": 100}
 _CONSUMED_PER_ROUND = 3
-_LEAN, _LIBRDKAFKA = "", ", librdkafka"  # who produces, as the rows name it
+_LEAN, _LIBRDKAFKA = "", ", librdkafka"  # the producer, as the rows name it
 
 
 def throughput(run: Run) -> list[Row]:
@@ -36,7 +36,7 @@ def throughput(run: Run) -> list[Row]:
         rows += [
             samples.row(f"produce {label}", "records/s", ratio_at_least(1.8)),
             samples.row(f"produce {label}, CPU", "s/GB", ratio_at_most(0.55)),
-            # This client takes most of the machine itself, as the last of its rows shows.
+            # This client uses most of the machine itself, as the last of its rows shows.
             samples.row(f"produce {label}, librdkafka", "records/s"),
             samples.row(f"produce {label}, librdkafka, CPU", "s/GB", ratio_at_most(0.55)),
             samples.row(f"produce {label}, librdkafka, client", "cores"),
@@ -103,7 +103,7 @@ def partitions(run: Run) -> list[Row]:
         for side, node in nodes.items():
             for size in _SIZES.values():
                 topics.create(node.address, f"many-{size}", partition_count)
-                run.say(f"partitions {side}: many-{size} made")
+                run.say(f"partitions {side}: created many-{size}")
         for round_number in range(run.rounds + 1):
             for side, node in turns(nodes, round_number):
                 for label, size in _SIZES.items():

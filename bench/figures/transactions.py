@@ -1,4 +1,4 @@
-"""Transactions per second: ten records and an end, as the second generation of clients does it."""
+"""Transactions per second: ten records and a commit, with the second version of the protocol."""
 
 import time
 
@@ -38,7 +38,7 @@ def transactions(run: Run) -> list[Row]:
                     cost = cpu[0] / done["rounds"] * 1e6
                     run.say(
                         f"transactions {side} {label}: {rate:,.0f}/s, {cost:.0f} CPU µs each, "
-                        f"{done['retries']} tried again"
+                        f"{done['retries']} retries"
                     )
                     if round_number:
                         samples.add(side, label, rate)
@@ -53,7 +53,7 @@ def transactions(run: Run) -> list[Row]:
 
 
 def _producer(node: Node, number: int) -> Connection:
-    """A transactional producer with a partition of its own."""
+    """A transactional producer with its own partition."""
     name = f"producer-{number}"
     with Client(node.address) as client:
         members.wait_for_coordinator(client, name, members.TRANSACTION)
@@ -63,7 +63,7 @@ def _producer(node: Node, number: int) -> Connection:
 
 
 def _started(client: Client, name: str) -> tuple[int, int]:
-    """The producer id and epoch; whatever was open under this name is aborted by it."""
+    """The producer ID and epoch. InitProducerId aborts an open transaction of that name."""
     request = m.InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=60_000)
     for _ in range(500):
         answer = client.ask(_INIT_VERSION, request)
@@ -74,7 +74,7 @@ def _started(client: Client, name: str) -> tuple[int, int]:
 
 
 def _produce_step(name: str, partition: int) -> Step:
-    """Each transaction has an epoch of its own, so the sequence is 0 every time."""
+    """Each transaction has its own epoch, so the sequence is 0 every time."""
     now = int(time.time() * 1000)
     batch = build_batch(
         [Record(offset, now, None, _VALUE, ()) for offset in range(_RECORDS)],

@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol with stock clients: sharing, moving, surviving, mixing."""
+"""Groups of the consumer protocol with stock clients: assignments, restarts, mixed protocols."""
 
 import contextlib
 import re
@@ -21,7 +21,7 @@ RECORDS_PER_PARTITION = 25
 
 
 class Reader:
-    """A consumer with all that it was given."""
+    """A consumer that records its assignments and values."""
 
     def __init__(self, bootstrap, group, topics, *, protocol="consumer", **settings):
         if protocol == "classic":
@@ -58,7 +58,7 @@ class Reader:
 
 @pytest.fixture
 def readers(headrace_broker):
-    """Makes readers of the session's broker and closes them."""
+    """Create readers of the session's broker; close them at the end."""
     with contextlib.ExitStack() as stack:
 
         def make(*args, **how):
@@ -78,7 +78,7 @@ def poll_until(condition, *readers):
 
 
 def shared(topic_partitions, *readers):
-    """Whether the readers have all of it, each about as much as the others."""
+    """Whether the readers have all partitions, each about as many as the others."""
     had = [reader.partitions for reader in readers]
     counts = [len(partitions) for partitions in had]
     return (
@@ -93,7 +93,7 @@ def partitions_of(topic, count):
 
 
 def fill(bootstrap, topic, partition_count, prefix=b""):
-    """The values that were produced."""
+    """Produce values and return them."""
     producer = Producer({"bootstrap.servers": bootstrap})
     values = []
     for number in range(RECORDS_PER_PARTITION):
@@ -111,7 +111,7 @@ def a_topic(broker, request, partition_count):
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
-def test_members_share_and_take_over_without_losing_or_doubling(
+def test_members_share_and_take_over_without_losing_or_duplicating_records(
     headrace_broker, readers, request, assignor
 ):
     topic = a_topic(headrace_broker, request, 6)
@@ -136,10 +136,10 @@ def test_members_share_and_take_over_without_losing_or_doubling(
 
 
 @pytest.mark.parametrize("large_from", [500, 0], ids=["small", "large"])
-def test_a_pattern_follows_topics_that_come(
+def test_a_pattern_includes_topics_that_are_created_later(
     headrace_broker, readers, request, monkeypatch, large_from
 ):
-    # With so many topics the group is looked after in a thread.
+    # A group with so many topics is served in a thread.
     monkeypatch.setattr(heartbeat_module, "LARGE_TOPIC_COUNT", large_from)
     first = a_topic(headrace_broker, request, 2)
     reader = readers(first, [f"^{first}.*"])
@@ -150,7 +150,7 @@ def test_a_pattern_follows_topics_that_come(
     poll_until(lambda: reader.partitions == everything, reader)
 
 
-def test_a_topic_that_grows_is_read_whole(headrace_broker, readers, request):
+def test_added_partitions_are_read(headrace_broker, readers, request):
     topic = a_topic(headrace_broker, request, 1)
     reader = readers(topic, [topic])
     poll_until(lambda: reader.partitions == partitions_of(topic, 1), reader)
@@ -168,7 +168,7 @@ def test_a_topic_that_grows_is_read_whole(headrace_broker, readers, request):
     poll_until(lambda: reader.partitions == partitions_of(topic, 3), reader)
 
 
-def test_a_static_member_that_restarts_finds_its_partitions_and_moves_nobody(
+def test_a_static_member_that_restarts_gets_its_partitions_back_without_a_rebalance(
     headrace_broker, readers, request
 ):
     topic = a_topic(headrace_broker, request, 4)
@@ -210,7 +210,7 @@ def test_a_member_that_goes_silent_loses_its_partitions_to_the_others():
         poll_until(lambda: shared(partitions_of("t", 4), reader), reader)
         answer = heartbeat(silent, "g", "silent", 0, subscribed_topic_names=["t"], **JOINING)
         assert answer.error_code == ErrorCode.NONE
-        poll_until(lambda: len(reader.partitions) == 2, reader)  # the other half waits for it
+        poll_until(lambda: len(reader.partitions) == 2, reader)  # the other member has the rest
         poll_until(lambda: shared(partitions_of("t", 4), reader), reader)
         assert (
             heartbeat(silent, "g", "silent", answer.member_epoch).error_code
@@ -220,7 +220,7 @@ def test_a_member_that_goes_silent_loses_its_partitions_to_the_others():
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
-def test_a_group_goes_on_when_the_broker_was_away(how):
+def test_a_group_continues_after_a_restart_of_the_broker(how):
     with Broker(topics={"t": 4}) as broker:
         first, second = (Reader(broker.bootstrap_servers, "g", ["t"]) for _ in range(2))
         everything = partitions_of("t", 4)
@@ -237,17 +237,17 @@ def test_a_group_goes_on_when_the_broker_was_away(how):
         more = fill(broker.bootstrap_servers, "t", 4, b"more-")
         poll_until(lambda: got() == len(produced) + len(more), first, second)
         assert sorted(first.values + second.values) == sorted(produced + more)
-        assert [first.moves, second.moves] == moves  # nobody noticed more than a reconnect
+        assert [first.moves, second.moves] == moves  # both only had to reconnect
         first.consumer.close()
         second.consumer.close()
 
 
-def test_a_group_changes_its_protocol_and_back_while_it_is_read(headrace_broker, readers, request):
+def test_a_group_changes_its_protocol_and_back_while_it_reads(headrace_broker, readers, request):
     topic = a_topic(headrace_broker, request, 4)
     everything = partitions_of(topic, 4)
     bootstrap = headrace_broker.bootstrap_servers
-    # Not librdkafka's cooperative-sticky: it keeps data of its own in the assignment, for which
-    # Kafka refuses the change too.
+    # Not librdkafka's cooperative-sticky: it stores its own data in the assignment, and Kafka
+    # refuses the change too.
     how = {"protocol": "classic", "partition.assignment.strategy": "range"}
     old = [readers(topic, [topic], **how) for _ in range(2)]
     poll_until(lambda: shared(everything, *old), *old)
@@ -318,7 +318,7 @@ def test_a_group_is_described(headrace_broker, readers, request):
     )
 
 
-def test_without_the_feature_the_protocol_is_not_there():
+def test_without_the_feature_the_protocol_is_not_announced():
     with Broker(topics={"t": 1}) as broker, RawClient(broker.bootstrap_servers) as client:
         update = m.UpdateFeaturesRequest
         answer = client.ask(

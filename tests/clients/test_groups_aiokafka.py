@@ -1,4 +1,4 @@
-"""aiokafka in groups: sharing, taking over, offsets, a broker that restarts."""
+"""aiokafka in groups: assignments, departures, offsets, a broker that restarts."""
 
 import asyncio
 import functools
@@ -22,7 +22,7 @@ def in_loop(story):
 
 
 class Member:
-    """A consumer that reads on a task of its own."""
+    """A consumer that reads in a separate task."""
 
     def __init__(self, bootstrap, group, topic, **settings):
         self.consumer = AIOKafkaConsumer(
@@ -105,16 +105,14 @@ async def test_members_share_the_partitions_and_take_over(headrace_broker, topic
 
 
 @in_loop
-async def test_a_static_member_comes_back_without_disturbing_the_others(
-    headrace_broker, topic, group
-):
+async def test_a_static_member_returns_without_a_rebalance(headrace_broker, topic, group):
     bootstrap = headrace_broker.bootstrap_servers
     first = await Member(bootstrap, group, topic, group_instance_id="one").start()
     second = await Member(bootstrap, group, topic, group_instance_id="two").start()
     await until(lambda: parted(first, second))
     its_share, others_share = second.assigned, first.assigned
     generation = first.consumer._coordinator.generation
-    await second.close()  # aiokafka takes no leave of a group that it is a static member of
+    await second.close()  # as a static member, it does not leave the group
     again = await Member(bootstrap, group, topic, group_instance_id="two").start()
     await until(lambda: again.assigned)
     assert (again.assigned, first.assigned) == (its_share, others_share)
@@ -130,7 +128,7 @@ async def test_offsets_are_committed_and_read(headrace_broker, topic, group):
     settings = {
         "bootstrap_servers": bootstrap,
         "group_id": group,
-        "enable_auto_commit": False,  # or closing would commit where it stands
+        "enable_auto_commit": False,  # otherwise closing would commit the position
     }
     async with AIOKafkaConsumer(**settings) as consumer:
         consumer.assign([partition])
@@ -144,7 +142,7 @@ async def test_offsets_are_committed_and_read(headrace_broker, topic, group):
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
 @in_loop
-async def test_a_group_goes_on_through_a_restart_of_the_broker(group, how):
+async def test_a_group_continues_after_a_restart_of_the_broker(group, how):
     async with Broker(topics={"t": 4}) as broker:
         bootstrap = broker.bootstrap_servers
         settings = {"retry_backoff_ms": 50, "metadata_max_age_ms": 1000}

@@ -1,4 +1,4 @@
-"""confluent-kafka in groups: rebalances, cooperative and static members, restarts in the middle."""
+"""confluent-kafka in groups: rebalances, cooperative and static members, broker restarts."""
 
 import itertools
 import threading
@@ -29,7 +29,7 @@ def until(condition, *polled):
 
 
 class Member:
-    """A consumer that remembers what it was given, lost and read."""
+    """A consumer that records its assigned, revoked and read partitions and values."""
 
     def __init__(self, bootstrap, group, topic, **settings):
         self.assigned = set()
@@ -77,7 +77,7 @@ class Member:
 
 @pytest.fixture
 def member(headrace_broker):
-    """Make members; all are closed at the end."""
+    """Create members; close all at the end."""
     made = []
 
     def make(group, topic, bootstrap=headrace_broker.bootstrap_servers, **settings):
@@ -104,13 +104,15 @@ def produce(bootstrap, topic, count, start=0):
 
 
 def parted(*members):
-    """Whether the members share the four partitions, each one once."""
+    """Whether each of the four partitions is assigned to exactly one member."""
     shares = [member.assigned for member in members]
     return all(shares) and sorted(itertools.chain(*shares)) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_members_share_the_partitions_and_take_over_from_who_leaves(member, topic, group, strategy):
+def test_members_share_the_partitions_and_take_over_from_a_leaving_member(
+    member, topic, group, strategy
+):
     how = {"partition.assignment.strategy": strategy}
     first = member(group, topic, **how)
     until(lambda: first.assigned == {0, 1, 2, 3}, first)
@@ -122,7 +124,7 @@ def test_members_share_the_partitions_and_take_over_from_who_leaves(member, topi
     until(lambda: parted(second, third), second, third)
 
 
-def test_a_cooperative_member_keeps_what_it_may_keep(member, topic, group):
+def test_a_cooperative_member_keeps_the_partitions_that_stay_assigned(member, topic, group):
     how = {"partition.assignment.strategy": "cooperative-sticky"}
     first = member(group, topic, **how)
     until(lambda: first.assigned == {0, 1, 2, 3}, first)
@@ -145,13 +147,13 @@ def test_records_are_read_once_by_a_group_that_commits(headrace_broker, member, 
     assert len(set(first.read) | set(second.read)) == 240
 
 
-def test_a_static_member_comes_back_without_disturbing_the_others(member, topic, group):
+def test_a_static_member_returns_without_a_rebalance(member, topic, group):
     first = member(group, topic, **{"group.instance.id": "one"})
     second = member(group, topic, **{"group.instance.id": "two"})
     until(lambda: parted(first, second), first, second)
     held = second.assigned
     first_held, disturbances = first.assigned, len(first.revocations)
-    second.close()  # a static member does not say that it goes
+    second.close()  # a static member does not leave the group
     again = member(group, topic, **{"group.instance.id": "two"})
     until(lambda: again.assigned == held, again, first)
     assert first.assigned == first_held and len(first.revocations) == disturbances
@@ -173,7 +175,7 @@ def test_two_members_cannot_have_one_instance_id(headrace_broker, member, topic,
     until(lambda: second.assigned == {0, 1, 2, 3}, second)
 
 
-def test_a_group_can_be_looked_at_reset_and_deleted(headrace_broker, member, topic, group):
+def test_a_group_can_be_described_reset_and_deleted(headrace_broker, member, topic, group):
     bootstrap = headrace_broker.bootstrap_servers
     produce(bootstrap, topic, 40)
     one = member(group, topic)
@@ -213,8 +215,8 @@ def test_offsets_keep_their_metadata_and_leader_epoch(headrace_broker, topic, gr
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
-def test_a_group_goes_on_through_a_restart_of_the_broker(how, group):
-    """Members keep reading; after the restart nothing that was committed is read again."""
+def test_a_group_continues_after_a_restart_of_the_broker(how, group):
+    """Members keep reading, and after the restart they read no committed record again."""
     with Broker(topics={"t": 4}) as broker:
         bootstrap = broker.bootstrap_servers
         settings = {"reconnect.backoff.max.ms": 200}
@@ -235,7 +237,7 @@ def test_a_group_goes_on_through_a_restart_of_the_broker(how, group):
             until(lambda: sum(len(one.read) for one in members) >= 200, *members)
             for one in members:
                 one.consumer.commit(asynchronous=False)
-            # They were members before and are members still: nobody had to rebalance.
+            # They are still the same members, so there was no rebalance.
             assert [len(one.revocations) for one in members] == revoked
             records = [position for one in members for position in one.read]
             assert sorted(records) == [(p, o) for p in range(4) for o in range(50)]
@@ -244,7 +246,7 @@ def test_a_group_goes_on_through_a_restart_of_the_broker(how, group):
                 one.close()
 
 
-def test_the_broker_may_die_in_the_middle_of_a_rebalance(group):
+def test_a_group_survives_a_kill_of_the_broker_during_a_rebalance(group):
     with Broker(topics={"t": 4}) as broker:
         bootstrap = broker.bootstrap_servers
         settings = {"reconnect.backoff.max.ms": 200}
@@ -254,7 +256,7 @@ def test_the_broker_may_die_in_the_middle_of_a_rebalance(group):
             for _ in range(3):
                 members.append(Member(bootstrap, group, "t", **settings))
                 stop = threading.Event()
-                # The new one polls on its own, so that the broker dies at any point of its join.
+                # The new member polls in a thread, so that the kill can hit any point of its join.
                 polling = threading.Thread(target=_poll_until, args=(members[-1], stop))
                 polling.start()
                 for one in members[:-1]:

@@ -1,4 +1,4 @@
-"""kafka-python in groups: sharing, taking over, static members, offsets, a broker that restarts."""
+"""kafka-python in groups: assignments, static members, offsets, a broker that restarts."""
 
 import itertools
 import threading
@@ -16,7 +16,7 @@ _numbers = itertools.count(1)
 
 
 class Member(threading.Thread):
-    """A consumer that polls on a thread of its own; kafka-python heartbeats only while it does."""
+    """A consumer that polls in a thread; kafka-python sends heartbeats only while it polls."""
 
     def __init__(self, bootstrap, group, topic, **settings):
         super().__init__(name=f"member of {group}")
@@ -38,14 +38,14 @@ class Member(threading.Thread):
 
     def run(self):
         while not self._stop_wanted.is_set():
-            # This client raises while its broker is away, and wants to be called again.
+            # This client raises while the broker is down, and must be called again.
             with suppress(KafkaConnectionError):
                 self._take_turn()
         self.consumer.close()
 
     def _take_turn(self):
-        # Long enough for a rebalance: if the time ends while a sync is on its way, this client
-        # drops the answer and never beats again.
+        # Long enough for a rebalance: if the poll ends while a sync is in flight, this client drops
+        # the response and sends no more heartbeats.
         for records in self.consumer.poll(timeout_ms=1000).values():
             self.read += [(record.partition, record.offset) for record in records]
         self.assigned = {x.partition for x in self.consumer.assignment()}
@@ -125,7 +125,7 @@ def test_members_share_the_partitions_and_take_over(headrace_broker, member, top
     ]
 
 
-def test_a_static_member_keeps_its_place(headrace_broker, member, topic, group):
+def test_a_static_member_keeps_its_assignment(headrace_broker, member, topic, group):
     bootstrap = headrace_broker.bootstrap_servers
     first = member(bootstrap, group, topic, group_instance_id="one")
     second = member(bootstrap, group, topic, group_instance_id="two")
@@ -150,7 +150,7 @@ def test_offsets_are_committed_and_read(headrace_broker, topic, group):
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
-def test_a_group_goes_on_through_a_restart_of_the_broker(member, group, how):
+def test_a_group_continues_after_a_restart_of_the_broker(member, group, how):
     with Broker(topics={"t": 4}) as broker:
         bootstrap = broker.bootstrap_servers
         first, second = (member(bootstrap, group, "t") for _ in range(2))

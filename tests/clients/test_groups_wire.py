@@ -1,4 +1,4 @@
-"""Groups over the wire, in every version that is announced, and what bad requests get."""
+"""Group requests in every announced version, and the errors of invalid requests."""
 
 import itertools
 
@@ -165,7 +165,7 @@ def test_a_sync_must_name_the_protocol_from_version_5_on(client, group):
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.HEARTBEAT))
-def test_a_member_beats_in_every_version(client, group, version):
+def test_a_member_sends_heartbeats_in_every_version(client, group, version):
     member_id = join(client, group).member_id
     sync(client, group, member_id, 1)
     request = m.HeartbeatRequest(group_id=group, generation_id=1, member_id=member_id)
@@ -215,8 +215,8 @@ def test_offsets_are_fetched_in_every_version(client, group, headrace_topic, ver
     commit(client, group, headrace_topic, 42)
     found = fetch(client, group, headrace_topic, version, topic_id, partitions=(0, 9))
     assert found == [(42, OK), (-1, OK)]
-    nobody = fetch(client, "nobody", headrace_topic, version, topic_id)
-    assert nobody == [(-1, OK)]
+    unknown = fetch(client, "unknown", headrace_topic, version, topic_id)
+    assert unknown == [(-1, OK)]
 
 
 @pytest.mark.parametrize("version", range(2, 8))
@@ -241,11 +241,11 @@ def test_offsets_of_many_groups_are_fetched_at_once(client, group, headrace_topi
         request(
             groups=[
                 request.OffsetFetchRequestGroup(group_id=name, topics=None)
-                for name in [*names, "nobody"]
+                for name in [*names, "unknown"]
             ]
         ),
     )
-    assert [x.group_id for x in answer.groups] == [*names, "nobody"]
+    assert [x.group_id for x in answer.groups] == [*names, "unknown"]
     assert [x.topics[0].partitions[0].committed_offset for x in answer.groups[:-1]] == list(
         range(20)
     )
@@ -259,7 +259,7 @@ def test_groups_are_described_in_every_version(client, group, version):
     answer = client.ask(
         ApiKey.DESCRIBE_GROUPS,
         version,
-        m.DescribeGroupsRequest(groups=[group, "nobody"], include_authorized_operations=True),
+        m.DescribeGroupsRequest(groups=[group, "unknown"], include_authorized_operations=True),
     )
     found, missing = answer.groups
     assert found.group_state == "Stable" and found.protocol_data == "range"
@@ -293,11 +293,11 @@ def test_groups_are_listed_in_every_version(client, group, headrace_topic, versi
 def test_groups_are_deleted_in_every_version(client, group, headrace_topic, version):
     busy = join(client, f"{group}-busy")
     commit(client, group, headrace_topic)
-    names = [group, group, "nobody", f"{group}-busy"]
+    names = [group, group, "unknown", f"{group}-busy"]
     answer = client.ask(ApiKey.DELETE_GROUPS, version, m.DeleteGroupsRequest(groups_names=names))
     assert {x.group_id: x.error_code for x in answer.results} == {
         group: OK,
-        "nobody": ErrorCode.GROUP_ID_NOT_FOUND,
+        "unknown": ErrorCode.GROUP_ID_NOT_FOUND,
         f"{group}-busy": ErrorCode.NON_EMPTY_GROUP,
     }
     assert fetch(client, group, headrace_topic) == [(-1, OK)]
@@ -332,7 +332,7 @@ def test_offsets_are_deleted(client, group, headrace_topic):
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
     assert fetch(client, group, headrace_topic) == [(-1, OK)]
-    missing = delete_offsets(client, "nobody", headrace_topic, 0)
+    missing = delete_offsets(client, "unknown", headrace_topic, 0)
     assert missing.error_code == ErrorCode.GROUP_ID_NOT_FOUND
     unnamed = delete_offsets(client, "", headrace_topic, 0)
     assert unnamed.error_code == ErrorCode.INVALID_GROUP_ID
@@ -357,7 +357,7 @@ def test_the_coordinator_is_found_in_every_version(client, version, kind):
 
 
 @pytest.mark.parametrize(("kind", "key"), [(2, "g"), (2, "g:not-an-id:0"), (9, "g")])
-def test_a_coordinator_of_no_kind_is_an_invalid_request(client, kind, key):
+def test_an_unknown_coordinator_type_is_an_invalid_request(client, kind, key):
     request = m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key], key=key)
     (found,) = client.ask(ApiKey.FIND_COORDINATOR, 6, request).coordinators
     assert found.error_code == ErrorCode.INVALID_REQUEST and found.node_id == -1
@@ -366,7 +366,7 @@ def test_a_coordinator_of_no_kind_is_an_invalid_request(client, kind, key):
 # Bad input.
 
 
-def test_an_empty_group_id_is_refused_where_there_must_be_one(client):
+def test_an_empty_group_id_is_refused_where_one_is_required(client):
     request = m.LeaveGroupRequest.MemberIdentity
     for api_key, version, message in (
         (ApiKey.JOIN_GROUP, 9, a_join("")),
@@ -378,13 +378,13 @@ def test_an_empty_group_id_is_refused_where_there_must_be_one(client):
         assert answer.error_code == ErrorCode.INVALID_GROUP_ID, api_key
 
 
-def test_offsets_can_be_kept_under_the_empty_group_id_as_kafka_0_8_did(client, headrace_topic):
+def test_offsets_can_be_committed_with_an_empty_group_id_as_in_kafka_0_8(client, headrace_topic):
     assert commit(client, "", headrace_topic, 3) == OK
     assert fetch(client, "", headrace_topic) == [(3, OK)]
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
-def test_clients_write_nothing_into_the_topic_of_the_groups_and_delete_nothing(
+def test_clients_cannot_write_to_or_delete_from_the_offsets_topic(
     client, group, headrace_topic, version
 ):
     record = Record(0, 1_700_000_000_000, b"no key of a group", b"x", ())
@@ -402,7 +402,7 @@ def test_clients_write_nothing_into_the_topic_of_the_groups_and_delete_nothing(
     assert told.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_a_group_id_of_ten_thousand_letters_works(client, headrace_topic):
+def test_a_group_id_of_ten_thousand_characters_works(client, headrace_topic):
     group = "g" * 10_000
     member_id = join(client, group).member_id
     sync(client, group, member_id, 1)
@@ -412,7 +412,7 @@ def test_a_group_id_of_ten_thousand_letters_works(client, headrace_topic):
     assert code == OK and fetch(client, group, headrace_topic) == [(3, OK)]
 
 
-def test_a_group_id_that_no_record_could_hold_is_refused(client, headrace_topic):
+def test_a_group_id_too_long_for_a_record_is_refused(client, headrace_topic):
     group = "g" * 40_000
     code = commit(client, group, headrace_topic, 3)
     assert code == ErrorCode.INVALID_GROUP_ID
@@ -429,7 +429,7 @@ def test_a_group_id_that_no_record_could_hold_is_refused(client, headrace_topic)
         (None, 0, ErrorCode.ILLEGAL_GENERATION),
     ],
 )
-def test_commits_of_members_that_lie_change_nothing(
+def test_commits_with_wrong_member_or_generation_change_nothing(
     client, group, headrace_topic, member_id, generation, code
 ):
     mine = join(client, group).member_id
@@ -449,8 +449,10 @@ def test_metadata_longer_than_the_limit_is_refused(client, group, headrace_topic
     assert fetch(client, group, headrace_topic) == [(5, OK)]
 
 
-def test_a_group_too_large_for_its_record_harms_nobody_else(client, group, headrace_topic):
-    """The record would not fit into a batch; the group does not form, all others go on."""
+def test_a_group_too_large_for_its_record_does_not_affect_other_groups(
+    client, group, headrace_topic
+):
+    """The record would not fit into a batch: the group does not form, other groups continue."""
     big = [m.JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"x" * 2_000_000)]
     member_id = join(client, group, protocols=big).member_id
     answer = sync(client, group, member_id, 1, b"mine")
@@ -482,24 +484,26 @@ def test_offsets_that_do_not_fit_into_one_batch_are_refused(group):
 # What becomes of groups.
 
 
-def test_a_silent_member_is_out_and_the_others_share(headrace_broker, client, group):
+def test_a_silent_member_is_removed_and_the_others_share_its_partitions(
+    headrace_broker, client, group
+):
     silent = join(client, group, session_timeout_ms=300)
     sync(client, group, silent.member_id, 1)
     with RawClient(headrace_broker.bootstrap_servers) as other:
-        # The answer comes when the silent one's session is over.
+        # The response comes when the session of the silent member expires.
         answer = join(other, group)
         assert answer.generation_id == 2
         assert [x.member_id for x in answer.members] == [answer.member_id]
 
 
-def test_requests_that_wait_are_answered_when_the_broker_stops(group):
+def test_waiting_requests_are_answered_when_the_broker_stops(group):
     with Broker() as broker, RawClient(broker.bootstrap_servers) as first:
         first.ask(ApiKey.FIND_COORDINATOR, 3, m.FindCoordinatorRequest(key=group))
         leader = join(first, group, version=3)
         sync(first, group, leader.member_id, 1)
         with RawClient(broker.bootstrap_servers) as second:
             second.post(ApiKey.JOIN_GROUP, 3, a_join(group))
-            # The leader is told to join again, so the other one is waiting.
+            # The leader must join again, so the other member is waiting.
             request = m.HeartbeatRequest(
                 group_id=group, generation_id=1, member_id=leader.member_id
             )
@@ -510,7 +514,7 @@ def test_requests_that_wait_are_answered_when_the_broker_stops(group):
             assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_offsets_go_with_their_topic_and_a_new_one_of_that_name_begins_anew(group):
+def test_offsets_are_deleted_with_their_topic_and_a_new_topic_of_that_name_has_none(group):
     with (
         Broker(topics=["t", "u"]) as broker,
         RawClient(broker.bootstrap_servers) as client,
@@ -531,7 +535,7 @@ def test_offsets_go_with_their_topic_and_a_new_one_of_that_name_begins_anew(grou
             assert fetch(again, group, "u") == [(6, OK)]
 
 
-def test_deleting_the_offsets_topic_forgets_all_and_a_new_one_is_made(group):
+def test_deleting_the_offsets_topic_deletes_all_groups_and_a_new_one_is_created(group):
     with Broker(topics=["t"]) as broker, RawClient(broker.bootstrap_servers) as client:
         client.ask(ApiKey.FIND_COORDINATOR, 3, m.FindCoordinatorRequest(key=group))
         commit(client, group, "t", 5)
@@ -544,7 +548,7 @@ def test_deleting_the_offsets_topic_forgets_all_and_a_new_one_is_made(group):
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
-def test_groups_members_assignments_and_offsets_outlive_the_broker(group, how):
+def test_groups_members_assignments_and_offsets_survive_a_restart(group, how):
     with Broker(topics=["t"]) as broker:
         with RawClient(broker.bootstrap_servers) as client:
             client.ask(ApiKey.FIND_COORDINATOR, 3, m.FindCoordinatorRequest(key=group))

@@ -1,4 +1,4 @@
-"""Three stock clients produce and consume: what goes in comes out, in order and whole."""
+"""Three stock clients produce and consume: records arrive unchanged and in order."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ def confluent_read(bootstrap, topic, count, partition=0, offset=0, **settings):
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_confluent_records_keep_key_value_headers_time_and_order(
+def test_confluent_records_keep_key_value_headers_timestamp_and_order(
     headrace_broker, headrace_topic, codec
 ):
     bootstrap = headrace_broker.bootstrap_servers
@@ -110,7 +110,7 @@ def test_a_consumer_starts_anywhere_rewinds_and_finds_offsets_by_time(
     for number in range(100):
         producer.produce(headrace_topic, b"%d" % number, timestamp=1000 * number + 1000)
         if number % 10 == 9:
-            producer.flush()  # ten batches, so that some offsets lie inside one
+            producer.flush()  # ten batches, so that some offsets are inside a batch
     assert [r.offset() for r in confluent_read(bootstrap, headrace_topic, 5, offset=93)][0] == 93
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
     assert consumer.get_watermark_offsets(TopicPartition(headrace_topic, 0)) == (0, 100)
@@ -128,7 +128,7 @@ def test_a_consumer_starts_anywhere_rewinds_and_finds_offsets_by_time(
     consumer.close()
 
 
-def test_a_long_poll_ends_as_soon_as_a_record_comes(headrace_broker, headrace_topic):
+def test_a_long_poll_returns_as_soon_as_a_record_arrives(headrace_broker, headrace_topic):
     bootstrap = headrace_broker.bootstrap_servers
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "unused", "fetch.wait.max.ms": 30_000}
@@ -143,7 +143,7 @@ def test_a_long_poll_ends_as_soon_as_a_record_comes(headrace_broker, headrace_to
     consumer.close()
 
 
-def test_a_topic_is_made_by_the_first_record_sent_to_it(headrace_broker):
+def test_the_first_record_sent_to_a_topic_creates_it(headrace_broker):
     bootstrap = headrace_broker.bootstrap_servers
     producer = Producer({"bootstrap.servers": bootstrap})
     producer.produce("made-on-demand", b"x")
@@ -164,7 +164,7 @@ def test_without_auto_creation_an_unknown_topic_is_reported_to_the_sender():
         assert "nowhere" not in admin.list_topics(timeout=10).topics
 
 
-def test_a_record_larger_than_the_topic_allows_is_reported_and_the_next_one_goes_through(
+def test_a_record_above_the_limit_is_reported_and_the_next_one_is_stored(
     headrace_broker, headrace_topic
 ):
     bootstrap = headrace_broker.bootstrap_servers
@@ -180,7 +180,7 @@ def test_a_record_larger_than_the_topic_allows_is_reported_and_the_next_one_goes
     assert outcomes[1] is None
 
 
-def test_an_offset_outside_the_log_is_an_error_that_the_client_can_name(
+def test_an_offset_outside_the_log_is_reported_as_such_by_the_client(
     headrace_broker, headrace_topic
 ):
     consumer = Consumer(
@@ -196,7 +196,7 @@ def test_an_offset_outside_the_log_is_an_error_that_the_client_can_name(
     consumer.close()
 
 
-def test_large_answers_go_by_sendfile_and_arrive_intact(headrace_broker, headrace_topic):
+def test_large_responses_sent_with_sendfile_arrive_intact(headrace_broker, headrace_topic):
     bootstrap = headrace_broker.bootstrap_servers
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 100})
     values = [bytes([number % 256]) * 100_000 for number in range(60)]
@@ -273,7 +273,7 @@ def test_a_keyless_record_is_refused_by_a_compacted_topic(headrace_broker):
 
 
 @pytest.mark.parametrize("wanted", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])
-def test_a_topic_that_asks_for_a_codec_gets_it(headrace_broker, wanted):
+def test_a_topic_recompresses_to_its_codec(headrace_broker, wanted):
     bootstrap = headrace_broker.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": bootstrap})
     from confluent_kafka.cimpl import NewTopic
@@ -294,7 +294,7 @@ def test_a_topic_that_asks_for_a_codec_gets_it(headrace_broker, wanted):
     assert codecs == {"none" if wanted == "uncompressed" else wanted}
 
 
-def test_append_time_is_stamped_by_the_broker(headrace_broker):
+def test_the_broker_stamps_the_append_time(headrace_broker):
     bootstrap = headrace_broker.bootstrap_servers
     admin = AdminClient({"bootstrap.servers": bootstrap})
     from confluent_kafka.cimpl import NewTopic
@@ -315,7 +315,7 @@ def test_append_time_is_stamped_by_the_broker(headrace_broker):
     assert reported == [(2, timestamp)]
 
 
-def test_an_idempotent_producer_keeps_order_and_loses_nothing_over_a_restart():
+def test_an_idempotent_producer_keeps_order_and_loses_nothing_across_a_restart():
     with Broker(topics=["once"]) as broker:
         producer = Producer(
             {

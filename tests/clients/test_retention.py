@@ -53,7 +53,7 @@ def create(admin, name, **settings):
 
 
 def produce(broker, topic, *values, age_ms=0):
-    """Each value in a batch of its own."""
+    """Produce each value in a separate batch."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 0})
     for value in values:
         producer.produce(topic, value, timestamp=int(time.time() * 1000) - age_ms)

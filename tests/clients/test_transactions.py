@@ -1,4 +1,4 @@
-"""Three stock clients and their transactions: all or nothing, fenced zombies, exactly once."""
+"""Transactions of three stock clients: all or nothing, fenced zombies, exactly once."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ def confluent_producer(bootstrap, transactional_id, **settings):
 
 
 def committed_values(bootstrap, topic, *, isolation="read_committed", partition=0):
-    """All that a reader sees up to the end it may read to."""
+    """All records that a consumer sees, up to the end that its isolation level allows."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -63,7 +63,7 @@ def test_confluent_commits_are_seen_and_aborts_are_not(headrace_broker, headrace
         for part in range(5):
             producer.produce(headrace_topic, b"%d.%d" % (number, part))
         if number % 3 == 0:
-            producer.flush(LIMIT_S)  # in the log before it is aborted
+            producer.flush(LIMIT_S)  # written to the log before the abort
             producer.abort_transaction(LIMIT_S)
         else:
             producer.commit_transaction(LIMIT_S)
@@ -169,7 +169,7 @@ def test_a_second_producer_with_the_same_id_fences_the_first(headrace_broker, he
     assert committed_values(bootstrap, headrace_topic) == [b"second"]
 
 
-def test_aiokafka_learns_that_it_is_fenced(headrace_broker, headrace_topic):
+def test_aiokafka_reports_that_it_is_fenced(headrace_broker, headrace_topic):
     bootstrap = headrace_broker.bootstrap_servers
 
     async def body():
@@ -191,7 +191,7 @@ def test_aiokafka_learns_that_it_is_fenced(headrace_broker, headrace_topic):
 
 
 @pytest.mark.slow
-def test_a_producer_that_sleeps_too_long_loses_its_transaction(headrace_broker, headrace_topic):
+def test_a_producer_that_pauses_too_long_loses_its_transaction(headrace_broker, headrace_topic):
     bootstrap = headrace_broker.bootstrap_servers
     sleeper = confluent_producer(
         bootstrap, headrace_topic, **{"transaction.timeout.ms": 1_000, "message.timeout.ms": 1_000}
@@ -204,7 +204,7 @@ def test_a_producer_that_sleeps_too_long_loses_its_transaction(headrace_broker, 
     other.produce(headrace_topic, b"awake")
     other.commit_transaction(LIMIT_S)
     give_up_at = time.monotonic() + LIMIT_S
-    # The reader of committed records waits for the sleeper, and then no longer.
+    # A read_committed consumer waits until the transaction of the paused producer has ended.
     while committed_values(bootstrap, headrace_topic) != [b"awake"]:
         assert time.monotonic() < give_up_at
     with pytest.raises(KafkaException):
@@ -259,7 +259,7 @@ def test_confluent_copies_exactly_once_though_attempts_are_aborted(headrace_brok
         else:
             producer.commit_transaction(LIMIT_S)
             done += len(records)
-        consumer.close()  # the next one begins where the group's offsets are
+        consumer.close()  # the next consumer starts at the group's offsets
     assert copied(headrace_broker, name) == expected
 
 
@@ -354,7 +354,7 @@ def test_aiokafka_copies_exactly_once_though_attempts_are_aborted(headrace_broke
 
 
 @pytest.mark.slow
-def test_a_transaction_goes_on_after_kill_9_and_commits(tmp_path):
+def test_a_transaction_continues_after_kill_9_and_commits(tmp_path):
     with Broker(data=tmp_path, topics=["t"]) as broker:
         producer = confluent_producer(broker.bootstrap_servers, "tx", **{"log_level": 0})
         producer.begin_transaction()

@@ -1,4 +1,4 @@
-"""Transactions request by request: Kafka 4.3.1's codes, and nothing changed by what is refused."""
+"""Transaction requests: Kafka 4.3.1's error codes, and refused requests change nothing."""
 
 import itertools
 import time
@@ -41,7 +41,7 @@ def wait_for(condition, what, limit_s=20):
         time.sleep(0.01)
 
 
-# --- the first generation
+# --- the first version of the protocol
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
@@ -59,9 +59,7 @@ def test_added_partitions_are_written_and_committed(client, headrace_topic, name
     assert found.aborted_transactions == []
 
 
-def test_an_aborted_transaction_is_named_to_readers_of_committed_records(
-    client, headrace_topic, name
-):
+def test_read_committed_fetches_list_the_aborted_transactions(client, headrace_topic, name):
     producer = client.start(name)
     client.add(name, producer, headrace_topic, 0)
     client.put(name, producer, headrace_topic, b"a")
@@ -73,9 +71,7 @@ def test_an_aborted_transaction_is_named_to_readers_of_committed_records(
     assert client.partition_of(headrace_topic, committed=False).aborted_transactions is None
 
 
-def test_a_piece_of_the_log_comes_with_the_aborted_transactions_that_it_has_records_of(
-    client, headrace_topic, name
-):
+def test_a_fetch_lists_only_the_aborted_transactions_of_its_records(client, headrace_topic, name):
     for number in range(5):
         one = f"{name}-{number}"
         producer = client.start(one)
@@ -90,7 +86,7 @@ def test_a_piece_of_the_log_comes_with_the_aborted_transactions_that_it_has_reco
         assert first_offsets == [offset - offset % 2]
 
 
-def test_sequences_go_on_from_one_transaction_to_the_next(client, headrace_topic, name):
+def test_sequences_continue_from_one_transaction_to_the_next(client, headrace_topic, name):
     producer = client.start(name)
     for number, commit in enumerate((True, False, True)):
         client.add(name, producer, headrace_topic, 0)
@@ -108,7 +104,7 @@ def test_a_partition_that_was_not_added_is_not_written(client, headrace_topic, n
     assert client.producers(headrace_topic).active_producers == []
 
 
-def test_a_batch_that_comes_after_the_end_opens_nothing(client, headrace_topic, name):
+def test_a_batch_after_the_end_does_not_open_a_transaction(client, headrace_topic, name):
     producer = client.start(name)
     client.add(name, producer, headrace_topic, 0)
     client.put(name, producer, headrace_topic, b"a")
@@ -133,7 +129,7 @@ def test_partitions_are_added_and_verified_for_several_transactions_at_once(
     assert answer == {name: [FENCED]}
 
 
-def test_what_cannot_be_added_keeps_the_rest_out(client, headrace_topic, name):
+def test_no_partition_is_added_if_one_cannot_be_added(client, headrace_topic, name):
     producer = client.start(name)
     assert client.add(name, producer, headrace_topic, 0, 7) == [
         ErrorCode.OPERATION_NOT_ATTEMPTED,
@@ -145,7 +141,7 @@ def test_what_cannot_be_added_keeps_the_rest_out(client, headrace_topic, name):
     assert client.state(name) == "Empty"
 
 
-# --- the second generation (KIP-890)
+# --- the second version of the protocol (KIP-890)
 
 
 @pytest.fixture
@@ -158,7 +154,7 @@ def topic_id(client, headrace_topic):
 
 @pytest.mark.parametrize("version", [12, 13])
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_produced_batch_adds_its_partition_and_the_end_brings_the_next_epoch(
+def test_a_produced_batch_adds_its_partition_and_the_end_returns_the_next_epoch(
     client, headrace_topic, topic_id, name, version, commit
 ):
     topic = headrace_topic if version == 12 else topic_id
@@ -174,7 +170,7 @@ def test_a_produced_batch_adds_its_partition_and_the_end_brings_the_next_epoch(
     assert client.last_stable_offset(headrace_topic) == 9
 
 
-def test_neither_a_late_batch_nor_a_late_end_hits_the_next_transaction(
+def test_neither_a_late_batch_nor_a_late_end_affects_the_next_transaction(
     client, headrace_topic, name
 ):
     old = client.start(name)
@@ -193,7 +189,7 @@ def test_neither_a_late_batch_nor_a_late_end_hits_the_next_transaction(
     assert b"late" not in values
 
 
-def test_an_end_whose_answer_was_lost_is_answered_again(client, headrace_topic, name):
+def test_a_repeated_end_gets_the_same_answer(client, headrace_topic, name):
     producer = client.start(name)
     client.put(name, producer, headrace_topic, b"a", version=12)
     first = client.end(name, producer, True, version=5)
@@ -210,7 +206,7 @@ def test_the_first_batch_of_an_epoch_begins_with_sequence_0(client, headrace_top
 
 
 def test_sequences_wrap_from_the_largest_to_0(client, headrace_topic, name):
-    """Only a partition that has forgotten the producer takes a first sequence so high."""
+    """Only a partition that has forgotten the producer accepts such a high first sequence."""
     producer = client.start(name)
     client.add(name, producer, headrace_topic, 0)
     last = 2**31 - 1
@@ -241,7 +237,7 @@ def test_offsets_count_once_the_transaction_is_committed(client, headrace_topic,
     assert client.committed_offset(group, headrace_topic, require_stable=True) == (expected, NONE)
 
 
-def test_offsets_join_by_themselves_in_the_second_generation(client, headrace_topic, name):
+def test_offsets_are_added_automatically_in_the_second_version(client, headrace_topic, name):
     group = name + "-group"
     client.find(group, kind=0)
     producer = client.start(name)
@@ -253,7 +249,7 @@ def test_offsets_join_by_themselves_in_the_second_generation(client, headrace_to
     assert client.committed_offset(group, headrace_topic) == (7, NONE)
 
 
-def test_offsets_of_zombies_and_strangers_are_refused(client, headrace_topic, name):
+def test_offsets_of_zombies_and_unknown_members_are_refused(client, headrace_topic, name):
     group = name + "-group"
     client.find(group, kind=0)
     old = client.start(name)
@@ -267,7 +263,7 @@ def test_offsets_of_zombies_and_strangers_are_refused(client, headrace_topic, na
     assert client.add_offsets(name, old, group, version=1) is EPOCH
     assert client.add_offsets(name, stranger, group) is MAPPING
     refused = client.commit_offsets(
-        name, group, producer, headrace_topic, 1, version=5, generation_id=3, member_id="nobody"
+        name, group, producer, headrace_topic, 1, version=5, generation_id=3, member_id="unknown"
     )
     assert refused in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID)
     empty = client.commit_offsets(name, "", producer, headrace_topic, 1, version=5)
@@ -277,11 +273,13 @@ def test_offsets_of_zombies_and_strangers_are_refused(client, headrace_topic, na
     assert client.committed_offset(group, headrace_topic) == (-1, NONE)
 
 
-# --- who is who
+# --- producer identities
 
 
 @pytest.mark.parametrize(("version", "code"), [(0, EPOCH), (1, EPOCH), (2, FENCED), (5, FENCED)])
-def test_a_zombie_cannot_end_what_its_successor_began(client, headrace_topic, name, version, code):
+def test_a_zombie_cannot_end_the_transaction_of_its_successor(
+    client, headrace_topic, name, version, code
+):
     old = client.start(name)
     producer = client.start(name)
     client.add(name, producer, headrace_topic, 0)
@@ -294,7 +292,7 @@ def test_a_zombie_cannot_end_what_its_successor_began(client, headrace_topic, na
     assert client.end(name, producer, True) is NONE
 
 
-def test_a_second_instance_aborts_what_the_first_began(client, headrace_topic, name):
+def test_a_second_instance_aborts_the_transaction_of_the_first(client, headrace_topic, name):
     first = client.start(name)
     client.add(name, first, headrace_topic, 0)
     client.put(name, first, headrace_topic, b"first")
@@ -307,7 +305,7 @@ def test_a_second_instance_aborts_what_the_first_began(client, headrace_topic, n
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, EPOCH), (4, FENCED)])
-def test_going_on_with_an_old_epoch_is_refused(client, name, version, code):
+def test_continuing_with_an_old_epoch_is_refused(client, name, version, code):
     old = client.start(name)
     client.start(name)
     assert client.init(name, expected=old, version=version) == (code, -1, -1)
@@ -317,14 +315,14 @@ def test_going_on_with_an_old_epoch_is_refused(client, name, version, code):
     assert client.init(name, expected=(-2, -2), version=version) == (code, -1, -1)
 
 
-def test_a_producer_without_transactions_names_id_and_epoch_or_neither(client):
+def test_a_producer_without_transactions_sends_both_id_and_epoch_or_neither(client):
     assert client.init(None)[0] is NONE
     assert client.init(None, expected=(5, 0))[0] is NONE
     for half in ((5, -1), (-1, 0), (-2, -1)):
         assert client.init(None, expected=half) == (ErrorCode.INVALID_REQUEST, -1, -1)
 
 
-def test_ids_and_timeouts_that_make_no_sense(client, name):
+def test_invalid_ids_and_timeouts_are_refused(client, name):
     client.find(name)
     assert client.init("") == (ErrorCode.INVALID_REQUEST, -1, -1)
     for timeout_ms in (0, -1, 900_001):
@@ -336,23 +334,23 @@ def test_ids_and_timeouts_that_make_no_sense(client, name):
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
-def test_a_transaction_that_never_began_does_not_end(client, name, version):
+def test_a_transaction_that_never_began_cannot_end(client, name, version):
     producer = client.start(name)
     for commit in (True, False):
         assert client.end(name, producer, commit, version=version) is INVALID
     assert client.state(name) == "Empty"
 
 
-def test_ids_of_any_length_that_a_record_can_hold(client):
+def test_ids_may_be_as_long_as_a_record_allows(client):
     long = "i" * 10_000
     producer = client.start(long)
     assert client.state(long) == "Empty"
     assert client.end(long, producer, False, version=5)[0] is NONE
-    longest = "é" * 16_384  # one byte too many
+    longest = "é" * 16_384  # one byte too long
     assert client.init(longest) == (ErrorCode.INVALID_REQUEST, -1, -1)
 
 
-def test_a_topic_that_is_gone_does_not_hold_up_the_end(client, headrace_broker, name):
+def test_a_deleted_topic_does_not_delay_the_end(client, headrace_broker, name):
     headrace_broker.create_topics([f"{name}-gone", f"{name}-here"])
     producer = client.start(name)
     for topic in (f"{name}-gone", f"{name}-here"):
@@ -374,7 +372,7 @@ def test_a_transactional_batch_needs_a_transactional_id(client, headrace_topic, 
     assert client.partition_of(headrace_topic).high_watermark == 0
 
 
-def test_coordinators_are_found_for_many_ids_at_once(client):
+def test_one_request_finds_the_coordinators_of_many_ids(client):
     assert client.find("one", "two", "", kind=1) == [NONE, NONE, NONE]
 
 
@@ -382,7 +380,7 @@ def test_coordinators_are_found_for_many_ids_at_once(client):
 
 
 @pytest.mark.parametrize("version", [11, 12])
-def test_a_transaction_that_takes_too_long_is_aborted(client, headrace_topic, name, version):
+def test_a_transaction_is_aborted_after_its_timeout(client, headrace_topic, name, version):
     producer = client.start(name, timeout_ms=200)
     if version < 12:
         client.add(name, producer, headrace_topic, 0)
@@ -409,7 +407,7 @@ def test_an_idle_transactional_id_is_forgotten():
             assert client.start("idle")[0] != first[0]
 
 
-# --- looking and mending
+# --- administration
 
 
 def test_transactions_are_listed_and_described(client, headrace_topic, name):
@@ -430,8 +428,8 @@ def test_transactions_are_listed_and_described(client, headrace_topic, name):
     client.end(name, producer, False)
 
 
-def test_a_hanging_transaction_is_found_and_ended():
-    """As old brokers left them behind: written without the coordinator's knowledge."""
+def test_a_hanging_transaction_is_found_and_aborted():
+    """Hanging transactions as old brokers left them: the coordinator does not know them."""
     config = {"transaction.partition.verification.enable": False}
     with (
         Broker(config=config, topics=["hung"]) as broker,
@@ -455,8 +453,8 @@ def test_markers_are_refused_where_they_do_not_belong(client, headrace_topic, na
     client.add(name, producer, headrace_topic, 0)
     client.put(name, producer, headrace_topic, b"a")
     assert client.mark(producer, False, headrace_topic, 7) == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    nobody = client.mark((producer[0], -1), False, headrace_topic, 0)
-    assert nobody == [ErrorCode.UNKNOWN_SERVER_ERROR]
+    no_epoch = client.mark((producer[0], -1), False, headrace_topic, 0)
+    assert no_epoch == [ErrorCode.UNKNOWN_SERVER_ERROR]
     equal = client.mark(producer, False, headrace_topic, 0, transaction_version=2)
     assert equal == [EPOCH]
     assert client.last_stable_offset(headrace_topic) == 0
@@ -471,7 +469,7 @@ def test_producers_are_described_or_the_reason_is_given(client, headrace_topic):
     assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-# --- what lies in the log, and what outlives a stop
+# --- the log, and restarts
 
 
 def value_versions(client):
@@ -486,7 +484,7 @@ def value_versions(client):
     return found
 
 
-def test_the_records_follow_the_level_of_the_feature(tmp_path):
+def test_the_record_version_follows_the_feature_level(tmp_path):
     def set_level(client, level, kind):
         request = m.UpdateFeaturesRequest
         response = client.ask(
@@ -518,7 +516,7 @@ def test_the_records_follow_the_level_of_the_feature(tmp_path):
 
 
 @pytest.mark.parametrize("ends", ["restart", "kill"])
-def test_an_open_transaction_outlives_the_broker(tmp_path, ends):
+def test_an_open_transaction_survives_a_restart(tmp_path, ends):
     with Broker(data=tmp_path, topics=["t"]) as broker:
         with TransactionalClient(broker.bootstrap_servers) as client:
             producer = client.start("tx")

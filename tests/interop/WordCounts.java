@@ -1,7 +1,7 @@
-// A Kafka Streams application, exactly once: copies words in capitals, and counts them.
+// A Kafka Streams application with exactly-once processing: copies words in capitals and counts them.
 //
-// Counting needs a topic to distribute the words by and one to keep the store in. Arguments: the
-// address of the cluster, and a folder for the store.
+// Counting needs a topic to repartition the words and one to store the counts. Arguments: the address
+// of the cluster, and a directory for the store.
 
 import java.time.Duration;
 import java.util.Properties;

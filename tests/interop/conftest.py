@@ -1,7 +1,7 @@
 """Nodes and tools for the tests with Apache Kafka's own programs.
 
-Every test of this folder carries the mark ``interop``. What they need beside PyPI is Java and
-Maven, which fetches Apache Kafka once into ``.cache``.
+Every test of this directory has the mark ``interop``. The tests require Java and Maven, which
+downloads Apache Kafka once into ``.cache``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_jars() -> Path:
-    """Apache Kafka's newest jars; their absence skips the test with the reason."""
+    """Apache Kafka's newest jars; skips the test if they are not available."""
     if reason := apache_kafka.missing():
         pytest.skip(f"Apache Kafka {reason}")
     return apache_kafka.jars()
@@ -31,7 +31,7 @@ def kafka_jars() -> Path:
 
 @pytest.fixture
 def start_headrace(tmp_path: Path) -> Iterator[Callable[..., Node]]:
-    """Start a Headrace node with settings; it is stopped at the end."""
+    """Start a Headrace node with settings; stop it at the end."""
     started: list[Node] = []
 
     def start(settings: Mapping[str, str] | None = None, *, advertise: bool = False) -> Node:
@@ -50,13 +50,13 @@ def start_headrace(tmp_path: Path) -> Iterator[Callable[..., Node]]:
 
 @pytest.fixture
 def headrace_node(start_headrace: Callable[..., Node]) -> Node:
-    """One Headrace node, fresh, as a user starts it."""
+    """A new Headrace node, started as a user starts it."""
     return start_headrace()
 
 
 @pytest.fixture
 def kafka_node(kafka_jars: Path, tmp_path: Path) -> Iterator[Node]:
-    """One Apache Kafka node, fresh."""
+    """A new Apache Kafka node."""
     made = apache_kafka.KafkaNode(tmp_path / "kafka")
     made.start()
     yield made

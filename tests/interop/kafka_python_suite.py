@@ -1,10 +1,10 @@
-"""kafka-python's own integration tests, from its source package, run against a broker of ours.
+"""kafka-python's own integration tests, from its source package, run against Headrace.
 
     python tests/interop/kafka_python_suite.py HOST:PORT      prints the outcome of every test
 
-The suite lives in ``.cache/kafka-python-suite`` with an environment of its own, because it pins
-nothing and would drag its plugins into ours. The broker needs ``num.partitions=4``. Tests of SASL
-and TLS are left out. One helper is not in the source package; ``_SERVICE`` stands in for it.
+The suite is in ``.cache/kafka-python-suite`` with a separate environment, because it pins no
+versions and would bring its plugins into ours. The broker needs ``num.partitions=4``. Tests of
+SASL and TLS are excluded. One helper is not in the source package; ``_SERVICE`` replaces it.
 """
 
 import os
@@ -25,7 +25,7 @@ _NEEDED = ("pytest", "pytest-mock", "pytest-timeout", "py")
 _CODECS = ("lz4", "zstandard", "python-snappy", "crc32c", "xxhash")
 _LEFT_OUT = ("test_sasl_integration.py", "test_ssl_integration.py")
 
-# The suite starts brokers through this module, unless it is told of one that runs.
+# The suite starts brokers through this module, unless it gets the address of a running one.
 _SERVICE = """\
 class ExternalService:
     def __init__(self, host, port):
@@ -42,7 +42,7 @@ class ExternalService:
 
 class SpawnedService:
     def __init__(self, *_, **__):
-        raise RuntimeError("these tests run against a broker that is up already")
+        raise RuntimeError("these tests require a running broker")
 """
 
 
@@ -51,7 +51,7 @@ def _python() -> Path:
 
 
 def fetch() -> None:
-    """Make the environment and unpack the suite, once."""
+    """Create the environment and unpack the suite, once."""
     if (SOURCE / "test" / "service.py").exists():
         return
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -75,11 +75,11 @@ def run(
     kafka_version: str = "4.1.0",
     limit_s: float = 900,
 ) -> dict[str, str]:
-    """Run the suite. Returns "passed", "failed" or "skipped" by test, as ``file::test``.
+    """Run the suite. Return "passed", "failed" or "skipped" by test, as ``file::test``.
 
-    ``kafka_version`` is the broker that the client is told it talks to; it picks the versions of
-    its requests. A test against something that is not served waits for it without end and takes
-    the suite with it, so such tests have to be left out by name.
+    ``kafka_version`` is the broker version that the client assumes; it decides the versions of the
+    requests. A test of an API that is not supported waits without end and blocks the suite, so
+    such tests must be excluded by name.
     """
     fetch()
     (CACHE / "root").mkdir(exist_ok=True)
@@ -96,7 +96,7 @@ def run(
         "KAFKA_URI": f"kafka://{address}",
         "KAFKA_ROOT": str(CACHE / "root"),
     }
-    # Our own pytest, above this process, must not hand its options down.
+    # The options of the pytest that runs this must not apply to the suite.
     environment.pop("PYTEST_ADDOPTS", None)
     with (CACHE / "output.txt").open("w") as output:
         subprocess.run(

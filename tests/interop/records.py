@@ -1,4 +1,4 @@
-"""Records written and read back with the stock client, so that two brokers can be compared."""
+"""Write and read records with the stock client, to compare two brokers."""
 
 import random
 import time
@@ -18,11 +18,11 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class Seen(NamedTuple):
-    """All that a consumer learns of a record."""
+    """Everything that a consumer sees of a record."""
 
     partition: int
     offset: int
-    timestamp: tuple[int, int]  # its type and the milliseconds
+    timestamp: tuple[int, int]  # type and milliseconds
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
@@ -69,7 +69,7 @@ def _seen(message: Message) -> Seen:
 
 
 def minutes_ago(minutes: int) -> int:
-    """A time for records, recent because a broker forgets a producer after a day."""
+    """A timestamp for records; recent, because a broker forgets a producer after a day."""
     return int(time.time() * 1000) - minutes * 60_000
 
 
@@ -89,7 +89,7 @@ def write_every_kind(
                 "compression.type": codec,
                 "linger.ms": 5,
                 "batch.num.messages": 100,
-                "log_level": 3,  # retries while a coordinator loads are no news
+                "log_level": 3,  # do not print retries while a coordinator loads
             }
         )
         for i in range(600):
@@ -107,7 +107,7 @@ def write_every_kind(
 
 
 def write_transactions(address: str, topic: str, *, start_ms: int = minutes_ago(30)) -> None:
-    """Two transactions that commit around one that aborts, of one producer."""
+    """One producer: a committed transaction, an aborted one, and a committed one."""
     producer = Producer(
         {"bootstrap.servers": address, "transactional.id": f"tx-{topic}", "log_level": 3}
     )

@@ -1,4 +1,4 @@
-"""Apache Kafka's consumers, of both group protocols, and the programs that look after groups."""
+"""Apache Kafka's consumers, with both group protocols, and its programs for groups."""
 
 import json
 import subprocess
@@ -17,7 +17,7 @@ from bench.node import Node
 pytestmark = pytest.mark.usefixtures("kafka_jars")
 
 VERSIONS = (apache_kafka.LAST_WITH_ZOOKEEPER, apache_kafka.NEWEST)
-# The new protocol's members say at a pace that the broker tells them what they have.
+# The broker decides the heartbeat interval of the new protocol.
 QUICK = {
     "group.consumer.heartbeat.interval.ms": "200",
     "group.consumer.min.heartbeat.interval.ms": "200",
@@ -40,7 +40,7 @@ def put(node: Node, topic: str, count: int, *, partitions: int = 1, first: int =
 
 
 def table(said: str) -> list[dict[str, str]]:
-    """The rows of a table in which every cell is filled."""
+    """The rows of a table without empty cells."""
     lines = [line.split() for line in said.splitlines() if line.strip()]
     at = next(index for index, line in enumerate(lines) if line[0] in ("GROUP", "TOPIC"))
     return [dict(zip(lines[at], line, strict=False)) for line in lines[at + 1 :]]
@@ -56,7 +56,7 @@ def groups(node: Node, *arguments: str, kafka_version: str = apache_kafka.NEWEST
 
 
 class VerifiableConsumer:
-    """A Java consumer in the background that prints what happens to it, a JSON line each."""
+    """A Java consumer in the background that prints its events, one JSON line each."""
 
     def __init__(self, node: Node, log: Path, *arguments: str) -> None:
         self._log = log
@@ -77,7 +77,7 @@ class VerifiableConsumer:
         return [event for line in whole if (event := json.loads(line))["name"] == name]
 
     def assigned(self) -> set[int]:
-        """The partitions it has now."""
+        """The partitions that it owns now."""
         held: set[int] = set()
         for line in self._log.read_text().splitlines():
             event = json.loads(line) if line.endswith("}") else {"name": "unfinished"}
@@ -98,12 +98,12 @@ class VerifiableConsumer:
 
 @contextmanager
 def verifiable_consumers(
-    node: Node, folder: Path, *each: tuple[str, ...]
+    node: Node, directory: Path, *each: tuple[str, ...]
 ) -> Iterator[list[VerifiableConsumer]]:
     started: list[VerifiableConsumer] = []
     try:
         for number, arguments in enumerate(each):
-            log = folder / f"consumer-{len(list(folder.glob('consumer-*')))}-{number}.jsonl"
+            log = directory / f"consumer-{len(list(directory.glob('consumer-*')))}-{number}.jsonl"
             started.append(VerifiableConsumer(node, log, *arguments))
         yield started
     finally:
@@ -132,18 +132,18 @@ def test_two_java_consumers_share_a_topic_and_one_takes_over(
             "two consumers, three partitions each",
         )
         assert first.assigned() | second.assigned() == set(range(6))
-        wait_until(lambda: first.consumed() + second.consumed() >= 600, "all that was there")
+        wait_until(lambda: first.consumed() + second.consumed() >= 600, "all records")
         described = table(groups(node, "--describe", "--group", "g", "--state"))
         assert (described[0]["STATE"], described[0]["#MEMBERS"]) == ("Stable", "2")
         second.stop()
-        wait_until(lambda: len(first.assigned()) == 6, "the other's partitions")
+        wait_until(lambda: len(first.assigned()) == 6, "the partitions of the other consumer")
         put(node, "shared", 60, partitions=6, first=600)
-        wait_until(lambda: first.consumed() + second.consumed() >= 660, "what came later")
+        wait_until(lambda: first.consumed() + second.consumed() >= 660, "the later records")
     rows = table(groups(node, "--describe", "--group", "g", "--offsets"))
     assert {row["PARTITION"]: (row["CURRENT-OFFSET"], row["LAG"]) for row in rows} == {
         str(partition): ("110", "0") for partition in range(6)
     }
-    # Nobody read anything twice: both left with what they had done committed.
+    # No record was read twice: both committed before they left.
     assert first.consumed() + second.consumed() == 660
 
 
@@ -173,7 +173,7 @@ def test_a_java_group_changes_to_the_new_protocol_while_it_runs(
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_the_console_consumer_goes_on_where_its_group_was(
+def test_the_console_consumer_continues_at_the_committed_offsets(
     headrace_node: Node, protocol: str
 ) -> None:
     topics.create(headrace_node.address, "numbers")
@@ -267,13 +267,13 @@ def test_kafkas_formatters_print_the_offsets_topic(headrace_node: Node, protocol
             *("--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
         )
         shown, position, found = done.stdout.strip(), 0, []
-        while position < len(shown):  # they stand back to back
+        while position < len(shown):  # without separators
             one, position = json.JSONDecoder().raw_decode(shown, position)
             found.append(one)
-        # The console consumer that prints is in a group as well.
+        # The console consumer that prints is in a group, too.
         return [one for one in found if one["key"]["data"]["group"] == "formatted"]
 
-    # It ends after so long without a record, its own start included: on a busy machine too early.
+    # The tool ends after this time without a record, its start included: too early if it is slow.
     for patience_ms in (5_000, 20_000, 60_000):
         offsets = [one for one in printed("OffsetsMessageFormatter", patience_ms) if one["value"]]
         if offsets:
@@ -289,4 +289,4 @@ def test_kafkas_formatters_print_the_offsets_topic(headrace_node: Node, protocol
             "/127.0.0.1",
         )
     else:
-        assert written == [], "the new protocol has records of its own kinds"
+        assert written == [], "the new protocol has other record types"

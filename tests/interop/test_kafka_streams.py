@@ -1,4 +1,4 @@
-"""Kafka Streams, exactly once, while it and the broker under it are killed."""
+"""Kafka Streams, exactly once, while the application and the broker are killed."""
 
 import subprocess
 from collections import Counter
@@ -16,7 +16,7 @@ from tests.fakes.waiting import wait_until
 pytestmark = pytest.mark.usefixtures("kafka_jars")
 
 APPLICATION = Path(__file__).parent / "WordCounts.java"
-# Beside Kafka's own jars, which hold all else that it needs.
+# In addition to Kafka's jars, which contain everything else.
 STREAMS = (
     f"org.apache.kafka:kafka-streams:{apache_kafka.NEWEST}",
     "org.rocksdb:rocksdbjni:10.1.3",
@@ -39,9 +39,9 @@ def streams_jars() -> Path:
 
 
 @contextmanager
-def application(node: Node, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def application(node: Node, directory: Path) -> Iterator["subprocess.Popen[bytes]"]:
     jars = f"{apache_kafka.jars()}/*:{streams_jars()}/*"
-    with (folder / "streams.log").open("ab") as log:
+    with (directory / "streams.log").open("ab") as log:
         process = subprocess.Popen(
             [
                 "java",
@@ -50,7 +50,7 @@ def application(node: Node, folder: Path) -> Iterator["subprocess.Popen[bytes]"]
                 jars,
                 str(APPLICATION),
                 node.address,
-                str(folder / "state"),
+                str(directory / "state"),
             ],
             stdout=log,
             stderr=log,
@@ -71,7 +71,7 @@ def feed(node: Node, start: int) -> None:
 
 
 def committed(node: Node, topic: str) -> list[tuple[str, str]]:
-    """Keys and values, those of each partition in their order."""
+    """Keys and values; those of each partition in order."""
     consumer = Consumer(
         {
             "bootstrap.servers": node.address,
@@ -93,7 +93,7 @@ def committed(node: Node, topic: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_every_word_is_copied_and_counted_once_whoever_is_killed(
+def test_every_word_is_copied_and_counted_once_despite_kills(
     start_headrace: Callable[..., Node], tmp_path: Path
 ) -> None:
     node = start_headrace({"group.initial.rebalance.delay.ms": "0"})

@@ -1,4 +1,4 @@
-"""Kafka's own command line programs, of the last 3.x and the newest 4.x, used as they are."""
+"""Kafka's own command line programs, of the last 3.x and the newest 4.x, unchanged."""
 
 import json
 import re
@@ -11,13 +11,13 @@ from bench import apache_kafka, topics
 from bench.node import Node
 from tests.fakes.waiting import wait_until
 
-from . import folders, records
+from . import directories, records
 
 pytestmark = pytest.mark.usefixtures("kafka_jars")
 
 VERSIONS = (apache_kafka.LAST_WITH_ZOOKEEPER, apache_kafka.NEWEST)
 
-# Programs that moved to another package between the two.
+# Programs that moved to another package between these versions.
 MOVED = {
     "ConsoleProducer": ("kafka.tools.ConsoleProducer", "org.apache.kafka.tools.ConsoleProducer"),
     "BrokerApiVersionsCommand": (
@@ -28,7 +28,7 @@ MOVED = {
     "ConsoleConsumer": ("org.apache.kafka.tools.consumer.ConsoleConsumer",) * 2,
 }
 
-# Runs a program against the node under test and returns what it printed.
+# Runs a program against the node and returns its output.
 Tool = Callable[..., str]
 
 
@@ -80,7 +80,7 @@ def test_kafka_topics_creates_lists_describes_alters_and_deletes(
     assert "does not exist" in tool("TopicCommand", "--delete", "--topic", "orders", fails=True)
 
 
-def test_kafka_topics_is_told_of_a_name_or_a_factor_that_cannot_be(tool: Tool) -> None:
+def test_kafka_topics_reports_an_invalid_name_or_replication_factor(tool: Tool) -> None:
     bad_name = tool("TopicCommand", "--create", "--topic", "a/b", fails=True)
     assert "Topic name is invalid" in bad_name, bad_name
     many = ("--create", "--topic", "x", "--replication-factor", "3")
@@ -88,7 +88,7 @@ def test_kafka_topics_is_told_of_a_name_or_a_factor_that_cannot_be(tool: Tool) -
     assert "replication factor" in refused.lower(), refused
 
 
-def test_the_console_producer_and_consumer_hand_records_over(
+def test_the_console_consumer_reads_what_the_console_producer_wrote(
     tool: Tool, headrace_node: Node
 ) -> None:
     topics.create(headrace_node.address, "lines")
@@ -110,7 +110,7 @@ def test_the_console_producer_and_consumer_hand_records_over(
 
 
 @pytest.mark.parametrize("codec", records.CODECS[1:])
-def test_the_console_producers_codecs_arrive_as_they_were_sent(
+def test_the_console_producers_codecs_are_stored_unchanged(
     tool: Tool, headrace_node: Node, codec: str
 ) -> None:
     topics.create(headrace_node.address, "packed")
@@ -119,7 +119,7 @@ def test_the_console_producers_codecs_arrive_as_they_were_sent(
     seen = records.read(headrace_node.address, "packed")
     assert b"".join((r.value or b"") + b"\n" for r in seen) == lines.encode()
     wanted = {records.CODECS.index(codec)} - {0}
-    assert folders.codecs_in(headrace_node.data / "packed-0") == wanted
+    assert directories.codecs_in(headrace_node.data / "packed-0") == wanted
 
 
 def test_kafka_configs_shows_and_changes_topics_and_brokers(
@@ -159,7 +159,7 @@ def test_kafka_get_offsets_knows_ends_starts_and_times(tool: Tool, headrace_node
     assert "counted:0:600" in by_time  # the first record of the second codec
 
 
-def test_kafka_log_dirs_tells_sizes(tool: Tool, headrace_node: Node) -> None:
+def test_kafka_log_dirs_shows_sizes(tool: Tool, headrace_node: Node) -> None:
     topics.create(headrace_node.address, "sized", partitions=2)
     records.write_every_kind(headrace_node.address, "sized")
     shown = tool("LogDirsCommand", "--describe", "--topic-list", "sized")
@@ -167,22 +167,22 @@ def test_kafka_log_dirs_tells_sizes(tool: Tool, headrace_node: Node) -> None:
     (directory,) = answer["brokers"][0]["logDirs"]
     assert directory["error"] is None
     sizes = {entry["partition"]: entry["size"] for entry in directory["partitions"]}
-    folder = headrace_node.data / "sized-0"
+    directory = headrace_node.data / "sized-0"
     assert sizes == {
-        "sized-0": sum(file.stat().st_size for file in folder.glob("*.log")),
+        "sized-0": sum(file.stat().st_size for file in directory.glob("*.log")),
         "sized-1": 0,
     }
 
 
 @pytest.mark.parametrize("kafka_version", VERSIONS)
-def test_kafka_reassign_partitions_moves_one_to_another_folder(
+def test_kafka_reassign_partitions_moves_a_partition_to_another_directory(
     start_headrace: Callable[..., Node], tmp_path: Path, kafka_version: str
 ) -> None:
-    folders = [tmp_path / "headrace", tmp_path / "other"]
-    node = start_headrace({"log.dirs": ",".join(map(str, folders))})
+    directories = [tmp_path / "headrace", tmp_path / "other"]
+    node = start_headrace({"log.dirs": ",".join(map(str, directories))})
     topics.create(node.address, "moving")
     records.write_every_kind(node.address, "moving")
-    (target,) = (folder for folder in folders if not (folder / "moving-0").exists())
+    (target,) = (directory for directory in directories if not (directory / "moving-0").exists())
     plan = tmp_path / "plan.json"
     wanted = {"topic": "moving", "partition": 0, "replicas": [1], "log_dirs": [str(target)]}
     plan.write_text(json.dumps({"version": 1, "partitions": [wanted]}))
@@ -202,7 +202,7 @@ def test_kafka_reassign_partitions_moves_one_to_another_folder(
     assert "Reassignment of replica moving-0-1 completed successfully" in ask("--verify")
 
 
-def test_kafka_features_describes_what_is_finalized(tool: Tool) -> None:
+def test_kafka_features_describes_the_finalized_features(tool: Tool) -> None:
     shown = tool("FeatureCommand", "describe")
     assert re.search(r"Feature: metadata.version\s+SupportedMinVersion: \S+", shown), shown
 
@@ -231,7 +231,7 @@ def test_kafka_features_lowers_and_raises_the_level_of_transactions(headrace_nod
 
 
 @pytest.mark.parametrize("kafka_version", VERSIONS)
-def test_kafka_cluster_tells_the_cluster_id(headrace_node: Node, kafka_version: str) -> None:
+def test_kafka_cluster_prints_the_cluster_id(headrace_node: Node, kafka_version: str) -> None:
     shown = apache_kafka.tool(
         "org.apache.kafka.tools.ClusterTool",
         *("cluster-id", "--bootstrap-server", headrace_node.address),
@@ -243,7 +243,7 @@ def test_kafka_cluster_tells_the_cluster_id(headrace_node: Node, kafka_version: 
     assert f"Cluster ID: {cluster_id.group(1)}" in shown.stdout, shown
 
 
-def test_kafka_delete_records_moves_the_start(
+def test_kafka_delete_records_moves_the_log_start(
     tool: Tool, headrace_node: Node, tmp_path: Path
 ) -> None:
     topics.create(headrace_node.address, "cut")
@@ -266,7 +266,7 @@ def test_kafka_broker_api_versions_is_answered(tool: Tool) -> None:
 
 @pytest.mark.parametrize("kafka_version", VERSIONS)
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_kafka_producer_perf_test_sends_all_it_was_told_to(
+def test_kafka_producer_perf_test_sends_all_records(
     headrace_node: Node, kafka_version: str, acks: str
 ) -> None:
     topics.create(headrace_node.address, "perf")
@@ -283,7 +283,7 @@ def test_kafka_producer_perf_test_sends_all_it_was_told_to(
 
 
 @pytest.mark.parametrize("kafka_version", VERSIONS)
-def test_kafkas_verifiable_producer_has_every_record_acknowledged(
+def test_every_record_of_kafkas_verifiable_producer_is_acknowledged(
     headrace_node: Node, kafka_version: str
 ) -> None:
     topics.create(headrace_node.address, "verified")

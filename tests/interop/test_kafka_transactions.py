@@ -1,4 +1,4 @@
-"""Apache Kafka's transactional programs, of both generations of the protocol, used as they are."""
+"""Apache Kafka's transactional programs, with both versions of the protocol, unchanged."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from tests.fakes.transactional_client import TransactionalClient
 
 pytestmark = pytest.mark.usefixtures("kafka_jars")
 
-# 3.9 speaks the first generation, the newest the second (KIP-890).
+# 3.9 uses the first version of the protocol, the newest the second (KIP-890).
 VERSIONS = (apache_kafka.LAST_WITH_ZOOKEEPER, apache_kafka.NEWEST)
 COUNT = 1_000
 
@@ -88,7 +88,7 @@ def test_kafka_transactions_lists_and_describes(headrace_node: Node) -> None:
         client.end("tx", producer, True)
 
 
-def test_kafka_transactions_finds_and_aborts_what_hangs(
+def test_kafka_transactions_finds_and_aborts_a_hanging_transaction(
     start_headrace: Callable[..., Node],
 ) -> None:
     node = start_headrace({"transaction.partition.verification.enable": "false"})
@@ -117,7 +117,7 @@ def test_kafkas_formatter_reads_the_transaction_log(headrace_node: Node) -> None
         *("--formatter", "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"),
     )
     written, position = [], 0
-    while position < len(shown.rstrip()):  # they stand back to back
+    while position < len(shown.rstrip()):  # without separators
         one, position = json.JSONDecoder().raw_decode(shown, position)
         written.append(one)
     assert [one["key"]["data"]["transactionalId"] for one in written] == ["tx"] * 4

@@ -9,7 +9,7 @@ import pytest
 from bench import topics
 from bench.node import Node
 
-from . import folders, records
+from . import directories, records
 
 pytestmark = pytest.mark.skipif(
     shutil.which("kcat") is None, reason="kcat is not installed (Debian: apt-get install kcat)"
@@ -48,10 +48,10 @@ def test_what_kcat_produces_kcat_consumes(headrace_node: Node, codec: str) -> No
     seen = records.read(headrace_node.address, "cat")
     assert {record.headers for record in seen} == {(("from", b"kcat"),)}
     wanted = {records.CODECS.index(codec)} - {0}
-    assert folders.codecs_in(headrace_node.data / "cat-0") == wanted
+    assert directories.codecs_in(headrace_node.data / "cat-0") == wanted
 
 
-def test_kcat_makes_a_topic_by_producing_to_it_and_reads_from_any_offset(
+def test_kcat_creates_a_topic_by_producing_to_it_and_reads_from_any_offset(
     headrace_node: Node,
 ) -> None:
     kcat(headrace_node, "-P", "-t", "fresh", stdin="".join(f"{i}\n" for i in range(100)))
@@ -61,7 +61,7 @@ def test_kcat_makes_a_topic_by_producing_to_it_and_reads_from_any_offset(
     assert shown.split() == [str(i) for i in range(95, 100)]
 
 
-def test_kcat_asks_for_offsets_by_time(headrace_node: Node) -> None:
+def test_kcat_finds_offsets_by_time(headrace_node: Node) -> None:
     topics.create(headrace_node.address, "timed")
     start_ms = records.minutes_ago(60)
     records.write_every_kind(headrace_node.address, "timed", start_ms=start_ms)

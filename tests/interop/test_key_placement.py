@@ -1,4 +1,4 @@
-"""A key lands in the same partition, whoever produces it."""
+"""A key has the same partition with our producer and with Kafka's Java producer."""
 
 import random
 import subprocess
@@ -15,7 +15,7 @@ PARTITIONS = 12
 
 
 def many_keys() -> list[str]:
-    """Keys of every length modulo four, where murmur2 has its cases, and of more than ASCII."""
+    """Keys of every length modulo four, the cases of murmur2, and with non-ASCII characters."""
     dice = random.Random(11)
     letters = "abcdefghijklmnopqrstuvwxyz0123456789-_.äß€語"
     keys = ["".join(dice.choices(letters, k=length)) for length in range(1, 40) for _ in range(40)]

@@ -1,4 +1,4 @@
-"""The wheel in a bare environment: small, complete, and the README's example works there."""
+"""The wheel in an empty environment: small and complete, and the README's example works."""
 
 import json
 import os
@@ -17,13 +17,13 @@ from headrace import __version__
 ROOT = Path(__file__).parents[2]
 CONSTRAINTS = ROOT / "constraints.txt"
 LIMIT_S = 300
-# What the base install may bring, itself included. Spark, Arrow and Java stay out.
+# Packages that the base install may bring. Spark, Arrow and Java are not among them.
 EXPECTED = {
     "headrace", "crc32c", "cramjam", "google-re2", "confluent-kafka", "typer", "rich",
-    # theirs
+    # dependencies of these
     "annotated-doc", "annotated-types", "click", "markdown-it-py", "mdurl", "pydantic",
     "pydantic-core", "pygments", "shellingham", "typing-extensions", "typing-inspection",
-    # the environment's own
+    # of the environment
     "pip", "setuptools",
 }  # fmt: skip
 
@@ -38,40 +38,40 @@ def run(*command, **options):
 
 
 def pip_environment():
-    """Builds in isolation take the pinned setuptools, too."""
+    """Isolated builds use the pinned setuptools, too."""
     return {**os.environ, "PIP_CONSTRAINT": str(CONSTRAINTS), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from what is committed or about to be, outside the working tree."""
-    folder = tmp_path_factory.mktemp("package")
-    source = folder / "source"
+    """Built outside of the working tree, from tracked and new files."""
+    directory = tmp_path_factory.mktemp("package")
+    source = directory / "source"
     listed = run("git", "ls-files", "-co", "--exclude-standard", cwd=ROOT).splitlines()
     for name in listed:
         if name.split("/")[0] in ("src", "LICENSE", "README.md", "pyproject.toml"):
             if not (ROOT / name).exists():
-                continue  # deleted, and not yet committed
+                continue  # deleted, but not committed yet
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, source / name)
-    run(sys.executable, "-m", "build", "--wheel", "--outdir", folder / "dist", source,
+    run(sys.executable, "-m", "build", "--wheel", "--outdir", directory / "dist", source,
         env=pip_environment())  # fmt: skip
-    (built,) = (folder / "dist").glob("*.whl")
+    (built,) = (directory / "dist").glob("*.whl")
     return built
 
 
 @pytest.fixture(scope="module")
 def bare(wheel, tmp_path_factory):
-    """The scripts folder of an environment that holds the wheel and what it needs, no more."""
-    folder = tmp_path_factory.mktemp("bare")
-    run(sys.executable, "-m", "venv", folder / "venv")
-    scripts = folder / "venv" / "bin"
+    """The scripts directory of an environment with only the wheel and its dependencies."""
+    directory = tmp_path_factory.mktemp("bare")
+    run(sys.executable, "-m", "venv", directory / "venv")
+    scripts = directory / "venv" / "bin"
     run(scripts / "python", "-m", "pip", "install", "-q", wheel, env=pip_environment())
     return scripts
 
 
 def own_environment(bare):
-    """As a user's shell: none of this repository's folders or settings."""
+    """The environment of a user's shell, without paths and settings of this repository."""
     kept = {
         k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PYTEST", "HEADRACE"))
     }
@@ -83,7 +83,7 @@ def readme_example():
     return shown
 
 
-def test_the_wheel_holds_the_package_and_nothing_of_the_repository(wheel):
+def test_the_wheel_contains_the_package_and_nothing_else_of_the_repository(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert tops == {"headrace", "pyspark_headrace", f"headrace-{__version__}.dist-info"}
@@ -101,7 +101,7 @@ def test_the_base_install_brings_no_spark_and_no_java(bare):
     assert not list(bare.parent.rglob("*.jar"))
 
 
-def test_what_is_installed_is_what_was_tested(bare):
+def test_the_installed_versions_are_the_pinned_ones(bare):
     pinned = dict(
         line.split("==")
         for line in CONSTRAINTS.read_text().splitlines()
@@ -114,14 +114,14 @@ def test_what_is_installed_is_what_was_tested(bare):
             assert package["version"] == pinned.get(name), f"{name} is not pinned"
 
 
-def test_the_test_of_the_readme_runs_without_pytest(bare, tmp_path):
+def test_the_example_of_the_readme_runs_without_pytest(bare, tmp_path):
     program = tmp_path / "example.py"
     program.write_text(readme_example() + "\ntest_what_is_sent_arrives()\nprint('passed')\n")
     said = run(bare / "python", program, cwd=tmp_path, env=own_environment(bare))
     assert said == "passed\n"
 
 
-def test_the_command_tells_its_version_and_serves(bare, tmp_path):
+def test_the_command_prints_its_version_and_serves(bare, tmp_path):
     environment = own_environment(bare)
     assert __version__ in run(bare / "headrace", "version", cwd=tmp_path, env=environment)
     ready = tmp_path / "address"
@@ -132,7 +132,7 @@ def test_the_command_tells_its_version_and_serves(bare, tmp_path):
             cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
     try:
-        # The line comes once clients are accepted, after the file is there.
+        # The line is printed when clients can connect, after the file was written.
         line = node.stdout.readline()
         assert ready.exists(), log_path.read_text()
         address = ready.read_text().strip()
@@ -151,7 +151,7 @@ def test_the_command_tells_its_version_and_serves(bare, tmp_path):
     assert (tmp_path / "headrace-data" / ".kafka_cleanshutdown").exists()
 
 
-def test_with_pytest_beside_it_the_fixtures_are_there(bare, tmp_path):
+def test_the_fixtures_exist_if_pytest_is_installed(bare, tmp_path):
     run(bare / "python", "-m", "pip", "install", "-q", "pytest", env=pip_environment())
     (tmp_path / "test_readme.py").write_text(readme_example())
     (tmp_path / "test_fixtures.py").write_text(

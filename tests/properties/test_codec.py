@@ -12,7 +12,7 @@ from headrace.wire.schema import Message
 from tests.unit.wire.message_values import Values, encoded, every_message_and_version
 
 # Wrong lengths, counts and varints, at any position in the frame.
-LIES = (
+WRONG_NUMBERS = (
     b"\x7f\xff\xff\xff",
     b"\x80\x00\x00\x00",
     b"\xff\xff\xff\xff",
@@ -40,10 +40,10 @@ def mutated(raw: bytes, rng: random.Random) -> bytes:
         if wound == 0 and place < len(frame):
             frame[place] ^= 1 << rng.randrange(8)
         elif wound == 1:
-            lie = rng.choice(LIES)
-            frame[place : place + len(lie)] = lie
+            number = rng.choice(WRONG_NUMBERS)
+            frame[place : place + len(number)] = number
         elif wound == 2:
-            frame[place:place] = rng.choice(LIES)
+            frame[place:place] = rng.choice(WRONG_NUMBERS)
         elif wound == 3:
             del frame[place : place + rng.randint(1, 8)]
         else:

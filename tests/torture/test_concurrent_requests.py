@@ -1,10 +1,10 @@
-"""Clients of every kind whose requests reach the broker in the same turn of its loop.
+"""Concurrent requests of all kinds of clients that reach the broker in one loop iteration.
 
-The broker is stopped while all of them send, so that it finds everything at once when it goes on:
-requests that are answered at once beside those that wait for a coordinator, a thread or a child
-process, cut anywhere, several in a row. Whatever was acknowledged must lie where its producer was
-told, byte for byte, and nothing else may be there. Sizes are few, so that requests of different
-clients look alike but for what they carry.
+The broker process is paused while all clients send, so that it finds all requests at once when it
+resumes: requests that are answered at once, and requests that wait for a coordinator, a thread or a
+child process, cut anywhere, several in a row. Every acknowledged record must be at the offset that
+its producer got, byte for byte, and no other record may exist. There are few sizes, so that
+requests of different clients differ only in their content.
 """
 
 import os
@@ -31,7 +31,7 @@ from tests.fakes.transactional_client import TransactionalClient
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(0)]
 
-VOLLEYS_PER_ROUND = 100
+BURSTS_PER_ROUND = 100
 PARTITIONS = 2
 TOPICS = {
     "plain": {},
@@ -46,7 +46,7 @@ LIMIT_S = 60
 
 
 class Connection:
-    """Sends without waiting; passes each answer to the callback of its request."""
+    """Sends without waiting, and passes each response to the callback of its request."""
 
     def __init__(self, address):
         host, _, port = address.rpartition(":")
@@ -58,13 +58,13 @@ class Connection:
         self.waiting = deque()
 
     def post(self, version, request, on_answer):
-        """Without a response, as for acks=0, ``on_answer`` is None."""
+        """``on_answer`` is None if there is no response (acks=0)."""
         self.unsent += self.session.encode(request, api_version=version)
         if on_answer is not None:
             self.waiting.append(on_answer)
 
     def push(self, size=None):
-        """Send what the socket takes, or no more than ``size``."""
+        """Send as much as the socket takes, at most ``size`` bytes."""
         with suppress(BlockingIOError):
             del self.unsent[: self.socket.send(self.unsent[:size])]
 
@@ -77,7 +77,7 @@ class Connection:
 
 
 class World:
-    """What the clients share: the dice, the topics, and what they were told."""
+    """Shared by the clients: the random numbers, the topics, and what was acknowledged."""
 
     def __init__(self, address, seed):
         self.address = address
@@ -121,7 +121,7 @@ class World:
         )
 
     def note(self, parts, answer):
-        """Keep where the values of each part lie; the codes of those that were refused."""
+        """Record the offsets of acknowledged values; return the codes of refused ones."""
         codes = []
         for ((topic, partition), values), told in zip(parts.items(), answer.responses, strict=True):
             (one,) = told.partition_responses
@@ -133,7 +133,7 @@ class World:
 
 
 class Plain:
-    """No producer id; several requests in a row, of one batch or of several."""
+    """A producer without an ID: several requests in a row, with one batch or several."""
 
     def __init__(self, world, number):
         self.world, self.number = world, number
@@ -158,7 +158,7 @@ class Plain:
 
 
 class Idempotent:
-    """A producer id and one partition; it always sends the same form, as real clients do."""
+    """An idempotent producer of one partition. Its requests have one form, as of real clients."""
 
     def __init__(self, world, number):
         self.world, self.number = world, number
@@ -188,7 +188,7 @@ class Idempotent:
 
 
 class Transactional:
-    """Short transactions of the second generation, with an end of either kind."""
+    """Short transactions (KIP-890), committed or aborted."""
 
     RETRIED = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS)
 
@@ -196,8 +196,8 @@ class Transactional:
         self.world, self.number = world, number
         self.connection = Connection(world.address)
         self.name = f"round-{number}"
-        self.parts = {}  # of the batch that is to be sent, or sent again
-        self.written = []  # in the transaction that is under way
+        self.parts = {}  # of the batch to send, or to send again
+        self.written = []  # in the current transaction
         self.sequences = Counter()
         with TransactionalClient(world.address) as client:
             self.producer = client.start(self.name)
@@ -224,7 +224,7 @@ class Transactional:
     def _written(self, answer):
         codes = self.world.note(self.parts, answer)
         if codes:
-            # The coordinator still ends the last one: for all of the request or for none.
+            # The coordinator still ends the last transaction: all batches are refused, or none.
             assert len(codes) == len(self.parts) and set(codes) <= set(self.RETRIED), codes
             return
         for place, values in self.parts.items():
@@ -251,7 +251,7 @@ class Transactional:
 
 
 class Committer:
-    """A consumer without members that commits, each time with other words beside the offset."""
+    """A consumer outside of a group that commits offsets, each with different metadata."""
 
     def __init__(self, world, number):
         self.world, self.group = world, f"round-{number}"
@@ -278,7 +278,7 @@ class Committer:
         return f"{self.group} {self.offset:08d}"
 
     def check(self):
-        # Not with librdkafka: it hands out these words with what lies behind them in its memory.
+        # Not with librdkafka: it returns the metadata with the bytes after it in its memory.
         request = m.OffsetFetchRequest
         topic = request.OffsetFetchRequestTopics(name="plain", partition_indexes=[0])
         group = request.OffsetFetchRequestGroup(group_id=self.group, topics=[topic])
@@ -289,7 +289,7 @@ class Committer:
 
 
 class Reader:
-    """Follows one partition, and waits a moment where there is nothing new."""
+    """Reads one partition, and waits a moment at its end."""
 
     def __init__(self, world, number):
         self.world = world
@@ -326,7 +326,7 @@ def _taken(answer):
 
 
 def settle(connections):
-    """Until everything is sent and answered."""
+    """Wait until everything is sent and answered."""
     give_up_at = time.monotonic() + LIMIT_S
     with selectors.DefaultSelector() as selector:
         for connection in connections:
@@ -340,8 +340,8 @@ def settle(connections):
                 key.data.pull()
 
 
-def round(world, process, clients):
-    """All of them send while the broker is stopped; some only a part, the rest comes later."""
+def burst(world, process, clients):
+    """Clients send while the broker is paused; some send only a part, and the rest later."""
     os.kill(process.pid, signal.SIGSTOP)
     try:
         for client in world.dice.sample(clients, world.dice.randint(2, len(clients))):
@@ -354,7 +354,7 @@ def round(world, process, clients):
 
 
 def finish(clients):
-    """No transaction stays open."""
+    """Commit the open transactions."""
     for client in clients:
         if isinstance(client, Transactional) and client.written:
             client._end(commit=True)
@@ -369,14 +369,14 @@ def whole_batches(data):
 
 
 def values_in(batch, header, place):
-    """By place and offset; none of a marker."""
+    """Values by partition and offset; none for a marker."""
     if header.is_control:
         return {}
     return {(*place, record.offset): record.value for record in iter_records(batch)}
 
 
 def read_log(address):
-    """Every record by place and offset, whatever became of its transaction."""
+    """Every record by partition and offset, also of aborted transactions."""
     found = {}
     with TransactionalClient(address) as client:
         for topic in TOPICS:
@@ -390,7 +390,7 @@ def read_log(address):
 
 
 def read_committed(address):
-    """Every value that a stock consumer is given."""
+    """Every value that a stock consumer gets."""
     consumer = Consumer(
         {
             "bootstrap.servers": address,
@@ -414,7 +414,7 @@ def read_committed(address):
     return values
 
 
-def test_nobody_gets_the_bytes_of_another(tmp_path, torture_rounds):
+def test_no_client_gets_the_bytes_of_another(tmp_path, torture_rounds):
     with Broker(process=True, data=tmp_path) as broker:
         address = broker.bootstrap_servers
         admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
@@ -427,8 +427,8 @@ def test_nobody_gets_the_bytes_of_another(tmp_path, torture_rounds):
         )
         clients = [kind(world, number) for number, kind in enumerate(kinds)]
         process = broker.runner.child
-        for _ in range(torture_rounds * VOLLEYS_PER_ROUND):
-            round(world, process, clients)
+        for _ in range(torture_rounds * BURSTS_PER_ROUND):
+            burst(world, process, clients)
         finish(clients)
         found = read_log(address)
         committed = read_committed(address)
@@ -446,4 +446,4 @@ def test_nobody_gets_the_bytes_of_another(tmp_path, torture_rounds):
     assert max(everything.values()) == 1
     assert set(committed) == set(everything) - world.aborted
     assert len(committed) == len(set(committed))
-    print(f"{torture_rounds * VOLLEYS_PER_ROUND} rounds, {len(everything)} records, all in place")
+    print(f"{torture_rounds * BURSTS_PER_ROUND} bursts, {len(everything)} records, all in place")

@@ -1,8 +1,9 @@
-"""Three producers and a copier, killed and paused at random, and the broker too: exactly once.
+"""Exactly once with three producers, a copier and the broker killed and paused at random.
 
-Read with read_committed, the input holds every record of every committed transaction once and in
-order and none of an aborted one, a transaction of unknown end is there whole or not at all, the
-output is the input record by record, and nothing holds back the last stable offset in the end.
+Read with read_committed, the input has every record of every committed transaction once and in
+order, and none of an aborted one. A transaction with an unknown end is there completely or not at
+all. The output equals the input, record by record, and in the end the last stable offset reaches
+the high watermark.
 """
 
 import operator
@@ -32,10 +33,10 @@ LIMIT_S = 180
 
 
 class Worker:
-    def __init__(self, kind, name, bootstrap, folder):
-        self.journal = folder / f"{name}.journal"
+    def __init__(self, kind, name, bootstrap, directory):
+        self.journal = directory / f"{name}.journal"
         self.command = [sys.executable, str(WORKERS), kind, bootstrap, name, str(self.journal)]
-        self.errors = (folder / f"{name}.errors").open("ab")
+        self.errors = (directory / f"{name}.errors").open("ab")
         self.start()
 
     def start(self):
@@ -59,7 +60,7 @@ class Worker:
         return self.journal.read_text().splitlines() if self.journal.exists() else []
 
     def begun(self):
-        """Number -> count of records, of every transaction it began."""
+        """Number of records of every transaction that it began, by its number."""
         return {
             int(words[1]): int(words[2])
             for words in map(str.split, self.lines())
@@ -82,7 +83,7 @@ def paused(process, seconds):
 
 
 def one_fault(dice, broker, workers):
-    """Something bad, and how it is called."""
+    """Cause a random fault; return its name."""
     victim = dice.choice(workers)
     what = dice.choice(["kill", "kill", "pause", "long pause", "kill broker", "pause broker"])
     if what == "kill":
@@ -91,7 +92,7 @@ def one_fault(dice, broker, workers):
     elif what == "pause":
         paused(victim.process, dice.uniform(0.1, 1))
     elif what == "long pause":
-        paused(victim.process, dice.uniform(3, 5))  # its transaction times out meanwhile
+        paused(victim.process, dice.uniform(3, 5))  # until its transaction has timed out
     elif what == "kill broker":
         broker.kill()
         broker.start()
@@ -103,12 +104,12 @@ def one_fault(dice, broker, workers):
 def wait_for(condition, what):
     give_up_at = time.monotonic() + LIMIT_S
     while not condition():
-        assert time.monotonic() < give_up_at, f"waited in vain for {what}"
+        assert time.monotonic() < give_up_at, f"timed out waiting for {what}"
         time.sleep(0.1)
 
 
 def committed_values(bootstrap, topic, partition):
-    """All of them, and the offset behind the last."""
+    """All committed values, and the offset after the last."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -147,9 +148,9 @@ def copied_to(bootstrap):
 
 
 def check_input(producers, found):
-    """``found``: the values of each partition. Returns how many transactions were committed."""
+    """Check the values of each partition; return the number of committed transactions."""
     values = [value for partition in found for value in partition]
-    assert len(values) == len(set(values)), "a record is there twice"
+    assert len(values) == len(set(values)), "a record exists twice"
     for partition in found:
         by_producer = defaultdict(list)
         for value in partition:
@@ -167,12 +168,12 @@ def check_input(producers, found):
             there = seen[name, number]
             if number in committed:
                 assert there == count, (
-                    f"{name}:{number} was committed, {there} of {count} are there"
+                    f"{name}:{number} was committed, but has {there} of {count} records"
                 )
             elif number in aborted:
-                assert there == 0, f"{name}:{number} was aborted, {there} records are there"
+                assert there == 0, f"{name}:{number} was aborted, but has {there} records"
             else:
-                assert there in (0, count), f"{name}:{number} is there in part"
+                assert there in (0, count), f"{name}:{number} has {there} of {count} records"
     return len(seen)
 
 
@@ -212,7 +213,7 @@ def test_read_committed_sees_committed_transactions_exactly_once(tmp_path, tortu
                 )
             read = [committed_values(bootstrap, "in", number) for number in range(PARTITIONS)]
             found, ends = zip(*read, strict=True)
-            # Behind the last record there are markers, which a consumer passes or not.
+            # After the last record there are markers; a consumer may or may not pass them.
             wait_for(
                 lambda: all(map(operator.ge, copied_to(bootstrap), ends)),
                 f"the copier to reach {ends}",

@@ -1,11 +1,11 @@
-"""The programs that the transaction torture kills and pauses: a producer, and a copier.
+"""The programs that the torture test of transactions kills and pauses: a producer and a copier.
 
     python transaction_workers.py produce BOOTSTRAP NAME JOURNAL
     python transaction_workers.py copy BOOTSTRAP NAME JOURNAL
 
-A producer writes into its journal what it was told, before it goes on: ``begin N COUNT``,
-``committed N``, ``aborted N``. What was begun and has no end there may have ended either way.
-SIGTERM lets a worker finish what it is doing.
+A producer writes each step to its journal before the next one: ``begin N COUNT``, ``committed N``,
+``aborted N``. A transaction without an end in the journal may have ended either way. On SIGTERM a
+worker finishes its current transaction and exits.
 """
 
 import os
@@ -33,7 +33,7 @@ def stop(*_):
 
 
 class GiveUp(Exception):
-    """This instance of the producer is fenced or broken; another one must take over."""
+    """This producer is fenced or broken; a new one must replace it."""
 
 
 def settled(call, *arguments):
@@ -78,7 +78,7 @@ def put(producer, topic, value, partition):
         except KafkaException as failure:
             if failure.args[0].fatal():
                 raise GiveUp(str(failure)) from failure
-            return  # the transaction failed; its end will say so
+            return  # the transaction failed; its end reports it
 
 
 # --- producing
@@ -113,7 +113,7 @@ def one_transaction(producer, name, number, dice, notes):
         put(producer, "in", f"{name}:{number}:{index}", index % PARTITIONS)
         producer.poll(0)
     if dice.random() < 0.25:
-        settled(producer.flush, CALL_LIMIT_S)  # raises if the transaction timed out meanwhile
+        settled(producer.flush, CALL_LIMIT_S)  # raises if the transaction has timed out
         abort(producer)
         notes.write(f"aborted {number}\n")
     elif settled(producer.commit_transaction, CALL_LIMIT_S):
@@ -125,29 +125,29 @@ def one_transaction(producer, name, number, dice, notes):
 
 def abort(producer):
     if not settled(producer.abort_transaction, CALL_LIMIT_S):
-        raise GiveUp("an abort that has to be aborted")
+        raise GiveUp("the abort must be aborted")
 
 
 # --- copying
 
 
-def begin_anew_when_stuck(journal):
-    """Do what a supervisor would.
+def restart_when_stuck(journal):
+    """Restart this program if it hangs, as a supervisor would.
 
     librdkafka 2.16 waits without end in send_offsets_to_transaction if the group's coordinator was
-    away shortly before, whatever limit it was given (its issues 5456 and 5511): the broker has
-    answered all that was asked, and is asked nothing more.
+    down shortly before, despite its timeout (its issues 5456 and 5511): the broker has answered
+    every request, and gets no new one.
     """
     while time.monotonic() - moved_at < STUCK_AFTER_S:
         time.sleep(1)
     with journal.open("a") as notes:
-        notes.write("began anew: stuck\n")
+        notes.write("restarted: stuck\n")
     os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 def copy(bootstrap, name, journal):
     global moved_at
-    threading.Thread(target=begin_anew_when_stuck, args=[journal], daemon=True).start()
+    threading.Thread(target=restart_when_stuck, args=[journal], daemon=True).start()
     while not stopping:
         consumer = None
         try:
@@ -172,7 +172,7 @@ def copy(bootstrap, name, journal):
                 copy_some(consumer, producer)
         except (GiveUp, KafkaException) as reason:
             with journal.open("a") as notes:
-                notes.write(f"began anew: {reason}\n")
+                notes.write(f"restarted: {reason}\n")
         finally:
             if consumer is not None:
                 consumer.close()
@@ -194,7 +194,7 @@ def copy_some(consumer, producer):
         raise GiveUp("the offsets were refused")
     if not settled(producer.commit_transaction, CALL_LIMIT_S):
         abort(producer)
-        # What was consumed must come again; a new consumer begins at the group's offsets.
+        # The records must be consumed again; a new consumer starts at the group's offsets.
         raise GiveUp("the commit was refused")
 
 

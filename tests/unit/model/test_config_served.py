@@ -182,7 +182,9 @@ SHOWN_BY = {
         "transaction.state.log.num.partitions",
         "transaction.state.log.segment.bytes",
     ),
-    "test_a_hanging_transaction_is_found_and_ended": ("transaction.partition.verification.enable",),
+    "test_a_hanging_transaction_is_found_and_aborted": (
+        "transaction.partition.verification.enable",
+    ),
     "test_an_idle_transactional_id_is_forgotten": (
         "transaction.remove.expired.transaction.cleanup.interval.ms",
         "transactional.id.expiration.ms",

@@ -1,4 +1,4 @@
-"""Partition folders: Kafka reads ours, we read Kafka's, record for record."""
+"""Partition directories: Kafka reads those of Headrace and vice versa, record for record."""
 
 from collections.abc import Callable
 
@@ -9,9 +9,9 @@ from bench import apache_kafka, topics
 from bench.node import Node
 from bench.run import wait_until
 
-from . import folders, records
+from . import directories, records
 
-# The smallest that Kafka 4 allows; the records written here fill several.
+# The smallest segment that Kafka 4 allows; these tests fill several.
 SMALL_SEGMENTS = {"segment.bytes": str(1 << 20)}
 
 
@@ -24,19 +24,19 @@ def write_log(node: Node, topic: str) -> list[records.Seen]:
 
 
 @pytest.mark.usefixtures("kafka_jars")
-def test_kafkas_dump_tool_finds_no_fault_with_a_folder_that_was_closed(headrace_node: Node) -> None:
+def test_kafkas_dump_tool_accepts_a_directory_after_a_clean_shutdown(headrace_node: Node) -> None:
     seen = write_log(headrace_node, "closed")
     headrace_node.stop()
-    folder = headrace_node.data / "closed-0"
-    assert len(list(folder.glob("*.log"))) > 1
-    dumped = folders.sound_to_kafka(folder)
+    directory = headrace_node.data / "closed-0"
+    assert len(list(directory.glob("*.log"))) > 1
+    dumped = directories.sound_to_kafka(directory)
     assert dumped.count("| offset:") == len(seen)
     for codec in records.CODECS:
         assert f"compresscodec: {codec}" in dumped
 
 
 @pytest.mark.usefixtures("kafka_jars")
-def test_kafkas_dump_tool_finds_no_fault_with_a_folder_mended_after_a_kill(
+def test_kafkas_dump_tool_accepts_a_directory_recovered_after_a_kill(
     headrace_node: Node,
 ) -> None:
     seen = write_log(headrace_node, "killed")
@@ -44,12 +44,12 @@ def test_kafkas_dump_tool_finds_no_fault_with_a_folder_mended_after_a_kill(
     headrace_node.start()
     assert records.read(headrace_node.address, "killed") == seen
     headrace_node.stop()
-    dumped = folders.sound_to_kafka(headrace_node.data / "killed-0")
+    dumped = directories.sound_to_kafka(headrace_node.data / "killed-0")
     assert dumped.count("| offset:") == len(seen)
 
 
 @pytest.mark.usefixtures("kafka_jars")
-def test_kafkas_dump_tool_finds_no_fault_with_a_compacted_folder(
+def test_kafkas_dump_tool_accepts_a_compacted_directory(
     start_headrace: Callable[..., Node],
 ) -> None:
     node = start_headrace({"log.cleaner.backoff.ms": "100"})
@@ -58,21 +58,21 @@ def test_kafkas_dump_tool_finds_no_fault_with_a_compacted_folder(
     records.write_every_kind(node.address, "compacted")
     before = sum(file.stat().st_size for file in (node.data / "compacted-0").glob("*.log"))
     newest = {r.key: r for r in records.read(node.address, "compacted") if r.key is not None}
-    # A compacted topic refuses records without a key, so that it becomes one only afterwards.
+    # A compacted topic refuses records without a key, so the policy is changed only now.
     topics.set_configs(node.address, "compacted", {"cleanup.policy": "compact"})
-    folder = node.data / "compacted-0"
+    directory = node.data / "compacted-0"
     wait_until(
-        lambda: sum(f.stat().st_size for f in folder.glob("*.log") if f.exists()) < before * 0.8,
+        lambda: sum(f.stat().st_size for f in directory.glob("*.log") if f.exists()) < before * 0.8,
         60,
         "compaction",
     )
     left = {r.key: r for r in records.read(node.address, "compacted") if r.key is not None}
     assert left == newest
     node.stop()
-    folders.sound_to_kafka(folder, with_holes=True)
+    directories.sound_to_kafka(directory, with_holes=True)
 
 
-def test_a_folder_of_kafka_opens_with_the_same_records_times_and_producers(
+def test_a_directory_of_kafka_opens_here_with_the_same_records_timestamps_and_producers(
     kafka_node: Node, headrace_node: Node
 ) -> None:
     write_log(kafka_node, "moved")
@@ -85,7 +85,7 @@ def test_a_folder_of_kafka_opens_with_the_same_records_times_and_producers(
     topics.create(headrace_node.address, "moved", settings=SMALL_SEGMENTS)
     headrace_node.stop()
     source, target = kafka_node.data / "moved-0", headrace_node.data / "moved-0"
-    folders.carry(source, target)
+    directories.carry(source, target)
     headrace_node.start()
 
     assert records.read(headrace_node.address, "moved") == everything
@@ -93,11 +93,11 @@ def test_a_folder_of_kafka_opens_with_the_same_records_times_and_producers(
     assert ours == committed
     assert offsets_by_time(headrace_node, everything) == offsets_in(everything)
     headrace_node.stop()
-    assert folders.producer_states(target) == folders.producer_states(source)
-    folders.sound_to_kafka(target)
+    assert directories.producer_states(target) == directories.producer_states(source)
+    directories.sound_to_kafka(target)
 
 
-def test_a_folder_of_ours_opens_in_kafka_with_the_same_records_times_and_producers(
+def test_our_directory_opens_in_kafka_with_the_same_records_timestamps_and_producers(
     kafka_node: Node, headrace_node: Node
 ) -> None:
     write_log(headrace_node, "moved")
@@ -110,7 +110,7 @@ def test_a_folder_of_ours_opens_in_kafka_with_the_same_records_times_and_produce
     topics.create(kafka_node.address, "moved", settings=SMALL_SEGMENTS)
     kafka_node.stop()
     source, target = headrace_node.data / "moved-0", kafka_node.data / "moved-0"
-    folders.carry(source, target)
+    directories.carry(source, target)
     kafka_node.start()
 
     assert records.read(kafka_node.address, "moved") == everything
@@ -124,16 +124,16 @@ def test_a_folder_of_ours_opens_in_kafka_with_the_same_records_times_and_produce
         *("--bootstrap-server", kafka_node.address),
         *("describe-producers", "--topic", "moved", "--partition", "0"),
     ).stdout
-    known = {line.split()[1] for line in folders.producer_states(source)}
+    known = {line.split()[1] for line in directories.producer_states(source)}
     assert known
     assert known <= {line.split()[0] for line in shown.splitlines()[1:]}, shown
     kafka_node.stop()
-    assert folders.producer_states(source) == [
-        line for line in folders.producer_states(target) if line.split()[1] in known
+    assert directories.producer_states(source) == [
+        line for line in directories.producer_states(target) if line.split()[1] in known
     ]
 
 
-def test_a_folder_of_kafka_that_we_wrote_to_returns_to_kafka_whole(
+def test_a_directory_of_kafka_that_headrace_wrote_to_opens_in_kafka(
     kafka_node: Node, headrace_node: Node
 ) -> None:
     write_log(kafka_node, "guest")
@@ -141,11 +141,14 @@ def test_a_folder_of_kafka_that_we_wrote_to_returns_to_kafka_whole(
     kafka_node.stop()
     topics.create(headrace_node.address, "guest", settings=SMALL_SEGMENTS)
     headrace_node.stop()
-    at_home, abroad = kafka_node.data / "guest-0", headrace_node.data / "guest-0"
+    kafka_directory, headrace_directory = (
+        kafka_node.data / "guest-0",
+        headrace_node.data / "guest-0",
+    )
 
-    folders.carry(at_home, abroad)
+    directories.carry(kafka_directory, headrace_directory)
     headrace_node.start()
-    # Without idempotence: both brokers count producer ids from 0, and the log knows those already.
+    # Without idempotence: both brokers count producer IDs from 0, and the log has them already.
     records.write_every_kind(
         headrace_node.address, "guest", start_ms=records.minutes_ago(20), idempotent=False
     )
@@ -153,7 +156,7 @@ def test_a_folder_of_kafka_that_we_wrote_to_returns_to_kafka_whole(
     committed = records.read(headrace_node.address, "guest", isolation="read_committed")
     headrace_node.stop()
 
-    folders.carry(abroad, at_home)
+    directories.carry(headrace_directory, kafka_directory)
     kafka_node.start()
     assert records.read(kafka_node.address, "guest") == everything
     theirs = records.read(kafka_node.address, "guest", isolation="read_committed")
@@ -162,7 +165,7 @@ def test_a_folder_of_kafka_that_we_wrote_to_returns_to_kafka_whole(
 
 
 def offsets_in(seen: list[records.Seen]) -> list[int]:
-    """For a few records: the first offset whose time is at or after theirs."""
+    """For a few records: the first offset with the same or a later timestamp."""
     return [
         min(other.offset for other in seen if other.timestamp[1] >= record.timestamp[1])
         for record in seen[:: len(seen) // 10]
@@ -170,7 +173,7 @@ def offsets_in(seen: list[records.Seen]) -> list[int]:
 
 
 def offsets_by_time(node: Node, seen: list[records.Seen]) -> list[int]:
-    """The same, as the broker answers ListOffsets."""
+    """The same, as answered by ListOffsets."""
     consumer = Consumer({"bootstrap.servers": node.address, "group.id": "reader"})
     topic = "moved"
     found = [

@@ -1,4 +1,4 @@
-"""Partition folders carried from one broker to another, and Kafka's own view of their files."""
+"""Partition directories copied from one broker to another, and Kafka's checks of their files."""
 
 import re
 import shutil
@@ -8,58 +8,58 @@ from bench import apache_kafka
 
 _DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
-# What DumpLogSegments prints when log and index disagree, or an index is not in order.
-_COMPLAINTS = re.compile(
+# Printed by DumpLogSegments if log and index disagree, or an index is not in order.
+_PROBLEMS = re.compile(
     r"mismatch|out of order|not found|isvalid: false|corrupt|exception|failed|less than",
     re.IGNORECASE,
 )
-# The tool itself counts the first record of a later segment as one that follows -1.
+# The tool reports the first record of a later segment as one that follows -1.
 _HOLE = re.compile(r"^ *\d+ is followed by \d+", re.MULTILINE)
 
 
 def dump(files: list[Path], *options: str, with_holes: bool = False) -> str:
-    """Kafka's dump of some files of one partition. Fails when Kafka finds fault with any.
+    """Kafka's dump of some files of one partition. Fails if Kafka finds a problem.
 
-    ``with_holes`` is for compacted logs, where offsets are missing by right.
+    ``with_holes`` is for compacted logs, where offsets may be missing.
     """
     names = ",".join(str(file) for file in files)
     done = apache_kafka.tool(_DUMP, "--files", names, *options)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    # The paths themselves may hold any word.
+    # The paths may contain any text.
     said = (done.stdout + done.stderr).replace(str(files[0].parent), "")
-    faults = [line for line in said.splitlines() if _COMPLAINTS.search(line)]
+    faults = [line for line in said.splitlines() if _PROBLEMS.search(line)]
     assert not faults, "\n".join(faults[:20])
     assert with_holes or not _HOLE.findall(said)
     return done.stdout
 
 
-def sound_to_kafka(folder: Path, *, with_holes: bool = False) -> str:
-    """Have Kafka check every file of a partition folder. Returns its dump of the log."""
-    logs = sorted(folder.glob("*.log"))
+def sound_to_kafka(directory: Path, *, with_holes: bool = False) -> str:
+    """Let Kafka check every file of a partition directory. Return its dump of the log."""
+    logs = sorted(directory.glob("*.log"))
     dumped = dump(logs, "--deep-iteration", "--print-data-log", with_holes=with_holes)
-    indexes = sorted(folder.glob("*.index"))
+    indexes = sorted(directory.glob("*.index"))
     dump(indexes, "--verify-index-only")
     dump(indexes, "--index-sanity-check")
-    if times := sorted(folder.glob("*.timeindex")):
+    if times := sorted(directory.glob("*.timeindex")):
         dump(times, "--verify-index-only")
         dump(times, "--index-sanity-check")
     for suffix in ("*.txnindex", "*.snapshot"):
-        if others := [file for file in sorted(folder.glob(suffix)) if file.stat().st_size]:
+        if others := [file for file in sorted(directory.glob(suffix)) if file.stat().st_size]:
             dump(others)
     return dumped
 
 
-def producer_states(folder: Path) -> list[str]:
-    """The producers in the newest snapshot of a folder, a line each, in Kafka's words."""
-    newest = max(folder.glob("*.snapshot"))
+def producer_states(directory: Path) -> list[str]:
+    """The producers in the newest snapshot of a directory, one line each, as Kafka prints them."""
+    newest = max(directory.glob("*.snapshot"))
     lines = dump([newest]).splitlines()
     return sorted(line for line in lines if line.startswith("producerId:"))
 
 
-def codecs_in(folder: Path) -> set[int]:
-    """The codecs of the batches in a folder, by number. A batch too small to pack well has none."""
+def codecs_in(directory: Path) -> set[int]:
+    """The numbers of the codecs of the batches in a directory, except for no compression."""
     found = set()
-    for file in folder.glob("*.log"):
+    for file in directory.glob("*.log"):
         log = file.read_bytes()
         position = 0
         while position < len(log):
@@ -69,7 +69,7 @@ def codecs_in(folder: Path) -> set[int]:
 
 
 def carry(source: Path, target: Path) -> None:
-    """Replace what is in one partition folder with another's, but for the topic's id."""
+    """Replace the files of one partition directory with those of another; keep the topic ID."""
     for file in target.iterdir():
         if file.name != "partition.metadata":
             file.unlink()
