@@ -1,4 +1,4 @@
-"""Partitions lie in several folders and move between them while they are written to."""
+"""Partitions in several log directories move between them while clients write."""
 
 import asyncio
 import errno
@@ -28,7 +28,7 @@ A_BATCH = build_batch([Record(0, -1, None, b"1 book")])
 
 
 def describe(raw, *, copies=False):
-    """By folder and partition: what lies there, or which copies are being made."""
+    """Size and lag by directory and partition: of the logs, or of the copies of moves."""
     response = raw.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, m.DescribeLogDirsRequest(topics=None))
     return {
         result.log_dir: {
@@ -41,23 +41,24 @@ def describe(raw, *, copies=False):
     }
 
 
-def home(raw):
-    (folder,) = [path for path, held in describe(raw).items() if "t-0" in held]
-    return folder
+def directory_of(raw):
+    """The directory of t-0."""
+    (directory,) = [path for path, held in describe(raw).items() if "t-0" in held]
+    return directory
 
 
 def copies(raw):
-    """Size and lag of the copies of t-0, by folder."""
+    """Size and lag of the copies of t-0, by directory."""
     described = describe(raw, copies=True)
     return {path: held["t-0"] for path, held in described.items() if "t-0" in held}
 
 
-def move(raw, folder, topic, partition=0):
-    (code,) = move_all(raw, folder, topic, [partition])
+def move(raw, directory, topic, partition=0):
+    (code,) = move_all(raw, directory, topic, [partition])
     return code
 
 
-def move_all(raw, folder, topic, partitions):
+def move_all(raw, directory, topic, partitions):
     request = m.AlterReplicaLogDirsRequest
     response = raw.ask(
         ApiKey.ALTER_REPLICA_LOG_DIRS,
@@ -65,7 +66,7 @@ def move_all(raw, folder, topic, partitions):
         request(
             dirs=[
                 request.AlterReplicaLogDir(
-                    path=str(folder),
+                    path=str(directory),
                     topics=[request.AlterReplicaLogDirTopic(name=topic, partitions=partitions)],
                 )
             ]
@@ -74,24 +75,24 @@ def move_all(raw, folder, topic, partitions):
     return [partition.error_code for partition in response.results[0].partitions]
 
 
-def test_new_partitions_go_where_the_fewest_are(tmp_path):
-    folders = [tmp_path / "a", tmp_path / "b"]
-    config = {"log.dirs": ",".join(map(str, folders))}
+def test_new_partitions_go_to_the_directory_with_the_fewest(tmp_path):
+    directories = [tmp_path / "a", tmp_path / "b"]
+    config = {"log.dirs": ",".join(map(str, directories))}
     with (
         Broker(config=config, data=tmp_path, topics={"t": 6}) as broker,
         RawClient(broker.bootstrap_servers) as raw,
     ):
         described = describe(raw)
         assert {path: len(held) for path, held in described.items()} == {
-            str(folder): 3 for folder in folders
+            str(directory): 3 for directory in directories
         }
 
 
 def load(broker, over, sent, failures):
-    """Produce numbers until told; for a thread."""
+    """Produce numbers until ``over`` is set; runs in a thread."""
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 1})
     while not over.is_set():
-        # Waits for room: this loop outruns any broker, and a full queue raises.
+        # This loop is faster than any broker, and a full queue raises.
         while len(producer) > 10_000:
             producer.poll(0.1)
         producer.produce(
@@ -106,8 +107,8 @@ def load(broker, over, sent, failures):
 
 @pytest.mark.parametrize("flush_messages", [None, 1])
 def test_a_partition_moves_under_load_and_nothing_is_lost(tmp_path, flush_messages):
-    folders = [tmp_path / "a", tmp_path / "b"]
-    config = {"log.dirs": ",".join(map(str, folders)), "log.index.interval.bytes": 100}
+    directories = [tmp_path / "a", tmp_path / "b"]
+    config = {"log.dirs": ",".join(map(str, directories)), "log.index.interval.bytes": 100}
     if flush_messages is not None:
         config["log.flush.interval.messages"] = flush_messages
     with Broker(config=config, data=tmp_path, topics={"t": 1}) as broker:
@@ -117,16 +118,18 @@ def test_a_partition_moves_under_load_and_nothing_is_lost(tmp_path, flush_messag
         thread = threading.Thread(target=load, args=(broker, over, sent, failures))
         thread.start()
         with RawClient(broker.bootstrap_servers) as raw:
-            here = home(raw)
-            (there,) = [str(folder) for folder in folders if str(folder) != here]
+            here = directory_of(raw)
+            (there,) = [str(directory) for directory in directories if str(directory) != here]
             for target in (there, here, there):
                 assert move(raw, target, "t") == 0
-                wait_until(lambda target=target: home(raw) == target and not copies(raw))
+                wait_until(lambda target=target: directory_of(raw) == target and not copies(raw))
             over.set()
             thread.join()
             assert failures == []
-        wait_until(lambda: Path(there, "t-0").exists())  # served from there, it gets its name
-        assert len(list(Path(there).glob("t-0/*.log"))) == 1, "a move makes no segments"
+        wait_until(
+            lambda: Path(there, "t-0").exists()
+        )  # it is renamed after it is served from there
+        assert len(list(Path(there).glob("t-0/*.log"))) == 1, "a move creates no segments"
         broker.restart()
         consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
         consumer.assign([TopicPartition("t", 0, 0)])
@@ -139,7 +142,7 @@ def test_a_partition_moves_under_load_and_nothing_is_lost(tmp_path, flush_messag
         assert (tmp_path / there.rpartition("/")[2] / "t-0").exists()
 
 
-# --- a move under way ----------------------------------------------------------------------
+# --- a move in progress ---------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -149,13 +152,13 @@ def gate(monkeypatch):
 
 
 @pytest.fixture
-def folders(tmp_path):
+def directories(tmp_path):
     return [tmp_path / name for name in "abc"]
 
 
 @pytest.fixture
-def broker(tmp_path, folders):
-    config = {"log.dirs": ",".join(map(str, folders)), "log.segment.delete.delay.ms": 0}
+def broker(tmp_path, directories):
+    config = {"log.dirs": ",".join(map(str, directories)), "log.segment.delete.delay.ms": 0}
     with Broker(config=config, data=tmp_path, topics={"t": 1}) as broker:
         yield broker
 
@@ -168,42 +171,44 @@ def raw(broker):
         yield raw
 
 
-def others(raw, folders):
-    return [folder for folder in folders if str(folder) != home(raw)]
+def others(raw, directories):
+    return [directory for directory in directories if str(directory) != directory_of(raw)]
 
 
-def left_over(folders):
-    return [path.name for folder in folders for path in folder.glob("t-0?*")]
+def left_over(directories):
+    return [path.name for directory in directories for path in directory.glob("t-0?*")]
 
 
-def test_a_move_is_answered_at_once_and_shown_while_it_goes_on(raw, folders, gate):
-    here, there = home(raw), others(raw, folders)[0]
+def test_a_move_is_answered_at_once_and_shown_while_it_runs(raw, directories, gate):
+    here, there = directory_of(raw), others(raw, directories)[0]
     assert move(raw, there, "t") == 0
     assert copies(raw) == {str(there): (0, 3)}
-    (folder,) = there.glob("t-0.*-future")
-    assert move(raw, there, "t") == 0, "asked again"
-    assert list(there.glob("t-0*")) == [folder]
+    (directory,) = there.glob("t-0.*-future")
+    assert move(raw, there, "t") == 0, "a repeated request"
+    assert list(there.glob("t-0*")) == [directory]
     assert raw.produce("t", A_BATCH).base_offset == 3
-    assert (home(raw), copies(raw)) == (here, {str(there): (0, 4)})
+    assert (directory_of(raw), copies(raw)) == (here, {str(there): (0, 4)})
     gate.set()
-    wait_until(lambda: home(raw) == str(there))
-    wait_until(lambda: not left_over(folders))
+    wait_until(lambda: directory_of(raw) == str(there))
+    wait_until(lambda: not left_over(directories))
     assert copies(raw) == {}
     assert len(raw.fetch("t", 0).records) == 4 * len(A_BATCH)
 
 
-def test_one_who_asks_for_another_folder_has_changed_his_mind(raw, folders, gate):
-    first, second = others(raw, folders)
+def test_a_request_for_another_directory_replaces_the_move(raw, directories, gate):
+    first, second = others(raw, directories)
     assert move(raw, first, "t") == 0
     assert move(raw, second, "t") == 0
     assert list(copies(raw)) == [str(second)]
     gate.set()
-    wait_until(lambda: home(raw) == str(second))
-    wait_until(lambda: not left_over(folders))
+    wait_until(lambda: directory_of(raw) == str(second))
+    wait_until(lambda: not left_over(directories))
 
 
-def test_a_wish_that_is_refused_leaves_the_one_before_it(raw, folders, gate, monkeypatch):
-    first, second = others(raw, folders)
+def test_a_refused_request_does_not_affect_the_move_in_progress(
+    raw, directories, gate, monkeypatch
+):
+    first, second = others(raw, directories)
     assert move(raw, first, "t") == 0
     real_mkdir = Path.mkdir
 
@@ -216,28 +221,28 @@ def test_a_wish_that_is_refused_leaves_the_one_before_it(raw, folders, gate, mon
     assert move(raw, second, "t") == ErrorCode.KAFKA_STORAGE_ERROR
     assert list(copies(raw)) == [str(first)]
     gate.set()
-    wait_until(lambda: home(raw) == str(first))
+    wait_until(lambda: directory_of(raw) == str(first))
 
 
-def test_one_who_asks_for_the_folder_where_it_lies_gives_the_move_up(raw, folders, gate):
-    here = home(raw)
-    assert move(raw, others(raw, folders)[0], "t") == 0
+def test_a_request_for_the_current_directory_cancels_the_move(raw, directories, gate):
+    here = directory_of(raw)
+    assert move(raw, others(raw, directories)[0], "t") == 0
     assert move(raw, here, "t") == 0
     assert copies(raw) == {}
-    wait_until(lambda: not left_over(folders))
+    wait_until(lambda: not left_over(directories))
     gate.set()
-    assert home(raw) == here
+    assert directory_of(raw) == here
     assert raw.produce("t", A_BATCH).base_offset == 3
 
 
-def test_a_deleted_topic_takes_its_copy_along(raw, broker, folders, gate):
-    assert move(raw, others(raw, folders)[0], "t") == 0
+def test_the_copy_of_a_deleted_topic_is_deleted(raw, broker, directories, gate):
+    assert move(raw, others(raw, directories)[0], "t") == 0
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     admin.delete_topics(["t"])["t"].result()
     assert copies(raw) == {}
-    wait_until(lambda: not [each for folder in folders for each in folder.glob("t-0*")])
+    wait_until(lambda: not [each for directory in directories for each in directory.glob("t-0*")])
     broker.create_topics({"t": 1})
-    assert move(raw, others(raw, folders)[0], "t") == 0
+    assert move(raw, others(raw, directories)[0], "t") == 0
     gate.set()
     wait_until(lambda: not copies(raw))
     assert raw.produce("t", A_BATCH).base_offset == 0
@@ -245,9 +250,9 @@ def test_a_deleted_topic_takes_its_copy_along(raw, broker, folders, gate):
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_an_interrupted_move_resumes_with_its_copy_after_the_next_start(
-    raw, broker, folders, gate, how
+    raw, broker, directories, gate, how
 ):
-    there = others(raw, folders)[0]
+    there = others(raw, directories)[0]
     assert move(raw, there, "t") == 0
     raw.sock.close()
     getattr(broker, how)()
@@ -257,8 +262,8 @@ def test_an_interrupted_move_resumes_with_its_copy_after_the_next_start(
     with RawClient(broker.bootstrap_servers) as again:
         assert list(copies(again)) == [str(there)]
         gate.set()
-        wait_until(lambda: home(again) == str(there))
-        wait_until(lambda: not left_over(folders))
+        wait_until(lambda: directory_of(again) == str(there))
+        wait_until(lambda: not left_over(directories))
         assert len(again.fetch("t", 0).records) == 3 * len(A_BATCH)
 
 
@@ -274,28 +279,28 @@ def set_throttle(broker, bytes_per_second):
     altered.result()
 
 
-def test_moves_are_throttled_by_a_setting(raw, broker, folders):
-    here, there = home(raw), others(raw, folders)[0]
+def test_moves_are_throttled_by_a_setting(raw, broker, directories):
+    here, there = directory_of(raw), others(raw, directories)[0]
     set_throttle(broker, 0)
     assert move(raw, there, "t") == 0
     for number in range(3, 6):
         assert raw.produce("t", A_BATCH).base_offset == number
-        assert (home(raw), copies(raw)) == (here, {str(there): (0, number + 1)})
+        assert (directory_of(raw), copies(raw)) == (here, {str(there): (0, number + 1)})
     set_throttle(broker, 1 << 20)
-    wait_until(lambda: home(raw) == str(there))
+    wait_until(lambda: directory_of(raw) == str(there))
     assert len(raw.fetch("t", 0).records) == 6 * len(A_BATCH)
 
 
-def test_one_move_at_a_time_copies_and_the_others_wait(raw, broker, folders, gate):
-    there = others(raw, folders)[0]
-    broker.create_topics({"u": 6, "doomed": 3})
-    for topic, count in (("u", 6), ("doomed", 3)):
+def test_moves_copy_one_at_a_time(raw, broker, directories, gate):
+    there = others(raw, directories)[0]
+    broker.create_topics({"u": 6, "deleted": 3})
+    for topic, count in (("u", 6), ("deleted", 3)):
         for partition in range(count):
             assert move(raw, there, topic, partition) == 0
-    assert list(there.glob("doomed-*-future"))
+    assert list(there.glob("deleted-*-future"))
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-    admin.delete_topics(["doomed"])["doomed"].result()
-    wait_until(lambda: not list(there.glob("doomed-*")))
+    admin.delete_topics(["deleted"])["deleted"].result()
+    wait_until(lambda: not list(there.glob("deleted-*")))
     assert len(list(there.glob("u-*-future"))) == 4
     gate.set()
     wait_until(lambda: not list(there.glob("u-*-future")))
@@ -303,7 +308,7 @@ def test_one_move_at_a_time_copies_and_the_others_wait(raw, broker, folders, gat
     assert gate.copying_max == 1
 
 
-def test_a_log_that_moves_is_not_compacted_meanwhile(raw, broker, folders, gate, monkeypatch):
+def test_a_log_is_not_compacted_while_it_moves(raw, broker, directories, gate, monkeypatch):
     looked_at = []
 
     async def clean_dirtiest(self, logs, settings, now):
@@ -326,8 +331,10 @@ def test_a_log_that_moves_is_not_compacted_meanwhile(raw, broker, folders, gate,
     assert looked_at[-1] == {"c-0", "c-1"}
 
 
-def test_a_move_that_fails_leaves_the_partition_where_it_was(raw, folders, monkeypatch, caplog):
-    here, there = home(raw), others(raw, folders)[0]
+def test_after_a_failed_move_the_partition_stays_in_its_directory(
+    raw, directories, monkeypatch, caplog
+):
+    here, there = directory_of(raw), others(raw, directories)[0]
 
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -335,69 +342,71 @@ def test_a_move_that_fails_leaves_the_partition_where_it_was(raw, folders, monke
     with monkeypatch.context() as patch:
         patch.setattr(LogMove, "_copy_missing", full)
         assert move(raw, there, "t") == 0
-        wait_until(lambda: not left_over(folders))
+        wait_until(lambda: not left_over(directories))
     assert f"t-0 stays in {here}, because it could not be moved to {there}" in caplog.text
     assert "No space left on device" in caplog.text
-    assert home(raw) == here and copies(raw) == {}
+    assert directory_of(raw) == here and copies(raw) == {}
     assert raw.produce("t", A_BATCH).base_offset == 3
     assert move(raw, there, "t") == 0
-    wait_until(lambda: home(raw) == str(there))
+    wait_until(lambda: directory_of(raw) == str(there))
 
 
-def test_a_bug_in_a_move_stops_the_broker(raw, broker, folders, monkeypatch):
+def test_a_bug_in_a_move_stops_the_broker(raw, broker, directories, monkeypatch):
     node = Inside(broker).node
     monkeypatch.setattr(LogMove, "_copy_missing", lambda *_, **__: 1 / 0)
-    assert move(raw, others(raw, folders)[0], "t") == 0
+    assert move(raw, others(raw, directories)[0], "t") == 0
     assert raw.is_closed_by_broker()
     assert isinstance(node.failure, ZeroDivisionError)
     with pytest.raises(BrokerFailed):
         broker.stop()
 
 
-def test_what_is_wrong_with_a_request_is_said_at_once(raw, broker, folders, tmp_path):
-    there = others(raw, folders)[0]
+def test_an_invalid_request_is_refused_at_once(raw, broker, directories, tmp_path):
+    there = others(raw, directories)[0]
     assert move(raw, tmp_path / "elsewhere", "t") == ErrorCode.LOG_DIR_NOT_FOUND
     assert move(raw, there, "none") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert move(raw, there, "t", 9) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     broker.create_topics({"x" * 230: 1})
-    for folder in folders:
-        assert move(raw, folder, "x" * 230) == ErrorCode.INVALID_TOPIC_EXCEPTION
-    Inside(broker).services.logs.directories[folders.index(there)].take_offline("it broke")
+    for directory in directories:
+        assert move(raw, directory, "x" * 230) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    Inside(broker).services.logs.directories[directories.index(there)].take_offline("it broke")
     assert move(raw, there, "t") == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_many_moves_asked_for_at_once_let_others_in_between(raw, broker, folders, monkeypatch):
+def test_many_moves_in_one_request_let_the_loop_run_in_between(
+    raw, broker, directories, monkeypatch
+):
     broker.create_topics({"u": 3})
     turns = []
 
     def ask(self, log, target):
         turns.append(log.topic_partition.partition)
-        asyncio.get_running_loop().call_soon(turns.append, "somebody else")
+        asyncio.get_running_loop().call_soon(turns.append, "another task")
 
     monkeypatch.setattr(LogDirMoves, "request", ask)
-    assert move_all(raw, folders[0], "u", [0, 1, 2]) == [0, 0, 0]
-    assert turns[:5] == [0, "somebody else", 1, "somebody else", 2]
+    assert move_all(raw, directories[0], "u", [0, 1, 2]) == [0, 0, 0]
+    assert turns[:5] == [0, "another task", 1, "another task", 2]
 
 
-def test_no_move_begins_any_more_once_all_have_been_ended(raw, broker, folders):
+def test_no_move_starts_after_moves_were_stopped(raw, broker, directories):
     inside = Inside(broker)
     inside.run(inside.services.moves.stop())
-    there = others(raw, folders)[0]
+    there = others(raw, directories)[0]
     assert move(raw, there, "t") == ErrorCode.BROKER_NOT_AVAILABLE
-    assert not left_over(folders)
+    assert not left_over(directories)
 
 
-def test_a_folder_whose_disk_does_not_answer_is_said_to_have_failed(raw, broker, folders):
-    gone = others(raw, folders)[0]
+def test_an_unreachable_directory_is_reported_as_failed(raw, broker, directories):
+    gone = others(raw, directories)[0]
     gone.rename(gone.with_name("gone"))
     response = raw.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, m.DescribeLogDirsRequest(topics=None))
     codes = {result.log_dir: result.error_code for result in response.results}
-    expected = {str(folder): 0 for folder in folders}
+    expected = {str(directory): 0 for directory in directories}
     assert codes == {**expected, str(gone): ErrorCode.KAFKA_STORAGE_ERROR}
-    assert Inside(broker).services.logs.directories[folders.index(gone)].offline
+    assert Inside(broker).services.logs.directories[directories.index(gone)].offline
 
 
-def test_a_topics_level_is_what_the_broker_recompresses_with(tmp_path):
+def test_the_broker_recompresses_with_the_level_of_the_topic(tmp_path):
     values = b"".join(b"%d words, and %d more\n" % (n * n, n % 77) for n in range(5000))
     batch = build_batch([Record(0, -1, None, values)])
     with (

@@ -53,7 +53,7 @@ def wait_until_written(broker, topic, count):
     wait_until(lambda: len(list(headers(log.read_bytes()))) == count)
 
 
-def nobody_is_answered(*clients):
+def there_is_no_response(*clients):
     return select.select([client.sock for client in clients], [], [], 0.1)[0] == []
 
 
@@ -68,7 +68,7 @@ def test_no_producer_is_acknowledged_before_the_shared_fsync(broker, may_fsync):
         other.produce("orders", one_record(), answer=False)
         wait_until_written(broker, "orders", 2)
         assert reader.fetch("orders", 0).high_watermark == 0, "a power failure could lose it"
-        assert nobody_is_answered(one, other)
+        assert there_is_no_response(one, other)
         may_fsync.set()
         for client in (one, other):
             answer = client.answer(ApiKey.PRODUCE, 9)
@@ -83,7 +83,7 @@ def test_two_concurrent_writers_wait_for_the_same_fsync(broker, may_fsync):
         for client in clients:
             client.produce("orders", one_record(), answer=False)
         wait_until_written(broker, "orders", 8)
-        assert nobody_is_answered(*clients)
+        assert there_is_no_response(*clients)
         may_fsync.set()
         for client in clients:
             client.answer(ApiKey.PRODUCE, 9)
@@ -116,7 +116,7 @@ def test_a_duplicate_waits_for_the_fsync_of_the_first(broker, may_fsync):
         one.produce("orders", batch, answer=False)
         wait_until_written(broker, "orders", 1)
         again.produce("orders", batch, answer=False)
-        assert nobody_is_answered(one, again)
+        assert there_is_no_response(one, again)
         may_fsync.set()
         for client in (one, again):
             answer = client.answer(ApiKey.PRODUCE, 9)
@@ -293,6 +293,6 @@ def test_a_marker_in_the_same_write_does_not_cancel_the_fsync_of_others(broker, 
         ]
         client.post(ApiKey.PRODUCE, 9, request(acks=1, timeout_ms=10_000, topic_data=both))
         wait_until_written(broker, "other", 3)
-        assert nobody_is_answered(client)
+        assert there_is_no_response(client)
         may_end.set()
         assert codes_of([client]) == [ErrorCode.NONE]

@@ -1,5 +1,6 @@
-"""The pages are true: generated ones are current, links lead somewhere, commands exist."""
+"""The pages are true: generated ones are current; links, commands and quoted log lines exist."""
 
+import ast
 import io
 import re
 import shlex
@@ -119,3 +120,42 @@ def test_make_targets_that_pages_name_exist():
         for line in page.read_text().splitlines():
             for target in re.findall(r"(?:`|^)make ([a-z]+)", line):
                 assert target in targets, f"{name(page)}: make {target}"
+
+
+def quoted_log_lines():
+    """The texts that the guide quotes in its table of failures, in their fixed pieces."""
+    guide = (ROOT / "docs" / "guide.md").read_text()
+    table = guide.partition("## When something goes wrong")[2].partition("\n## ")[0]
+    for row in table.splitlines():
+        for quoted in re.findall(r"`([^`]+ [^`]+)`", row.split("|")[2] if "|" in row else ""):
+            yield (
+                quoted,
+                [
+                    piece.strip()
+                    for piece in re.split(r"…|\d+|: |PLAINTEXT|headrace\.sqlite", quoted)
+                    if piece.strip()
+                ],
+            )
+
+
+def texts_of_the_code():
+    """Every string of the sources, with … for what is filled in at run time."""
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "…"
+                    for part in node.values
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield re.sub(r"%[\d.]*[sdrf]", "…", node.value)
+
+
+def test_the_guide_quotes_log_lines_that_exist():
+    texts = "\n".join(texts_of_the_code())
+    quotes = list(quoted_log_lines())
+    assert len(quotes) > 10
+    for quoted, pieces in quotes:
+        if quoted != "can't start new thread":  # Python's own
+            missing = [piece for piece in pieces if piece not in texts]
+            assert missing == [], f"docs/guide.md quotes {quoted!r}, which no code prints"

@@ -140,7 +140,7 @@ def get(
     epilog=examples(
         "headrace configs set topic orders retention.ms=86400000 cleanup.policy=compact",
         "headrace configs set broker default log.retention.ms=3600000",
-        "headrace configs set broker-logger 1 headrace.storage.compaction=DEBUG",
+        "headrace configs set broker-logger 1 headrace.compaction=DEBUG",
     ),
 )
 def set_values(
