@@ -37,7 +37,6 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "connections.max.idle.ms": "600000",
     # Their defaults are seconds, and most rounds would find nothing to do.
-    "log.flush.scheduler.interval.ms": "600000",
     "replica.high.watermark.checkpoint.interval.ms": "60000",
     "log.cleaner.backoff.ms": "600000",
 }

@@ -28,8 +28,6 @@ _SEGMENTS_PER_STEP = 100  # visited without a pause
 _NEVER_MS = 2**62
 _LOAD_HANDLERS_AFTER_S = 0.5  # so that loading does not delay the first requests
 _WAIT_MS_MAX = 3_600_000  # until the interval is read again
-# How often a task without an interval reads it again: a topic may get flush.ms at any time.
-_DISABLED_CHECK_S = 1
 
 
 class PeriodicTasks:
@@ -37,8 +35,11 @@ class PeriodicTasks:
         self._services = services
         self._tasks: list[asyncio.Task[None]] = []
         self._compaction: LogCleaner | None = None
+        self._settings_changed = asyncio.Event()
 
     def start(self) -> None:
+        self._services.dynamic_config.on_change(lambda config: self._wake_disabled())
+        self._services.replicas.on_change(self._wake_disabled)
         rounds: list[tuple[Callable[[], int], Callable[[], Awaitable[None]]]] = [
             (self._setting("log.retention.check.interval.ms"), self.retain),
             (self._flush_interval_ms, self.flush),
@@ -69,7 +70,7 @@ class PeriodicTasks:
         while True:
             wait_ms = interval_ms()
             if wait_ms >= _NEVER_MS:
-                await asyncio.sleep(_DISABLED_CHECK_S)
+                await self._settings_changed.wait()
                 continue
             await asyncio.sleep(min(wait_ms, _WAIT_MS_MAX) / 1000)
             try:
@@ -77,6 +78,11 @@ class PeriodicTasks:
             except Exception as error:  # noqa: BLE001 - a bug, and the state of files is unknown
                 self._services.fail(error)
                 return
+
+    def _wake_disabled(self) -> None:
+        """Let tasks without an interval read it again: a topic may have got flush.ms."""
+        self._settings_changed.set()
+        self._settings_changed = asyncio.Event()
 
     async def _hosted(self) -> AsyncIterator[Replica]:
         """All hosted partitions whose disk works, with pauses that let requests run."""

@@ -44,8 +44,18 @@ class ReplicaManager:
         self._validates_records = validates_records
         # Incremented when a partition is added, removed or changed; caches of replicas compare it.
         self.generation = 0
+        self._listeners: list[Callable[[], None]] = []
         self._by_name: dict[str, dict[int, Replica]] = {}
         self._by_id: dict[TopicId, dict[int, Replica]] = {}
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever a partition is added, removed or changed."""
+        self._listeners.append(listener)
+
+    def _changed(self) -> None:
+        self.generation += 1
+        for listener in self._listeners:
+            listener()
 
     # --- finding -------------------------------------------------------------
 
@@ -115,7 +125,7 @@ class ReplicaManager:
         config = self._config_of(state.topic)
         replica = self.get(state.topic, state.partition) or self._host(state, config)
         self._take_role(replica, state)
-        self.generation += 1
+        self._changed()
 
     def _host(self, state: PartitionState, config: TopicConfig) -> Replica:
         topic_partition = TopicPartition(state.topic, state.partition)
@@ -161,7 +171,7 @@ class ReplicaManager:
             self._appender.staged.pop(replica, None)
             self._logs.delete(topic_partition)
             self._waiting.happened(replica, Event.TOPIC_DELETED)
-        self.generation += 1
+        self._changed()
 
     def _forget(self, replica: Replica) -> None:
         topic, partition = replica.topic_partition
@@ -182,7 +192,7 @@ class ReplicaManager:
             settings = _replication_settings(config)
             effects = replica.partition.settings_changed(settings, self._now_ms())
             self._appender.carry_out(replica, effects)
-        self.generation += 1
+        self._changed()
 
     def directory_failed(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Tell the waiters of these partitions that the disk has failed."""
