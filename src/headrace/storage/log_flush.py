@@ -3,8 +3,6 @@
 import asyncio
 import errno
 import logging
-import os
-import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,10 +10,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from headrace.model.ids import Millis, Offset
-from headrace.storage.files import ONE_FILE_ERRNOS, OpenFile, sync_directory
+from headrace.storage.files import ONE_FILE_ERRNOS, OpenFile
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.segment import Segment
 from headrace.storage.segment_files import SUFFIXES
+from headrace.world.locks import Lock
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
@@ -51,9 +50,9 @@ class LogFlusher:
         # Log directories in which this log was renamed, not fsynced since: a power failure could
         # bring the old name back.
         self.renamed_in: tuple[LogDirectory, ...] = ()
-        self._is_requested = False  # the worker thread was asked, and has not begun
+        self._is_requested = False  # a background job was requested, and has not begun
         self._is_postponed = False
-        self._lock = threading.Lock()  # guards recovery_point and cut_count
+        self._lock = Lock()  # guards recovery_point and cut_count
 
     def needs_flush(self, now: Millis) -> bool:
         """Whether ``flush.messages`` or ``flush.ms`` requires a flush."""
@@ -102,7 +101,7 @@ class LogFlusher:
         return lambda: self._make_durable(unflushed, end_offset, cut_count)
 
     def request(self) -> None:
-        """Have the worker thread fsync the closed segments soon, as Kafka does after a roll."""
+        """Have a background job fsync the closed segments soon, as Kafka does after a roll."""
         if not self._is_requested:
             self._is_requested = True
             self._log.directory.later(0, self._flush_closed)
@@ -127,7 +126,7 @@ class LogFlusher:
             self.cut_count += 1
 
     def _flush_closed(self) -> None:
-        """Make everything below the active segment durable. Runs in the worker thread."""
+        """Make everything below the active segment durable. Runs in a thread."""
         self._is_requested = False  # first: a roll from here on requests another flush
         if self._is_postponed:
             return
@@ -144,7 +143,7 @@ class LogFlusher:
         thousands. A missing file was deleted by retention or with its topic. Runs in a thread.
         """
         owner = self._log
-        directory = owner.directory
+        directory, files = owner.directory, owner.directory.files
         try:
             self._sync_renames()
             for suffix in SUFFIXES:
@@ -152,10 +151,10 @@ class LogFlusher:
                     if owner.closed:
                         return  # closing has flushed the files already
                     with suppress(FileNotFoundError):
-                        os.fsync(OpenFile(segment.path(suffix)))
+                        _sync(OpenFile(files, segment.path(suffix)))
             with suppress(FileNotFoundError):
-                os.fsync(OpenFile(owner.epoch_file.path))
-                sync_directory(str(owner.path))
+                _sync(OpenFile(files, owner.epoch_file.path))
+                files.sync_directory(owner.path)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 log.warning("Could not flush %s: %s", owner.topic_partition, error)
@@ -177,9 +176,13 @@ class LogFlusher:
     def _sync_renames(self) -> None:
         for parent in self.renamed_in:
             try:
-                sync_directory(str(parent.path))
+                parent.files.sync_directory(parent.path)
             except OSError as error:
                 if parent is self._log.directory:
                     raise
                 # The disk that the log has left is failing: that affects only what is still there.
                 parent.failed(error)
+
+
+def _sync(file: OpenFile) -> None:
+    file.files.fsync(file.fd)

@@ -1,1 +1,1 @@
-"""The machine around a broker: wall clock and dice, each with a twin that a simulation controls."""
+"""The machine around a broker: clock, dice, files, processes; a simulation controls twins."""

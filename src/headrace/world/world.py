@@ -1,4 +1,4 @@
-"""World: the one source of wall-clock time and randomness of a broker.
+"""World: the one source of wall-clock time, randomness, files and child processes of a broker.
 
 Monotonic time, timers, sleeps and threads come from the running event loop (its ``time()``, its
 timers, its executor). Nothing else in ``broker``, ``storage``, ``net`` and ``coordination`` may
@@ -9,6 +9,8 @@ import random
 import time
 
 from headrace.model.ids import Millis
+from headrace.world.files import SystemFiles
+from headrace.world.jobs import SystemJobs
 
 
 class World:
@@ -17,6 +19,8 @@ class World:
     def __init__(self) -> None:
         # Not seeded: ids drawn by two brokers must never be equal.
         self.dice: random.Random = random.SystemRandom()
+        self.files = SystemFiles()
+        self.jobs = SystemJobs()
 
     def now(self) -> Millis:
         """Wall-clock time; it may jump. Use the loop's time to measure waits."""

@@ -478,7 +478,7 @@ class Producing:
         compacted = "compact" in replica.log.config.cleanup_policy
         if replica.opens_batches:
             if self._checking is None:
-                self._checking = RecordValidator()
+                self._checking = RecordValidator(replica.log.directory.world.jobs)
             faults = await self._checking.check(records, compacted=compacted)
             if faults:
                 return records, faults
