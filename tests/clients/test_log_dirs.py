@@ -19,6 +19,7 @@ from headrace.storage.log_move import LogMove
 from headrace.testing import Broker, BrokerFailed
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from headrace.world.files import SystemFiles
 from tests.fakes.held_moves import held_moves
 from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
@@ -205,14 +206,14 @@ def test_one_who_asks_for_another_folder_has_changed_his_mind(raw, folders, gate
 def test_a_wish_that_is_refused_leaves_the_one_before_it(raw, folders, gate, monkeypatch):
     first, second = others(raw, folders)
     assert move(raw, first, "t") == 0
-    real_mkdir = Path.mkdir
+    real_make_directory = SystemFiles.make_directory
 
-    def mkdir(path, *arguments, **options):
-        if path.parent == second:
+    def make_directory(path):
+        if Path(path).parent == second:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real_mkdir(path, *arguments, **options)
+        real_make_directory(path)
 
-    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(SystemFiles, "make_directory", staticmethod(make_directory))
     assert move(raw, second, "t") == ErrorCode.KAFKA_STORAGE_ERROR
     assert list(copies(raw)) == [str(first)]
     gate.set()

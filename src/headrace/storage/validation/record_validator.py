@@ -13,7 +13,7 @@ import logging
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.records.batch import NO_CODEC, BadBatch, read_header
 from headrace.records.record import RecordFault, validate_records
-from headrace.storage.validation.validation_job import encode_request
+from headrace.storage.validation.validation_job import request_for
 from headrace.world.jobs import ChildJob, SystemJobs
 
 _log = logging.getLogger("headrace.storage")
@@ -58,7 +58,7 @@ class RecordValidator:
             self._idle_timer.cancel()
         if self.child is None:
             self.child = await self._jobs.start(_JOB)
-        await self.child.send(encode_request(batch, compacted=compacted))
+        await self.child.send(request_for(batch, compacted=compacted))
         return await self.child.receive()
 
     def end_idle(self) -> None:

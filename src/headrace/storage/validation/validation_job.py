@@ -12,7 +12,7 @@ from headrace.records.record import validate_records
 from headrace.world.job_host import Host
 
 
-def encode_request(batch: bytes | bytearray, *, compacted: bool) -> bytes:
+def request_for(batch: bytes | bytearray, *, compacted: bool) -> bytes:
     return bytes([compacted]) + batch
 
 
