@@ -170,6 +170,7 @@ class Log:
         except OSError as error:
             raise self._storage_failed(error) from error
         self.topic_id = topic_id
+        self.flusher.is_new = True
 
     @property
     def offline(self) -> str | None:
@@ -544,7 +545,8 @@ class Log:
             preallocated_size(self.config),
         )  # fmt: skip
         try:
-            old.files.trim()
+            if old.files.trim():
+                self.flusher.trimmed(old)
             old.indexes.close_times()
             old.indexes.save()
             self.snapshots.take(self.producers, self.log_end)

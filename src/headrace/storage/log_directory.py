@@ -60,7 +60,7 @@ class LogDirectory:
         Raises ConfigError if it belongs to another process, node or cluster, OSError if the disk
         cannot be read or written.
         """
-        self.files.make_directories(self.path)
+        self._create()
         self._lock()
         self._check_owner(cluster_id, node_id)
         marker = self.path / checkpoint.CLEAN_SHUTDOWN
@@ -80,6 +80,12 @@ class LogDirectory:
         if self.clean_start:
             unlink_if_exists(self.files, self.path / checkpoint.CLEAN_SHUTDOWN)
             self.files.sync_directory(self.path)
+
+    def _create(self) -> None:
+        missing = [each for each in (self.path, *self.path.parents) if not self.files.exists(each)]
+        self.files.make_directories(self.path)
+        for each in missing:
+            self.files.sync_directory(each.parent)
 
     def _lock(self) -> None:
         try:

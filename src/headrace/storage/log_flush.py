@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from headrace.model.ids import Millis, Offset
+from headrace.storage import checkpoint
 from headrace.storage.files import ONE_FILE_ERRNOS, OpenFile
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.segment import Segment
@@ -32,8 +33,10 @@ class LogFlusher:
         "_is_requested",
         "_lock",
         "_log",
+        "_trimmed",
         "clean_at",
         "cut_count",
+        "is_new",
         "recovery_point",
         "renamed_in",
         "turn",
@@ -50,9 +53,15 @@ class LogFlusher:
         # Log directories in which this log was renamed, not fsynced since: a power failure could
         # bring the old name back.
         self.renamed_in: tuple[LogDirectory, ...] = ()
+        # partition.metadata and the name of the partition directory may not be fsynced: a power
+        # failure could take the whole partition.
+        self.is_new = False
         self._is_requested = False  # a background job was requested, and has not begun
         self._is_postponed = False
-        self._lock = Lock()  # guards recovery_point and cut_count
+        # Cut after their last batch, which is not fsynced. An earlier process may have done that
+        # to the segment that ends at the recovery point.
+        self._trimmed = owner.segments.ending_at(recovery_point)
+        self._lock = Lock()  # guards recovery_point, cut_count and _trimmed
 
     def needs_flush(self, now: Millis) -> bool:
         """Whether ``flush.messages`` or ``flush.ms`` requires a flush."""
@@ -125,6 +134,14 @@ class LogFlusher:
             # A flush that began before fsyncs files of the old directory: it must not count.
             self.cut_count += 1
 
+    def trimmed(self, segment: Segment) -> None:
+        """A closed segment gave back preallocated space, perhaps after its batches were fsynced.
+
+        A power failure must not bring the space back: recovery would not look there.
+        """
+        with self._lock:
+            self._trimmed.append(segment)
+
     def _flush_closed(self) -> None:
         """Make everything below the active segment durable. Runs in a thread."""
         self._is_requested = False  # first: a roll from here on requests another flush
@@ -145,7 +162,9 @@ class LogFlusher:
         owner = self._log
         directory, files = owner.directory, owner.directory.files
         try:
+            self._sync_creation()
             self._sync_renames()
+            self._sync_trimmed()
             for suffix in SUFFIXES:
                 for segment in segments:
                     if owner.closed:
@@ -173,6 +192,19 @@ class LogFlusher:
             ):
                 self.recovery_point = end_offset
 
+    def _sync_creation(self) -> None:
+        if not self.is_new:
+            return
+        self.is_new = False  # first: the loop may set it again
+        directory, path = self._log.directory, self._log.path
+        try:
+            with suppress(FileNotFoundError):
+                _sync(OpenFile(directory.files, f"{path}/{checkpoint.PARTITION_METADATA}"))
+            directory.files.sync_directory(directory.path)
+        except OSError:
+            self.is_new = True
+            raise
+
     def _sync_renames(self) -> None:
         for parent in self.renamed_in:
             try:
@@ -182,6 +214,18 @@ class LogFlusher:
                     raise
                 # The disk that the log has left is failing: that affects only what is still there.
                 parent.failed(error)
+
+    def _sync_trimmed(self) -> None:
+        with self._lock:
+            trimmed, self._trimmed = self._trimmed, []
+        try:
+            for segment in trimmed:
+                with suppress(FileNotFoundError):
+                    _sync(OpenFile(segment.files.system, segment.path("log")))
+        except OSError:
+            with self._lock:
+                self._trimmed += trimmed
+            raise
 
 
 def _sync(file: OpenFile) -> None:

@@ -56,9 +56,8 @@ def load_log(
     if directory.clean_start and loaded.recovered_size == 0:
         recovery_point = loaded.log_end
     if known_id is None and topic_id != NO_TOPIC_ID:
-        metadata = path / checkpoint.PARTITION_METADATA
-        checkpoint.write_topic_id(files, metadata, topic_id, sync=False)
         known_id = topic_id
+        checkpoint.write_topic_id(files, path / checkpoint.PARTITION_METADATA, known_id, sync=False)
     opened = Log(
         directory,
         path,
@@ -72,8 +71,10 @@ def load_log(
         loaded=loaded,
         now=now,
     )
+    # Without a recovery point, no earlier process is known to have flushed the log.
+    opened.flusher.is_new = directory.recovery_points.get(topic_partition, 0) == 0
     if checkpoint.FUTURE_DIRECTORIES in listing.names:
-        note = f"{path}/{checkpoint.FUTURE_DIRECTORIES}"
+        note = path / checkpoint.FUTURE_DIRECTORIES
         opened.copy_directory_ids.update(checkpoint.read_future_directories(files, note))
     if is_new:
         opened.save_leader_epochs()

@@ -103,11 +103,13 @@ class SegmentFiles:
                 renamed.append(f"{path}.deleted")
         return renamed
 
-    def trim(self) -> None:
-        """Cut the file after its last batch."""
+    def trim(self) -> bool:
+        """Cut the file after its last batch; returns whether there was something to cut."""
         file = self.open()
-        if self.system.size_of(file.fd) > self.size:
-            self.system.ftruncate(file.fd, self.size)
+        if self.system.size_of(file.fd) <= self.size:
+            return False
+        self.system.ftruncate(file.fd, self.size)
+        return True
 
     def cut(self, position: Position) -> None:
         self.system.ftruncate(self.open().fd, position)
