@@ -58,9 +58,11 @@ class LogFlusher:
         self.is_new = False
         self._is_requested = False  # a background job was requested, and has not begun
         self._is_postponed = False
-        # Cut after their last batch, which is not fsynced. An earlier process may have done that
-        # to the segment that ends at the recovery point.
-        self._trimmed = owner.segments.ending_at(recovery_point)
+        # Cut after their last batch, which is not fsynced. Recovery or an earlier process may have
+        # done that to the segment that ends at the recovery point.
+        self._trimmed: list[Segment] = []
+        if recovery_point > 0:
+            self._trimmed.append(owner.segments.at(Offset(recovery_point - 1)))
         self._lock = Lock()  # guards recovery_point, cut_count and _trimmed
 
     def needs_flush(self, now: Millis) -> bool:

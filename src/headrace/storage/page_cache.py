@@ -19,11 +19,10 @@ def is_resident(file_slice: FileSlice) -> bool:
     """
     file, position, size = file_slice
     read_now = file.files.read_now
-    # If the system cannot tell, every range counts as warm.
-    return (
-        read_now(file.fd, _PROBE, position) is not False
-        and read_now(file.fd, _PROBE, position + size - 1) is not False
-    )
+    first_is = read_now(file.fd, _PROBE, position)
+    if first_is is None:
+        return True  # the system cannot tell: every range counts as warm
+    return first_is and read_now(file.fd, _PROBE, position + size - 1) is not False
 
 
 def read_resident(file_slice: FileSlice) -> bytes | bytearray | None:

@@ -63,12 +63,6 @@ class Segments:
         """The segment whose range holds ``offset``."""
         return self.items[self.slot_of(offset)]
 
-    def ending_at(self, offset: Offset) -> list[Segment]:
-        """The closed segment that ends at ``offset``, if one does."""
-        slot = bisect_left(self.bases, offset)
-        is_base = 0 < slot < len(self.bases) and self.bases[slot] == offset
-        return [self.items[slot - 1]] if is_base else []
-
     # -- changing -------------------------------------------------------------------------
 
     def append(self, segment: Segment) -> None:
