@@ -215,7 +215,7 @@ class LogMove:
     async def _catch_up(self) -> None:
         """Copy everything; on return, until the next ``await``, nothing is missing.
 
-        Meanwhile nothing is flushed, except by a worker that had begun.
+        Meanwhile nothing is flushed, except by a background job that had begun.
         """
         while True:
             missing = await self._copy_until_little_is_missing()

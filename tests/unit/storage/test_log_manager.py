@@ -1,4 +1,4 @@
-"""Several folders, their owners, their checkpoints, and disks that fail."""
+"""Several log directories, their owners, their checkpoints, and disks that fail."""
 
 import errno
 import os
@@ -212,7 +212,7 @@ def test_a_late_checkpoint_does_not_restore_deleted_offsets(disk):
     fill(disk.log(), [b"1", b"2", b"3"])
     delete_records_before(disk.log(), 3)
     disk.logs.note_offsets(disk.log(), None)
-    disk.logs.checkpoint_noted()  # not written yet: the worker is busy
+    disk.logs.checkpoint_noted()  # not written yet: another job runs
     late = disk.worker.jobs.pop()[1]
     disk.logs.checkpoint()
     disk.logs.delete(ORDERS)

@@ -63,9 +63,9 @@ def state(log):
 def a_busy_log(log):
     """Plain, idempotent and transactional batches in three segments and two leader epochs."""
     for i in range(30):
-        reign = 0 if i < 24 else 4
+        leader_epoch = 0 if i < 24 else 4
         plain = batch(b"%d" % i, producer_id=1, base_sequence=i, timestamp=NOW + i)
-        append(log, plain, leader_epoch=reign)
+        append(log, plain, leader_epoch=leader_epoch)
         if i in (9, 19):
             log.roll(NOW)
         if i == 5:
@@ -73,7 +73,7 @@ def a_busy_log(log):
         if i == 12:
             append(log, marker(commit=False, producer_id=2))
         if i == 25:
-            append(log, batch(b"o", producer_id=3, transactional=True), leader_epoch=reign)
+            append(log, batch(b"o", producer_id=3, transactional=True), leader_epoch=leader_epoch)
     return log
 
 
