@@ -97,20 +97,31 @@ def _parts(path: str) -> list[str]:
     return [part for part in str(path).split("/") if part]
 
 
+class _NoDisk:
+    """The disk as a killed process sees it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OSError(errno.EIO, "the process was killed")
+
+
 class SimulatedFiles:
     """One process's view of a disk; see ``SystemFiles`` for what the methods mean."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
-        self._disk = disk
+        self._disk: Any = disk
         self._open: dict[int, _File] = {}
         self._last_fd = 2
 
     def kill(self) -> None:
-        """The process is gone: its descriptors are closed and its locks released."""
+        """The process is gone: descriptors are closed, locks released, and every call fails.
+
+        The simulation cannot always stop the rest of such a process at once.
+        """
         for file in self._open.values():
             if file.locked_by is self:
                 file.locked_by = None
         self._open.clear()
+        self._disk = _NoDisk()
 
     def _file(self, fd: int) -> _File:
         if fd not in self._open:

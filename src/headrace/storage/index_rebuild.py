@@ -9,15 +9,18 @@ space, is replaced after a pause.
 import json
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset
 from headrace.storage.files import OpenFiles, write_atomically
 from headrace.storage.segment import Resources, Segment
 from headrace.storage.segment_indexes import IndexCache
-from headrace.world.job_host import Host
-from headrace.world.jobs import PolledJob
-from headrace.world.world import World
+
+if TYPE_CHECKING:  # the child needs none of them, and starts faster
+    from headrace.world.job_host import Host
+    from headrace.world.jobs import PolledJob
+    from headrace.world.world import World
 
 log = logging.getLogger("headrace.storage")
 
@@ -30,7 +33,7 @@ _FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000, 60_000
 class IndexRebuilds:
     """The rebuilds of one log, by base offset."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: "World") -> None:
         self._world = world
         self.by_base: dict[Offset, IndexRebuild] = {}
 
@@ -73,7 +76,7 @@ class IndexRebuilds:
 class IndexRebuild:
     """A child and its outcome; the child is polled when a reader asks, never waited for."""
 
-    def __init__(self, segment: Segment, world: World) -> None:
+    def __init__(self, segment: Segment, world: "World") -> None:
         self.segment = segment
         self.child: PolledJob | None = None
         self._world = world
@@ -101,7 +104,7 @@ class IndexRebuild:
             self._start()
         return True
 
-    def _poll(self, child: PolledJob) -> None:
+    def _poll(self, child: "PolledJob") -> None:
         try:
             self._outcome = child.poll()
         except EOFError as death:
@@ -152,7 +155,7 @@ class IndexRebuild:
             self.child = None
 
 
-def handle(request: bytes, host: Host) -> None:
+def handle(request: bytes, host: "Host") -> None:
     """In the child: build both indexes from the batches."""
     log_path, size = json.loads(request)
     path = Path(log_path)

@@ -139,6 +139,8 @@ def test_a_killed_process_leaves_what_the_kernel_was_given_and_a_power_cut_what_
     files.pwrite(fd, b"not", 6)
     files.close(files.open("/data/new", O_CREATE))
     files.kill()
+    with pytest.raises(OSError, match="killed"):
+        files.unlink("/data/log")
     after_kill = SimulatedFiles(disk)
     assert after_kill.names_in("/data") == ["log", "new"]
     assert after_kill.facts("/data/log").size == 9
