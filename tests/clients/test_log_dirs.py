@@ -19,6 +19,7 @@ from headrace.storage.log_move import LogMove
 from headrace.testing import Broker, BrokerFailed
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from headrace.world.files import SystemFiles
 from tests.fakes.held_moves import held_moves
 from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
@@ -210,14 +211,14 @@ def test_a_refused_request_does_not_affect_the_move_in_progress(
 ):
     first, second = others(raw, directories)
     assert move(raw, first, "t") == 0
-    real_mkdir = Path.mkdir
+    real_make_directory = SystemFiles.make_directory
 
-    def mkdir(path, *arguments, **options):
-        if path.parent == second:
+    def make_directory(path):
+        if Path(path).parent == second:
             raise OSError(errno.ENOSPC, "No space left on device")
-        real_mkdir(path, *arguments, **options)
+        real_make_directory(path)
 
-    monkeypatch.setattr(Path, "mkdir", mkdir)
+    monkeypatch.setattr(SystemFiles, "make_directory", staticmethod(make_directory))
     assert move(raw, second, "t") == ErrorCode.KAFKA_STORAGE_ERROR
     assert list(copies(raw)) == [str(first)]
     gate.set()

@@ -18,6 +18,8 @@ from headrace.storage import aborted_transactions
 from headrace.storage.compaction.cleaner import Cleaner
 from headrace.storage.compaction.job import Job
 from headrace.storage.compaction.swap import swap_in
+from headrace.world.job_host import Host
+from tests.fakes.faulty_files import FaultyFiles
 
 PLAIN = -1
 
@@ -25,6 +27,7 @@ PLAIN = -1
 class CompactableLog:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.files = FaultyFiles()
         self.log_end = 0
         self.cleaned_end: int | None = None
         self.producers = Producers()
@@ -142,16 +145,17 @@ class CompactableLog:
         return job._replace(**changes)
 
     def clean(
-        self, now: int, swap: Callable[[str, list[int], int], object] = swap_in, **changes: Any
+        self, now: int, swap: Callable[..., object] = swap_in, **changes: Any
     ) -> dict[str, Any]:
         """Run one cleaning in this process; each group is swapped in at once."""
         directory = str(self.directory)
 
         def handle(event: dict[str, Any]) -> None:
             if "cleaned" in event:
-                swap(directory, event["replaces"], event["cleaned"])
+                swap(self.files, directory, event["replaces"], event["cleaned"])
 
-        done = Cleaner(Job.from_json(self.job(now, **changes).to_json()), handle).run()
+        host = Host(self.files, lambda response: None, lambda: 0.0, lambda seconds: None)
+        done = Cleaner(Job.from_json(self.job(now, **changes).to_json()), host, handle).run()
         self.cleaned_end = done["cleaned_end"]
         return done
 

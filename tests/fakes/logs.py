@@ -1,6 +1,5 @@
 """Logs in a temporary directory, batches for them, and a worker that runs on demand."""
 
-import os
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -9,8 +8,11 @@ from headrace.model.config import BrokerConfig, TopicConfig, topic_config
 from headrace.model.ids import LeaderEpoch, Millis, Offset, TopicId, TopicPartition
 from headrace.records.batch import headers, read_header
 from headrace.records.record import Record, build_batch, build_marker, iter_records
+from headrace.storage import page_cache
 from headrace.storage.log import CLIENT, COORDINATOR, Appended, Log
 from headrace.storage.log_manager import LogManager
+from headrace.world.world import World
+from tests.fakes.faulty_files import FaultyFiles
 
 NOW = Millis(1_700_000_000_000)
 ORDERS = TopicPartition("orders", 0)
@@ -38,21 +40,45 @@ class HandWorker:
             self.jobs.pop(0)[1]()
 
 
+class StoredWorld(World):
+    """A clock that the test sets, and files that it can make fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = NOW
+        self.files: FaultyFiles = FaultyFiles()
+
+    def now(self) -> Millis:
+        return self.time
+
+
 class Disk:
     """One broker's log directories; after ``stop`` or ``crash``, ``start`` opens them again."""
 
-    def __init__(self, *paths: Path, config: TopicConfig | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *paths: Path,
+        config: TopicConfig | None = None,
+        now: Millis = NOW,
+        **options: Any,
+    ) -> None:
         self.paths = paths
+        self.world = StoredWorld()
+        self.files = self.world.files
         self.config = config or settings()
         self.options = options
         self.worker = HandWorker()
-        self.logs = self.start()
+        self.logs = self.start(now)
 
     def start(self, now: Millis = NOW, deleted_ids: Collection[TopicId] = ()) -> LogManager:
         self.worker = HandWorker()
         options: dict[str, Any] = {"node_id": 1, **self.options}
         self.logs = LogManager(
-            self.paths, config_of=lambda topic: self.config, later=self.worker.later, **options
+            self.paths,
+            world=self.world,
+            config_of=lambda topic: self.config,
+            later=self.worker.later,
+            **options,
         )
         self.logs.open_all(now, deleted_ids)
         return self.logs
@@ -153,7 +179,7 @@ def read_bytes(log: Log, fetch_offset: int, max_bytes: int = 1 << 20, end: int =
     found = log.read(Offset(fetch_offset), max_bytes, Offset(end))
     if found is None:
         return b""
-    data = os.pread(found.file.fd, found.size, found.position)
+    data = page_cache.read(found)
     assert len(data) == found.size
     return data
 

@@ -16,6 +16,7 @@ from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from headrace.world.files import SystemFiles
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
 
@@ -33,6 +34,11 @@ def broker():
         yield broker
 
 
+def replace_fsync(monkeypatch, fsync):
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(SystemFiles, "fsync", staticmethod(fsync))
+
+
 @pytest.fixture
 def may_fsync(monkeypatch):
     """fsync waits until this is set."""
@@ -43,7 +49,7 @@ def may_fsync(monkeypatch):
         assert event.wait(20)
         fsync(fd)
 
-    monkeypatch.setattr(os, "fsync", slow_fsync)
+    replace_fsync(monkeypatch, slow_fsync)
     yield event
     event.set()
 
@@ -179,7 +185,7 @@ def test_a_failing_fsync_is_reported_to_all_waiting_producers(broker, monkeypatc
         raise OSError(errno.EIO, "Input/output error")
 
     with RawClient(broker.bootstrap_servers) as client:
-        monkeypatch.setattr(os, "fsync", fail)
+        replace_fsync(monkeypatch, fail)
         refused = client.produce("orders", one_record())
         assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     monkeypatch.undo()
@@ -201,7 +207,7 @@ def fsync_of(monkeypatch):
                 happens()
         fsync(fd)
 
-    monkeypatch.setattr(os, "fsync", changed)
+    replace_fsync(monkeypatch, changed)
     return instead
 
 

@@ -12,6 +12,7 @@ from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from headrace.world.files import SystemFiles
 from tests.fakes.held_moves import held_moves
 from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
@@ -211,15 +212,15 @@ def test_a_topic_whose_deletion_meets_a_failing_disk_stays_deleted(
 ):
     """The disk fails when the partition directory is renamed, not before."""
     stopped.start()
-    real_rename = Path.rename
+    real_rename = SystemFiles.rename
 
     def rename(path, target):
-        if path.parent == directories[1]:
+        if Path(path).parent == directories[1] and Path(path).name.startswith("orders"):
             raise OSError(errno.EIO, "Input/output error")
-        return real_rename(path, target)
+        real_rename(path, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", rename)
+        patch.setattr(SystemFiles, "rename", staticmethod(rename))
         delete_orders(stopped)
         stopped.stop()
     assert len(partitions_in(directories[1])) == 2

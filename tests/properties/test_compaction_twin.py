@@ -4,14 +4,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest.mock import patch
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.records.batch import headers
 from headrace.records.record import Record
-from headrace.storage.compaction import swap
+from headrace.storage.compaction.swap import settle_leftovers
 from headrace.storage.index import OffsetIndex, TimeIndex
 from tests.fakes.compactable import PLAIN, CompactableLog
 
@@ -170,33 +169,27 @@ def test_a_crash_anywhere_in_the_swap_loses_no_records_and_leaves_no_files(
         pass
 
     left = [renames_until_crash]
-    rename, unlink = swap._rename, swap._unlink
 
-    def crashing(operation):  # type: ignore[no-untyped-def]
-        def run(*paths: str) -> None:
-            if left[0] == 0:
-                raise Crash
-            left[0] -= 1
-            operation(*paths)
-
-        return run
+    def crash_in_time(*paths: str) -> None:
+        if left[0] == 0:
+            raise Crash
+        left[0] -= 1
 
     with TemporaryDirectory() as directory:
         log = CompactableLog(Path(directory))
         apply(log, script)
         apply(log, [("roll",)])
-        with patch.object(swap, "_rename", crashing(rename)), suppress(Crash):
+        log.files.before("rename", crash_in_time)
+        with suppress(Crash):
             log.clean(10_000)
         left[0] = settles_until_crash  # the start after the crash is killed too
-        with (
-            patch.object(swap, "_rename", crashing(rename)),
-            patch.object(swap, "_unlink", crashing(unlink)),
-            suppress(Crash),
-        ):
-            swap.settle_leftovers(directory)
-        swap.settle_leftovers(directory)
+        log.files.before("unlink", crash_in_time)
+        with suppress(Crash):
+            settle_leftovers(log.files, directory)
+        log.files.repair("rename", "unlink")
+        settle_leftovers(log.files, directory)
 
-        assert swap.settle_leftovers(directory) is False
+        assert settle_leftovers(log.files, directory) is False
         log.cleaned_end = None
         check_against_twin(log)
         log.clean(10_000)

@@ -14,13 +14,12 @@ from pathlib import Path
 import pytest
 
 from headrace.model.errors import Rejected
-from headrace.storage import files
 from headrace.storage.compaction.swap import replace_segments
 from tests.fakes.logs import NOW, Disk, append, batch, marker, read_all, settings
 
 SEEDS = range(60)
 TRANSACTIONAL = 9
-_CALLS = ("open", "pwrite", "pwritev", "rename", "replace", "unlink", "fsync")
+_CALLS = ("open", "pwrite", "pwritev", "rename", "unlink", "fsync", "sync_directory")
 _ERRORS = (errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.EIO)
 
 
@@ -41,44 +40,24 @@ class Faults:
     def end(self) -> None:
         self._calls_left = None
 
-    def before(self, call: Callable, arguments: tuple) -> None:
+    def before(self, call: str, arguments: tuple) -> None:
         if self._calls_left is None:
             return
         self._calls_left -= 1
         if self._calls_left == 0 or (self.happened and self._lasting):
             self.happened = True
-            if call.__name__ in ("pwrite", "pwritev"):
+            if call in ("pwrite", "pwritev"):
                 self._write_in_part(*arguments)
             code = self._rng.choice(_ERRORS)
             raise OSError(code, os.strerror(code), str(arguments[0]))
 
     def _write_in_part(self, fd, data, position) -> None:
         whole = b"".join(data) if isinstance(data, list) else bytes(data)
-        REAL["pwrite"](fd, whole[: self._rng.randrange(len(whole) + 1)], position)
-
-
-REAL = {name: getattr(os, name) for name in _CALLS}
-
-
-@pytest.fixture
-def install(monkeypatch):
-    def install(faults):
-        def failing(call):
-            def wrapper(*arguments, **keywords):
-                faults.before(call, arguments)
-                return call(*arguments, **keywords)
-
-            return wrapper
-
-        for name, call in REAL.items():
-            monkeypatch.setattr(os, name, failing(call))
-        monkeypatch.setattr(files, "_pwritev", os.pwritev)
-
-    return install
+        os.pwrite(fd, whole[: self._rng.randrange(len(whole) + 1)], position)
 
 
 class Story:
-    def __init__(self, seed: int, folder: Path, install) -> None:
+    def __init__(self, seed: int, directory: Path) -> None:
         self.rng = random.Random(seed)
         self.faults = Faults(self.rng)
         config = settings(
@@ -88,7 +67,7 @@ class Story:
             preallocate=self.rng.random() < 0.2,
             retention_ms=-1,
         )
-        self.disk = Disk(folder, config=config)
+        self.disk = Disk(directory, config=config)
         self.log = self.disk.log()
         self.records: dict[int, bytes] = {}  # acknowledged, by offset
         self.leader_epochs: dict[int, int] = {}  # by offset
@@ -96,7 +75,11 @@ class Story:
         self.aborted: list[tuple[int, int]] = []
         self.open_since: int | None = None  # first offset of the one transaction
         self.leader_epoch = 0
-        install(self.faults)
+        for call in _CALLS:
+            self.disk.files.before(call, self._may_fail(call))
+
+    def _may_fail(self, call: str) -> Callable[..., None]:
+        return lambda *arguments: self.faults.before(call, arguments)
 
     def tell(self) -> None:
         steps = [self.append, self.transact, self.roll, self.flush, self.work, self.checkpoint]
@@ -240,5 +223,5 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_acknowledged_records_survive_any_refusal_of_the_disk(seed, tmp_path, install):
-    Story(seed, tmp_path, install).tell()
+def test_acknowledged_records_survive_any_refusal_of_the_disk(seed, tmp_path):
+    Story(seed, tmp_path).tell()

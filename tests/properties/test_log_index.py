@@ -10,9 +10,11 @@ from headrace.records.batch import read_header, stamp
 from headrace.storage.files import OpenFiles, write_all
 from headrace.storage.segment import Resources, Segment
 from headrace.storage.segment_indexes import IndexCache, as_staged
+from headrace.world.files import SystemFiles
 from tests.fakes.logs import NOW, batch
 
 BASE = 1000
+FILES = SystemFiles()
 
 layouts = st.lists(
     st.tuples(st.integers(1, 5), st.integers(0, 3), st.integers(0, 300), st.integers(-50, 50)),
@@ -22,7 +24,9 @@ layouts = st.lists(
 
 def a_segment(directory, layout, interval):
     """Batches of (records, gap in offsets before, bytes, timestamp), as after compaction."""
-    segment = Segment.create(directory, Offset(BASE), Resources(OpenFiles(8), IndexCache()), NOW)
+    segment = Segment.create(
+        directory, Offset(BASE), Resources(FILES, OpenFiles(8), IndexCache()), NOW
+    )
     batches, next_offset = [], BASE
     for count, gap, size, skew in layout:
         records = batch(*[b"x" * size] * count, timestamp=NOW + skew)
@@ -30,7 +34,7 @@ def a_segment(directory, layout, interval):
         header = read_header(records)
         next_offset = header.next_offset
         position = segment.size
-        write_all(segment.files.open().fd, [records], position, len(records))
+        write_all(FILES, segment.files.open().fd, [records], position, len(records))
         batches.append((position, header))
         segment.files.size = segment.indexes.extend([as_staged(header)], position, interval)
     return segment, batches
@@ -44,7 +48,7 @@ def reopened(segment):
         segment.files.directory,
         segment.base_offset,
         segment.size,
-        Resources(OpenFiles(8), IndexCache()),
+        Resources(FILES, OpenFiles(8), IndexCache()),
         created_at=NOW,
     )
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.world.files import Facts
+from headrace.world.files import O_CREATE, Facts
 
 
 class _File:
@@ -78,7 +78,9 @@ class SimulatedDisk:
     def find(self, path: str) -> "_File | _Directory":
         node: _File | _Directory = self.root
         for name in _parts(path):
-            if not isinstance(node, _Directory) or name not in node.entries:
+            if not isinstance(node, _Directory):
+                raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+            if name not in node.entries:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
             node = node.entries[name]
         return node
@@ -95,20 +97,36 @@ def _parts(path: str) -> list[str]:
     return [part for part in str(path).split("/") if part]
 
 
+class _NoDisk:
+    """The disk as a killed process sees it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise OSError(errno.EIO, "the process was killed")
+
+
 class SimulatedFiles:
     """One process's view of a disk; see ``SystemFiles`` for what the methods mean."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
-        self._disk = disk
+        self._disk: Any = disk
         self._open: dict[int, _File] = {}
         self._last_fd = 2
 
     def kill(self) -> None:
-        """The process is gone: its descriptors are closed and its locks released."""
+        """The process is gone: descriptors are closed, locks released, and every call fails.
+
+        The simulation cannot always stop the rest of such a process at once.
+        """
         for file in self._open.values():
             if file.locked_by is self:
                 file.locked_by = None
         self._open.clear()
+        self._disk = _NoDisk()
+
+    def _file(self, fd: int) -> _File:
+        if fd not in self._open:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        return self._open[fd]
 
     def _check_disk(self) -> None:
         if self._disk.failing is not None:
@@ -142,15 +160,13 @@ class SimulatedFiles:
         return self._last_fd
 
     def close(self, fd: int) -> None:
-        file = self._open.pop(fd, None)
-        if file is not None and file.locked_by is self and file not in self._open.values():
-            file.locked_by = None
+        self._open.pop(fd, None)
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
-        return bytes(self._open[fd].data[position : position + size])
+        return bytes(self._file(fd).data[position : position + size])
 
     def pread_into(self, fd: int, view: memoryview, position: int) -> int:
-        piece = self._open[fd].data[position : position + len(view)]
+        piece = self._file(fd).data[position : position + len(view)]
         view[: len(piece)] = piece
         return len(piece)
 
@@ -162,7 +178,7 @@ class SimulatedFiles:
 
     def pwrite(self, fd: int, piece: Any, position: int) -> int:
         self._check_disk()
-        file = self._open[fd]
+        file = self._file(fd)
         self._grow(file, position + len(piece))
         file.modified_at_ns = self._disk.now_ns()
         return file.write(piece, position)
@@ -175,23 +191,34 @@ class SimulatedFiles:
 
     def ftruncate(self, fd: int, size: int) -> None:
         self._check_disk()
-        file = self._open[fd]
+        file = self._file(fd)
         self._grow(file, size)
         self._disk.used -= max(0, len(file.data) - size)
         file.truncate(size)
 
     def fsync(self, fd: int) -> None:
         self._check_disk()
-        self._open[fd].sync()
+        self._file(fd).sync()
 
     def size_of(self, fd: int) -> int:
-        return len(self._open[fd].data)
+        return len(self._file(fd).data)
 
-    def lock(self, fd: int) -> None:
-        file = self._open[fd]
-        if file.locked_by not in (None, self):
-            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        file.locked_by = self
+    def descriptors_max(self) -> int:
+        return 1024
+
+    # --- locks
+
+    def lock(self, path: str) -> int:
+        fd = self.open(path, O_CREATE)
+        if self._open[fd].locked_by is not None:
+            self.close(fd)
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable", path)
+        self._open[fd].locked_by = self
+        return fd
+
+    def unlock(self, fd: int) -> None:
+        self._file(fd).locked_by = None
+        self.close(fd)
 
     # --- paths
 
@@ -204,7 +231,7 @@ class SimulatedFiles:
     def exists(self, path: str) -> bool:
         try:
             self._disk.find(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         return True
 
@@ -213,6 +240,9 @@ class SimulatedFiles:
         if not isinstance(node, _Directory):
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
         return sorted(node.entries)
+
+    def directories_in(self, path: str) -> list[str]:
+        return [name for name in self.names_in(path) if self.facts(f"{path}/{name}").is_directory]
 
     def make_directory(self, path: str) -> None:
         self._check_disk()
@@ -227,6 +257,8 @@ class SimulatedFiles:
             prefix = "/".join(parts[:count])
             if not self.exists(prefix):
                 self.make_directory(prefix)
+        if not self.facts(path).is_directory:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
 
     def rename(self, old: str, new: str) -> None:
         self._check_disk()

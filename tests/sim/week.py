@@ -1,6 +1,6 @@
 """A week of one node in virtual time: retention, expired sessions, long polls.
 
-``python -m tests.sim.week SEED DIRECTORY`` prints what happened and a digest of everything that
+``python -m tests.sim.week SEED`` prints what happened and a digest of everything that
 clients saw, with the virtual time of each response. One seed gives one digest, under any hash seed.
 """
 
@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 import random
 import sys
-from pathlib import Path
 from typing import Any
 
 from headrace.broker.broker import Broker
@@ -18,7 +17,6 @@ from headrace.model.config import BrokerConfig
 from headrace.records.plain import plain_batch
 from headrace.wire import messages as m
 from headrace.wire.schema import encoder
-from headrace.world.files import SystemFiles
 from tests.sim.files import SimulatedDisk
 from tests.sim.loop import run_simulated
 from tests.sim.network import SimulatedNetwork
@@ -82,13 +80,12 @@ class Actor:
 
 
 class Week:
-    def __init__(self, seed: int, directory: Path) -> None:
+    def __init__(self, seed: int) -> None:
         loop = asyncio.get_running_loop()
         self.loop = loop
         self.dice = random.Random(seed)
         self.network = SimulatedNetwork(loop, self.dice)
         self.trace = Trace(loop)
-        self.directory = directory
         self.ends_at = loop.time() + WEEK_S
         self.produced = 0
         self.fetched = 0
@@ -96,7 +93,6 @@ class Week:
         self.expired_sessions = 0
         disk = SimulatedDisk(lambda: wall_clock_ns(loop))
         self.world = SimulatedWorld(loop, self.dice, self.network, disk, "broker")
-        self.world.network.files = SystemFiles()  # where the logs are
         self.client_world = SimulatedWorld(loop, self.dice, self.network, disk, "client")
 
     @property
@@ -107,7 +103,7 @@ class Week:
         settings = {
             **SETTINGS,
             "listeners": f"PLAINTEXT://broker:{PORT}",
-            "log.dirs": str(self.directory),
+            "log.dirs": "/data",
         }
         tree = MemoryTree(lambda: 0)
 
@@ -242,9 +238,9 @@ class Week:
             member_id = joined.member_id
 
 
-def run_week(seed: int, directory: Path) -> Week:
+def run_week(seed: int) -> Week:
     async def story() -> Week:
-        week = Week(seed, directory)
+        week = Week(seed)
         await week.run()
         return week
 
@@ -253,7 +249,7 @@ def run_week(seed: int, directory: Path) -> Week:
 
 
 if __name__ == "__main__":
-    done = run_week(int(sys.argv[1]), Path(sys.argv[2]))
+    done = run_week(int(sys.argv[1]))
     print(
         f"{done.produced} records, {done.log_start} expired, {done.expired_sessions} sessions, "
         f"{done.trace.response_count} responses, digest {done.trace.text}"

@@ -5,6 +5,7 @@ import random
 
 from headrace.model.ids import Millis
 from tests.sim.files import SimulatedDisk, SimulatedFiles
+from tests.sim.jobs import SimulatedJobs
 from tests.sim.network import SimulatedNetwork
 
 _EPOCH_MS = 1_767_225_600_000  # 2026-01-01, when every simulation begins
@@ -35,6 +36,7 @@ class SimulatedWorld:
         # Its own, so that one host's draws do not depend on how many the others made.
         self.dice = random.Random(dice.getrandbits(64))
         self.files = SimulatedFiles(disk)
+        self.jobs = SimulatedJobs(self.files)
         self.network = network.host(host, self.files)
         self._loop = loop
         self._network = network

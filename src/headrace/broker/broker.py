@@ -50,6 +50,7 @@ from headrace.storage.checkpoint import META_PROPERTIES, read_properties
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_manager import LogManager
 from headrace.world.event_loop import ready_counter
+from headrace.world.files import SystemFiles
 from headrace.world.world import World
 
 _DEFAULT_NODE_ID = 1
@@ -192,11 +193,12 @@ class Broker:
         paths = [Path(path) for path in config.list("log.dirs")]
         node_id = config.int("node.id")
         if node_id < 0:
-            node_id = owner_of(paths) or _DEFAULT_NODE_ID
+            node_id = owner_of(self._world.files, paths) or _DEFAULT_NODE_ID
         # Topic settings are in the coordination tree, which is read next.
         plain = topic_config(config, {})
         logs = LogManager(
             paths,
+            world=self._world,
             node_id=node_id,
             config_of=lambda topic: plain,
             producer_expiration_ms=config.int("producer.id.expiration.ms"),
@@ -435,10 +437,10 @@ def found_partitions(logs: LogManager) -> list[FoundPartition]:
     ]
 
 
-def owner_of(paths: Iterable[Path]) -> int | None:
+def owner_of(files: SystemFiles, paths: Iterable[Path]) -> int | None:
     """The node id recorded in the directories, so that the settings need not repeat it."""
     for path in paths:
-        values = read_properties(path / META_PROPERTIES)
+        values = read_properties(files, path / META_PROPERTIES)
         if values is not None:
             owner = values.get("node.id", values.get("broker.id"))
             if owner is not None and owner.isdecimal():

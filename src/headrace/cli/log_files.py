@@ -3,7 +3,6 @@
 Reads only, with the broker's own readers, so it shows what a broker would see.
 """
 
-import os
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +17,11 @@ from headrace.storage import aborted_transactions, checkpoint, snapshots
 from headrace.storage.files import OpenFile
 from headrace.storage.index import BadIndex, OffsetIndex, TimeIndex
 from headrace.storage.scan import Scan
+from headrace.world.files import O_RDONLY, SystemFiles
 
 Row = dict[str, object]
+
+_FILES = SystemFiles()
 
 # Suffixes of files that are being deleted or replaced; their kind is before the suffix.
 _TEMPORARY_SUFFIXES = (".deleted", ".swap", ".cleaned")
@@ -106,18 +108,18 @@ def _rows(path: Path, kind: str) -> Iterator[Row]:
             for aborted in aborted_transactions.decode(path.read_bytes()):
                 yield aborted._asdict()
         case "leader-epoch-checkpoint":
-            for entry in checkpoint.read_leader_epochs(str(path)).entries:
+            for entry in checkpoint.read_leader_epochs(_FILES, path).entries:
                 yield entry._asdict()
         case "partition.metadata":
-            topic_id = checkpoint.read_topic_id(str(path))
+            topic_id = checkpoint.read_topic_id(_FILES, path)
             yield {"topic_id": None if topic_id is None else id_to_text(topic_id)}
         case "meta.properties":
-            for name, value in (checkpoint.read_properties(path) or {}).items():
+            for name, value in (checkpoint.read_properties(_FILES, path) or {}).items():
                 yield {"key": name, "value": value}
         case ".kafka_cleanshutdown":
-            yield {"broker_epoch": checkpoint.read_clean_shutdown(path)}
+            yield {"broker_epoch": checkpoint.read_clean_shutdown(_FILES, path)}
         case _:
-            for partition, offset in checkpoint.read_offsets(path).items():
+            for partition, offset in checkpoint.read_offsets(_FILES, path).items():
                 yield {
                     "topic": partition.topic,
                     "partition": partition.partition,
@@ -272,7 +274,7 @@ def _places(log_path: Path) -> Iterator[BatchPlace]:
 
 
 def _scan(path: Path) -> Scan:
-    file = OpenFile(str(path), os.O_RDONLY | os.O_CLOEXEC)
+    file = OpenFile(_FILES, str(path), O_RDONLY)
     size = path.stat().st_size
     # The caller checks the CRC: a batch with a wrong one is shown and does not end the scan.
     return Scan(file, Position(0), Position(size), Offset(0), check_crc=False)

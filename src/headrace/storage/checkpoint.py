@@ -15,7 +15,6 @@ All are replaced atomically, so a reader sees the old content or the new.
 
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from headrace.core.leader_epochs import EpochEntry, LeaderEpochs
 from headrace.model.errors import Corrupt
@@ -27,7 +26,8 @@ from headrace.model.ids import (
     id_from_text,
     id_to_text,
 )
-from headrace.storage.files import read_file, write_atomically
+from headrace.storage.files import read_file, unlink_if_exists, write_atomically
+from headrace.world.files import StrPath, SystemFiles
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -40,10 +40,10 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 FUTURE_DIRECTORIES = "future-directories"
 
 
-def read_offsets(path: Path) -> dict[TopicPartition, Offset]:
+def read_offsets(files: SystemFiles, path: StrPath) -> dict[TopicPartition, Offset]:
     """The offsets in a checkpoint; none if the file is missing or empty, as Kafka creates it."""
     offsets = {}
-    for line in _entries(path):
+    for line in _entries(files, path):
         # A topic name contains no blank.
         words = line.split()
         if len(words) != 3:
@@ -56,15 +56,19 @@ def read_offsets(path: Path) -> dict[TopicPartition, Offset]:
 
 
 def write_offsets(
-    path: Path, offsets: Mapping[TopicPartition, Offset], *, sync: bool = True
+    files: SystemFiles,
+    path: StrPath,
+    offsets: Mapping[TopicPartition, Offset],
+    *,
+    sync: bool = True,
 ) -> None:
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-    write_atomically(path, _document(lines), sync=sync)
+    write_atomically(files, path, _document(lines), sync=sync)
 
 
-def read_leader_epochs(path: str) -> LeaderEpochs:
+def read_leader_epochs(files: SystemFiles, path: StrPath) -> LeaderEpochs:
     entries = []
-    for line in _entries(path):
+    for line in _entries(files, path):
         try:
             leader_epoch, start_offset = map(int, line.split())
         except ValueError:
@@ -73,13 +77,15 @@ def read_leader_epochs(path: str) -> LeaderEpochs:
     return LeaderEpochs(entries)
 
 
-def write_leader_epochs(path: str, entries: Iterable[EpochEntry], *, sync: bool) -> None:
+def write_leader_epochs(
+    files: SystemFiles, path: StrPath, entries: Iterable[EpochEntry], *, sync: bool
+) -> None:
     lines = [f"{leader_epoch} {start_offset}" for leader_epoch, start_offset in entries]
-    write_atomically(path, _document(lines), sync=sync)
+    write_atomically(files, path, _document(lines), sync=sync)
 
 
-def read_topic_id(path: str) -> TopicId | None:
-    text = _text(path)
+def read_topic_id(files: SystemFiles, path: StrPath) -> TopicId | None:
+    text = _text(files, path)
     if text is None:
         return None
     for line in text.splitlines():
@@ -92,30 +98,32 @@ def read_topic_id(path: str) -> TopicId | None:
     raise Corrupt(f"{path}: no line 'topic_id: …'")
 
 
-def write_topic_id(path: str, topic_id: TopicId, *, sync: bool) -> None:
+def write_topic_id(files: SystemFiles, path: StrPath, topic_id: TopicId, *, sync: bool) -> None:
     text = f"version: 0\ntopic_id: {id_to_text(topic_id)}"
-    write_atomically(path, text.encode(), sync=sync)
+    write_atomically(files, path, text.encode(), sync=sync)
 
 
-def read_future_directories(path: str) -> list[str]:
+def read_future_directories(files: SystemFiles, path: StrPath) -> list[str]:
     """Ids of the log directories with copies of this log, which a move has not finished."""
     try:
-        return (_text(path) or "").split()
+        return (_text(files, path) or "").split()
     except Corrupt:
         return []  # not worth the partition
 
 
-def write_future_directories(path: str, directory_ids: Iterable[str], *, sync: bool) -> None:
+def write_future_directories(
+    files: SystemFiles, path: StrPath, directory_ids: Iterable[str], *, sync: bool
+) -> None:
     content = "".join(f"{directory_id}\n" for directory_id in directory_ids).encode()
     if content:
-        write_atomically(path, content, sync=sync)
+        write_atomically(files, path, content, sync=sync)
     else:
-        Path(path).unlink(missing_ok=True)
+        unlink_if_exists(files, path)
 
 
-def read_properties(path: Path) -> dict[str, str] | None:
+def read_properties(files: SystemFiles, path: StrPath) -> dict[str, str] | None:
     """Read a ``key=value`` file; None if it is missing."""
-    text = _text(path)
+    text = _text(files, path)
     if text is None:
         return None
     values = {}
@@ -127,20 +135,20 @@ def read_properties(path: Path) -> dict[str, str] | None:
     return values
 
 
-def write_properties(path: Path, values: Mapping[str, str]) -> None:
+def write_properties(files: SystemFiles, path: StrPath, values: Mapping[str, str]) -> None:
     lines = ["#", *(f"{key}={value}" for key, value in values.items()), ""]
-    write_atomically(path, "\n".join(lines).encode())
+    write_atomically(files, path, "\n".join(lines).encode())
 
 
-def write_clean_shutdown(path: Path, broker_epoch: int) -> None:
+def write_clean_shutdown(files: SystemFiles, path: StrPath, broker_epoch: int) -> None:
     marker = {"version": 0, "brokerEpoch": broker_epoch}
-    write_atomically(path, json.dumps(marker, separators=(",", ":")).encode())
+    write_atomically(files, path, json.dumps(marker, separators=(",", ":")).encode())
 
 
-def read_clean_shutdown(path: Path) -> int | None:
+def read_clean_shutdown(files: SystemFiles, path: StrPath) -> int | None:
     """The broker epoch of the clean shutdown, -1 if unknown; None if there was none."""
     try:
-        return int(json.loads(path.read_bytes())["brokerEpoch"])
+        return int(json.loads(read_file(files, path))["brokerEpoch"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -151,18 +159,18 @@ def _document(lines: list[str]) -> bytes:
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
-def _text(path: Path | str) -> str | None:
+def _text(files: SystemFiles, path: StrPath) -> str | None:
     """None if the file is missing."""
     try:
-        return read_file(str(path)).decode()
+        return read_file(files, path).decode()
     except FileNotFoundError:
         return None
     except UnicodeDecodeError:
         raise Corrupt(f"{path}: not a text file") from None
 
 
-def _entries(path: Path | str) -> list[str]:
-    lines = (_text(path) or "").splitlines()
+def _entries(files: SystemFiles, path: StrPath) -> list[str]:
+    lines = (_text(files, path) or "").splitlines()
     if not lines:
         return []
     if lines[0].strip() != "0":

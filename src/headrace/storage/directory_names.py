@@ -6,13 +6,13 @@ topic-0.<32 hex digits>-future   a copy that is being moved in from another log 
 topic-0.<32 hex digits>-stray    set aside by Kafka: no longer assigned to this broker
 """
 
-import os
 from pathlib import Path
 
 from headrace.model.ids import TopicPartition
 
 DELETE, FUTURE, STRAY = "-delete", "-future", "-stray"
 NAME_SIZE_MAX = 255
+MARK_SIZE = 32
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
@@ -27,19 +27,19 @@ def parse(name: str) -> TopicPartition | None:
 def parse_marked(name: str, kind: str) -> TopicPartition | None:
     """The partition of ``topic-0.<32 hex digits><kind>``; None for other names."""
     plain, _, mark = name.removesuffix(kind).rpartition(".")
-    if not name.endswith(kind) or len(mark) != 32 or not set(mark) <= _HEX_DIGITS:
+    if not name.endswith(kind) or len(mark) != MARK_SIZE or not set(mark) <= _HEX_DIGITS:
         return None
     return parse(plain)
 
 
-def future_name(topic_partition: TopicPartition) -> str:
-    return f"{topic_partition}.{os.urandom(16).hex()}{FUTURE}"
+def future_name(topic_partition: TopicPartition, mark: str) -> str:
+    return f"{topic_partition}.{mark}{FUTURE}"
 
 
-def pending_deletion_path(path: Path, topic_partition: TopicPartition) -> Path:
+def pending_deletion_path(path: Path, topic_partition: TopicPartition, mark: str) -> Path:
     """The path for a partition directory marked for deletion.
 
     The topic is shortened if the name would be too long for the file system.
     """
-    suffix = f"-{topic_partition.partition}.{os.urandom(16).hex()}{DELETE}"
+    suffix = f"-{topic_partition.partition}.{mark}{DELETE}"
     return path.with_name(topic_partition.topic[: NAME_SIZE_MAX - len(suffix)] + suffix)

@@ -6,16 +6,12 @@ unlinked file until its last descriptor closes.
 """
 
 import errno
-import os
 from collections.abc import Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from headrace.model.ids import Position
-
-IOV_MAX = 1024  # POSIX guarantees 16; Linux and macOS accept 1024
-_pwritev = getattr(os, "pwritev", None)
-_preadv = getattr(os, "preadv", None)
+from headrace.world.files import IOV_MAX, O_RDONLY, O_RDWR, O_TRUNCATE, StrPath, SystemFiles
 
 # Temporary conditions: the log directory stays online.
 TRANSIENT_ERRNOS = frozenset(
@@ -31,19 +27,20 @@ ONE_FILE_ERRNOS = frozenset(
 class OpenFile:
     """Owns one descriptor and closes it with the last reference."""
 
-    __slots__ = ("__weakref__", "fd", "path")
+    __slots__ = ("__weakref__", "fd", "files", "path")
 
-    def __init__(self, path: str, flags: int = os.O_RDWR | os.O_CLOEXEC) -> None:
+    def __init__(self, files: SystemFiles, path: str, flags: int = O_RDWR) -> None:
+        self.files = files
         self.path = path  # at the time of opening: deletion renames files
         self.fd = -1  # so that __del__ is safe if open fails
-        self.fd = os.open(path, flags, 0o644)
+        self.fd = files.open(path, flags, 0o644)
 
     def fileno(self) -> int:
         return self.fd
 
     def __del__(self) -> None:
         if self.fd >= 0:
-            os.close(self.fd)
+            self.files.close(self.fd)
 
 
 class FileSlice(NamedTuple):
@@ -93,15 +90,14 @@ class OpenFiles:
         self._holders.pop(holder, None)
 
 
-def write_all(fd: int, views: Sequence[memoryview | bytes], position: int, size: int) -> None:
+def write_all(
+    files: SystemFiles, fd: int, views: Sequence[memoryview | bytes], position: int, size: int
+) -> None:
     """Write ``views`` (``size`` bytes together) at ``position``; all of them or OSError."""
     if len(views) == 1:
-        written = os.pwrite(fd, views[0], position)
-    elif _pwritev is not None:
-        written = _pwritev(fd, views[:IOV_MAX], position)
+        written = files.pwrite(fd, views[0], position)
     else:
-        os.lseek(fd, position, os.SEEK_SET)
-        written = os.writev(fd, views[:IOV_MAX])
+        written = files.pwritev(fd, views[:IOV_MAX], position)
     if written == size:
         return
     # Short writes happen when the disk becomes full (the next write then fails) and when there
@@ -116,90 +112,68 @@ def write_all(fd: int, views: Sequence[memoryview | bytes], position: int, size:
             return
         if written:
             left[0] = memoryview(left[0])[written:]
-        if _pwritev is not None:
-            written = _pwritev(fd, left[:IOV_MAX], position)
-        else:
-            os.lseek(fd, position, os.SEEK_SET)
-            written = os.writev(fd, left[:IOV_MAX])
+        written = files.pwritev(fd, left[:IOV_MAX], position)
         if written == 0:
             raise OSError(errno.EIO, "the file accepts no more bytes")
 
 
-def preallocate(fd: int, size: int) -> None:
-    """Give the file its size, with blocks on the disk where the system supports it."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(fd, 0, size)
-    else:
-        os.ftruncate(fd, size)
-
-
-def read_into(fd: int, view: memoryview, position: Position) -> int:
+def read_into(file: OpenFile, view: memoryview, position: Position) -> int:
     """Fill ``view`` from ``position``; fewer bytes only at the end of the file."""
     filled = 0
     while filled < len(view):
-        if _preadv is not None:
-            count = _preadv(fd, [view[filled:]], position + filled)
-        else:
-            piece = os.pread(fd, len(view) - filled, position + filled)
-            count = len(piece)
-            view[filled : filled + count] = piece
+        count = file.files.pread_into(file.fd, view[filled:], position + filled)
         if count == 0:
             break
         filled += count
     return filled
 
 
-def read_exactly(fd: int, size: int, position: int) -> bytes:
-    data = os.pread(fd, size, position)
+def read_exactly(file: OpenFile, size: int, position: int) -> bytes:
+    """Fewer bytes only at the end of the file."""
+    pread = file.files.pread
+    data = pread(file.fd, size, position)
     while len(data) < size:
-        more = os.pread(fd, size - len(data), position + len(data))
+        more = pread(file.fd, size - len(data), position + len(data))
         if not more:
             break
         data += more
     return data
 
 
-def read_file(path: str) -> bytes:
+def read_file(files: SystemFiles, path: StrPath) -> bytes:
     """Read a small file; several times cheaper than pathlib, which matters at start."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = files.open(path, O_RDONLY)
     try:
-        data = os.read(fd, 4096)
+        data = files.pread(fd, 4096, 0)
         if len(data) == 4096:
-            data += read_exactly(fd, os.fstat(fd).st_size - 4096, 4096)
+            size = files.size_of(fd)
+            while len(data) < size and (more := files.pread(fd, size - len(data), len(data))):
+                data += more
         return data
     finally:
-        os.close(fd)
+        files.close(fd)
 
 
-def write_atomically(path: Path | str, content: bytes, *, sync: bool = True) -> None:
+def write_atomically(
+    files: SystemFiles, path: StrPath, content: bytes, *, sync: bool = True
+) -> None:
     """Replace the file: a reader, even after a crash, sees the old content or the new.
 
     Without ``sync`` this holds for a killed process but not for a power failure.
     """
     temporary = f"{path}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = files.open(temporary, O_TRUNCATE, 0o644)
     try:
-        write_all(fd, [content], 0, len(content))
+        write_all(files, fd, [content], 0, len(content))
         if sync:
-            os.fsync(fd)
+            files.fsync(fd)
     finally:
-        os.close(fd)
-    os.replace(temporary, path)  # noqa: PTH105 - a Path per checkpoint line would be waste
+        files.close(fd)
+    files.rename(temporary, path)
     if sync:
-        sync_directory(str(path).rpartition("/")[0] or ".")
+        files.sync_directory(str(path).rpartition("/")[0] or ".")
 
 
-def remove_directory(path: Path) -> None:
-    """For a thread: freeing many files may take the file system a while."""
-    import shutil  # late: it imports three compression modules, which slows down a start
-
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def sync_directory(directory: str) -> None:
-    """Make creations, renames and deletions in ``directory`` survive a power failure."""
-    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def unlink_if_exists(files: SystemFiles, path: StrPath) -> None:
+    with suppress(FileNotFoundError):
+        files.unlink(path)

@@ -1,37 +1,40 @@
-"""Rebuilding the indexes of a large segment in a child process.
+"""Rebuilding the indexes of a large segment in a child process (``world.jobs``).
 
-The child (``python -m headrace.storage.index_rebuild LOG SIZE``) walks the batches and writes
-both indexes to temporary files. The log takes them over, on the loop, when a reader needs the
-segment again and the segment still exists. A start removes temporary files that a crash left. A
-child that is killed, or runs out of memory or disk space, is replaced after a pause.
+The child (``handle``) walks the batches and writes both indexes to temporary files. The log takes
+them over, on the loop, when a reader needs the segment again and the segment still exists. A start
+removes temporary files that a crash left. A child that is killed, or runs out of memory or disk
+space, is replaced after a pause.
 """
 
+import json
 import logging
-import os
-import subprocess
-import sys
-import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset
-from headrace.storage.background import child_environment
 from headrace.storage.files import OpenFiles, write_atomically
 from headrace.storage.segment import Resources, Segment
 from headrace.storage.segment_indexes import IndexCache
+
+if TYPE_CHECKING:  # the child needs none of them, and starts faster
+    from headrace.world.job_host import Host
+    from headrace.world.jobs import PolledJob
+    from headrace.world.world import World
 
 log = logging.getLogger("headrace.storage")
 
 _KINDS = ("index", "timeindex")
 _REBUILT = ".rebuilt.tmp"
-_DONE, _LOG_IS_DAMAGED = 0, 3  # not 1, which is Python's status for any exception
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_DONE = b""  # any other response describes the damage of the log
+_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS = 1_000, 60_000
 
 
 class IndexRebuilds:
     """The rebuilds of one log, by base offset."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: "World") -> None:
+        self._world = world
         self.by_base: dict[Offset, IndexRebuild] = {}
 
     def rebuild(self, segment: Segment, problem: Corrupt) -> None:
@@ -44,7 +47,7 @@ class IndexRebuilds:
             if rebuild is not None:
                 rebuild.give_up()  # compaction has replaced that segment
             log.warning("%s; a child process rebuilds the indexes of that segment", problem)
-            rebuild = self.by_base[segment.base_offset] = IndexRebuild(segment)
+            rebuild = self.by_base[segment.base_offset] = IndexRebuild(segment, self._world)
         try:
             in_progress = rebuild.is_in_progress()
         except OSError as error:  # too many processes: not a fault of this disk
@@ -73,85 +76,98 @@ class IndexRebuilds:
 class IndexRebuild:
     """A child and its outcome; the child is polled when a reader asks, never waited for."""
 
-    def __init__(self, segment: Segment) -> None:
+    def __init__(self, segment: Segment, world: "World") -> None:
         self.segment = segment
-        self.child: subprocess.Popen[bytes] | None = None
-        self.retry_at: float | None = None  # set after a child died, until the next one starts
-        self._pause_s = _FIRST_PAUSE_S
+        self.child: PolledJob | None = None
+        self._world = world
+        self._outcome: bytes | None = None  # the response of the child
+        self._died_at: Millis | None = None  # until the next child starts
+        self._pause_ms = _FIRST_PAUSE_MS
         self._taken = False
 
     @property
     def is_running(self) -> bool:
-        return self.child is not None and self.child.poll() is None
+        if self.child is not None:
+            self._poll(self.child)
+        return self.child is not None
 
     def is_in_progress(self) -> bool:
         """Make sure that a child is at work; False once one has finished.
 
         Raises OSError if none can be started.
         """
-        if self.child is not None:
-            code = self.child.poll()
-            if code is None:
-                return True
-            if code in (_DONE, _LOG_IS_DAMAGED):
-                return False
-            log.error(
-                "The process that rebuilds the indexes of %s ended with status %d. "
-                "Retrying in %d seconds at the earliest",
-                self.segment.path("log"),
-                code,
-                self._pause_s,
-            )
-            self.child = None
-            self.retry_at = time.monotonic() + self._pause_s
-            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
-        if self.retry_at is None or time.monotonic() >= self.retry_at:
+        if self.is_running:
+            return True
+        if self._outcome is not None:
+            return False
+        if not self._pauses():
             self._start()
         return True
 
+    def _poll(self, child: "PolledJob") -> None:
+        try:
+            self._outcome = child.poll()
+        except EOFError as death:
+            log.error(
+                "The process that rebuilds the indexes of %s died: %s. "
+                "Retrying in %d seconds at the earliest",
+                self.segment.path("log"),
+                death,
+                self._pause_ms // 1000,
+            )
+            self.child = None
+            self._died_at = self._world.now()
+        else:
+            if self._outcome is not None:
+                self.child = None
+            if self._outcome:
+                log.error("The indexes cannot be rebuilt: %s", self._outcome.decode())
+
+    def _pauses(self) -> bool:
+        if self._died_at is None:
+            return False
+        if 0 <= self._world.now() - self._died_at < self._pause_ms:  # the clock may be set back
+            return True
+        self._died_at = None
+        self._pause_ms = min(2 * self._pause_ms, _LONGEST_PAUSE_MS)
+        return False
+
     def _start(self) -> None:
-        segment = self.segment
-        self.child = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, segment.path("log"), str(segment.size)],
-            stdin=subprocess.DEVNULL,
-            env=child_environment(),
-        )
+        request = json.dumps([self.segment.path("log"), self.segment.size])
+        self.child = self._world.jobs.request(__name__, request.encode())
 
     def take_over(self) -> bool:
         """Install the new index files; False if that was done before or there are none."""
-        if self.child is None or self.child.poll() != _DONE or self._taken:
+        if self._outcome != _DONE or self._taken:
             return False
         self._taken = True
         segment = self.segment
         for kind in _KINDS:
             path = segment.path(kind)
-            os.replace(f"{path}{_REBUILT}", path)  # noqa: PTH105
+            self._world.files.rename(f"{path}{_REBUILT}", path)
         segment.indexes.reload()
         log.info("Rebuilt the indexes of %s", segment.path("log"))
         return True
 
     def give_up(self) -> None:
-        if self.child is not None and self.child.poll() is None:
+        if self.child is not None:
             self.child.kill()
-            self.child.wait()
+            self.child = None
 
 
-def main(log_path: str, size: int) -> int:
+def handle(request: bytes, host: "Host") -> None:
     """In the child: build both indexes from the batches."""
+    log_path, size = json.loads(request)
     path = Path(log_path)
-    resources = Resources(OpenFiles(1), IndexCache())
+    resources = Resources(host.files, OpenFiles(1), IndexCache())
     segment = Segment(
         str(path.parent), Offset(int(path.stem)), size, resources, created_at=Millis(0)
     )
     try:
         offsets, times = segment.indexes.read_from_log()
     except Corrupt as damage:
-        sys.stderr.write(f"{damage}\n")
-        return _LOG_IS_DAMAGED
+        host.respond(str(damage).encode())
+        return
     for kind, content in zip(_KINDS, (offsets.encode(), times.encode()), strict=True):
-        write_atomically(f"{segment.path(kind)}{_REBUILT}", content, sync=False)
-    return _DONE
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2])))
+        write_atomically(host.files, f"{segment.path(kind)}{_REBUILT}", content, sync=False)
+    host.respond(_DONE)

@@ -5,12 +5,14 @@ from pathlib import Path
 
 from headrace.core.leader_epochs import EpochEntry, LeaderEpochs
 from headrace.storage import checkpoint
+from headrace.world.files import SystemFiles
 
 
 class LeaderEpochFile:
-    __slots__ = ("_saved", "path")
+    __slots__ = ("_files", "_saved", "path")
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, files: SystemFiles, directory: Path) -> None:
+        self._files = files
         self.path = f"{directory}/{checkpoint.LEADER_EPOCHS}"
         self._saved: tuple[EpochEntry, ...] | None = None  # None: not written yet
 
@@ -27,5 +29,5 @@ class LeaderEpochFile:
                 epochs.assign(leader_epoch, start_offset)
         entries = tuple(epochs.entries)
         if entries != self._saved:
-            checkpoint.write_leader_epochs(self.path, entries, sync=False)
+            checkpoint.write_leader_epochs(self._files, self.path, entries, sync=False)
             self._saved = entries

@@ -15,10 +15,7 @@ on the event loop's thread, except where a docstring names another one.
 """
 
 import logging
-import os
-import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +24,7 @@ from headrace.core.producer_state import Origin, Producers
 from headrace.model.config import TopicConfig
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Millis, Offset, ProducerId, TopicId, TopicPartition
+from headrace.model.units import duration
 from headrace.records.batch import (
     CONTROL,
     LENGTH_AT,
@@ -42,8 +40,7 @@ from headrace.records.batch import (
     stamp_append_time,
 )
 from headrace.storage import checkpoint, recovery
-from headrace.storage.directory_names import pending_deletion_path
-from headrace.storage.files import FileSlice, remove_directory, write_all
+from headrace.storage.files import FileSlice, write_all
 from headrace.storage.leader_epoch_file import LeaderEpochFile
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_flush import LogFlusher
@@ -132,7 +129,7 @@ class Log:
         self.topic_id = topic_id
         self.producers = producers
         self.leader_epochs = epochs
-        self.epoch_file = LeaderEpochFile(path)
+        self.epoch_file = LeaderEpochFile(directory.files, path)
         self.segments = Segments(loaded.segments)
         self.snapshots = loaded.snapshots
         self.closed = False
@@ -149,7 +146,7 @@ class Log:
         self._failure: Rejected | None = None
         self.rebuilds: IndexRebuilds | None = None
         self._staged_position = 0  # where the next batch goes in the active segment
-        self._roll_limits = RollLimits()
+        self._roll_limits = RollLimits(directory.world.dice.randrange)
         self.update_config(config)
 
     def __repr__(self) -> str:
@@ -169,12 +166,12 @@ class Log:
     def adopt_topic_id(self, topic_id: TopicId) -> None:
         """Write the topic id into a partition directory that has none."""
         try:
-            checkpoint.write_topic_id(
-                f"{self.path}/{checkpoint.PARTITION_METADATA}", topic_id, sync=False
-            )
+            path = self.path / checkpoint.PARTITION_METADATA
+            checkpoint.write_topic_id(self.directory.files, path, topic_id, sync=False)
         except OSError as error:
             raise self._storage_failed(error) from error
         self.topic_id = topic_id
+        self.flusher.is_new = True
 
     @property
     def offline(self) -> str | None:
@@ -349,20 +346,22 @@ class Log:
         if size > self._message_size_max:
             raise Rejected(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch for {self.topic_partition} has {size} bytes; max.message.bytes "
-                f"is {self._message_size_max}",
+                f"{size:,} bytes; max.message.bytes is {self._message_size_max:,}",
             )
         raise Rejected(
             ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"the batch for {self.topic_partition} has {size} bytes; segment.bytes "
-            f"is {self._roll_limits.segment_size_max}",
+            f"{size:,} bytes; segment.bytes is {self._roll_limits.segment_size_max:,}",
         )
 
     def _refuse_timestamp(self, timestamp: Millis, now: Millis) -> None:
+        if timestamp > now:
+            side, name, allowed_ms = "ahead of", "after", self._after_max_ms
+        else:
+            side, name, allowed_ms = "behind", "before", self._before_max_ms
         raise Rejected(
             ErrorCode.INVALID_TIMESTAMP,
-            f"the timestamp {timestamp} is out of range: {self.topic_partition} accepts "
-            f"{now - self._before_max_ms} to {now + self._after_max_ms}",
+            f"timestamp {timestamp} is {duration(abs(timestamp - now))} {side} the broker; "
+            f"message.timestamp.{name}.max.ms allows {duration(allowed_ms)}",
         )
 
     def write_staged(self) -> None:
@@ -385,12 +384,13 @@ class Log:
         try:
             if self._staged_epochs:
                 self.epoch_file.save(self.leader_epochs, self._staged_epochs)
-            write_all(files.open().fd, views, position, self._staged_position - position)
+            file = files.open()
+            write_all(files.system, file.fd, views, position, self._staged_position - position)
             if self.producers.aborted:
                 active.add_aborted(self.producers.aborted)
         except OSError as error:
             with suppress(OSError):  # parts of the batches may be written; recovery would cut them
-                os.ftruncate(files.open().fd, position)
+                files.system.ftruncate(files.open().fd, position)
             self._undo_staged()
             raise self._storage_failed(error) from error
         segments.written_at(self.log_end, position)
@@ -493,11 +493,11 @@ class Log:
                     ErrorCode.KAFKA_STORAGE_ERROR,
                     f"the indexes of {segment.path('log')} cannot be rebuilt now; retry",
                 )
-            self.roll(Millis(time.time_ns() // 1_000_000))
+            self.roll(self.directory.world.now())
         if self.rebuilds is None:
             from headrace.storage.index_rebuild import IndexRebuilds  # rarely needed
 
-            self.rebuilds = IndexRebuilds()
+            self.rebuilds = IndexRebuilds(self.directory.world)
         self.rebuilds.rebuild(segment, problem)
 
     def aborted_transactions(
@@ -548,7 +548,8 @@ class Log:
             preallocated_size(self.config),
         )  # fmt: skip
         try:
-            old.files.trim()
+            if old.files.trim():
+                self.flusher.trimmed(old)
             old.indexes.close_times()
             old.indexes.save()
             self.snapshots.take(self.producers, self.log_end)
@@ -586,7 +587,7 @@ class Log:
         self.directory, self.path = directory, path
         self.segments.relocate(str(path))
         self.snapshots.directory = str(path)
-        self.epoch_file.path = LeaderEpochFile(path).path
+        self.epoch_file.path = LeaderEpochFile(directory.files, path).path
         self.flusher.relocated(recovery_point)
 
     # -- the end --------------------------------------------------------------------------
@@ -627,12 +628,12 @@ class Log:
         """Mark the partition directory for deletion; its files are removed later."""
         self.abandon()
         # First: a start that finds only a copy takes it for the log.
-        for copy in self.copies:
+        for copy in sorted(self.copies):
             with suppress(OSError):
-                deleted = copy.rename(pending_deletion_path(copy, self.topic_partition))
-                self.directory.later(0, partial(remove_directory, deleted))
-        self.path = self.path.rename(pending_deletion_path(self.path, self.topic_partition))
-        self.directory.later(self.config.file_delete_delay_ms, partial(remove_directory, self.path))
+                self.directory.delete_partition(copy, self.topic_partition)
+        self.path = self.directory.delete_partition(
+            self.path, self.topic_partition, self.config.file_delete_delay_ms
+        )
 
 
 def preallocated_size(config: TopicConfig) -> int:

@@ -3,7 +3,6 @@
 The methods run in a thread, one at a time; the loop may read ``size`` meanwhile.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,10 +14,11 @@ from headrace.storage.files import (
     read_exactly,
     read_file,
     read_into,
-    sync_directory,
+    unlink_if_exists,
     write_all,
     write_atomically,
 )
+from headrace.world.files import O_CREATE, O_RDONLY, SystemFiles
 
 PIECE_SIZE = 1 << 20
 # Bytes that a paced copy leaves in the page cache. Of a copy of gigabytes the kernel would have so
@@ -30,19 +30,20 @@ _COMPLETE = checkpoint.LEADER_EPOCHS
 _SMALL_FILES = (checkpoint.PARTITION_METADATA, _COMPLETE)
 
 
-def was_nearly_complete(path: Path) -> bool:
+def was_nearly_complete(files: SystemFiles, path: Path) -> bool:
     """Whether a copy had progressed so far that the log might continue in it."""
-    return (path / _COMPLETE).exists()
+    return files.exists(path / _COMPLETE)
 
 
-def mark_incomplete(path: Path) -> None:
+def mark_incomplete(files: SystemFiles, path: Path) -> None:
     """The log does not continue in this copy: a start must not take it for the log."""
-    (path / _COMPLETE).unlink(missing_ok=True)
+    unlink_if_exists(files, path / _COMPLETE)
 
 
 class LogCopy:
-    def __init__(self, path: Path, is_over: Callable[[], bool]) -> None:
+    def __init__(self, files: SystemFiles, path: Path, is_over: Callable[[], bool]) -> None:
         """``is_over`` tells a running copy to stop between two pieces."""
+        self._files = files
         self.path = path
         self.size = 0  # bytes of batches
         self._is_over = is_over
@@ -67,18 +68,18 @@ class LogCopy:
         copied again. Returns the names that were kept.
         """
         kept: set[str] = set()
-        for name in sorted(os.listdir(self.path)):  # noqa: PTH208
+        for name in self._files.names_in(self.path):
             if self._is_over():
                 return kept
             size = self._equal_size(source / name, name, log_sizes.get(name, 0))
             if size:
-                os.truncate(self.path / name, size)
+                self._files.truncate(self.path / name, size)
                 self._copied[name] = size
                 self._unsynced.add(name)
                 self.size += size
                 kept.add(name)
             elif name != checkpoint.PARTITION_METADATA:
-                (self.path / name).unlink()
+                self._files.unlink(self.path / name)
         return kept
 
     def _equal_size(self, source_path: Path, name: str, size: int) -> int:
@@ -86,16 +87,16 @@ class LogCopy:
         if not size:
             return 0
         try:
-            source = OpenFile(str(source_path), os.O_RDONLY | os.O_CLOEXEC)
+            source = OpenFile(self._files, str(source_path), O_RDONLY)
         except FileNotFoundError:
             return 0  # retention deleted it
-        copy = OpenFile(f"{self.path}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        size = min(size, os.fstat(copy.fd).st_size)
+        copy = OpenFile(self._files, f"{self.path}/{name}", O_RDONLY)
+        size = min(size, self._files.size_of(copy.fd))
         position = 0
         while position < size and not self._is_over():
             count = min(PIECE_SIZE, size - position)
-            ours = read_exactly(copy.fd, count, position)
-            if len(ours) < count or ours != read_exactly(source.fd, count, position):
+            ours = read_exactly(copy, count, position)
+            if len(ours) < count or ours != read_exactly(source, count, position):
                 break
             position += count
         return position
@@ -106,30 +107,31 @@ class LogCopy:
         ``paced``, it waits for the disk at intervals. Raises FileNotFoundError if the file is
         shorter than ``size``.
         """
-        file = OpenFile(f"{source}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        end = os.fstat(file.fd).st_size if size is None else size
+        files = self._files
+        file = OpenFile(files, f"{source}/{name}", O_RDONLY)
+        end = files.size_of(file.fd) if size is None else size
         position = self._copied.get(name, 0)
         if name in self._copied and position == end:
             return
-        copy = OpenFile(f"{self.path}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+        copy = OpenFile(files, f"{self.path}/{name}", O_CREATE)
         self._unsynced.add(name)
         if position > end:  # damaged indexes were rebuilt
-            os.ftruncate(copy.fd, 0)
+            files.ftruncate(copy.fd, 0)
             position = 0
         self._copied[name] = position
         if not self._buffer:
             self._buffer = memoryview(bytearray(PIECE_SIZE))
         while position < end and not self._is_over():
-            count = read_into(file.fd, self._buffer[: end - position], Position(position))
+            count = read_into(file, self._buffer[: end - position], Position(position))
             if count == 0:
                 raise FileNotFoundError(f"{source}/{name} ends at byte {position}")
-            write_all(copy.fd, [self._buffer[:count]], position, count)
+            write_all(files, copy.fd, [self._buffer[:count]], position, count)
             position += count
             self._copied[name] = position
             if size is not None:
                 self.size += count
             if paced and position // UNWRITTEN_SIZE_MAX > (position - count) // UNWRITTEN_SIZE_MAX:
-                os.fsync(copy.fd)
+                files.fsync(copy.fd)
 
     def forget(self, name: str) -> None:
         """This file changed: it is to be removed and copied again. Runs on the loop."""
@@ -139,23 +141,24 @@ class LogCopy:
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:
-            (self.path / name).unlink(missing_ok=True)
+            unlink_if_exists(self._files, self.path / name)
             self._unsynced.discard(name)
 
     def copy_small_files(self, source: Path) -> None:
         for name in _SMALL_FILES:
             with suppress(FileNotFoundError):
-                content = read_file(f"{source}/{name}")
+                content = read_file(self._files, f"{source}/{name}")
                 if content != self._small_files.get(name):
-                    write_atomically(f"{self.path}/{name}", content, sync=False)
+                    write_atomically(self._files, f"{self.path}/{name}", content, sync=False)
                     self._small_files[name] = content
                     self._unsynced.add(name)
 
     def sync(self) -> None:
         """fsync the files that changed since the last call; batches first."""
-        for name in sorted(self._unsynced, key=lambda name: not name.endswith(".log")):
+        for name in sorted(self._unsynced, key=lambda name: (not name.endswith(".log"), name)):
             if self._is_over():
                 return
-            os.fsync(OpenFile(f"{self.path}/{name}"))
-        sync_directory(str(self.path))
+            file = OpenFile(self._files, f"{self.path}/{name}")
+            self._files.fsync(file.fd)
+        self._files.sync_directory(self.path)
         self._unsynced.clear()

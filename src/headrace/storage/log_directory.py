@@ -1,31 +1,37 @@
 """One entry of ``log.dirs``: its owner, its lock, its checkpoints, its health."""
 
-import errno
-import fcntl
 import logging
-import os
-import threading
-import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from headrace.model.errors import ConfigError, Corrupt
-from headrace.model.ids import Offset, TopicPartition, id_to_text
+from headrace.model.ids import Millis, Offset, TopicPartition, id_to_text
 from headrace.storage import checkpoint
 from headrace.storage.background import Job
-from headrace.storage.files import ONE_FILE_ERRNOS, TRANSIENT_ERRNOS, sync_directory
+from headrace.storage.directory_names import MARK_SIZE, pending_deletion_path
+from headrace.storage.files import ONE_FILE_ERRNOS, TRANSIENT_ERRNOS, unlink_if_exists
 from headrace.storage.segment import Resources, Segment
+from headrace.world.locks import Lock
+from headrace.world.world import World
 
 log = logging.getLogger("headrace.storage")
 
 LOCK_FILE = ".lock"
-_REPORT_INTERVAL_S = 10
+_REPORT_INTERVAL_MS = 10_000
 
 
 class LogDirectory:
-    def __init__(self, path: Path, resources: Resources, later: Callable[[int, Job], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        world: World,
+        resources: Resources,
+        later: Callable[[int, Job], None],
+    ) -> None:
         self.path = path
+        self.world = world
+        self.files = resources.files
         self.resources = resources
         self.later = later
         self.directory_id = ""
@@ -42,9 +48,9 @@ class LogDirectory:
         self.log_starts: dict[TopicPartition, Offset] = {}
         self.cleaner_offsets: dict[TopicPartition, Offset] = {}
         self._lock_fd = -1
-        self._quiet_until = 0.0
+        self._reported_at = Millis(0)
         self._written: dict[str, dict[TopicPartition, Offset]] = {}  # file name -> its content
-        self._writing = threading.Lock()
+        self._writing = Lock()
         self._checkpoint_count = 0
         self._newest_written = 0  # number of a checkpoint: an older one must not replace it
 
@@ -54,11 +60,11 @@ class LogDirectory:
         Raises ConfigError if it belongs to another process, node or cluster, OSError if the disk
         cannot be read or written.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        self._create()
         self._lock()
         self._check_owner(cluster_id, node_id)
         marker = self.path / checkpoint.CLEAN_SHUTDOWN
-        broker_epoch = checkpoint.read_clean_shutdown(marker)
+        broker_epoch = checkpoint.read_clean_shutdown(self.files, marker)
         if broker_epoch is not None:
             self.clean_start = True
             self.last_broker_epoch = broker_epoch
@@ -72,40 +78,34 @@ class LogDirectory:
     def started(self) -> None:
         """All logs are open: remove the clean shutdown marker, until the next clean shutdown."""
         if self.clean_start:
-            (self.path / checkpoint.CLEAN_SHUTDOWN).unlink(missing_ok=True)
-            sync_directory(str(self.path))
+            unlink_if_exists(self.files, self.path / checkpoint.CLEAN_SHUTDOWN)
+            self.files.sync_directory(self.path)
+
+    def _create(self) -> None:
+        missing = [each for each in (self.path, *self.path.parents) if not self.files.exists(each)]
+        self.files.make_directories(self.path)
+        for each in missing:
+            self.files.sync_directory(each.parent)
 
     def _lock(self) -> None:
-        resolved = self.path.resolve()
-        # fcntl locks belong to the process: it would get the lock twice, and lose it with the
-        # first descriptor of the file that it closes. So check this process first.
-        if resolved not in _LOCKED:
-            fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                # The POSIX lock of Java's FileChannel.tryLock, so that Kafka respects it.
-                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(fd)
-                if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    raise
-            else:
-                self._lock_fd = fd
-                _LOCKED.add(resolved)
-                return
-        raise ConfigError(
-            f"{self.path} is in use by another broker, which holds the lock on "
-            f"{self.path / LOCK_FILE}. Stop that broker, or choose another log.dirs."
-        )
+        try:
+            self._lock_fd = self.files.lock(self.path / LOCK_FILE)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{self.path} is in use by another broker, which holds the lock on "
+                f"{self.path / LOCK_FILE}. Stop that broker, or choose another log.dirs."
+            ) from None
 
     def _check_owner(self, cluster_id: str | None, node_id: int) -> None:
         path = self.path / checkpoint.META_PROPERTIES
-        values = checkpoint.read_properties(path)
+        values = checkpoint.read_properties(self.files, path)
         self.cluster_is_new = cluster_id is None and (values or {}).get("cluster.id") is None
         self.is_new = values is None
         if values is None:
-            self.cluster_id = cluster_id or id_to_text(os.urandom(16))
-            self.directory_id = id_to_text(os.urandom(16))
+            self.cluster_id = cluster_id or self._draw_id()
+            self.directory_id = self._draw_id()
             checkpoint.write_properties(
+                self.files,
                 path,
                 {
                     "version": "1",
@@ -131,25 +131,28 @@ class LogDirectory:
                 f"{self.path} belongs to cluster {known}, but this broker to {cluster_id}. "
                 "Choose another log.dirs"
             )
-        self.cluster_id = known or cluster_id or id_to_text(os.urandom(16))
+        self.cluster_id = known or cluster_id or self._draw_id()
         self.directory_id = values.get("directory.id", "")
         if not self.directory_id or known is None:
-            self.directory_id = self.directory_id or id_to_text(os.urandom(16))
+            self.directory_id = self.directory_id or self._draw_id()
             values["cluster.id"] = self.cluster_id
             values["directory.id"] = self.directory_id
-            checkpoint.write_properties(path, values)
+            checkpoint.write_properties(self.files, path, values)
+
+    def _draw_id(self) -> str:
+        return id_to_text(self.world.dice.randbytes(16))
 
     def adopt_cluster(self, cluster_id: str) -> None:
         """Replace the cluster id, which was only generated, by the real one."""
         path = self.path / checkpoint.META_PROPERTIES
-        values = checkpoint.read_properties(path) or {}
-        checkpoint.write_properties(path, values | {"cluster.id": cluster_id})
+        values = checkpoint.read_properties(self.files, path) or {}
+        checkpoint.write_properties(self.files, path, values | {"cluster.id": cluster_id})
         self.cluster_id = cluster_id
         self.cluster_is_new = False
 
     def _read(self, name: str) -> dict[TopicPartition, Offset]:
         try:
-            return checkpoint.read_offsets(self.path / name)
+            return checkpoint.read_offsets(self.files, self.path / name)
         except Corrupt as problem:
             # Every entry has a safe default: the start checks more, but nothing is lost.
             log.warning("%s. Ignoring the file; it will be rewritten", problem)
@@ -179,7 +182,7 @@ class LogDirectory:
                     self._newest_written = number
                     for name, offsets in files:
                         if offsets != self._written.get(name):
-                            checkpoint.write_offsets(self.path / name, offsets)
+                            checkpoint.write_offsets(self.files, self.path / name, offsets)
                             self._written[name] = offsets
             except OSError as error:
                 self.failed(error)
@@ -215,10 +218,24 @@ class LogDirectory:
             self._newest_written = self._checkpoint_count
             left = {name: offset for name, offset in on_disk.items() if name != topic_partition}
             # Without fsync: a power failure takes the new records as well.
-            checkpoint.write_offsets(self.path / checkpoint.LOG_STARTS, left, sync=False)
+            path = self.path / checkpoint.LOG_STARTS
+            checkpoint.write_offsets(self.files, path, left, sync=False)
             self._written[checkpoint.LOG_STARTS] = left
 
     # -- deletion -------------------------------------------------------------------------
+
+    def draw_mark(self) -> str:
+        """The random part of the name of a directory that is a copy, or marked for deletion."""
+        return self.world.dice.randbytes(MARK_SIZE // 2).hex()
+
+    def delete_partition(
+        self, path: Path, topic_partition: TopicPartition, delay_ms: int = 0
+    ) -> Path:
+        """Mark a partition directory for deletion now, and remove its files later."""
+        deleted = pending_deletion_path(path, topic_partition, self.draw_mark())
+        self.files.rename(path, deleted)
+        self.later(delay_ms, partial(self.files.remove_tree, deleted))
+        return deleted
 
     def delete_segments(self, segments: Iterable[Segment], delay_ms: int) -> None:
         """Rename the files to ``.deleted`` now, so that a crash leaves no half segment."""
@@ -230,12 +247,11 @@ class LogDirectory:
             self.unlink_later(paths, delay_ms)
 
     def unlink_later(self, paths: Iterable[str], delay_ms: int) -> None:
-        """Unlink in the worker thread: freeing a gigabyte may take the file system a while."""
+        """Unlink in a thread: freeing a gigabyte may take the file system a while."""
 
         def unlink() -> None:
             for path in paths:
-                with suppress(FileNotFoundError):  # the partition may have been deleted meanwhile
-                    os.unlink(path)  # noqa: PTH108
+                unlink_if_exists(self.files, path)  # not if the partition was deleted meanwhile
 
         self.later(delay_ms, unlink)
 
@@ -244,14 +260,12 @@ class LogDirectory:
     def failed(self, error: OSError) -> bool:
         """Handle an error of this disk; returns whether the directory went offline."""
         if error.errno in TRANSIENT_ERRNOS:
-            if time.monotonic() < self._quiet_until:
-                return False  # every produce request would report the same
-            self._quiet_until = time.monotonic() + _REPORT_INTERVAL_S
-            log.error(
-                "%s: %s. Writes fail until there is room again (or the limit is raised)",
-                self.path,
-                error.strerror,
-            )
+            if self._may_report():
+                log.error(
+                    "%s: %s. Writes fail until there is room again (or the limit is raised)",
+                    self.path,
+                    error.strerror,
+                )
             return False
         self.take_offline(str(error))
         return True
@@ -260,13 +274,20 @@ class LogDirectory:
         """Handle an error met inside the directory of one partition."""
         if error.errno not in ONE_FILE_ERRNOS:
             self.failed(error)
-        elif time.monotonic() >= self._quiet_until:
-            self._quiet_until = time.monotonic() + _REPORT_INTERVAL_S
+        elif self._may_report():
             log.error(
                 "%s. Partition unavailable; others are not affected. It resumes when the file is "
                 "repaired",
                 error,
             )
+
+    def _may_report(self) -> bool:
+        """Whether the last report is long ago: every produce request would report the same."""
+        now = self.world.now()
+        if 0 <= now - self._reported_at < _REPORT_INTERVAL_MS:  # the clock may be set back
+            return False
+        self._reported_at = now
+        return True
 
     def take_offline(self, reason: str) -> None:
         if self.offline is None:
@@ -281,14 +302,10 @@ class LogDirectory:
 
     def disown(self, reason: str) -> None:
         """Leave a new directory as it was found, and do not use it."""
-        (self.path / checkpoint.META_PROPERTIES).unlink(missing_ok=True)
+        unlink_if_exists(self.files, self.path / checkpoint.META_PROPERTIES)
         self.take_offline(reason)
 
     def close(self) -> None:
         if self._lock_fd >= 0:
-            os.close(self._lock_fd)  # the lock goes with the descriptor
+            self.files.unlock(self._lock_fd)
             self._lock_fd = -1
-            _LOCKED.discard(self.path.resolve())
-
-
-_LOCKED: set[Path] = set()  # directories locked by brokers of this process

@@ -3,8 +3,6 @@
 import asyncio
 import errno
 import logging
-import os
-import threading
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,10 +10,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from headrace.model.ids import Millis, Offset
-from headrace.storage.files import ONE_FILE_ERRNOS, OpenFile, sync_directory
+from headrace.storage import checkpoint
+from headrace.storage.files import ONE_FILE_ERRNOS, OpenFile
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.segment import Segment
 from headrace.storage.segment_files import SUFFIXES
+from headrace.world.locks import Lock
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
@@ -33,8 +33,10 @@ class LogFlusher:
         "_is_requested",
         "_lock",
         "_log",
+        "_trimmed",
         "clean_at",
         "cut_count",
+        "is_new",
         "recovery_point",
         "renamed_in",
         "turn",
@@ -51,9 +53,17 @@ class LogFlusher:
         # Log directories in which this log was renamed, not fsynced since: a power failure could
         # bring the old name back.
         self.renamed_in: tuple[LogDirectory, ...] = ()
-        self._is_requested = False  # the worker thread was asked, and has not begun
+        # partition.metadata and the name of the partition directory may not be fsynced: a power
+        # failure could take the whole partition.
+        self.is_new = False
+        self._is_requested = False  # a background job was requested, and has not begun
         self._is_postponed = False
-        self._lock = threading.Lock()  # guards recovery_point and cut_count
+        # Cut after their last batch, which is not fsynced. Recovery or an earlier process may have
+        # done that to the segment that ends at the recovery point.
+        self._trimmed: list[Segment] = []
+        if recovery_point > 0:
+            self._trimmed.append(owner.segments.at(Offset(recovery_point - 1)))
+        self._lock = Lock()  # guards recovery_point, cut_count and _trimmed
 
     def needs_flush(self, now: Millis) -> bool:
         """Whether ``flush.messages`` or ``flush.ms`` requires a flush."""
@@ -102,7 +112,7 @@ class LogFlusher:
         return lambda: self._make_durable(unflushed, end_offset, cut_count)
 
     def request(self) -> None:
-        """Have the worker thread fsync the closed segments soon, as Kafka does after a roll."""
+        """Have a background job fsync the closed segments soon, as Kafka does after a roll."""
         if not self._is_requested:
             self._is_requested = True
             self._log.directory.later(0, self._flush_closed)
@@ -126,8 +136,16 @@ class LogFlusher:
             # A flush that began before fsyncs files of the old directory: it must not count.
             self.cut_count += 1
 
+    def trimmed(self, segment: Segment) -> None:
+        """A closed segment gave back preallocated space, perhaps after its batches were fsynced.
+
+        A power failure must not bring the space back: recovery would not look there.
+        """
+        with self._lock:
+            self._trimmed.append(segment)
+
     def _flush_closed(self) -> None:
-        """Make everything below the active segment durable. Runs in the worker thread."""
+        """Make everything below the active segment durable. Runs in a thread."""
         self._is_requested = False  # first: a roll from here on requests another flush
         if self._is_postponed:
             return
@@ -144,18 +162,20 @@ class LogFlusher:
         thousands. A missing file was deleted by retention or with its topic. Runs in a thread.
         """
         owner = self._log
-        directory = owner.directory
+        directory, files = owner.directory, owner.directory.files
         try:
+            self._sync_creation()
             self._sync_renames()
+            self._sync_trimmed()
             for suffix in SUFFIXES:
                 for segment in segments:
                     if owner.closed:
                         return  # closing has flushed the files already
                     with suppress(FileNotFoundError):
-                        os.fsync(OpenFile(segment.path(suffix)))
+                        _sync(OpenFile(files, segment.path(suffix)))
             with suppress(FileNotFoundError):
-                os.fsync(OpenFile(owner.epoch_file.path))
-                sync_directory(str(owner.path))
+                _sync(OpenFile(files, owner.epoch_file.path))
+                files.sync_directory(owner.path)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 log.warning("Could not flush %s: %s", owner.topic_partition, error)
@@ -174,12 +194,41 @@ class LogFlusher:
             ):
                 self.recovery_point = end_offset
 
+    def _sync_creation(self) -> None:
+        if not self.is_new:
+            return
+        self.is_new = False  # first: the loop may set it again
+        directory, path = self._log.directory, self._log.path
+        try:
+            with suppress(FileNotFoundError):
+                _sync(OpenFile(directory.files, f"{path}/{checkpoint.PARTITION_METADATA}"))
+            directory.files.sync_directory(directory.path)
+        except OSError:
+            self.is_new = True
+            raise
+
     def _sync_renames(self) -> None:
         for parent in self.renamed_in:
             try:
-                sync_directory(str(parent.path))
+                parent.files.sync_directory(parent.path)
             except OSError as error:
                 if parent is self._log.directory:
                     raise
                 # The disk that the log has left is failing: that affects only what is still there.
                 parent.failed(error)
+
+    def _sync_trimmed(self) -> None:
+        with self._lock:
+            trimmed, self._trimmed = self._trimmed, []
+        try:
+            for segment in trimmed:
+                with suppress(FileNotFoundError):
+                    _sync(OpenFile(segment.files.system, segment.path("log")))
+        except OSError:
+            with self._lock:
+                self._trimmed += trimmed
+            raise
+
+
+def _sync(file: OpenFile) -> None:
+    file.files.fsync(file.fd)

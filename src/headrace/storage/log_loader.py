@@ -11,6 +11,7 @@ from headrace.model.ids import NO_TOPIC_ID, Millis, Offset, TopicId, TopicPartit
 from headrace.storage import checkpoint, recovery
 from headrace.storage.log import Log, preallocated_size
 from headrace.storage.log_directory import LogDirectory
+from headrace.world.files import SystemFiles
 
 log = logging.getLogger("headrace.storage")
 
@@ -26,16 +27,17 @@ def load_log(
     producer_expiration_ms: int = 86_400_000,
 ) -> Log:
     """Open a partition directory, or create it; recover it after an unclean shutdown."""
+    files = directory.files
     log_start = directory.log_starts.get(topic_partition, Offset(0))
     recovery_point = directory.recovery_points.get(topic_partition, Offset(0))
     producers = Producers(producer_expiration_ms)
     try:
-        listing = recovery.list_directory(str(path))
+        listing = recovery.list_directory(files, str(path))
     except FileNotFoundError:
-        path.mkdir(parents=True)
+        files.make_directories(path)
         listing = recovery.Listing({}, {}, set(), [], set())
     is_new = not listing.log_sizes
-    known_id, epochs = _read_small_files(path)
+    known_id, epochs = _read_small_files(files, path)
     epochs_are_damaged = epochs is None
     epochs = epochs or LeaderEpochs()
     loaded = recovery.load(
@@ -54,8 +56,8 @@ def load_log(
     if directory.clean_start and loaded.recovered_size == 0:
         recovery_point = loaded.log_end
     if known_id is None and topic_id != NO_TOPIC_ID:
-        checkpoint.write_topic_id(f"{path}/{checkpoint.PARTITION_METADATA}", topic_id, sync=False)
         known_id = topic_id
+        checkpoint.write_topic_id(files, path / checkpoint.PARTITION_METADATA, known_id, sync=False)
     opened = Log(
         directory,
         path,
@@ -69,9 +71,11 @@ def load_log(
         loaded=loaded,
         now=now,
     )
+    # Without a recovery point, no earlier process is known to have flushed the log.
+    opened.flusher.is_new = directory.recovery_points.get(topic_partition, 0) == 0
     if checkpoint.FUTURE_DIRECTORIES in listing.names:
-        note = f"{path}/{checkpoint.FUTURE_DIRECTORIES}"
-        opened.copy_directory_ids.update(checkpoint.read_future_directories(note))
+        note = path / checkpoint.FUTURE_DIRECTORIES
+        opened.copy_directory_ids.update(checkpoint.read_future_directories(files, note))
     if is_new:
         opened.save_leader_epochs()
     if loaded.recovered_size:
@@ -84,11 +88,11 @@ def load_log(
     return opened
 
 
-def _read_small_files(path: Path) -> tuple[TopicId | None, LeaderEpochs | None]:
+def _read_small_files(files: SystemFiles, path: Path) -> tuple[TopicId | None, LeaderEpochs | None]:
     """Topic id, None if absent; leader epochs, None if damaged."""
-    topic_id = checkpoint.read_topic_id(f"{path}/{checkpoint.PARTITION_METADATA}")
+    topic_id = checkpoint.read_topic_id(files, f"{path}/{checkpoint.PARTITION_METADATA}")
     try:
-        return topic_id, checkpoint.read_leader_epochs(f"{path}/{checkpoint.LEADER_EPOCHS}")
+        return topic_id, checkpoint.read_leader_epochs(files, f"{path}/{checkpoint.LEADER_EPOCHS}")
     except Corrupt as problem:
         log.warning("%s. Rebuilding the leader epochs from the batches", problem)
         return topic_id, None

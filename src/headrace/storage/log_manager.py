@@ -6,9 +6,6 @@ KAFKA_STORAGE_ERROR, the others continue.
 """
 
 import logging
-import os
-import resource
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,9 +20,11 @@ from headrace.storage.files import OpenFiles
 from headrace.storage.log import Log
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_loader import load_log
-from headrace.storage.log_startup import FutureCopy, LogStartup, mark_for_deletion
+from headrace.storage.log_startup import FutureCopy, LogStartup
 from headrace.storage.segment import Resources
 from headrace.storage.segment_indexes import IndexCache
+from headrace.world.files import SystemFiles
+from headrace.world.world import World
 
 log = logging.getLogger("headrace.storage")
 
@@ -40,6 +39,7 @@ class LogManager:
         self,
         paths: Sequence[Path | str],
         *,
+        world: World,
         node_id: int,
         config_of: Callable[[str], TopicConfig],
         cluster_id: str | None = None,
@@ -48,7 +48,9 @@ class LogManager:
         producer_expiration_ms: int = 86_400_000,
     ) -> None:
         """``config_of`` returns the settings of a topic. ``later`` runs a job in a thread, after a
-        delay in milliseconds; without it the manager starts a thread of its own."""
+        delay in milliseconds; without it, the running event loop does (``background``)."""
+        self._world = world
+        self._files = world.files
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.config_of = config_of
@@ -60,9 +62,10 @@ class LogManager:
             self._background = Background(self._met_bug)
             later = self._background.later
         self._later = later
-        self._resources = Resources(OpenFiles(open_files_max or _open_files_max()), IndexCache())
+        open_files = OpenFiles(open_files_max or _open_files_max(world.files))
+        self._resources = Resources(world.files, open_files, IndexCache())
         self.directories = [
-            LogDirectory(Path(path), self._resources, self._later) for path in paths
+            LogDirectory(Path(path), world, self._resources, self._later) for path in paths
         ]
         self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
         self._logs: dict[TopicPartition, Log] = {}
@@ -108,7 +111,8 @@ class LogManager:
         """The cluster id in the log directories; a new, empty one may come before the others."""
         for directory in self.directories:
             with suppress(OSError):
-                values = checkpoint.read_properties(directory.path / checkpoint.META_PROPERTIES)
+                path = directory.path / checkpoint.META_PROPERTIES
+                values = checkpoint.read_properties(self._files, path)
                 if values and values.get("cluster.id"):
                     return values["cluster.id"]
         return None
@@ -207,7 +211,7 @@ class LogManager:
                 path,
                 topic_partition,
                 config,
-                Millis(time.time_ns() // 1_000_000) if now is None else now,
+                self._world.now() if now is None else now,
                 topic_id=topic_id,
                 producer_expiration_ms=self.producer_expiration_ms,
             )
@@ -260,12 +264,13 @@ class LogManager:
         """A partition that could not be opened must not be opened at the next start either."""
         for directory in self._online():
             with suppress(OSError):
-                mark_for_deletion(directory, directory.path / str(topic_partition), topic_partition)
+                path = directory.path / str(topic_partition)
+                directory.delete_partition(path, topic_partition)
             with suppress(OSError):
                 directory.forget(topic_partition)
         for copy in self._copies.pop(topic_partition, ()):
             with suppress(OSError):
-                mark_for_deletion(copy.directory, copy.path, topic_partition)
+                copy.directory.delete_partition(copy.path, topic_partition)
 
     # -- health ---------------------------------------------------------------------------
 
@@ -298,7 +303,7 @@ class LogManager:
                 directory.partition_failed(error)
 
     def _met_bug(self, error: Exception) -> None:
-        """Called by the worker thread, also for jobs that it runs while a shutdown waits."""
+        """Called by the thread of a background job, also while a shutdown waits."""
         self._has_met_bug = True
         self.on_bug(error)
 
@@ -361,13 +366,13 @@ class LogManager:
         if self._background is not None:
             self._background.close()
         if not fsync_each:
-            os.sync()
+            self._files.sync_all()
         self.checkpoint(high_watermarks)
         for directory in self._online():
             if directory not in unclean and not self._has_met_bug:
                 marker = directory.path / checkpoint.CLEAN_SHUTDOWN
                 try:
-                    checkpoint.write_clean_shutdown(marker, broker_epoch)
+                    checkpoint.write_clean_shutdown(self._files, marker, broker_epoch)
                 except OSError as error:
                     directory.failed(error)  # without the marker the next start checks more
 
@@ -384,9 +389,9 @@ class LogManager:
             directory.close()
 
 
-def _open_files_max() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return OPEN_FILES_MAX if soft == resource.RLIM_INFINITY else min(soft // 4, OPEN_FILES_MAX)
+def _open_files_max(files: SystemFiles) -> int:
+    limit = files.descriptors_max()
+    return OPEN_FILES_MAX if limit is None else min(limit // 4, OPEN_FILES_MAX)
 
 
 __all__ = ["LogDirectory", "LogManager"]

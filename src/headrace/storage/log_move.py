@@ -32,8 +32,7 @@ from typing import NamedTuple
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import NO_TOPIC_ID, Offset, TopicPartition
 from headrace.storage import checkpoint
-from headrace.storage.directory_names import NAME_SIZE_MAX, future_name, pending_deletion_path
-from headrace.storage.files import remove_directory, sync_directory
+from headrace.storage.directory_names import MARK_SIZE, NAME_SIZE_MAX, future_name
 from headrace.storage.log import Log
 from headrace.storage.log_copy import LogCopy, mark_incomplete
 from headrace.storage.log_directory import LogDirectory
@@ -72,7 +71,7 @@ class _Missing(NamedTuple):
 
 def check_name(topic_partition: TopicPartition) -> None:
     """Raises Rejected where Kafka does: if the name of a copy would be too long."""
-    if len(future_name(topic_partition)) > NAME_SIZE_MAX:
+    if len(future_name(topic_partition, "0" * MARK_SIZE)) > NAME_SIZE_MAX:
         raise Rejected(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"the name of {topic_partition} is too long for the directory of a copy",
@@ -98,7 +97,9 @@ class LogMove:
         self.log = moving
         self.target = target
         self.source = moving.directory
-        self.path = copy or target.path / future_name(moving.topic_partition)
+        self._files = target.files
+        name = future_name(moving.topic_partition, target.draw_mark())
+        self.path = copy or target.path / name
         self.copied_end = moving.log_start
         self.is_switched = False  # the log is in the target
         self._resumes = copy is not None
@@ -110,7 +111,7 @@ class LogMove:
         self._absent: list[Segment] = []  # a thread did not find them as they should be
         self._synced_end: Offset | None = None  # all below is fsynced in the copy
         self._given_up = False
-        self._copy = LogCopy(self.path, lambda: self.is_over)
+        self._copy = LogCopy(self._files, self.path, lambda: self.is_over)
         if copy is None:
             self._create()
         moving.copies.add(self.path)
@@ -119,12 +120,11 @@ class LogMove:
 
     def _create(self) -> None:
         try:
-            self.path.mkdir()
+            self._files.make_directory(self.path)
             if self.log.topic_id != NO_TOPIC_ID:
                 # First, so that a start recognizes the copy of a deleted topic.
-                checkpoint.write_topic_id(
-                    f"{self.path}/{checkpoint.PARTITION_METADATA}", self.log.topic_id, sync=False
-                )
+                metadata = self.path / checkpoint.PARTITION_METADATA
+                checkpoint.write_topic_id(self._files, metadata, self.log.topic_id, sync=False)
         except OSError as error:
             raise Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} could not be created: {error}"
@@ -181,8 +181,7 @@ class LogMove:
         # target starts with offsets of its own.
         self.target.drop_offsets(self.topic_partition)
         with suppress(OSError):
-            deleted = self.path.rename(pending_deletion_path(self.path, self.topic_partition))
-            self.target.later(0, partial(remove_directory, deleted))
+            self.target.delete_partition(self.path, self.topic_partition)
         if not self.log.closed:
             self.log.directory.later(0, partial(_write_note, self.log, sync=False))
 
@@ -195,7 +194,7 @@ class LogMove:
     def suspend(self) -> None:
         """Leave the copy for the next start, which resumes the move. For a thread."""
         with suppress(OSError):
-            mark_incomplete(self.path)
+            mark_incomplete(self._files, self.path)
 
     # -- copying --------------------------------------------------------------------------
 
@@ -216,7 +215,7 @@ class LogMove:
     async def _catch_up(self) -> None:
         """Copy everything; on return, until the next ``await``, nothing is missing.
 
-        Meanwhile nothing is flushed, except by a worker that had begun.
+        Meanwhile nothing is flushed, except by a background job that had begun.
         """
         while True:
             missing = await self._copy_until_little_is_missing()
@@ -409,20 +408,20 @@ class LogMove:
         """Continue in the copy; no ``await`` since nothing was missing."""
         moving, source = self.log, self.source
         assert self._synced_end is not None
-        deleted = self._old_path.rename(pending_deletion_path(self._old_path, self.topic_partition))
+        delay_ms = moving.config.file_delete_delay_ms
+        source.delete_partition(self._old_path, self.topic_partition, delay_ms)
         self.is_switched = True
         self._forget_copy()
         # A power failure that brings the old name back would lose what is flushed from now on.
         moving.flusher.renamed_in = (source, self.target)
         moving.relocate(self.target, self.path, self._synced_end)
-        source.later(moving.config.file_delete_delay_ms, partial(remove_directory, deleted))
         source.drop_offsets(self.topic_partition)
 
     async def _settle(self) -> None:
         try:
             await self._in_thread(partial(self.source.remove_log_start, self.topic_partition))
             # Before the plain name: else a power failure could leave two directories with it.
-            await self._in_thread(partial(sync_directory, str(self.source.path)))
+            await self._in_thread(partial(self._files.sync_directory, self.source.path))
         except OSError as error:
             self.source.failed(error)  # the log has left that disk; the copy is complete
         await self._take_plain_name()
@@ -436,9 +435,9 @@ class LogMove:
         directory = moving.directory
         plain = directory.path / str(self.topic_partition)
         if not moving.closed and moving.path != plain:
-            renamed = moving.path.rename(plain)
-            moving.relocate(directory, renamed, moving.flusher.recovery_point)
-            await self._in_thread(partial(sync_directory, str(directory.path)))
+            self._files.rename(moving.path, plain)
+            moving.relocate(directory, plain, moving.flusher.recovery_point)
+            await self._in_thread(partial(self._files.sync_directory, directory.path))
             moving.flusher.renamed_in = ()
 
 
@@ -450,6 +449,7 @@ def _write_note(moving: Log, *, sync: bool) -> None:
     """Note in the log's directory where its copies are. With ``sync`` for a thread."""
     try:
         checkpoint.write_future_directories(
+            moving.directory.files,
             f"{moving.path}/{checkpoint.FUTURE_DIRECTORIES}",
             sorted(moving.copy_directory_ids),
             sync=sync,

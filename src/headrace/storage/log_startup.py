@@ -6,7 +6,6 @@ shutdown came after the switch, and the copy is the log.
 """
 
 import logging
-import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -16,15 +15,8 @@ from typing import NamedTuple
 from headrace.model.errors import ConfigError, Corrupt
 from headrace.model.ids import TopicId, TopicPartition
 from headrace.storage import checkpoint
-from headrace.storage.directory_names import (
-    DELETE,
-    FUTURE,
-    STRAY,
-    parse,
-    parse_marked,
-    pending_deletion_path,
-)
-from headrace.storage.files import ONE_FILE_ERRNOS, remove_directory
+from headrace.storage.directory_names import DELETE, FUTURE, STRAY, parse, parse_marked
+from headrace.storage.files import ONE_FILE_ERRNOS
 from headrace.storage.log import Log
 from headrace.storage.log_copy import mark_incomplete, was_nearly_complete
 from headrace.storage.log_directory import LogDirectory
@@ -80,13 +72,12 @@ class LogStartup:
             self.logs[topic_partition].copy_directory_ids.add(copy.directory.directory_id)
 
     def _open_directory(self, directory: LogDirectory) -> None:
-        with os.scandir(directory.path) as entries:
-            names = sorted(entry.name for entry in entries if entry.is_dir())
-        for name in names:
+        files = directory.files
+        for name in files.directories_in(directory.path):
             path = directory.path / name
             if parse_marked(name, DELETE) or parse_marked(name, STRAY):
                 log.info("%s: finishing its interrupted deletion", path)
-                directory.later(0, partial(remove_directory, path))
+                directory.later(0, partial(files.remove_tree, path))
                 continue
             copied = parse_marked(name, FUTURE)
             topic_partition = copied or parse(name)
@@ -95,14 +86,13 @@ class LogStartup:
                 continue
             if topic_partition.topic == _METADATA_LOG:
                 continue
-            if self._deleted_ids and self._is_deleted(path):
+            if self._deleted_ids and self._is_deleted(directory, path):
                 log.info("%s: deleting it; its topic was deleted while this disk was offline", path)
-                mark_for_deletion(directory, path, topic_partition)
+                directory.delete_partition(path, topic_partition)
                 continue
             if copied:  # settled when the content of all directories is known
-                copy = FutureCopy(
-                    directory, path, path.stat().st_mtime_ns, was_nearly_complete(path)
-                )
+                modified_at = files.facts(path).modified_at_ns
+                copy = FutureCopy(directory, path, modified_at, was_nearly_complete(files, path))
                 self.copies.setdefault(copied, []).append(copy)
                 continue
             self._open(directory, path, topic_partition)
@@ -123,9 +113,11 @@ class LogStartup:
             )
             self.offline[topic_partition] = str(problem)
 
-    def _is_deleted(self, path: Path) -> bool:
+    def _is_deleted(self, directory: LogDirectory, path: Path) -> bool:
         with suppress(Corrupt, OSError):
-            topic_id = checkpoint.read_topic_id(f"{path}/{checkpoint.PARTITION_METADATA}")
+            topic_id = checkpoint.read_topic_id(
+                directory.files, f"{path}/{checkpoint.PARTITION_METADATA}"
+            )
             return topic_id in self._deleted_ids
         return False
 
@@ -147,12 +139,12 @@ class LogStartup:
         for copy in self.copies.pop(topic_partition):
             try:
                 if copy is youngest and copy.directory is not opened.directory:
-                    mark_incomplete(copy.path)
+                    mark_incomplete(copy.directory.files, copy.path)
                     opened.copies.add(copy.path)
                     self.unfinished_moves[topic_partition] = copy
                 else:
                     log.info("%s: deleting an unfinished copy", copy.path)
-                    mark_for_deletion(copy.directory, copy.path, topic_partition)
+                    copy.directory.delete_partition(copy.path, topic_partition)
             except OSError as error:
                 copy.directory.take_offline(str(error))
 
@@ -176,16 +168,11 @@ class LogStartup:
             return
         (copy,) = complete
         try:
-            plain = copy.path.rename(copy.directory.path / str(topic_partition))
+            plain = copy.directory.path / str(topic_partition)
+            copy.directory.files.rename(copy.path, plain)
             log.info("%s: finished a move that a shutdown interrupted", plain)
             self._open(copy.directory, plain, topic_partition)
         except OSError as error:
             copy.directory.take_offline(str(error))
             self.offline[topic_partition] = str(error)
         copies.remove(copy)
-
-
-def mark_for_deletion(directory: LogDirectory, path: Path, topic_partition: TopicPartition) -> None:
-    """Rename a partition directory as deleted; its files are removed in the background."""
-    renamed = path.rename(pending_deletion_path(path, topic_partition))
-    directory.later(0, partial(remove_directory, renamed))

@@ -4,25 +4,25 @@ A start restores the newest snapshot and replays only the batches after it.
 """
 
 import logging
-import os
 from collections.abc import Iterable
-from contextlib import suppress
 
 from headrace.core.producer_state import Producers
 from headrace.model.errors import Corrupt
 from headrace.model.ids import Millis, Offset
 from headrace.storage import snapshots
-from headrace.storage.files import read_file, write_atomically
+from headrace.storage.files import read_file, unlink_if_exists, write_atomically
 from headrace.storage.producer_replay import replay
 from headrace.storage.segment import Segment
+from headrace.world.files import SystemFiles
 
 log = logging.getLogger("headrace.storage")
 
 
 class ProducerSnapshots:
-    __slots__ = ("directory", "offsets")
+    __slots__ = ("_files", "directory", "offsets")
 
-    def __init__(self, directory: str, offsets: list[Offset]) -> None:
+    def __init__(self, files: SystemFiles, directory: str, offsets: list[Offset]) -> None:
+        self._files = files
         self.directory = directory
         self.offsets = offsets  # rising; each snapshot holds the state before its offset
 
@@ -34,14 +34,13 @@ class ProducerSnapshots:
         """Save the producers, which are as of ``offset``, unless that has been done."""
         if not self.offsets or self.offsets[-1] < offset:
             content = snapshots.encode(producers.snapshot())
-            write_atomically(self._path(offset), content, sync=sync)
+            write_atomically(self._files, self._path(offset), content, sync=sync)
             self.offsets.append(offset)
 
     def drop(self, offsets: Iterable[Offset]) -> None:
         for offset in offsets:
             self.offsets.remove(offset)
-            with suppress(FileNotFoundError):
-                os.unlink(self._path(offset))  # noqa: PTH108
+            unlink_if_exists(self._files, self._path(offset))
 
     def drop_below(self, end: Offset) -> None:
         self.drop([offset for offset in self.offsets if offset < end])
@@ -86,10 +85,10 @@ class ProducerSnapshots:
         for offset in reversed([offset for offset in self.offsets if offset <= limit]):
             path = self._path(offset)
             try:
-                entries = snapshots.decode(read_file(path))
+                entries = snapshots.decode(read_file(self._files, path))
             except Corrupt as problem:
                 log.warning("Removing %s and using an older snapshot: %s", path, problem)
-                os.unlink(path)  # noqa: PTH108
+                self._files.unlink(path)
                 self.offsets.remove(offset)
                 continue
             producers.restore(entries, now)

@@ -9,7 +9,6 @@ headers after the last producer snapshot.
 """
 
 import logging
-import os
 from typing import NamedTuple
 
 from headrace.core.leader_epochs import LeaderEpochs
@@ -24,6 +23,7 @@ from headrace.storage.scan import Scan
 from headrace.storage.segment import Resources, Segment
 from headrace.storage.segment_files import SUFFIXES
 from headrace.storage.segment_indexes import StagedBatch
+from headrace.world.files import SystemFiles
 
 log = logging.getLogger("headrace.storage")
 
@@ -48,39 +48,36 @@ class Loaded(NamedTuple):
     recovered_size: int  # bytes that had to be checked
 
 
-def list_directory(directory: str) -> Listing:
+def list_directory(files: SystemFiles, directory: str) -> Listing:
     """List a partition directory, and finish an interrupted deletion or compaction."""
     listing = Listing({}, {}, set(), [], set())
     leftovers = []
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            name = entry.name
-            listing.names.add(name)
-            stem, _, suffix = name.partition(".")
-            if len(stem) == _BASE_DIGITS and stem.isdigit():
-                base = Offset(int(stem))
-                if suffix == "log":
-                    facts = entry.stat()
-                    listing.log_sizes[base] = facts.st_size
-                    listing.modified_at[base] = Millis(facts.st_mtime_ns // 1_000_000)
-                elif suffix == "txnindex":
-                    listing.with_aborted.add(base)
-                elif suffix == "snapshot":
-                    listing.snapshot_offsets.append(base)
-            if name.endswith((".deleted", ".cleaned", ".swap", ".tmp")):
-                leftovers.append(name)
+    for name in files.names_in(directory):
+        listing.names.add(name)
+        stem, _, suffix = name.partition(".")
+        if len(stem) == _BASE_DIGITS and stem.isdigit():
+            base = Offset(int(stem))
+            if suffix == "log":
+                facts = files.facts(f"{directory}/{name}")
+                listing.log_sizes[base] = facts.size
+                listing.modified_at[base] = Millis(facts.modified_at_ns // 1_000_000)
+            elif suffix == "txnindex":
+                listing.with_aborted.add(base)
+            elif suffix == "snapshot":
+                listing.snapshot_offsets.append(base)
+        if name.endswith((".deleted", ".cleaned", ".swap", ".tmp")):
+            leftovers.append(name)
     if leftovers:
         for name in leftovers:
             if name.endswith((".snapshot.deleted", ".tmp")):
-                os.unlink(f"{directory}/{name}")  # noqa: PTH108
-        settle_leftovers(directory)
-        return list_directory(directory)
+                files.unlink(f"{directory}/{name}")
+        settle_leftovers(files, directory)
+        return list_directory(files, directory)
     for name in sorted(listing.names):
         stem, _, suffix = name.partition(".")
         if suffix in SUFFIXES[1:] and stem.isdigit() and int(stem) not in listing.log_sizes:
             log.warning("Removing %s/%s, which has no log file", directory, name)
-            os.unlink(f"{directory}/{name}")  # noqa: PTH108
-    listing.snapshot_offsets.sort()
+            files.unlink(f"{directory}/{name}")
     return listing
 
 
@@ -112,7 +109,7 @@ def load(
         for base in bases
     ]
     _drop_leftovers(segments)
-    snapshots = ProducerSnapshots(directory, list(listing.snapshot_offsets))
+    snapshots = ProducerSnapshots(resources.files, directory, list(listing.snapshot_offsets))
     recovered_size = 0
     log_end = log_start
     if not segments:

@@ -1,5 +1,6 @@
 """When the active segment of a log must be closed: limits computed once per segment."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headrace.core.retention import RELATIVE_OFFSET_MAX, RollReason, roll_reason
@@ -19,6 +20,7 @@ class RollLimits:
     """An append compares its batch with these limits and asks ``reason`` beyond them."""
 
     __slots__ = (
+        "_draw_below",
         "_index_count_max",
         "_jitter_ms",
         "_segment_ms",
@@ -31,7 +33,8 @@ class RollLimits:
         "timestamp_max",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, draw_below: Callable[[int], int]) -> None:
+        self._draw_below = draw_below
         self.timestamp_max = self.time_max = _NEVER
         self.is_tight = False
 
@@ -46,11 +49,7 @@ class RollLimits:
         # append ask whether they are full.
         self.tight_from = min(self._index_count_max, self._time_index_count_max) - _TIGHT_COUNT
         jitter_ms_max = min(config.segment_jitter_ms, config.segment_ms)
-        self._jitter_ms = 0
-        if jitter_ms_max > 0:
-            import random
-
-            self._jitter_ms = random.randrange(jitter_ms_max)
+        self._jitter_ms = self._draw_below(jitter_ms_max) if jitter_ms_max > 0 else 0
 
     def segment_changed(self, active: "Segment", staged: "list[StagedBatch]") -> None:
         self.last_offset_max = active.base_offset + RELATIVE_OFFSET_MAX

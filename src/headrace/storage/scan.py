@@ -68,7 +68,7 @@ class Scan:
         if size > len(self._memory):
             # Reused, because fresh memory would cost a page fault per 4 KiB read.
             self._memory = memoryview(bytearray(size))
-        count = read_into(self._file.fd, self._memory[:size], position)
+        count = read_into(self._file, self._memory[:size], position)
         self._buffer, self._at = self._memory[:count], 0
         return self._buffer
 

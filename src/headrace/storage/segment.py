@@ -3,7 +3,6 @@
 Only the last segment of a log, the active one, is written to.
 """
 
-import os
 from struct import Struct
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from headrace.storage.files import OpenFiles
 from headrace.storage.index import NO_TIMESTAMP
 from headrace.storage.segment_files import SegmentFiles
 from headrace.storage.segment_indexes import IndexCache, SegmentIndexes
+from headrace.world.files import SystemFiles
 
 _LENGTH_MIN = 14  # of the smallest message of magic 0, after its length field
 
@@ -28,7 +28,8 @@ _WALK_SIZE = _walk.size
 class Resources(NamedTuple):
     """What the segments of all logs share."""
 
-    files: OpenFiles
+    files: SystemFiles
+    open_files: OpenFiles
     indexes: IndexCache
 
 
@@ -54,7 +55,9 @@ class Segment:
         aborted: list[AbortedTransaction] | None = None,
     ) -> None:
         self.base_offset = base_offset
-        self.files = SegmentFiles(directory, base_offset, size, resources.files)
+        self.files = SegmentFiles(
+            directory, base_offset, size, resources.files, resources.open_files
+        )
         self.indexes = SegmentIndexes(self.files, resources.indexes)
         self.created_at = created_at
         self.modified_at = created_at
@@ -144,12 +147,13 @@ class Segment:
         if exact:
             return Position(start)
         files = self.files
-        position, size, fd = start, files.size, files.open().fd
+        file = files.open()
+        position, size, fd, pread = start, files.size, file.fd, file.files.pread
         unpack = _walk.unpack_from
         while position < size:
             # Entries are about 4 KiB apart, so the first read usually holds all batches
             # between two of them.
-            window = os.pread(fd, 4096, position)
+            window = pread(fd, 4096, position)
             readable = min(len(window), size - position) - _WALK_SIZE
             at = 0
             while at <= readable:

@@ -6,14 +6,20 @@
 00000000000000000042.txnindex    aborted transactions; absent if there are none
 """
 
-import os
 from contextlib import suppress
 
 from headrace.model.errors import Corrupt
 from headrace.model.ids import Offset, Position
 from headrace.records.batch import HEADER_SIZE, LOG_OVERHEAD, BadBatch, BatchHeader, read_header
-from headrace.storage.files import OpenFile, OpenFiles, preallocate, read_file, write_all
+from headrace.storage.files import (
+    OpenFile,
+    OpenFiles,
+    read_file,
+    unlink_if_exists,
+    write_all,
+)
 from headrace.storage.scan import Scan
+from headrace.world.files import O_CREATE, O_TRUNCATE, SystemFiles
 
 SUFFIXES = ("log", "index", "timeindex", "txnindex")  # the batches first
 
@@ -29,16 +35,22 @@ class SegmentDamaged(Corrupt):
 class SegmentFiles:
     """Holds the descriptor of the ``.log`` only as long as ``OpenFiles`` allows."""
 
-    __slots__ = ("_open_files", "base_offset", "directory", "file", "size", "touched")
+    __slots__ = ("_open_files", "base_offset", "directory", "file", "size", "system", "touched")
 
     def __init__(
-        self, directory: str, base_offset: Offset, size: int, open_files: OpenFiles
+        self,
+        directory: str,
+        base_offset: Offset,
+        size: int,
+        system: SystemFiles,
+        open_files: OpenFiles,
     ) -> None:
         self.directory = directory
         self.base_offset = base_offset
         self.size = size  # bytes of whole batches; the file may be longer during a write
         self.file: OpenFile | None = None
         self.touched = False
+        self.system = system
         self._open_files = open_files
 
     def path(self, suffix: str) -> str:
@@ -46,18 +58,18 @@ class SegmentFiles:
 
     def create(self, preallocated_size: int) -> None:
         """Create empty files; ``trim`` gives back preallocated space that was not used."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self.file = OpenFile(self.path("log"), flags)
+        system = self.system
+        self.file = OpenFile(system, self.path("log"), O_TRUNCATE)
         self._open_files.opened(self)
         if preallocated_size:
-            preallocate(self.file.fd, preallocated_size)
+            system.preallocate(self.file.fd, preallocated_size)
         for suffix in ("index", "timeindex"):
-            os.close(os.open(self.path(suffix), flags, 0o644))
+            system.close(system.open(self.path(suffix), O_TRUNCATE, 0o644))
 
     def open(self) -> OpenFile:
         file = self.file
         if file is None:
-            file = OpenFile(self.path("log"))
+            file = OpenFile(self.system, self.path("log"))
             self.file = file
             self._open_files.opened(self)
         else:
@@ -76,8 +88,8 @@ class SegmentFiles:
     def remove(self) -> None:
         """Delete all files now."""
         self.release()
-        with suppress(OSError):
-            os.truncate(self.path("log"), 0)  # if it cannot be unlinked, it is at least empty
+        with suppress(OSError):  # if it cannot be unlinked, it is at least empty
+            self.system.truncate(self.path("log"), 0)
         for suffix in SUFFIXES:
             self.unlink(suffix)
 
@@ -87,27 +99,30 @@ class SegmentFiles:
         for suffix in SUFFIXES:
             path = self.path(suffix)
             with suppress(FileNotFoundError):
-                os.rename(path, f"{path}.deleted")  # noqa: PTH104
+                self.system.rename(path, f"{path}.deleted")
                 renamed.append(f"{path}.deleted")
         return renamed
 
-    def trim(self) -> None:
-        """Cut the file after its last batch."""
-        if os.fstat(self.open().fd).st_size > self.size:
-            os.ftruncate(self.open().fd, self.size)
+    def trim(self) -> bool:
+        """Cut the file after its last batch; returns whether there was something to cut."""
+        file = self.open()
+        if self.system.size_of(file.fd) <= self.size:
+            return False
+        self.system.ftruncate(file.fd, self.size)
+        return True
 
     def cut(self, position: Position) -> None:
-        os.ftruncate(self.open().fd, position)
+        self.system.ftruncate(self.open().fd, position)
         self.size = position
 
     @property
     def is_blank(self) -> bool:
         """Whether the file was never written to, though it may be preallocated."""
-        return self.size == 0 or not any(os.pread(self.open().fd, LOG_OVERHEAD, 0))
+        return self.size == 0 or not any(self.system.pread(self.open().fd, LOG_OVERHEAD, 0))
 
     def header_at(self, position: int) -> BatchHeader:
         try:
-            return read_header(os.pread(self.open().fd, HEADER_SIZE, position))
+            return read_header(self.system.pread(self.open().fd, HEADER_SIZE, position))
         except BadBatch as bad:
             raise self.damaged("log", f"{bad.reason} at byte {position}") from None
 
@@ -121,21 +136,21 @@ class SegmentFiles:
     # -- the files beside the batches -----------------------------------------------------
 
     def read(self, suffix: str) -> bytes:
-        return read_file(self.path(suffix))
+        return read_file(self.system, self.path(suffix))
 
     def save(self, suffix: str, content: bytes, position: int) -> None:
         """Write ``content`` at ``position`` and cut the file after it; without fsync.
 
         Bytes after it are preallocation, or belong to batches that were truncated.
         """
-        fd = os.open(self.path(suffix), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        system = self.system
+        fd = system.open(self.path(suffix), O_CREATE, 0o644)
         try:
             if content:
-                write_all(fd, [content], position, len(content))
-            os.ftruncate(fd, position + len(content))
+                write_all(system, fd, [content], position, len(content))
+            system.ftruncate(fd, position + len(content))
         finally:
-            os.close(fd)
+            system.close(fd)
 
     def unlink(self, suffix: str) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(self.path(suffix))  # noqa: PTH108
+        unlink_if_exists(self.system, self.path(suffix))

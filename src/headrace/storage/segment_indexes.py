@@ -6,7 +6,6 @@ is flushed, rolled or closed. Those of closed segments are read on demand and ev
 """
 
 import logging
-import os
 from collections.abc import Iterable
 
 from headrace.model.errors import Corrupt
@@ -23,6 +22,7 @@ from headrace.storage.index import (
     last_time,
 )
 from headrace.storage.segment_files import SegmentDamaged, SegmentFiles
+from headrace.world.files import O_RDONLY
 
 log = logging.getLogger("headrace.storage")
 
@@ -312,11 +312,12 @@ class SegmentIndexes:
 
         Changes nothing, so it may run in another thread. Raises BadIndex or OSError.
         """
-        file = OpenFile(self._files.path("timeindex"), os.O_RDONLY | os.O_CLOEXEC)
-        size = os.fstat(file.fd).st_size
-        entry = os.pread(file.fd, TIME_ENTRY_SIZE, max(size - TIME_ENTRY_SIZE, 0))
+        system = self._files.system
+        file = OpenFile(system, self._files.path("timeindex"), O_RDONLY)
+        size = system.size_of(file.fd)
+        entry = system.pread(file.fd, TIME_ENTRY_SIZE, max(size - TIME_ENTRY_SIZE, 0))
         if size % TIME_ENTRY_SIZE or not any(entry):
-            entry = read_exactly(file.fd, size, 0)  # preallocated or damaged: read it all
+            entry = read_exactly(file, size, 0)  # preallocated or damaged: read it all
         timestamp, relative = last_time(entry)
         return timestamp, Offset(self._files.base_offset + relative)
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from headrace.model.errors import ConfigError
-from headrace.storage.files import read_file, write_atomically
+from headrace.storage.files import read_file, unlink_if_exists, write_atomically
 from headrace.storage.log_directory import LogDirectory
 
 _NOTE = ".location"
@@ -23,19 +23,19 @@ def locate(directories: Sequence[LogDirectory], file_name: str) -> Path:
         note = directory.path / f"{file_name}{_NOTE}"
         with suppress(OSError):
             if directory is holder:
-                note.unlink(missing_ok=True)
-            elif not note.exists() or text != read_file(str(note)):
-                write_atomically(note, text)
+                unlink_if_exists(directory.files, note)
+            elif not directory.files.exists(note) or text != read_file(directory.files, note):
+                write_atomically(directory.files, note, text)
     return holder.path
 
 
 def _holder(directories: Sequence[LogDirectory], file_name: str) -> LogDirectory:
     for directory in directories:
-        if (directory.path / file_name).exists():
+        if directory.files.exists(directory.path / file_name):
             return directory
     for directory in directories:
         note = directory.path / f"{file_name}{_NOTE}"
-        if note.exists():
+        if directory.files.exists(note):
             raise ConfigError(
                 f"{file_name} is in none of log.dirs, but {note} says that it exists: mount the "
                 f"disk that holds it. If it is lost, remove every {note.name} and start again: "

@@ -127,6 +127,7 @@ class _Range:
     """Batches of one segment, from a position to where it ended when this was made."""
 
     def __init__(self, segment: Segment, start: Position) -> None:
+        self._files = segment.files.system
         self._path = segment.path("log")
         self._start = start
         self._end = Position(segment.size)
@@ -134,9 +135,8 @@ class _Range:
 
     def records_from(self, timestamp: Millis) -> Iterator[tuple[BatchHeader, Record]]:
         """The records of batches that reach ``timestamp``; raises Corrupt for damaged ones."""
-        scan = Scan(
-            OpenFile(self._path), self._start, self._end, self._base_offset, check_crc=False
-        )
+        file = OpenFile(self._files, self._path)
+        scan = Scan(file, self._start, self._end, self._base_offset, check_crc=False)
         for position, header in scan:
             if header.max_timestamp < timestamp:
                 continue
@@ -160,7 +160,7 @@ def _first(batches: _Range, timestamp: Millis, log_start: Offset) -> TimedOffset
 
 def _copy(segment: Segment) -> Segment:
     """A second object for the same files, for this thread alone."""
-    resources = Resources(OpenFiles(1), IndexCache(rebuildable_size_max=-1))
+    resources = Resources(segment.files.system, OpenFiles(1), IndexCache(rebuildable_size_max=-1))
     copy = Segment(
         segment.files.directory,
         segment.base_offset,

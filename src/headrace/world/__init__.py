@@ -1,1 +1,1 @@
-"""The machine around a broker: clock, dice, files, network. A simulation replaces all of it."""
+"""The machine around a broker: clock, dice, files, network, processes. A simulation has twins."""

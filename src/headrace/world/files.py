@@ -1,8 +1,8 @@
-"""Files: the POSIX calls on descriptors and paths that storage uses.
+"""The file system as storage sees it: POSIX calls on descriptors and paths, and nothing else.
 
 ``SystemFiles`` is the real one. Its methods are the functions of ``os`` themselves where that is
-possible, so the hot path pays for one attribute and no extra frame. A simulation passes another
-object with the same methods, which tells unsynced writes and renames from durable ones.
+possible, so the hot path pays for one attribute and no call. A simulation passes another object
+with the same methods, which keeps unsynced writes and renames apart.
 
 Directory listings are sorted: the order of a directory must not decide anything.
 """
@@ -10,8 +10,11 @@ Directory listings are sorted: the order of a directory must not decide anything
 import errno
 import fcntl
 import os
+import resource
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+StrPath = str | os.PathLike[str]
 
 O_RDONLY = os.O_RDONLY | os.O_CLOEXEC
 O_RDWR = os.O_RDWR | os.O_CLOEXEC
@@ -20,18 +23,24 @@ O_CREATE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 # The same, and empty it.
 O_TRUNCATE = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
-_IOV_MAX = 1024  # of Linux and macOS; POSIX requires only 16
+IOV_MAX = 1024  # views in one call. POSIX guarantees 16; Linux and macOS accept 1024
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-# Errors of kernels and file systems that do not support RWF_NOWAIT.
-_UNSUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+# Errors of a file system or kernel that does not support RWF_NOWAIT.
+_CANNOT_SAY = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 class Facts(NamedTuple):
-    """Metadata of a path."""
+    """What the file system knows about a path."""
 
     size: int
     modified_at_ns: int
     is_directory: bool
+
+
+def pwritev_by_seek(fd: int, views: Sequence[Any], position: int) -> int:
+    """For systems without pwritev."""
+    os.lseek(fd, position, os.SEEK_SET)
+    return os.writev(fd, views)
 
 
 class SystemFiles:
@@ -41,6 +50,8 @@ class SystemFiles:
     close = staticmethod(os.close)
     pread = staticmethod(os.pread)
     pwrite = staticmethod(os.pwrite)
+    # Writes the views one after the other, at most IOV_MAX of them.
+    pwritev = staticmethod(getattr(os, "pwritev", pwritev_by_seek))
     ftruncate = staticmethod(os.ftruncate)
     fsync = staticmethod(os.fsync)
     rename = staticmethod(os.replace)
@@ -52,14 +63,6 @@ class SystemFiles:
     # --- descriptors
 
     @staticmethod
-    def pwritev(fd: int, views: Sequence[Any], position: int) -> int:
-        """Write ``views`` one after the other. Too many of them give a short count."""
-        if hasattr(os, "pwritev"):
-            return os.pwritev(fd, views[:_IOV_MAX], position)
-        os.lseek(fd, position, os.SEEK_SET)
-        return os.writev(fd, views[:_IOV_MAX])
-
-    @staticmethod
     def pread_into(fd: int, view: memoryview, position: int) -> int:
         if hasattr(os, "preadv"):
             return os.preadv(fd, [view], position)
@@ -68,7 +71,7 @@ class SystemFiles:
         return len(piece)
 
     def read_now(self, fd: int, into: bytearray, position: int) -> bool | None:
-        """Fill ``into`` from the page cache. False if that would block; None if unsupported."""
+        """Fill ``into`` from the page cache. False: that would block; None: cannot tell."""
         if not self._can_read_now:
             return None
         try:
@@ -76,10 +79,10 @@ class SystemFiles:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno in _UNSUPPORTED:
+            if error.errno in _CANNOT_SAY:
                 self._can_read_now = False
                 return None
-            # The caller reads again in a thread, and gets the error there.
+            # A thread reads it next, and meets the error where blocking is allowed.
             return False
 
     @staticmethod
@@ -90,7 +93,7 @@ class SystemFiles:
 
     @staticmethod
     def preallocate(fd: int, size: int) -> None:
-        """Give the file its size, and blocks on the disk where the system can."""
+        """Give the file its size, with blocks on the disk where the system supports it."""
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, 0, size)
         else:
@@ -101,46 +104,83 @@ class SystemFiles:
         return os.fstat(fd).st_size
 
     @staticmethod
-    def lock(fd: int) -> None:
-        """Lock a file for this process. Raises OSError if another process has locked it."""
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def descriptors_max() -> int | None:
+        """How many descriptors this process may open; None without a limit."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return None if soft == resource.RLIM_INFINITY else soft
+
+    # --- locks
+
+    @staticmethod
+    def lock(path: StrPath) -> int:
+        """Create and lock a file; returns the descriptor for ``unlock``.
+
+        Raises BlockingIOError if another process, or another caller in this one, holds the lock.
+        """
+        # fcntl locks belong to the process: it would get the lock twice, and lose it with the
+        # first descriptor of the file that it closes. So check this process first.
+        real_path = os.path.realpath(path)
+        if real_path in _LOCKED.values():
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), str(path))
+        fd = os.open(path, O_CREATE, 0o644)
+        try:
+            # The POSIX lock of Java's FileChannel.tryLock, so that Kafka respects it.
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno == errno.EACCES:  # what some systems answer instead of EAGAIN
+                raise BlockingIOError(errno.EAGAIN, error.strerror, str(path)) from error
+            raise
+        _LOCKED[fd] = real_path
+        return fd
+
+    @staticmethod
+    def unlock(fd: int) -> None:
+        os.close(fd)  # the lock goes with the descriptor
+        _LOCKED.pop(fd, None)
 
     # --- paths
 
     @staticmethod
-    def facts(path: str) -> Facts:
-        """Raises FileNotFoundError."""
-        found = os.stat(path)  # noqa: PTH116 - a Path per file would slow the start
+    def facts(path: StrPath) -> Facts:
+        """Raises FileNotFoundError if nothing is there."""
+        found = os.stat(path)  # noqa: PTH116 - a Path per file would be felt at start
         return Facts(found.st_size, found.st_mtime_ns, (found.st_mode & 0o170000) == 0o040000)
 
     @staticmethod
-    def exists(path: str) -> bool:
+    def exists(path: StrPath) -> bool:
         return os.path.exists(path)  # noqa: PTH110
 
     @staticmethod
-    def names_in(path: str) -> list[str]:
+    def names_in(path: StrPath) -> list[str]:
         return sorted(os.listdir(path))  # noqa: PTH208 - names, not paths
 
     @staticmethod
-    def make_directory(path: str) -> None:
+    def directories_in(path: StrPath) -> list[str]:
+        """The names of the directories among them; cheaper than asking for the facts of each."""
+        with os.scandir(path) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+
+    @staticmethod
+    def make_directory(path: StrPath) -> None:
         """Raises FileExistsError."""
         os.mkdir(path, 0o755)  # noqa: PTH102
 
     @staticmethod
-    def make_directories(path: str) -> None:
-        """Create a directory with its parents. It may exist."""
+    def make_directories(path: StrPath) -> None:
+        """With all its parents; does nothing if it exists."""
         os.makedirs(path, 0o755, exist_ok=True)  # noqa: PTH103
 
     @staticmethod
-    def remove_tree(path: str) -> None:
-        """Remove a directory and its contents. Errors are ignored."""
-        import shutil  # late: it imports three compression modules, which would slow the start
+    def remove_tree(path: StrPath) -> None:
+        """Remove a directory with its content; errors are ignored. May take a while."""
+        import shutil  # late: it imports three compression modules, which slows down a start
 
         shutil.rmtree(path, ignore_errors=True)
 
     @staticmethod
-    def sync_directory(path: str) -> None:
-        """Make creations, renames and deletions in a directory durable."""
+    def sync_directory(path: StrPath) -> None:
+        """Make creations, renames and deletions in a directory survive a power failure."""
         fd = os.open(path, O_RDONLY)
         try:
             os.fsync(fd)
@@ -152,15 +192,18 @@ class SystemFiles:
         os.sync()
 
     @staticmethod
-    def set_modified(path: str, modified_at_ns: int) -> None:
+    def set_modified(path: StrPath, modified_at_ns: int) -> None:
         os.utime(path, ns=(modified_at_ns, modified_at_ns))
 
     @staticmethod
-    def truncate(path: str, size: int) -> None:
+    def truncate(path: StrPath, size: int) -> None:
         os.truncate(path, size)
 
     @staticmethod
-    def disk_usage(path: str) -> tuple[int, int]:
+    def disk_usage(path: StrPath) -> tuple[int, int]:
         """Total and free bytes of the file system."""
         found = os.statvfs(path)
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+
+_LOCKED: dict[int, str] = {}  # files locked by this process, by descriptor

@@ -1,4 +1,4 @@
-"""World: the one door of a broker to its machine: clock, dice, files, network, threads.
+"""World: the one door of a broker to its machine: clock, dice, files, network, processes.
 
 Monotonic time, timers and sleeps come from the running event loop, and so does work for threads
 (its executor). Nothing in ``broker``, ``storage``, ``net`` and ``coordination`` may use the machine
@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from headrace.model.ids import Millis
 from headrace.world.files import SystemFiles
+from headrace.world.jobs import SystemJobs
 from headrace.world.network import Network, SystemNetwork
 
 _THREAD_COUNT = min(32, (os.cpu_count() or 1) + 4)  # as many as asyncio would start over time
@@ -30,6 +31,7 @@ class World:
         self.dice: random.Random = random.SystemRandom()
         self.files = SystemFiles()
         self.network: Network = SystemNetwork()
+        self.jobs = SystemJobs()
 
     def now(self) -> Millis:
         """Wall-clock time; it may jump. Use the loop's time to measure waits."""

@@ -5,7 +5,9 @@ import pytest
 from headrace.core.producer_state import AbortedTransaction, SnapshotEntry
 from headrace.model.errors import Corrupt
 from headrace.storage import aborted_transactions, checkpoint, snapshots
+from headrace.world.files import SystemFiles
 
+FILES = SystemFiles()
 ENTRIES = [
     SnapshotEntry(5, 0, 68, 93, 3, 1794782238418, 0, -1),
     SnapshotEntry(7, 3, 5, 97, 2, 1700000000002, 9, 95),
@@ -19,21 +21,21 @@ def test_the_error_for_an_unreadable_checkpoint_names_the_file(tmp_path, content
     path = tmp_path / "recovery-point-offset-checkpoint"
     path.write_bytes(content.encode("latin-1"))
     with pytest.raises(Corrupt, match="recovery-point-offset-checkpoint"):
-        checkpoint.read_offsets(path)
+        checkpoint.read_offsets(FILES, path)
 
 
 def test_a_missing_or_empty_checkpoint_has_no_entries(tmp_path):
-    assert checkpoint.read_offsets(tmp_path / "absent") == {}
+    assert checkpoint.read_offsets(FILES, tmp_path / "absent") == {}
     (tmp_path / "empty").touch()
-    assert checkpoint.read_offsets(tmp_path / "empty") == {}
+    assert checkpoint.read_offsets(FILES, tmp_path / "empty") == {}
 
 
 def test_the_topic_id_is_written_as_by_kafka(tmp_path):
     path = tmp_path / "partition.metadata"
-    assert checkpoint.read_topic_id(str(path)) is None
-    checkpoint.write_topic_id(str(path), bytes(range(16)), sync=False)
+    assert checkpoint.read_topic_id(FILES, str(path)) is None
+    checkpoint.write_topic_id(FILES, str(path), bytes(range(16)), sync=False)
     assert path.read_text() == "version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
-    assert checkpoint.read_topic_id(str(path)) == bytes(range(16))
+    assert checkpoint.read_topic_id(FILES, str(path)) == bytes(range(16))
 
 
 @pytest.mark.parametrize("content", ["", "version: 0\n", "version: 0\ntopic_id: abc"])
@@ -41,14 +43,14 @@ def test_an_unreadable_topic_id_is_an_error(tmp_path, content):
     path = tmp_path / "partition.metadata"
     path.write_text(content)
     with pytest.raises(Corrupt):
-        checkpoint.read_topic_id(str(path))
+        checkpoint.read_topic_id(FILES, str(path))
 
 
 def test_a_clean_shutdown_marker_may_be_empty(tmp_path):
     path = tmp_path / checkpoint.CLEAN_SHUTDOWN
-    assert checkpoint.read_clean_shutdown(path) is None
+    assert checkpoint.read_clean_shutdown(FILES, path) is None
     path.touch()
-    assert checkpoint.read_clean_shutdown(path) == -1
+    assert checkpoint.read_clean_shutdown(FILES, path) == -1
 
 
 def test_a_snapshot_decodes_to_what_was_encoded():
@@ -93,10 +95,10 @@ def test_bytes_that_are_not_text_are_reported_as_damage(tmp_path, read):
     path = tmp_path / "file"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(Corrupt, match=str(path)):
-        read(path)
+        read(FILES, path)
 
 
 def test_a_clean_shutdown_marker_counts_whatever_its_content(tmp_path):
     path = tmp_path / "mark"
     path.write_bytes(b"\xff\xfe\x00")
-    assert checkpoint.read_clean_shutdown(path) == -1
+    assert checkpoint.read_clean_shutdown(FILES, path) == -1

@@ -5,14 +5,19 @@ import os
 
 import pytest
 
-from headrace.storage import files
 from headrace.storage.files import OpenFile, OpenFiles, read_into, write_all, write_atomically
+from tests.fakes.faulty_files import FaultyFiles
 
 
 class Holder:
     def __init__(self, path):
-        self.file = OpenFile(str(path))
+        self.file = OpenFile(FaultyFiles(), str(path))
         self.touched = False
+
+
+@pytest.fixture
+def files():
+    return FaultyFiles()
 
 
 @pytest.fixture
@@ -31,8 +36,8 @@ def is_open(fd):
     return True
 
 
-def test_a_descriptor_closes_with_its_last_reference(path):
-    file = OpenFile(str(path))
+def test_a_descriptor_closes_with_its_last_reference(files, path):
+    file = OpenFile(files, str(path))
     other, fd = file, file.fd
     del file
     assert is_open(fd)
@@ -40,9 +45,9 @@ def test_a_descriptor_closes_with_its_last_reference(path):
     assert not is_open(fd)
 
 
-def test_a_file_that_cannot_be_opened_leaks_nothing(tmp_path):
+def test_a_file_that_cannot_be_opened_leaks_nothing(files, tmp_path):
     with pytest.raises(FileNotFoundError):
-        OpenFile(str(tmp_path / "absent"))
+        OpenFile(files, str(tmp_path / "absent"))
 
 
 def test_the_least_recently_used_file_is_closed_first(path):
@@ -66,7 +71,7 @@ def test_a_forgotten_file_makes_room(path):
     assert (len(held), holder.file) == (0, None)
 
 
-def test_a_short_write_is_continued(path, monkeypatch):
+def test_a_short_write_is_continued(files, path):
     taken = []
 
     def three_bytes_at_a_time(fd, views, position):
@@ -74,33 +79,35 @@ def test_a_short_write_is_continued(path, monkeypatch):
         taken.append(len(data))
         return os.pwrite(fd, data, position)
 
-    monkeypatch.setattr(files, "_pwritev", three_bytes_at_a_time)
-    file = OpenFile(str(path))
-    write_all(file.fd, [memoryview(b"ab"), memoryview(b"cdef"), memoryview(b"gh")], 2, 8)
+    files.pwritev = three_bytes_at_a_time
+    file = OpenFile(files, str(path))
+    write_all(files, file.fd, [memoryview(b"ab"), memoryview(b"cdef"), memoryview(b"gh")], 2, 8)
     assert path.read_bytes() == b"01abcdefgh"
     assert taken == [3, 3, 2]
 
 
-def test_reading_fills_the_view_up_to_the_end_of_the_file(path, monkeypatch):
-    file = OpenFile(str(path))
+def test_reading_fills_the_view_up_to_the_end_of_the_file(files, path):
+    file = OpenFile(files, str(path))
     view = memoryview(bytearray(8))
-    assert read_into(file.fd, view, 5) == 5
+    assert read_into(file, view, 5) == 5
     assert view[:5] == b"56789"
-    monkeypatch.setattr(files, "_preadv", None)
-    assert read_into(file.fd, view, 7) == 3
 
 
-def test_a_file_is_replaced_atomically(path):
-    write_atomically(path, b"new")
+def test_a_short_read_is_continued(files, path):
+    files.pread_into = lambda fd, view, position: os.preadv(fd, [view[:3]], position)
+    view = memoryview(bytearray(8))
+    assert read_into(OpenFile(files, str(path)), view, 1) == 8
+    assert view == b"12345678"
+
+
+def test_a_file_is_replaced_atomically(files, path):
+    write_atomically(files, path, b"new")
     assert path.read_bytes() == b"new"
     assert os.listdir(path.parent) == ["file"]
 
 
-def test_a_failing_write_leaves_the_old_file(path, monkeypatch):
-    def fail(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", fail)
+def test_a_failing_write_leaves_the_old_file(files, path):
+    files.fail(errno.ENOSPC, "pwrite")
     with pytest.raises(OSError):
-        write_atomically(path, b"new")
+        write_atomically(files, path, b"new")
     assert path.read_bytes() == b"0123456789"

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 
@@ -11,7 +12,6 @@ import pytest
 from headrace.core.cleaning import measure
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.records.record import Record, build_batch
-from headrace.storage import index_rebuild
 from headrace.storage.compaction.log_cleaner import CleanerSettings, clean, summarize
 from headrace.storage.log_retention import segment_facts
 from headrace.storage.segment_indexes import SegmentIndexes
@@ -129,21 +129,21 @@ def test_a_segment_that_compaction_replaced_is_rebuilt_again(disk):
         asyncio.run(compact(log))
 
 
-def test_a_killed_child_is_replaced_after_a_pause(damaged, monkeypatch):
+def test_a_killed_child_is_replaced_after_a_pause(disk, damaged):
     def ask():
         with pytest.raises(Rejected) as refused:
             damaged.read(20, 1 << 20, damaged.log_end)
         assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
 
-    monkeypatch.setattr(index_rebuild, "_FIRST_PAUSE_S", 3600)
     ask()
     rebuild = damaged.rebuilds.by_base[0]
-    rebuild.child.kill()
-    rebuild.child.wait()
+    os.kill(rebuild.child.pid, signal.SIGKILL)
+    wait_for_the_child(damaged)
+    disk.world.time += 999
     for _ in range(2):
         ask()
         assert not rebuild.is_running
-    rebuild.retry_at = 0  # the pause is over
+    disk.world.time += 1
     ask()
     assert rebuild.is_running
     wait_for_the_child(damaged)

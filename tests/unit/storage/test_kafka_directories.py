@@ -23,11 +23,8 @@ PLAIN, TXN, APPEND_TIME = (TopicPartition(name, 0) for name in ("plain", "txn", 
 @pytest.fixture(params=["clean", "live"])
 def disk(request, tmp_path):
     shutil.copytree(GOLDEN / request.param, tmp_path / "data")
-    disk = Disk.__new__(Disk)
-    disk.paths = (tmp_path / "data",)
-    disk.config = settings(index_interval_bytes=200, segment_index_bytes=2000)
-    disk.options = {}
-    disk.start(STOPPED_AT)
+    config = settings(index_interval_bytes=200, segment_index_bytes=2000)
+    disk = Disk(tmp_path / "data", config=config, now=STOPPED_AT)
     yield disk
     disk.crash()
 

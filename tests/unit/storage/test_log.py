@@ -11,10 +11,11 @@ from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import crc_holds, headers, read_header
 from headrace.records.record import iter_records
-from headrace.storage import files, segment_files
+from headrace.storage import files
 from headrace.storage.log import INTERNAL
 from headrace.storage.log_retention import delete_records_before
 from headrace.storage.segment_indexes import SegmentIndexes
+from headrace.world.files import pwritev_by_seek
 from tests.fakes.logs import (
     LEADER_EPOCH,
     NOW,
@@ -78,7 +79,7 @@ def test_more_batches_than_one_call_takes_are_written_whole(log, monkeypatch):
 
 
 def test_without_pwritev_the_file_gets_the_same_bytes(log, monkeypatch):
-    monkeypatch.setattr(files, "_pwritev", None)
+    log.directory.files.pwritev = pwritev_by_seek
     monkeypatch.setattr(files, "IOV_MAX", 2)
     for i in range(5):
         log.append_as_leader(batch(b"%d" % i), LEADER_EPOCH, NOW)
@@ -339,8 +340,8 @@ def test_records_without_times_roll_by_the_age_of_the_file(disk):
     assert segment_names(log) == [0, 2]
 
 
-def test_jitter_brings_the_roll_forward(disk, monkeypatch):
-    monkeypatch.setattr("random.randrange", lambda limit: limit - 1)
+def test_jitter_brings_the_roll_forward(disk):
+    disk.world.dice.randrange = lambda limit: limit - 1
     log = disk.log()
     log.update_config(settings(segment_ms=1000, segment_jitter_ms=400))
     fill(log, [b"a"])
@@ -378,20 +379,18 @@ def test_an_empty_segment_is_not_rolled(log):
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_roll_that_finds_no_file_descriptor_leaves_no_files(tmp_path, monkeypatch, suffix, clean):
+def test_a_roll_that_finds_no_file_descriptor_leaves_no_files(tmp_path, suffix, clean):
     disk = Disk(tmp_path / "data", config=settings(segment_bytes=1000))
     log = disk.log()
     append(log, batch(b"a" * 400))
-    really_open = os.open
 
-    def no_more(path, *arguments, **keywords):
-        if str(path).endswith(f".{suffix}"):
+    def no_more(path, *arguments):
+        if path.endswith(f".{suffix}"):
             raise OSError(errno.EMFILE, "too many open files")
-        return really_open(path, *arguments, **keywords)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", no_more)
-        assert refusal(log, batch(b"b" * 600)) == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.files.before("open", no_more)
+    assert refusal(log, batch(b"b" * 600)) == ErrorCode.KAFKA_STORAGE_ERROR
+    disk.files.repair("open")
     fill(log, [b"c", b"d"])  # small: the current segment continues
     assert segment_names(log) == [0]
     log = disk.restarted(clean=clean)
@@ -480,30 +479,21 @@ def test_a_full_disk_rejects_all_staged_batches_and_accepts_writes_again_later(d
     assert (retried.base_offset, retried.first_of_duplicate) == (1, False)
 
 
-def fail_writes(monkeypatch, error):
-    def fail(*arguments):
-        raise OSError(error, os.strerror(error))
-
-    monkeypatch.setattr(os, "pwrite", fail)
-    monkeypatch.setattr(files, "_pwritev", fail)
-
-
-def test_a_broken_disk_takes_its_log_directory_offline(log, monkeypatch):
+def test_a_broken_disk_takes_its_log_directory_offline(disk, log):
     log.append_as_leader(batch(b"a"), LEADER_EPOCH, NOW)
-    fail_writes(monkeypatch, errno.EIO)
+    disk.files.fail(errno.EIO, "pwrite", "pwritev")
     with pytest.raises(Rejected) as caught:
         log.write_staged()
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert log.offline is not None
 
 
-def test_a_write_that_fails_during_a_roll_is_reported_by_the_next_write(log, monkeypatch):
+def test_a_write_that_fails_during_a_roll_is_reported_by_the_next_write(disk, log):
     size = len(batch(b"x" * 50))
     log.update_config(settings(segment_bytes=2 * size))
     log.append_as_leader(batch(b"1" * 50), LEADER_EPOCH, NOW)
     log.append_as_leader(batch(b"2" * 50), LEADER_EPOCH, NOW)
-    with monkeypatch.context() as patched:
-        fail_writes(patched, errno.ENOSPC)
+    with disk.files.failing(errno.ENOSPC, "pwrite", "pwritev"):
         for _ in range(2):  # the third batch, and the next
             with pytest.raises(Rejected):
                 log.append_as_leader(batch(b"3" * 50), LEADER_EPOCH, NOW)
@@ -537,13 +527,11 @@ def no_space(*arguments):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_follower_can_retry_after_its_disk_was_full(log, monkeypatch):
+def test_a_follower_can_retry_after_its_disk_was_full(disk, log):
     log.update_config(settings(segment_bytes=200))
     sent = [batch(b"x" * 50, base_offset=i, leader_epoch=0) for i in range(4)]
-    with monkeypatch.context() as patched:
-        fail_writes(patched, errno.ENOSPC)
-        with pytest.raises(Rejected):
-            log.append_as_follower(as_the_leader_stores_them(*sent))
+    with disk.files.failing(errno.ENOSPC, "pwrite", "pwritev"), pytest.raises(Rejected):
+        log.append_as_follower(as_the_leader_stores_them(*sent))
     assert (log.log_end, log.staged_end) == (0, 0)
     log.append_as_follower(as_the_leader_stores_them(*sent))
     assert len(read_all(log)) == 4
@@ -638,15 +626,11 @@ def test_preallocated_space_is_not_read_as_records_after_a_crash(preallocating):
     assert len(read_all(log)) == 11
 
 
-def test_a_disk_without_room_to_preallocate_leaves_no_files(preallocating, monkeypatch):
+def test_a_disk_without_room_to_preallocate_leaves_no_files(preallocating):
     log = preallocating.log()
     fill(log, [b"x"])
-
-    def full(fd, size):
-        raise OSError(errno.ENOSPC, "no room")
-
-    monkeypatch.setattr(segment_files, "preallocate", full)
-    with pytest.raises(OSError, match="no room"):
+    preallocating.files.fail(errno.ENOSPC, "preallocate")
+    with pytest.raises(OSError, match="No space"):
         log.roll(NOW)
     assert not (log.path / f"{1:020d}.log").exists()
     fill(log, [b"y"])

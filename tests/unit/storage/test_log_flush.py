@@ -67,12 +67,9 @@ def test_segments_that_wait_for_fsync_hold_no_descriptors(disk):
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
-def test_a_failing_fsync_takes_the_log_directory_offline(code, log, monkeypatch):
-    def fail(fd):
-        raise OSError(code, os.strerror(code))
-
+def test_a_failing_fsync_takes_the_log_directory_offline(code, disk, log):
     fill(log, [b"a"])
-    monkeypatch.setattr(os, "fsync", fail)
+    disk.files.fail(code, "fsync")
     log.flusher.flush_now()
     assert log.flusher.recovery_point == 0
     assert "fsync" in log.offline

@@ -1,21 +1,21 @@
-"""Several folders, their owners, their checkpoints, and disks that fail."""
+"""Several log directories, their owners, their checkpoints, and disks that fail."""
 
 import errno
 import os
 import subprocess
 import sys
-import threading
 
 import pytest
 
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import TopicId, TopicPartition
 from headrace.storage import checkpoint
-from headrace.storage.background import Background
 from headrace.storage.log_manager import LogManager
 from headrace.storage.log_retention import delete_records_before
 from headrace.storage.log_truncation import truncate_to
+from headrace.world.world import World
 from tests.fakes.logs import NOW, ORDERS, ORDERS_ID, Disk, append, batch, fill, read_all, settings
+from tests.fakes.standin import in_loop
 
 
 @pytest.fixture
@@ -33,7 +33,8 @@ def partitions(topic, count):
 
 
 def test_a_new_directory_gets_an_owner(disk):
-    properties = [checkpoint.read_properties(path / "meta.properties") for path in disk.paths]
+    paths = [path / "meta.properties" for path in disk.paths]
+    properties = [checkpoint.read_properties(disk.files, path) for path in paths]
     assert [each["version"] for each in properties] == ["1", "1"]
     assert {each["cluster.id"] for each in properties} == {disk.logs.cluster_id}
     assert len({each["directory.id"] for each in properties}) == 2
@@ -57,7 +58,7 @@ def test_a_directory_of_a_zookeeper_broker_is_accepted(tmp_path):
     assert disk.logs.cluster_id == "abc"
     assert disk.logs.directories[0].directory_id
     disk.stop()
-    assert checkpoint.read_properties(tmp_path / "meta.properties")["broker.id"] == "1"
+    assert checkpoint.read_properties(disk.files, tmp_path / "meta.properties")["broker.id"] == "1"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +212,7 @@ def test_a_late_checkpoint_does_not_restore_deleted_offsets(disk):
     fill(disk.log(), [b"1", b"2", b"3"])
     delete_records_before(disk.log(), 3)
     disk.logs.note_offsets(disk.log(), None)
-    disk.logs.checkpoint_noted()  # not written yet: the worker is busy
+    disk.logs.checkpoint_noted()  # not written yet: another job runs
     late = disk.worker.jobs.pop()[1]
     disk.logs.checkpoint()
     disk.logs.delete(ORDERS)
@@ -297,9 +298,9 @@ def test_the_broker_epoch_of_a_clean_shutdown_is_restored(disk):
     assert disk.logs.directories[0].last_broker_epoch == 42
 
 
-def test_many_changed_logs_are_closed_with_one_sync(disk, monkeypatch):
+def test_many_changed_logs_are_closed_with_one_sync(disk):
     synced = []
-    monkeypatch.setattr(os, "sync", lambda: synced.append(True))
+    disk.files.sync_all = lambda: synced.append(True)
     for name in partitions("many", 40):
         append(disk.log(name), batch(b"x"))
     disk.stop()
@@ -321,18 +322,18 @@ def test_a_full_disk_is_reported_at_intervals(disk, caplog):
 # -- disks that fail ---------------------------------------------------------------------
 
 
-def test_many_unflushed_segments_are_closed_with_one_sync(disk, monkeypatch):
+def test_many_unflushed_segments_are_closed_with_one_sync(disk):
     disk.config = settings(segment_bytes=100)
     fill(disk.log(), [b"as large as a segment"] * 50)
     disk.worker.jobs.clear()
     synced = []
-    monkeypatch.setattr(os, "sync", lambda: synced.append(1))
+    disk.files.sync_all = lambda: synced.append(1)
     log = disk.restarted()
     assert synced == [1]
     assert (log.flusher.recovery_point, log.log_end) == (50, 50)
 
 
-def test_a_failed_log_directory_goes_offline_alone(disk, monkeypatch):
+def test_a_failed_log_directory_goes_offline_alone(disk):
     names = partitions("orders", 2)
     for name in names:
         append(disk.log(name), batch(b"x"))
@@ -351,9 +352,9 @@ def test_a_failed_log_directory_goes_offline_alone(disk, monkeypatch):
     disk.start()
 
 
-def test_a_bug_in_a_background_job_prevents_the_clean_shutdown_marker(tmp_path):
-    logs = LogManager([tmp_path], node_id=1, config_of=lambda topic: settings())
-    logs.open_all(NOW)
+@in_loop
+async def test_a_bug_in_a_background_job_prevents_the_clean_shutdown_marker(tmp_path):
+    logs = opened(tmp_path)
     met = []
     logs.on_bug = met.append
     logs.directories[0].later(0, lambda: 1 / 0)
@@ -387,20 +388,18 @@ def test_the_only_directory_must_be_usable(tmp_path, caplog):
     assert not caplog.records, "there are no other directories"
 
 
-def test_an_unreadable_partition_stays_offline_and_the_others_open(disk, monkeypatch):
+def test_an_unreadable_partition_stays_offline_and_the_others_open(disk):
     names = partitions("orders", 2)
     for name in names:
         append(disk.log(name), batch(b"x"))
     broken = disk.log(names[0]).path
     disk.stop()
-    real_scandir = os.scandir
 
-    def scandir(path):
-        if str(path) == str(broken):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return real_scandir(path)
+    def refuse(path):
+        if path == str(broken):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    monkeypatch.setattr(os, "scandir", scandir)
+    disk.files.before("names_in", refuse)
     disk.start()
     assert disk.logs.get(names[0]) is None
     assert "Permission denied" in disk.logs.offline_reason(names[0])
@@ -410,30 +409,29 @@ def test_an_unreadable_partition_stays_offline_and_the_others_open(disk, monkeyp
     assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_an_io_error_at_start_takes_the_log_directory_offline(disk, monkeypatch):
+def test_an_io_error_at_start_takes_the_log_directory_offline(disk):
     append(disk.log(), batch(b"x"))
     path_of_log = disk.log().path
     disk.stop()
-    real_scandir = os.scandir
 
-    def scandir(path):
-        if str(path) == str(path_of_log):
+    def refuse(path):
+        if path == str(path_of_log):
             raise OSError(errno.EIO, "Input/output error")
-        return real_scandir(path)
 
-    monkeypatch.setattr(os, "scandir", scandir)
+    disk.files.before("names_in", refuse)
     disk.start()
     assert [each.offline is None for each in disk.logs.directories].count(False) == 1
 
 
-def test_a_shutdown_on_a_full_disk_ends_without_the_marker(disk, monkeypatch, caplog):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_a_shutdown_on_a_full_disk_ends_without_the_marker(disk, caplog):
+    def full(path, *arguments):
+        if checkpoint.CLEAN_SHUTDOWN in path:
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     append(disk.log(), batch(b"a"))
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "write_clean_shutdown", full)
-        disk.stop()
+    disk.files.before("open", full)
+    disk.stop()
+    disk.files.repair("open")
     assert "No space left on device" in caplog.text
     assert not any((path / checkpoint.CLEAN_SHUTDOWN).exists() for path in disk.paths)
     disk.start()
@@ -448,38 +446,19 @@ def test_a_failing_shutdown_still_unlocks_the_directories(disk, monkeypatch):
     disk.start()
 
 
-def test_a_bug_in_a_job_is_reported_and_later_jobs_run(tmp_path):
-    logs = LogManager([tmp_path], node_id=1, config_of=lambda topic: settings())
+# -- background jobs ---------------------------------------------------------------------
+
+
+def opened(path):
+    """Logs whose jobs run in the executor of the running loop."""
+    logs = LogManager([path], world=World(), node_id=1, config_of=lambda topic: settings())
     logs.open_all(NOW)
-    bugs, done = [], threading.Event()
-    logs.on_bug = bugs.append
-    directory = logs.directories[0]
-    directory.later(0, lambda: 1 / 0)
-    directory.later(0, done.set)
-    assert done.wait(10)
-    assert [type(bug) for bug in bugs] == [ZeroDivisionError]
-    logs.abandon()
+    return logs
 
 
-def test_a_worker_thread_that_cannot_start_is_retried_with_the_next_job(monkeypatch, caplog):
-    done = threading.Event()
-    background = Background(lambda error: None)
-
-    def refused(thread):
-        raise RuntimeError("can't start new thread")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refused)
-        background.later(0, done.set)
-    assert not done.is_set() and "can't start new thread" in caplog.text
-    background.later(0, lambda: None)
-    assert done.wait(10)
-    background.close()
-
-
-def test_the_worker_thread_runs_jobs_and_ends(tmp_path):
-    logs = LogManager([tmp_path / "data"], node_id=1, config_of=lambda topic: settings())
-    logs.open_all(NOW)
+@in_loop
+async def test_deleted_files_are_removed_before_a_shutdown_ends(tmp_path):
+    logs = opened(tmp_path / "data")
     log = logs.create(ORDERS, ORDERS_ID, settings(file_delete_delay_ms=0))
     append(log, batch(b"a"))
     log.roll(NOW)

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
-from headrace.storage import checkpoint, log_copy, log_flush, log_move
+from headrace.storage import log_copy, log_move
 from headrace.storage.compaction.swap import replace_segments
 from headrace.storage.log import Log
 from headrace.storage.log_copy import LogCopy
@@ -72,18 +72,15 @@ def between(monkeypatch):
 
 
 @pytest.fixture
-def synced(monkeypatch):
-    """The size of each file at its last fsync, by its path then."""
+def synced(disk):
+    """The size of each file at its last fsync, by its path then; and synced directories."""
     sizes = {}
-    real_fsync = os.fsync
 
-    def fsync(fd):
-        number = fd if isinstance(fd, int) else fd.fileno()
-        path = Path(os.readlink(f"/proc/self/fd/{number}"))
-        sizes[path] = os.fstat(number).st_size
-        real_fsync(fd)
+    def note(fd):
+        sizes[Path(os.readlink(f"/proc/self/fd/{fd}"))] = os.fstat(fd).st_size
 
-    monkeypatch.setattr(os, "fsync", fsync)
+    disk.files.before("fsync", note)
+    disk.files.before("sync_directory", lambda path: sizes.__setitem__(Path(path), 0))
     return sizes
 
 
@@ -309,19 +306,17 @@ def test_flushes_are_postponed_only_until_the_end_of_a_move(disk, between, monke
     assert log.flusher.recovery_point == 3
 
 
-def test_a_flush_is_repeated_if_the_log_moves_meanwhile(disk, monkeypatch, synced):
+def test_a_flush_is_repeated_if_the_log_moves_meanwhile(disk, synced):
     log = disk.log()
     append(log, batch(b"a"))
     copy = disk.paths[0] / "orders-9"
     moves = [lambda: log.relocate(log.directory, shutil.copytree(log.path, copy), Offset(0))]
-    real = log_flush.sync_directory
 
-    def sync_directory(directory):
+    def move_once(directory):
         if moves:
             moves.pop()()  # after the last fsync, before the recovery point moves
-        real(directory)
 
-    monkeypatch.setattr(log_flush, "sync_directory", sync_directory)
+    disk.files.before("sync_directory", move_once)
     asyncio.run(log.flusher.flush())
     assert log.flusher.recovery_point == log.log_end == 1
     assert synced[copy / f"{0:020d}.log"] == log.segments.size
@@ -337,19 +332,16 @@ def test_a_flush_syncs_the_renames_of_a_move_that_has_not_settled(disk, synced):
     assert log.flusher.renamed_in == ()
 
 
-def test_a_log_survives_the_failure_of_the_disk_that_it_has_left(disk, monkeypatch):
+def test_a_log_survives_the_failure_of_the_disk_that_it_has_left(disk):
     log = disk.log()
     append(log, batch(b"a"))
     source, target = log.directory, other(disk, log)
-    real_sync = log_move.sync_directory
 
-    def sync(directory):
-        if directory == str(source.path):
+    def refuse(path):
+        if path == source.path:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real_sync(directory)
 
-    monkeypatch.setattr(log_move, "sync_directory", sync)
-    monkeypatch.setattr(log_flush, "sync_directory", sync)
+    disk.files.before("sync_directory", refuse)
     moving_log = LogMove(log, target)
     asyncio.run(moving_log._catch_up())
     moving_log._switch()
@@ -503,16 +495,16 @@ def test_a_topic_name_too_long_for_a_copy_is_refused_as_by_kafka(disk):
     assert caught.value.code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_discarding_a_copy_writes_no_checkpoint_on_the_loop(disk, monkeypatch):
+def test_discarding_a_copy_writes_no_checkpoint_on_the_loop(disk):
     log = disk.log()
     fill(log, [b"1", b"2", b"3"])
     delete_records_before(log, Offset(3))
     target = other(disk, log)
     moving_log = LogMove(log, target)
     asyncio.run(moving_log._catch_up())
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "write_offsets", None)
+    with disk.files.failing(errno.EIO, "open"):
         moving_log.discard()
+    assert target.offline is None
     assert ORDERS not in {**target.log_starts, **target.recovery_points}
     assert not copies(disk)
     disk.crash()  # before the next checkpoint: the file still has the log start of the copy
@@ -523,22 +515,20 @@ def test_discarding_a_copy_writes_no_checkpoint_on_the_loop(disk, monkeypatch):
     assert read_all(disk.restarted(clean=False)) == [(0, b"of the new topic")]
 
 
-def test_a_log_gets_its_plain_name_before_it_moves_on(disk, between, monkeypatch):
+def test_a_log_gets_its_plain_name_before_it_moves_on(disk, between):
     """Otherwise a start could find two copies that might be the log, and no log."""
     log = disk.log()
     append(log, batch(b"a"))
     target = other(disk, log)
-    real_rename = Path.rename
 
-    def rename(path, to):
-        if to.name == "orders-0":
+    def full(path, to):
+        if Path(to).name == "orders-0":
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real_rename(path, to)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", rename)
-        with pytest.raises(OSError, match="No space"):
-            move(disk, log)
+    disk.files.before("rename", full)
+    with pytest.raises(OSError, match="No space"):
+        move(disk, log)
+    disk.files.repair("rename")
     assert log.directory is target and log.path.name.endswith("-future")
     names = []
     between += [lambda: names.append(log.path.name)] * 2
@@ -771,24 +761,17 @@ def test_a_topic_deleted_between_switch_and_rename_is_gone(disk):
 
 
 @pytest.mark.parametrize("is_nearly_complete", [False, True])
-def test_a_topic_deleted_during_a_move_stays_deleted_after_a_kill(
-    disk, monkeypatch, is_nearly_complete
-):
+def test_a_topic_deleted_during_a_move_stays_deleted_after_a_kill(disk, is_nearly_complete):
     log = disk.log()
     append(log, batch(b"a"))
     moving_log = LogMove(log, other(disk, log))
     if is_nearly_complete:
         asyncio.run(moving_log._catch_up())
     renamed = []
-    real_rename = Path.rename
-
-    def rename(path, target):
-        renamed.append(path)
-        return real_rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", rename)
+    disk.files.before("rename", lambda path, target: renamed.append(path))
     disk.logs.delete(ORDERS)
-    assert renamed == [moving_log.path, disk.paths[0] / "orders-0"]
+    directories = [path for path in renamed if isinstance(path, Path)]  # without the checkpoints
+    assert directories == [moving_log.path, disk.paths[0] / "orders-0"]
     disk.crash()
     disk.start()
     assert disk.logs.get(ORDERS) is None and not disk.logs.offline_partitions() and not copies(disk)
@@ -809,22 +792,19 @@ def test_an_incomplete_copy_is_never_taken_for_the_log(disk):
     assert read_all(disk.log()) == [(0, b"a")]
 
 
-def test_a_copy_does_not_replace_a_log_that_cannot_be_opened(disk, monkeypatch):
+def test_a_copy_does_not_replace_a_log_that_cannot_be_opened(disk):
     log = disk.log()
     append(log, batch(b"a"))
     moving_log = LogMove(log, other(disk, log))
     asyncio.run(moving_log._catch_up())
     disk.crash()
-    real_scandir = os.scandir
 
-    def scandir(path):
-        if str(path) == str(log.path):
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return real_scandir(path)
+    def refuse(path):
+        if path == str(log.path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", scandir)
-        disk.start()
+    disk.files.before("names_in", refuse)
+    disk.start()
     assert disk.logs.get(ORDERS) is None and "Permission denied" in disk.logs.offline_reason(ORDERS)
     assert log.path.exists() and moving_log.path.exists()
 

@@ -63,9 +63,9 @@ def state(log):
 def a_busy_log(log):
     """Plain, idempotent and transactional batches in three segments and two leader epochs."""
     for i in range(30):
-        reign = 0 if i < 24 else 4
+        leader_epoch = 0 if i < 24 else 4
         plain = batch(b"%d" % i, producer_id=1, base_sequence=i, timestamp=NOW + i)
-        append(log, plain, leader_epoch=reign)
+        append(log, plain, leader_epoch=leader_epoch)
         if i in (9, 19):
             log.roll(NOW)
         if i == 5:
@@ -73,7 +73,7 @@ def a_busy_log(log):
         if i == 12:
             append(log, marker(commit=False, producer_id=2))
         if i == 25:
-            append(log, batch(b"o", producer_id=3, transactional=True), leader_epoch=reign)
+            append(log, batch(b"o", producer_id=3, transactional=True), leader_epoch=leader_epoch)
     return log
 
 
@@ -312,24 +312,19 @@ def test_leader_epochs_lost_in_a_crash_are_found_in_the_batches(disk):
     assert disk.log().leader_epochs.entries == entries
 
 
-def test_a_leader_epoch_is_saved_once_with_its_first_batch(disk, monkeypatch):
+def test_a_leader_epoch_is_saved_once_with_its_first_batch(disk):
     written = []
-    write = checkpoint.write_leader_epochs
 
-    def write_leader_epochs(path, entries, *, sync):
-        written.append(list(entries))
-        write(path, entries, sync=sync)
+    def note(path, target):
+        written.append(checkpoint.read_leader_epochs(disk.files, path).entries)
 
     log = disk.log()
-    monkeypatch.setattr(checkpoint, "write_leader_epochs", write_leader_epochs)
+    disk.files.before("rename", note)
     log.leader_epochs.assign(2, 0)  # as a new leader does
     for leader_epoch in (2, 2, 5, 5, 5):
         append(log, batch(b"a"), batch(b"b"), leader_epoch=leader_epoch)
     assert written == [[(2, 0)], [(2, 0), (5, 4)]]
-    assert (
-        checkpoint.read_leader_epochs(f"{log.path}/{LEADER_EPOCHS}").entries
-        == log.leader_epochs.entries
-    )
+    assert written[-1] == log.leader_epochs.entries
 
 
 def test_a_leader_epoch_below_the_recovery_point_survives_a_crash(disk):
@@ -343,15 +338,10 @@ def test_a_leader_epoch_below_the_recovery_point_survives_a_crash(disk):
     assert disk.restarted(clean=False).leader_epochs.entries == [(0, 0), (3, 1)]
 
 
-def test_a_leader_epoch_that_cannot_be_saved_does_not_begin(disk, monkeypatch):
+def test_a_leader_epoch_that_cannot_be_saved_does_not_begin(disk):
     log = disk.log()
     append(log, batch(b"a"))
-
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "no space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "write_leader_epochs", full)
+    with disk.files.failing(errno.ENOSPC, "rename"):
         with pytest.raises(Rejected) as refused:
             append(log, batch(b"b"), leader_epoch=1)
         assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -438,7 +428,7 @@ def test_a_leftover_of_a_failed_roll_hides_no_records(disk, how, left):
     assert append(log, batch(b"e")).base_offset == 4
 
 
-def test_a_half_installed_compacted_segment_is_left_to_the_next_start(disk, monkeypatch):
+def test_a_half_installed_compacted_segment_is_left_to_the_next_start(disk):
     log = disk.log()
     fill(log, [b"a", b"b"])
     log.roll(NOW)
@@ -446,17 +436,14 @@ def test_a_half_installed_compacted_segment_is_left_to_the_next_start(disk, monk
     for suffix in ("log", "index", "timeindex"):
         path = file(log, 0, suffix)
         path.with_name(f"{path.name}.cleaned").write_bytes(path.read_bytes())
-    rename = os.rename
 
     def full(source, target):
         if target.endswith(".timeindex.deleted"):
             raise OSError(errno.ENOSPC, "no space left on device")
-        rename(source, target)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", full)
-        with pytest.raises(OSError, match="no space"):
-            replace_segments(log, [0], 0)
+    disk.files.before("rename", full)
+    with pytest.raises(OSError, match="no space"):
+        replace_segments(log, [0], 0)
     assert "could not install" in log.offline
     disk.crash()
     disk.start()

@@ -127,7 +127,7 @@ async def test_a_search_does_not_touch_the_files_and_indexes_of_the_loop(disk):
     log = disk.log()
     fill(log)
     log = disk.restarted()
-    files, indexes = disk.logs._resources
+    _, files, indexes = disk.logs._resources
     before = len(files), dict(indexes._held)
     assert (await offset_for_time(log, NOW + 77)).offset == 77
     assert (await offset_of_max_timestamp(log)).offset == 399

@@ -1,6 +1,7 @@
 """The real and the simulated file system give the same answers to the same calls."""
 
 import errno
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,7 @@ def test_names_are_listed_in_order_and_replaced_by_a_rename(place):
         files.close(fd)
     files.make_directory(f"{root}/d")
     assert files.names_in(root) == ["a", "b", "c", "d"]
+    assert files.directories_in(root) == ["d"]
     files.rename(f"{root}/c", f"{root}/a")
     files.unlink(f"{root}/b")
     assert files.names_in(root) == ["a", "d"]
@@ -64,6 +66,42 @@ def test_an_unlinked_file_is_readable_while_it_is_open(place):
     files.close(fd)
 
 
+def _file(files, root):
+    files.close(files.open(f"{root}/file", O_CREATE, 0o644))
+    return f"{root}/file"
+
+
+def test_what_is_in_the_page_cache_is_read_now(place):
+    files, root = place
+    fd = files.open(f"{root}/a", O_CREATE, 0o644)
+    files.pwrite(fd, b"0123", 0)
+    into = bytearray(3)
+    assert files.read_now(fd, into, 1) in (True, None)  # None: the file system cannot tell
+    assert files.read_now(fd, bytearray(3), 2) in (False, None), "the file is shorter"
+    files.close(fd)
+
+
+def test_a_path_may_be_a_path_object(place):
+    files, root = place
+    path = Path(root) / "a"
+    files.close(files.open(path, O_CREATE, 0o644))
+    files.rename(path, path.with_name("b"))
+    files.make_directories(path / "below")
+    assert files.directories_in(Path(root)) == ["a"] and files.exists(path.with_name("b"))
+    files.set_modified(path.with_name("b"), 1_000_000_000)
+    assert files.facts(path.with_name("b")) == (0, 1_000_000_000, False)
+
+
+def test_a_lock_is_held_by_one_caller_at_a_time(place):
+    files, root = place
+    fd = files.lock(f"{root}/.lock")
+    for _ in range(2):
+        with pytest.raises(BlockingIOError):
+            files.lock(f"{root}/.lock")
+    files.unlock(fd)
+    files.unlock(files.lock(f"{root}/.lock"))
+
+
 @pytest.mark.parametrize(
     ("call", "code"),
     [
@@ -74,6 +112,12 @@ def test_an_unlinked_file_is_readable_while_it_is_open(place):
         (lambda files, root: files.names_in(f"{root}/none"), errno.ENOENT),
         (lambda files, root: files.make_directory(root), errno.EEXIST),
         (lambda files, root: files.open(root, O_CREATE), errno.EISDIR),
+        (lambda files, root: files.truncate(f"{root}/none", 0), errno.ENOENT),
+        (lambda files, root: files.make_directory(f"{root}/none/below"), errno.ENOENT),
+        (lambda files, root: files.make_directories(f"{_file(files, root)}/a"), errno.ENOTDIR),
+        (lambda files, root: files.make_directories(_file(files, root)), errno.EEXIST),
+        (lambda files, root: files.names_in(_file(files, root)), errno.ENOTDIR),
+        (lambda files, root: files.pread(12345, 1, 0), errno.EBADF),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_same_errno(place, call, code):
@@ -95,6 +139,8 @@ def test_a_killed_process_leaves_what_the_kernel_was_given_and_a_power_cut_what_
     files.pwrite(fd, b"not", 6)
     files.close(files.open("/data/new", O_CREATE))
     files.kill()
+    with pytest.raises(OSError, match="killed"):
+        files.unlink("/data/log")
     after_kill = SimulatedFiles(disk)
     assert after_kill.names_in("/data") == ["log", "new"]
     assert after_kill.facts("/data/log").size == 9
@@ -107,11 +153,11 @@ def test_a_killed_process_leaves_what_the_kernel_was_given_and_a_power_cut_what_
 def test_a_lock_goes_with_its_process():
     disk = SimulatedDisk(lambda: 1)
     first, second = SimulatedFiles(disk), SimulatedFiles(disk)
-    first.lock(first.open("/lock", O_CREATE))
-    with pytest.raises(OSError):
-        second.lock(second.open("/lock", O_CREATE))
+    first.lock("/lock")
+    with pytest.raises(BlockingIOError):
+        second.lock("/lock")
     first.kill()
-    second.lock(second.open("/lock", O_CREATE))
+    second.lock("/lock")
 
 
 def test_a_full_disk_and_a_broken_one_refuse_writes():

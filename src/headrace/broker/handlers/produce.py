@@ -481,7 +481,7 @@ class Producing:
         compacted = "compact" in replica.log.config.cleanup_policy
         if replica.opens_batches:
             if self._validator is None:
-                self._validator = RecordValidator()
+                self._validator = RecordValidator(replica.log.directory.world.jobs)
             faults = await self._validator.check(records, compacted=compacted)
             if faults:
                 return records, faults

@@ -1,13 +1,12 @@
 """The segment that a compaction writes, batch by batch, beside those it replaces."""
 
-import os
-
 from headrace.core.producer_state import AbortedTransaction
 from headrace.records.batch import BatchHeader
 from headrace.storage import aborted_transactions
 from headrace.storage.compaction.swap import CLEANED
 from headrace.storage.files import write_all
 from headrace.storage.index import OffsetIndex, TimeIndex
+from headrace.world.files import O_TRUNCATE, SystemFiles
 
 _WRITE_SIZE = 1 << 20
 
@@ -15,7 +14,10 @@ _WRITE_SIZE = 1 << 20
 class CleanedSegment:
     """Writes the ``.cleaned`` files that are to replace a group of segments."""
 
-    def __init__(self, directory: str, base_offset: int, index_interval_size: int) -> None:
+    def __init__(
+        self, files: SystemFiles, directory: str, base_offset: int, index_interval_size: int
+    ) -> None:
+        self._files = files
         self.base_offset = base_offset
         self._stem = f"{directory}/{base_offset:020d}."
         self._index_interval_size = index_interval_size
@@ -48,7 +50,7 @@ class CleanedSegment:
         size = self._waiting_size
         if size < size_min or not size:
             return 0
-        write_all(self._fd, self._waiting, self.size, size)
+        write_all(self._files, self._fd, self._waiting, self.size, size)
         self.size += size
         self._waiting, self._waiting_size = [], 0
         return size
@@ -59,6 +61,7 @@ class CleanedSegment:
         ``modified_at_ns`` comes from the last replaced segment: records without timestamps expire
         by it.
         """
+        files = self._files
         self._add_time()
         contents = {"index": self._index.encode(), "timeindex": self._time_index.encode()}
         if aborted:
@@ -67,17 +70,17 @@ class CleanedSegment:
             fd = self._create(kind)
             try:
                 if content:
-                    write_all(fd, [content], 0, len(content))
-                os.fsync(fd)
+                    write_all(files, fd, [content], 0, len(content))
+                files.fsync(fd)
             finally:
-                os.close(fd)
-        os.fsync(self._fd)
+                files.close(fd)
+        files.fsync(self._fd)
         self.close()
-        os.utime(f"{self._stem}log{CLEANED}", ns=(modified_at_ns, modified_at_ns))
+        files.set_modified(f"{self._stem}log{CLEANED}", modified_at_ns)
 
     def close(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
+            self._files.close(self._fd)
             self._fd = -1
 
     def _add_time(self) -> None:
@@ -87,5 +90,4 @@ class CleanedSegment:
             )
 
     def _create(self, kind: str) -> int:
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        return os.open(f"{self._stem}{kind}{CLEANED}", flags, 0o644)
+        return self._files.open(f"{self._stem}{kind}{CLEANED}", O_TRUNCATE, 0o644)

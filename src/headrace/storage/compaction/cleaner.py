@@ -1,26 +1,19 @@
-"""The child process that compacts one log: ``python -m headrace.storage.compaction.cleaner``.
+"""The job that compacts one log (``world.jobs``): ``handle`` runs it in a child process.
 
-A loop over records in Python would block the broker's event loop, so this process runs it, at low
+A loop over records in Python would block the broker's event loop, so the child runs it, at low
 priority and throttled. It only reads segments and writes ``.cleaned`` files beside them. Readers
 see nothing of it until the broker swaps the files in (``log_cleaner``). If it is killed, the next
 start deletes its files.
 
-    stdin    one line of JSON, the job. The end of the stream means that the broker has ended,
-             and ends the child.
-    stdout   one line of JSON for each event:
-             {"cleaned": base offset, "replaces": [base offset, …], "size": bytes}
-             {"progress": bytes read so far}
-             {"done": {…}}  or  {"failed": {…}}, the last one
+    request     the job, in JSON
+    responses   one for each event, in JSON:
+                {"cleaned": base offset, "replaces": [base offset, …], "size": bytes}
+                {"progress": bytes read so far}
+                {"done": {…}}  or  {"failed": {…}}, the last one
 """
 
-import gc
 import json
-import os
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from headrace.core.cleaning import (
@@ -52,20 +45,24 @@ from headrace.storage import aborted_transactions
 from headrace.storage.compaction.cleaned_segment import CleanedSegment
 from headrace.storage.compaction.job import Job
 from headrace.storage.compaction.key_offsets import KeyOffsets
-from headrace.storage.files import OpenFile
+from headrace.storage.files import OpenFile, read_file
 from headrace.storage.scan import Scan
+from headrace.world.files import O_RDONLY
+from headrace.world.job_host import Host
 
 _PROGRESS_SIZE = 64 << 20
-_NICENESS = 19  # the lowest priority: the broker goes first
 _NO_MARKER = -1  # a type that ends no transaction
 
 
 class Tally:
     """Counts bytes and records, reports progress, and keeps within the allowed rate."""
 
-    def __init__(self, bytes_per_second: float, emit: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, bytes_per_second: float, host: Host, emit: Callable[[dict[str, Any]], None]
+    ) -> None:
         self._pace = max(bytes_per_second, 1.0)
-        self._started_at = time.monotonic()
+        self._host = host
+        self._started_at = host.time()
         self._emit = emit
         self._next_report = _PROGRESS_SIZE
         self.read_size = 0
@@ -87,18 +84,19 @@ class Tally:
 
     def _throttle(self) -> None:
         due_at = self._started_at + (self.read_size + self.written_size) / self._pace
-        ahead = due_at - time.monotonic()
+        ahead = due_at - self._host.time()
         if ahead > 0.01:  # shorter sleeps would cost more than they smooth
-            time.sleep(ahead)
+            self._host.sleep(ahead)
 
 
 class Cleaner:
     """Runs one job: collects the newest offset of each key, then rewrites the segments."""
 
-    def __init__(self, job: Job, emit: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, job: Job, host: Host, emit: Callable[[dict[str, Any]], None]) -> None:
         self.job = job
+        self._files = host.files
         self._emit = emit
-        self.tally = Tally(job.bytes_per_second, emit)
+        self.tally = Tally(job.bytes_per_second, host, emit)
         self._closed = [s for s in job.segments if s.base_offset < job.clean_end]
         self._aborted = [
             transaction
@@ -171,7 +169,9 @@ class Cleaner:
         self, group: list[SegmentSummary], trail: TransactionTrail, mapped_end: int
     ) -> None:
         job, tally = self.job, self.tally
-        cleaned = CleanedSegment(job.directory, group[0].base_offset, job.index_interval_size)
+        cleaned = CleanedSegment(
+            self._files, job.directory, group[0].base_offset, job.index_interval_size
+        )
         try:
             for segment in group:
                 for header, batch in self._batches(segment):
@@ -186,7 +186,8 @@ class Cleaner:
                         tally.written(cleaned.maybe_write())
             tally.written(cleaned.maybe_write(0))
             last_log = f"{job.directory}/{group[-1].base_offset:020d}.log"
-            cleaned.finish(trail.take_kept(), Path(last_log).stat().st_mtime_ns)
+            modified_at_ns = self._files.facts(last_log).modified_at_ns
+            cleaned.finish(trail.take_kept(), modified_at_ns)
         finally:
             cleaned.close()
         self._emit(
@@ -306,7 +307,7 @@ class Cleaner:
         """The batches of a segment, with CRCs checked. The bytes are valid until the next one."""
         path = f"{self.job.directory}/{segment.base_offset:020d}.log"
         scan = Scan(
-            OpenFile(path, os.O_RDONLY | os.O_CLOEXEC),
+            OpenFile(self._files, path, O_RDONLY),
             Position(0),
             Position(segment.size),
             Offset(segment.base_offset),
@@ -348,7 +349,7 @@ class Cleaner:
     def _read_aborted(self, base_offset: int) -> list[AbortedTransaction]:
         path = f"{self.job.directory}/{base_offset:020d}.txnindex"
         try:
-            data = Path(path).read_bytes()
+            data = read_file(self._files, path)
         except FileNotFoundError:
             return []
         try:
@@ -388,35 +389,17 @@ def _rebuilt(batch: bytes) -> tuple[BatchHeader, bytes]:
     return read_header(batch), batch
 
 
-def main() -> int:
-    """Run the job from stdin; the exit status is 0 if it was done."""
-    line = sys.stdin.buffer.readline()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.nice(_NICENESS)
-    gc.disable()  # there are no cycles, and a batch has many spans
+def handle(request: bytes, host: Host) -> None:
+    """Run one job."""
 
     def emit(event: dict[str, Any]) -> None:
-        sys.stdout.write(json.dumps(event) + "\n")
-        sys.stdout.flush()
+        host.respond(json.dumps(event).encode())
 
     try:
-        done = Cleaner(Job.from_json(line), emit).run()
+        done = Cleaner(Job.from_json(request), host, emit).run()
     except Corrupt as damage:
         emit({"failed": {"corrupt": str(damage)}})
-        return 1
     except OSError as error:
         emit({"failed": {"errno": error.errno, "message": str(error)}})
-        return 1
-    emit({"done": done})
-    return 0
-
-
-def _end_with_parent() -> None:
-    # Not through sys.stdin: a thread that waits there would hold its lock at interpreter exit.
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    else:
+        emit({"done": done})

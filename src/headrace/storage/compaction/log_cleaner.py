@@ -1,8 +1,7 @@
 """Compaction in the broker: choose a log, run the child process, swap in its output.
 
     summarize    the input of ``core.cleaning`` for one log
-    child        ``compaction.cleaner`` in a process of its own, one log at a time. It is not
-                 forked: a fork would inherit the loop, its sockets and locks held by threads.
+    child        ``compaction.cleaner`` in a process of its own, one log at a time
     swap         ``swap.replace_segments`` installs each cleaned group on the loop's thread,
                  between two requests; readers keep the files that they have open
     checkpoint   ``cleaner-offset-checkpoint`` of the log directory records the progress
@@ -16,11 +15,9 @@ import asyncio
 import errno
 import json
 import logging
-import os
 from collections.abc import Iterable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from headrace.core.cleaning import (
     Dirt,
@@ -34,17 +31,19 @@ from headrace.model.config import BrokerConfig
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, Position, TopicPartition
 from headrace.records.batch import HEADER_SIZE, BadBatch, read_header
-from headrace.storage.background import start_child
 from headrace.storage.compaction.job import Job
 from headrace.storage.compaction.swap import discard_cleaned, replace_segments
 from headrace.storage.files import OpenFile, read_exactly
 from headrace.storage.log import Log
 from headrace.storage.log_retention import learn_times, segment_facts
+from headrace.world.files import O_RDONLY
+from headrace.world.jobs import ChildJob
 
 _log = logging.getLogger("headrace.compaction")
 
 _LOGS_PER_STEP = 50
-_EVENT_SIZE_MAX = 4 << 20  # a group may list many segments
+_JOB = "headrace.storage.compaction.cleaner"
+_NICENESS = 19  # the lowest priority: the broker goes first
 _NO_LAG_LIMIT_MS = 2**63 - 1
 
 
@@ -158,7 +157,7 @@ def summarize(log: Log, stable_end: Offset) -> LogSummary:
             SegmentSummary(
                 segment.base_offset,
                 segment.size,
-                first_timestamp=_first_timestamp(log.path, segment.base_offset)
+                first_timestamp=_first_timestamp(log, segment.base_offset)
                 if max_lag_ms < _NO_LAG_LIMIT_MS
                 else -1,
                 largest_timestamp=segment.largest_timestamp,
@@ -194,21 +193,15 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
     )
     cut_count = log.flusher.cut_count
     try:
-        child = await start_child(
-            "headrace.storage.compaction.cleaner", line_size_max=_EVENT_SIZE_MAX
-        )
+        child = await log.directory.world.jobs.start(_JOB, niceness=_NICENESS)
     except OSError as limit:  # not a fault of the disk
         raise ChildDied(f"no process to compact {log.topic_partition}: {limit}") from limit
     try:
         done, size_before, size_after = await _follow(log, job, child, cut_count)
     finally:
-        with suppress(ProcessLookupError):
-            child.kill()  # it may have ended already
-        await child.wait()
-        assert child.stdin is not None
-        child.stdin.close()
+        await child.kill()
         # Files that were swapped in have other names by now; on success none is left.
-        await asyncio.to_thread(discard_cleaned, directory)
+        await asyncio.to_thread(discard_cleaned, log.directory.files, directory)
     if log.closed:
         raise _changed(log)
     result = Cleaned(
@@ -242,18 +235,16 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
 
 
 async def _follow(
-    log: Log, job: Job, child: asyncio.subprocess.Process, cut_count: int
+    log: Log, job: Job, child: ChildJob, cut_count: int
 ) -> tuple[dict[str, Any], int, int]:
     """Send the child its job and handle its events until it is done."""
-    assert child.stdin is not None and child.stdout is not None
-    child.stdin.write(job.to_json().encode() + b"\n")
-    with suppress(ConnectionError):  # it died at once, and its stdout has ended
-        await child.stdin.drain()
+    with suppress(ConnectionError):  # it died at once, which ``_next_event`` reports
+        await child.send(job.to_json().encode())
     sizes = {segment.base_offset: segment.size for segment in job.segments}
     whole = sum(size for base, size in sizes.items() if base < job.clean_end)
     size_before = size_after = 0
-    async for line in child.stdout:
-        event = json.loads(line)
+    while True:
+        event = await _next_event(log, child)
         if "cleaned" in event:
             replaced = event["replaces"]
             if log.closed or log.flusher.cut_count != cut_count:
@@ -272,12 +263,19 @@ async def _follow(
             return event["done"], size_before, size_after
         else:
             _raise_failure(log, event["failed"])
-    raise ChildDied(
-        f"the process that compacts {log.topic_partition} died; see its message on stderr"
-    )
 
 
-def _raise_failure(log: Log, failure: dict[str, Any]) -> None:
+async def _next_event(log: Log, child: ChildJob) -> dict[str, Any]:
+    try:
+        event: dict[str, Any] = json.loads(await child.receive())
+    except EOFError:
+        raise ChildDied(
+            f"the process that compacts {log.topic_partition} died; see its message on stderr"
+        ) from None
+    return event
+
+
+def _raise_failure(log: Log, failure: dict[str, Any]) -> NoReturn:
     if log.closed or failure.get("errno") == errno.ENOENT:
         raise _changed(log)  # the topic or a segment was deleted
     if "corrupt" in failure:
@@ -297,9 +295,7 @@ def _job(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> Job:
     return Job(
         directory=str(log.path),
         segments=[
-            SegmentSummary(
-                segment.base_offset, segment.size, _index_size(log.path, segment.base_offset)
-            )
+            SegmentSummary(segment.base_offset, segment.size, _index_size(log, segment.base_offset))
             for segment in segment_facts(log)
         ],
         first_dirty=dirt.first_dirty,
@@ -321,17 +317,18 @@ def _job(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> Job:
     )
 
 
-def _index_size(directory: Path, base_offset: int) -> int:
+def _index_size(log: Log, base_offset: int) -> int:
     sizes = [0]
     for kind in ("index", "timeindex"):
         with suppress(FileNotFoundError):
-            sizes.append((directory / f"{base_offset:020d}.{kind}").stat().st_size)
+            path = f"{log.path}/{base_offset:020d}.{kind}"
+            sizes.append(log.directory.files.facts(path).size)
     return max(sizes)
 
 
-def _first_timestamp(directory: Path, base_offset: int) -> int:
+def _first_timestamp(log: Log, base_offset: int) -> int:
     try:
-        file = OpenFile(f"{directory}/{base_offset:020d}.log", os.O_RDONLY | os.O_CLOEXEC)
-        return read_header(read_exactly(file.fd, HEADER_SIZE, Position(0))).max_timestamp
+        file = OpenFile(log.directory.files, f"{log.path}/{base_offset:020d}.log", O_RDONLY)
+        return read_header(read_exactly(file, HEADER_SIZE, Position(0))).max_timestamp
     except (BadBatch, FileNotFoundError):
         return -1  # an empty segment, or just deleted

@@ -23,17 +23,17 @@ again.
 """
 
 import logging
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, Position
-from headrace.storage.files import OpenFile, sync_directory
+from headrace.storage.files import OpenFile, unlink_if_exists
 from headrace.storage.scan import Scan
 from headrace.storage.segment import Segment
 from headrace.storage.segment_files import SUFFIXES
+from headrace.world.files import O_RDONLY, SystemFiles
 
 if TYPE_CHECKING:
     from headrace.storage.log import Log
@@ -59,20 +59,20 @@ def replace_segments(owner: "Log", replaced: Sequence[Offset], base_offset: Offs
         )
     for segment in owner.segments.items[run]:
         segment.release()
-    directory = str(owner.path)
+    directory, files = str(owner.path), owner.directory.files
     try:
-        deleted = swap_in(directory, replaced, base_offset)
+        deleted = swap_in(files, directory, replaced, base_offset)
     except OSError as error:
         # Some files have their new names and others not; the next start sorts that out.
         owner.directory.take_offline(f"could not install a compacted segment: {error}")
         raise
-    facts = os.stat(f"{directory}/{base_offset:020d}.log")  # noqa: PTH116
+    facts = files.facts(f"{directory}/{base_offset:020d}.log")
     new = Segment(
         directory,
         base_offset,
-        facts.st_size,
+        facts.size,
         owner.directory.resources,
-        created_at=Millis(facts.st_mtime_ns // 1_000_000),
+        created_at=Millis(facts.modified_at_ns // 1_000_000),
     )
     owner.segments.replace(run, new)
     # Snapshots at bases that no longer exist would be strays at the next start.
@@ -82,34 +82,36 @@ def replace_segments(owner: "Log", replaced: Sequence[Offset], base_offset: Offs
     owner.directory.unlink_later(deleted, owner.config.file_delete_delay_ms)
 
 
-def swap_in(directory: str, replaced_bases: Sequence[int], base_offset: int) -> list[str]:
+def swap_in(
+    files: SystemFiles, directory: str, replaced_bases: Sequence[int], base_offset: int
+) -> list[str]:
     """Steps 2 to 4; returns the ``.deleted`` files, for step 5 to unlink.
 
     These are a few renames: nothing here waits for a disk.
     """
-    _rename_all(directory, base_offset, CLEANED, SWAP)
+    _rename_all(files, directory, base_offset, CLEANED, SWAP)
     deleted = []
     for base in replaced_bases:
-        deleted += _rename_all(directory, base, "", DELETED)
-    _rename_all(directory, base_offset, SWAP, "")
+        deleted += _rename_all(files, directory, base, "", DELETED)
+    _rename_all(files, directory, base_offset, SWAP, "")
     return deleted
 
 
-def discard_cleaned(directory: str) -> None:
+def discard_cleaned(files: SystemFiles, directory: str) -> None:
     """Delete the output of a cleaning that was given up."""
     with suppress(FileNotFoundError):
-        for name in os.listdir(directory):  # noqa: PTH208
+        for name in files.names_in(directory):
             if name.endswith(CLEANED):
-                _unlink(f"{directory}/{name}")
+                unlink_if_exists(files, f"{directory}/{name}")
 
 
-def settle_leftovers(directory: str, names: Iterable[str] | None = None) -> bool:
+def settle_leftovers(files: SystemFiles, directory: str) -> bool:
     """Undo or finish what a crash interrupted; returns whether there was anything.
 
-    Must run before anything else reads the directory. Known ``names`` save listing it. It can be
-    interrupted at any point and run again.
+    Must run before anything else reads the directory. It can be interrupted at any point and run
+    again.
     """
-    present = set(os.listdir(directory) if names is None else names)  # noqa: PTH208
+    present = set(files.names_in(directory))
     leftovers = {
         name
         for name in present
@@ -122,55 +124,48 @@ def settle_leftovers(directory: str, names: Iterable[str] | None = None) -> bool
     swaps = {name for name in leftovers if name.endswith(SWAP)}
     if incomplete_from is not None:
         # Before the .cleaned files, which show that these are incomplete.
-        for name in [name for name in swaps if _base(name) >= incomplete_from]:
-            _unlink(f"{directory}/{name}")
+        for name in [name for name in sorted(swaps) if _base(name) >= incomplete_from]:
+            unlink_if_exists(files, f"{directory}/{name}")
             swaps.remove(name)
-    for name in leftovers - swaps:
-        _unlink(f"{directory}/{name}")
+    for name in sorted(leftovers - swaps):
+        unlink_if_exists(files, f"{directory}/{name}")
     for name in sorted(swaps):
         if name.endswith(f".log{SWAP}"):
-            _remove_covered(directory, name, present)
+            _remove_covered(files, directory, name, present)
     for kind in SUFFIXES:
-        for name in swaps:
+        for name in sorted(swaps):
             if name.endswith(f".{kind}{SWAP}"):
-                _rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
+                files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
     if swaps:
         log.info("%s: finished a compaction that a crash had interrupted", directory)
-    sync_directory(directory)
+    files.sync_directory(directory)
     return True
 
 
-def _remove_covered(directory: str, swap_log: str, present: set[str]) -> None:
+def _remove_covered(files: SystemFiles, directory: str, swap_log: str, present: set[str]) -> None:
     base_offset = _base(swap_log)
-    file = OpenFile(f"{directory}/{swap_log}", os.O_RDONLY | os.O_CLOEXEC)
-    end = Position(os.fstat(file.fd).st_size)
+    file = OpenFile(files, f"{directory}/{swap_log}", O_RDONLY)
+    end = Position(files.size_of(file.fd))
     end_offset = base_offset + 1
     for _, header in Scan(file, Position(0), end, Offset(base_offset), check_crc=False):
         end_offset = header.next_offset
-    for name in present:
+    for name in sorted(present):
         stem, _, kind = name.partition(".")
         if kind in SUFFIXES and stem.isdigit() and base_offset <= int(stem) < end_offset:
-            _unlink(f"{directory}/{name}")
+            unlink_if_exists(files, f"{directory}/{name}")
 
 
-def _rename_all(directory: str, base_offset: int, old_suffix: str, new_suffix: str) -> list[str]:
+def _rename_all(
+    files: SystemFiles, directory: str, base_offset: int, old_suffix: str, new_suffix: str
+) -> list[str]:
     renamed = []
     for kind in SUFFIXES:
         stem = f"{directory}/{base_offset:020d}.{kind}"
         with suppress(FileNotFoundError):  # not every segment has a transaction index
-            _rename(stem + old_suffix, stem + new_suffix)
+            files.rename(stem + old_suffix, stem + new_suffix)
             renamed.append(stem + new_suffix)
     return renamed
 
 
 def _base(name: str) -> int:
     return int(name[:_BASE_DIGITS])
-
-
-def _rename(source: str, target: str) -> None:
-    os.rename(source, target)  # noqa: PTH104
-
-
-def _unlink(path: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)  # noqa: PTH108

@@ -1,7 +1,7 @@
 """Validates the records of produced batches, away from the loop.
 
 A loop over records holds the interpreter lock for milliseconds per megabyte, in a thread as well.
-So a child process (``validator_process``) does it. It starts with the first batch that needs it,
+So a child process (``validation_job``) does it. It starts with the first batch that needs it,
 validates one batch at a time, and ends after an idle period. A few records are validated right
 here, which takes less time than asking the child.
 """
@@ -9,23 +9,24 @@ here, which takes less time than asking the child.
 import asyncio
 import json
 import logging
-from contextlib import suppress
 
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.records.batch import NO_CODEC, BadBatch, read_header
 from headrace.records.record import RecordFault, validate_records
-from headrace.storage.background import start_child
-from headrace.storage.validation.validator_process import REQUEST, RESPONSE
+from headrace.storage.validation.validation_job import request_for
+from headrace.world.jobs import ChildJob, SystemJobs
 
 _log = logging.getLogger("headrace.storage")
 
+_JOB = "headrace.storage.validation.validation_job"
 _INLINE_RECORDS_MAX = 32
 _IDLE_S = 60
 
 
 class RecordValidator:
-    def __init__(self) -> None:
-        self.child: asyncio.subprocess.Process | None = None
+    def __init__(self, jobs: SystemJobs) -> None:
+        self._jobs = jobs
+        self.child: ChildJob | None = None
         self._turn = asyncio.Lock()
         self._idle_timer: asyncio.TimerHandle | None = None
 
@@ -40,7 +41,7 @@ class RecordValidator:
         async with self._turn:
             try:
                 response = json.loads(await self._ask(batch, compacted))
-            except (asyncio.IncompleteReadError, OSError) as error:
+            except (EOFError, OSError) as error:
                 _log.error("Record validator died: %r. The next batch restarts it", error)
                 await self._kill()
                 raise Rejected(
@@ -56,29 +57,19 @@ class RecordValidator:
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         if self.child is None:
-            self.child = await start_child("headrace.storage.validation.validator_process")
-        requests, responses = self.child.stdin, self.child.stdout
-        assert requests is not None and responses is not None
-        requests.write(REQUEST.pack(compacted, len(batch)))
-        requests.write(batch)
-        await requests.drain()
-        (size,) = RESPONSE.unpack(await responses.readexactly(RESPONSE.size))
-        return await responses.readexactly(size)
+            self.child = await self._jobs.start(_JOB)
+        await self.child.send(request_for(batch, compacted=compacted))
+        return await self.child.receive()
 
     def end_idle(self) -> None:
-        """The child ends when its stdin is closed."""
         child, self.child = self.child, None
-        if child is not None and child.stdin is not None:
-            child.stdin.close()
+        if child is not None:
+            child.release()
 
     async def _kill(self) -> None:
         child, self.child = self.child, None
         if child is not None:
-            with suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
-            assert child.stdin is not None
-            child.stdin.close()
+            await child.kill()
 
     async def close(self) -> None:
         if self._idle_timer is not None:

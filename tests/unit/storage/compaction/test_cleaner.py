@@ -15,6 +15,8 @@ from headrace.storage.compaction.cleaner import Cleaner
 from headrace.storage.compaction.job import Job
 from headrace.storage.compaction.swap import swap_in
 from headrace.storage.producer_replay import read_marker
+from headrace.world.files import SystemFiles
+from headrace.world.job_host import Host
 
 ARCHIVE = Path(__file__).parents[3] / "golden" / "compaction" / "kafka-4.3.1.tar.xz"
 
@@ -85,10 +87,12 @@ def test_kafka_and_headrace_leave_the_same_batches(golden: Path, number: int) ->
         bytes_per_second=1e18,
     )
 
+    files = SystemFiles()
     done = Cleaner(
         job,
+        Host(files, lambda response: None, lambda: 0.0, lambda seconds: None),
         lambda event: (
-            swap_in(str(directory), event["replaces"], event["cleaned"])
+            swap_in(files, str(directory), event["replaces"], event["cleaned"])
             if "cleaned" in event
             else None
         ),

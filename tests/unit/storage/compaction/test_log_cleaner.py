@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import struct
-import subprocess
 import sys
 import zlib
 from collections.abc import Iterator
@@ -19,7 +18,6 @@ from headrace.model.ids import Offset, TopicPartition
 from headrace.records.batch import GZIP, headers, seal
 from headrace.records.compression import compress
 from headrace.records.record import Record, build_batch, iter_records
-from headrace.storage.background import child_environment
 from headrace.storage.compaction import log_cleaner
 from headrace.storage.compaction.job import Job
 from headrace.storage.compaction.log_cleaner import (
@@ -32,6 +30,7 @@ from headrace.storage.compaction.log_cleaner import (
 from headrace.storage.log import Log
 from headrace.storage.log_retention import apply_retention
 from headrace.storage.log_truncation import truncate_to
+from headrace.world.jobs import SystemJobs
 from tests.fakes.compactable import CompactableLog
 from tests.fakes.logs import (
     NOW,
@@ -43,6 +42,7 @@ from tests.fakes.logs import (
     read_bytes,
     settings,
 )
+from tests.fakes.standin import in_loop
 
 SETTINGS = CleanerSettings(buffer_size=1 << 20)
 
@@ -448,22 +448,17 @@ def test_a_file_that_the_child_may_not_read_does_not_take_the_disk_offline(
     assert log.directory.offline is None
 
 
-def test_the_child_ends_when_its_parent_does(disk: Disk) -> None:
+@in_loop
+async def test_the_child_ends_when_its_parent_does(disk: Disk) -> None:
     log = disk.log()
     put(log, 200)
     dirt = measure(summarize(log, log.log_end), NOW)
     slow = CleanerSettings(buffer_size=1 << 20, bytes_per_second=1)
     job = log_cleaner._job(log, dirt, slow, NOW)
-    with subprocess.Popen(
-        [sys.executable, "-P", "-m", "headrace.storage.compaction.cleaner"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=child_environment(),
-    ) as child:
-        assert child.stdin is not None
-        child.stdin.write(job.to_json().encode() + b"\n")
-        child.stdin.close()  # as the kernel does when the parent dies
-        assert child.wait(30) == 1
+    child = await SystemJobs().start("headrace.storage.compaction.cleaner")
+    await child.send(job.to_json().encode())
+    child.release()  # as the kernel does when the parent dies
+    await asyncio.wait_for(child.wait(), 30)
 
 
 def test_a_job_is_the_same_after_json(disk: Disk) -> None:
