@@ -11,8 +11,8 @@ from headrace.model.errors import ErrorCode
 from headrace.model.settings import kafka
 from headrace.records.batch import headers
 from headrace.records.record import Record, build_batch, iter_records
-from headrace.storage.compaction import CleanerSettings
-from headrace.storage.key_offsets import KeyOffsets
+from headrace.storage.compaction.key_offsets import KeyOffsets
+from headrace.storage.compaction.log_cleaner import CleanerSettings
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey

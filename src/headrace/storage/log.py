@@ -27,6 +27,7 @@ from headrace.core.producer_state import Origin, Producers
 from headrace.model.config import TopicConfig
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Millis, Offset, ProducerId, TopicId, TopicPartition
+from headrace.model.units import duration
 from headrace.records.batch import (
     CONTROL,
     LENGTH_AT,
@@ -349,20 +350,22 @@ class Log:
         if size > self._message_size_max:
             raise Rejected(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"the batch for {self.topic_partition} has {size} bytes; max.message.bytes "
-                f"is {self._message_size_max}",
+                f"{size:,} bytes; max.message.bytes is {self._message_size_max:,}",
             )
         raise Rejected(
             ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"the batch for {self.topic_partition} has {size} bytes; segment.bytes "
-            f"is {self._roll_limits.segment_size_max}",
+            f"{size:,} bytes; segment.bytes is {self._roll_limits.segment_size_max:,}",
         )
 
     def _refuse_timestamp(self, timestamp: Millis, now: Millis) -> None:
+        if timestamp > now:
+            side, name, allowed_ms = "ahead of", "after", self._after_max_ms
+        else:
+            side, name, allowed_ms = "behind", "before", self._before_max_ms
         raise Rejected(
             ErrorCode.INVALID_TIMESTAMP,
-            f"the timestamp {timestamp} is out of range: {self.topic_partition} accepts "
-            f"{now - self._before_max_ms} to {now + self._after_max_ms}",
+            f"timestamp {timestamp} is {duration(abs(timestamp - now))} {side} the broker; "
+            f"message.timestamp.{name}.max.ms allows {duration(allowed_ms)}",
         )
 
     def write_staged(self) -> None:
