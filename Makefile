@@ -40,7 +40,7 @@ check: setup ## the gate, under a minute: style, types, layers, units
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m pytest --hypothesis-profile=gate -m 'not slow and not torture' -n 2 \
-		tests/unit tests/test_tidy.py
+		tests/unit tests/test_*.py
 torture: setup ## kills, restarts and floods, all rounds
 	$(PY) -m pytest -m torture --torture-rounds=20 -v
 fmt: setup ## rewrite the code into shape
