@@ -465,3 +465,13 @@ def test_a_bug_while_writing_stops_the_broker_and_not_the_process(monkeypatch, t
         broker.start()
         with RawClient(broker.bootstrap_servers) as again:
             assert again.fetch("t", 0).high_watermark == 3
+
+
+def test_a_client_that_keeps_connecting_with_tls_is_logged_once(caplog):
+    with Broker() as broker:
+        for _ in range(20):
+            with RawClient(broker.bootstrap_servers) as client:
+                client.send(bytes.fromhex("16030100a5010000a10303"))
+                assert client.is_closed_by_broker()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len([line for line in lines if "a TLS handshake" in line]) == 1
