@@ -168,6 +168,7 @@ def test_a_restart_removes_faults(broker):
     broker.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", times=None)
     broker.restart()
     broker.produce("orders", ["a"])
+    assert values(broker) == [b"a"]
 
 
 # --- delays

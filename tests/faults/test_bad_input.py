@@ -16,7 +16,7 @@ from headrace.records.batch import read_header, seal, stamp
 from headrace.records.record import Record, assemble, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
-from headrace.wire.api import SERVED, ApiKey, request_class
+from headrace.wire.api import SERVED, ApiKey, request_class, response_class
 from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
 
@@ -101,12 +101,21 @@ def test_every_announced_version_of_every_api_is_answered(headrace_broker, api_k
                 request.acks = 1
             if api_key == ApiKey.API_VERSIONS:
                 request.client_software_name = request.client_software_version = "a"
-            raw.ask(api_key, version, request)
+            assert type(raw.ask(api_key, version, request)) is response_class(api_key)
 
 
-def test_a_frame_cut_by_a_closing_client_is_forgotten(client, headrace_topic):
-    client.send(struct.pack(">i", 1000) + b"half of it")
-    client.sock.shutdown(socket.SHUT_RDWR)
+def test_a_frame_cut_by_a_closing_client_gives_its_memory_back():
+    size = 1_000_000
+    config = {"socket.request.max.bytes": size, "queued.max.request.bytes": size}
+    with Broker(config=config, topics=["t"]) as broker:
+        for _ in range(3):
+            with RawClient(broker.bootstrap_servers) as client:
+                client.send(struct.pack(">i", size) + bytes(700_000))
+                client.sock.shutdown(socket.SHUT_WR)
+                assert client.is_closed_by_broker()
+        with RawClient(broker.bootstrap_servers) as client:
+            large = build_batch([Record(0, -1, None, bytes(size - 1_000))])
+            assert client.produce("t", large).error_code == 0
 
 
 @pytest.mark.parametrize("version", [3, 7, 9, 12])

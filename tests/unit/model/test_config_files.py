@@ -38,7 +38,8 @@ def test_properties_are_read_as_java_reads_them(text, values):
 
 @given(st.text())
 def test_any_text_can_be_parsed(text):
-    parse_properties(text)
+    parsed = parse_properties(text)
+    assert all(isinstance(part, str) for pair in parsed.items() for part in pair)
 
 
 @given(
