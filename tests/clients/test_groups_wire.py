@@ -510,7 +510,7 @@ def test_requests_that_wait_are_answered_when_the_broker_stops(group):
             assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_offsets_go_with_their_topic_and_a_new_one_of_that_name_begins_anew(group):
+def test_offsets_are_deleted_with_their_topic_and_a_new_topic_of_that_name_has_none(group):
     with (
         Broker(topics=["t", "u"]) as broker,
         RawClient(broker.bootstrap_servers) as client,

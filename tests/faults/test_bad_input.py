@@ -363,17 +363,17 @@ def test_a_topic_re_created_under_a_reader_has_another_id(headrace_broker):
 
 
 def test_a_fetch_parked_on_a_deleted_topic_is_answered(headrace_broker):
-    headrace_broker.create_topics(["doomed"])
+    headrace_broker.create_topics(["deleted"])
     admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap_servers})
     answers = []
 
     def wait():
         with RawClient(headrace_broker.bootstrap_servers) as raw:
-            answers.append(raw.fetch("doomed", 0, max_wait_ms=15_000).error_code)
+            answers.append(raw.fetch("deleted", 0, max_wait_ms=15_000).error_code)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    admin.delete_topics(["doomed"])["doomed"].result()
+    admin.delete_topics(["deleted"])["deleted"].result()
     thread.join()
     assert answers == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 

@@ -93,7 +93,7 @@ def committed(node: Node, topic: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_every_word_is_copied_and_counted_once_whoever_is_killed(
+def test_every_word_is_copied_and_counted_once_despite_kills(
     start_headrace: Callable[..., Node], tmp_path: Path
 ) -> None:
     node = start_headrace({"group.initial.rebalance.delay.ms": "0"})

@@ -131,7 +131,7 @@ def abort(producer):
 # --- copying
 
 
-def begin_anew_when_stuck(journal):
+def restart_when_stuck(journal):
     """Do what a supervisor would.
 
     librdkafka 2.16 waits without end in send_offsets_to_transaction if the group's coordinator was
@@ -147,7 +147,7 @@ def begin_anew_when_stuck(journal):
 
 def copy(bootstrap, name, journal):
     global moved_at
-    threading.Thread(target=begin_anew_when_stuck, args=[journal], daemon=True).start()
+    threading.Thread(target=restart_when_stuck, args=[journal], daemon=True).start()
     while not stopping:
         consumer = None
         try:

@@ -119,7 +119,7 @@ class PeriodicTasks:
                 (replica.log, replica.readable_end(READ_COMMITTED))
                 for replica in self._services.replicas.online()
                 if "compact" in replica.log.config.cleanup_policy
-                # As Kafka: a copy that is under way would have to begin anew.
+                # As in Kafka: a copy in progress would have to start over.
                 and not self._services.moves.is_moving(replica.topic_partition)
             ]
             settings = CleanerSettings.of(config)

@@ -1,7 +1,7 @@
 """Cluster metadata: brokers, topics and partitions, as every broker knows them.
 
 States of brokers, topics and partitions are immutable. A broker or a topic that comes or goes makes
-a new ``ClusterMetadata``: whoever holds one keeps its set of topics, also in another thread. A new
+a new ``ClusterMetadata``: a reader keeps the set of topics it holds, also in another thread. A new
 state of a partition replaces the old one in place, so that it costs the same with 10 and with
 10,000 topics; readers get the old or the new state of the topic, never a mixture.
 """

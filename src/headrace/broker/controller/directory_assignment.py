@@ -1,18 +1,18 @@
 """In which of ``log.dirs`` each partition of this broker lies, as the tree remembers it.
 
-A partition without a folder may lie on a disk that is away. Begun anew elsewhere it would be
+A partition without a folder may lie on a disk that is away. Created again elsewhere it would be
 empty, and there would be two of it when the disk is back. So its directory is written down
 before its folder is made; as in Kafka it is known by the ``directory.id`` of its
 ``meta.properties``, not by its path. At a start:
 
     it has a folder                          it lies there, whatever the tree says
-    no folder, its directory is online       made anew: a crash came first, or somebody took it
+    no folder, its directory is online       created again: a crash came first, or it was removed
     no folder, its directory is not online   offline, until a start with that directory
-    no folder, never written down            made anew, unless a directory is offline
+    no folder, never written down            created, unless a directory is offline
 
 An empty folder where partitions lay (a mount point without its disk, or a new disk) is not used
 until they are accounted for: brought back, deleted, or given up by an unclean election. Kafka
-refuses to start with such a folder until somebody formats it, and then begins them anew.
+refuses to start with such a folder until it is formatted, and then creates them again.
 
 A topic that is deleted while one of its directories is not online leaves a note of its id until
 that directory is back and its partition directories are deleted: without it they would be adopted
@@ -119,7 +119,7 @@ class DirectoryAssignment:
     def find_offline(
         self, topics: Iterable[TopicState], without_directory: Sequence[PartitionState], failed: str
     ) -> dict[TopicPartition, str]:
-        """Those of ``without_directory`` that are not to be made anew, and where they are instead.
+        """Those of ``without_directory`` that must not be created again, and where they are instead.
 
         ``failed`` names the log directories that are offline, if any.
         """
@@ -139,7 +139,7 @@ class DirectoryAssignment:
                 "%s is away, and with it %d partitions (%s%s). They answer KAFKA_STORAGE_ERROR, "
                 "the others are served. Mount the disk or put its folder back into log.dirs, and "
                 "restart the broker. If it is lost for good, delete these topics, or let the "
-                "partitions begin anew with an unclean leader election",
+                "partitions start empty with an unclean leader election",
                 place,
                 len(partitions),
                 ", ".join(map(str, partitions[:_NAMED_MAX])),

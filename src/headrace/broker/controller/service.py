@@ -189,11 +189,11 @@ class ControllerService:
             await self._changes.host([change.state])
 
     def _give_up(self, topic_partition: TopicPartition) -> AssignmentChange | None:
-        """Somebody says that what is away is lost: the partition may begin anew, empty."""
+        """Let a partition whose disk is lost start again, empty: an unclean election asks for it."""
         topic = self._changes.metadata.topics.get(topic_partition.topic)
         if topic is None:
             return None
-        _log.warning("%s begins anew, empty: an unclean election asked for it", topic_partition)
+        _log.warning("%s starts again, empty: an unclean election asked for it", topic_partition)
         self._changes.directory_assignment.offline.discard(topic_partition)
         self._changes.logs.delete(topic_partition)
         self._changes.controller.replicas_failed(
@@ -282,7 +282,7 @@ class ControllerService:
             if built_on is not None and built_on != self.overrides(resource_type, name):
                 raise Rejected(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"'{name}' was deleted and made anew meanwhile; ask again.",
+                    f"'{name}' was deleted and created again in the meantime; try again.",
                 )
             self._dynamic_config.check(resource_type, name, overrides)
             if validate_only:

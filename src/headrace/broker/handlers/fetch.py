@@ -1,4 +1,4 @@
-"""Fetch: ranges of log files to whoever asks, at once or when there is enough to send.
+"""Fetch: sends ranges of log files, immediately or when there is enough to send.
 
 The answer is cut to whole batches. The first batch of an answer is delivered whatever its size
 (KIP-74), so that a consumer with a small limit cannot get stuck. What is not in the page cache

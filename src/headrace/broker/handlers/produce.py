@@ -68,7 +68,7 @@ class _Outcome:
     """
 
     replica: Replica | None = None
-    leadership: Leadership | None = None  # of the reign in which it was staged
+    leadership: Leadership | None = None  # of the term in which it was staged
     error_code: int = ErrorCode.NONE
     error_message: str | None = None
     record_errors: Sequence[tuple[int, str]] = ()

@@ -103,7 +103,7 @@ class DynamicConfig:
                 config = topic_config(self.config, {**usable, name: text})
                 usable[name] = text
             except ConfigError as error:
-                log.error("topic %s: left out until it is set anew: %s", topic, error)
+                log.error("topic %s: ignored until it is set again: %s", topic, error)
         return config
 
     # --- changing
