@@ -1,7 +1,7 @@
-"""The rules that a machine can check: layers, purity, first lines, sizes, words that stay out.
+"""The rules that a machine can check: layers, purity, first lines, sizes, words, tests.
 
-The layer table is ARCHITECTURE.md's. Imports go down only; names on one line do not import
-each other.
+The layer table is the one of ARCHITECTURE.md. Imports go down only; names on one line do not
+import each other.
 """
 
 import ast
@@ -57,6 +57,152 @@ MAY_CONNECT = {
 }
 
 
+# Time, dice, sockets, threads and processes reach these packages through the event loop and the
+# world of the broker, so that a simulation controls them.
+SIMULATED_PACKAGES = {"broker", "storage", "net", "coordination", "core"}
+OF_THE_MACHINE = {
+    "time", "random", "socket", "threading", "subprocess", "select", "selectors", "uuid", "secrets",
+}  # fmt: skip
+# What is left, by module and name. A line whose import is gone must go too.
+STILL_OF_THE_MACHINE = {
+    ("broker/broker.py", "socket"): "the name of this host, to advertise it",
+    ("broker/broker.py", "threading"): "starts the threads of the executor at once",
+    ("broker/random_ids.py", "random"): "the type of the dice that it is given",
+    ("coordination/embedded.py", "threading"): "SQLite is used from one thread",
+    ("coordination/memory.py", "threading"): "a tree that brokers in several threads share",
+    ("net/link.py", "socket"): "the connection is a socket",
+    ("net/listener.py", "socket"): "opens the listening socket",
+    ("net/polling.py", "selectors"): "the event loop of the real machine",
+    ("net/polling.py", "time"): "the event loop of the real machine",
+    ("storage/background.py", "threading"): "a thread deletes files",
+    ("storage/background.py", "time"): "a thread deletes files after a delay",
+    ("storage/compaction/cleaner.py", "threading"): "the child process ends with its parent",
+    ("storage/compaction/cleaner.py", "time"): "the child process throttles its own reads",
+    ("storage/index_rebuild.py", "subprocess"): "indexes are rebuilt in a child process",
+    ("storage/index_rebuild.py", "time"): "a failed child process is started again later",
+    ("storage/log.py", "time"): "a roll that a truncation asks for is given no time",
+    ("storage/log_directory.py", "threading"): "checkpoints are written from two threads",
+    ("storage/log_directory.py", "time"): "reports a failing disk once in a while",
+    ("storage/log_flush.py", "threading"): "an fsync in a thread moves the recovery point",
+    ("storage/log_manager.py", "time"): "a new log is given no time",
+    ("storage/roll_limits.py", "random"): "the jitter of a segment's roll",
+}
+
+# Words that were replaced: docs and names must not return to them.
+BANNED_WORDS = re.compile(
+    # Spelled in two halves, so that this file does not find itself.
+    r"(?<![a-z])(rei"
+    r"gn|doo"
+    r"med|pup"
+    r"il|who"
+    r"ever|an"
+    r"ew|vol"
+    r"ley|the pic"
+    r"ture|"
+    r"cho"
+    r"re|compl"
+    r"aint|enl"
+    r"ist)s?(?![a-z])",
+    re.IGNORECASE,
+)
+# Pages that are not edited yet. A page without such words must go from this list.
+PAGES_TO_EDIT = {
+    "ARCHITECTURE.md",
+    "docs/benchmarks.md",
+    "docs/decisions/0004-compaction-in-a-child.md",
+    "docs/decisions/0007-leader-epoch-per-start.md",
+    "docs/decisions/0010-homes-of-partitions.md",
+    "docs/decisions/0011-records-checked-in-a-child.md",
+    "docs/decisions/README.md",
+    "docs/guarantees.md",
+    "docs/guide.md",
+}
+
+# Modules without a unit test of their own, by the test that shows what they do.
+TESTED_BY = {
+    "broker/test_acks_all": "broker/handlers/produce broker/replication/replica",
+    "broker/test_client_cluster": "client/sockets",
+    "broker/test_coordinator_shards": "broker/coordinators/loaded_shard "
+    "broker/coordinators/loading broker/coordinators/runtime broker/coordinators/writing",
+    "broker/test_ending_transactions": "broker/coordinators/markers "
+    "broker/coordinators/transaction broker/handlers/transaction_verification",
+    "broker/test_failed_start_and_stop": "broker/broker broker/services",
+    "broker/test_kit_broker": "testing/broker testing/runners",
+    "broker/test_kit_faults": "testing/faults",
+    "broker/test_kit_plugin": "testing/plugin",
+    "broker/test_kit_records": "testing/records",
+    "broker/test_periodic_tasks": "broker/periodic",
+    "broker/test_repeated_fetches": "broker/dispatch broker/handlers/fetch",
+    "cli/test_cli_configs": "cli/configs",
+    "cli/test_cli_errors": "cli/broker_requests cli/client cli/main cli/options cli/outcomes",
+    "cli/test_cli_groups": "cli/group_requests cli/groups_reset",
+    "cli/test_cli_log_dirs": "cli/log_dirs",
+    "cli/test_cli_records": "cli/consume cli/last_records cli/produce",
+    "cli/test_cli_serve": "cli/daemons cli/demo_job cli/stop cli/version",
+    "cli/test_cli_tools": "cli/dump_log cli/perf cli/perf_consume cli/perf_latency "
+    "cli/perf_produce",
+    "cli/test_cli_topics": "cli/offsets cli/partitions cli/topics cli/topics_delete_records "
+    "cli/topics_describe cli/topics_offsets",
+    "cli/test_cli_transactions": "cli/transaction_requests cli/transactions",
+    "clients/test_consumer_protocol": "broker/handlers/consumer_groups",
+    "clients/test_groups_wire": "broker/coordinators/group",
+    "clients/test_log_dirs": "broker/handlers/log_dirs broker/replication/log_dir_moves",
+    "clients/test_produce_and_consume": "broker/replication/replica_manager",
+    "clients/test_testing_groups": "testing/groups",
+    "clients/test_transactions_wire": "broker/handlers/producers broker/handlers/transactions",
+    "faults/test_bad_input": "broker/handlers/offsets",
+    "faults/test_damage": "storage/page_cache",
+    "faults/test_log_dirs_away": "storage/shared_file",
+    "faults/test_many_segments": "broker/handlers/records",
+    "properties/test_compaction_twin": "storage/compaction/cleaned_segment storage/compaction/swap",
+    "properties/test_groups_packed": "core/groups/packed",
+    "properties/test_log": "storage/producer_replay storage/producer_snapshots",
+    "properties/test_log_index": "storage/segment storage/segments",
+    "properties/test_partition": "core/partition_effects",
+    "properties/test_transactions": "core/transactions/answers core/transactions/effects "
+    "core/transactions/shard",
+    "spark/test_batch_source": "spark/batch spark/source",
+    "spark/test_exactly_once": "spark/exactly_once spark/markers spark/transaction",
+    "spark/test_group_progress": "spark/group_progress",
+    "spark/test_permissions": "spark/cluster",
+    "spark/test_reading": "spark/reading spark/subscription",
+    "spark/test_sink": "spark/row_encoder spark/sink",
+    "spark/test_typed_values": "spark/dead_letters",
+    "test_tidy": "model/loggers",
+    "unit/arrow/test_rows": "arrow/errors",
+    "unit/broker/controller/test_service": "broker/controller/changes "
+    "broker/controller/directory_assignment broker/controller/startup",
+    "unit/broker/controller/test_service_cluster": "broker/handlers/admin broker/handlers/cluster",
+    "unit/broker/controller/test_service_topics": "broker/handlers/topics",
+    "unit/broker/handlers/test_describe_configs": "model/settings/resources",
+    "unit/broker/controller/test_service_metadata": "broker/handlers/metadata "
+    "broker/metadata/dynamic_config",
+    "unit/broker/test_error_responses": "broker/context model/errors",
+    "unit/core/groups/classic/test_rebalance": "core/groups/classic/responses "
+    "core/groups/classic/state",
+    "unit/core/groups/consumer/test_reconciliation": "core/groups/consumer/members",
+    "unit/core/groups/consumer/test_state": "core/groups/consumer/replay",
+    "unit/core/groups/test_shard": "core/groups/group",
+    "unit/model/test_config": "model/settings/given model/settings/headrace model/settings/values",
+    "unit/model/test_config_files": "model/settings/descriptions model/settings/kafka "
+    "model/settings/legacy_names",
+    "unit/model/test_config_topics": "model/settings/group model/settings/topic",
+    "unit/storage/compaction/test_log_cleaner": "storage/background storage/compaction/job",
+    "unit/storage/test_checkpoint": "storage/aborted_transactions storage/leader_epoch_file "
+    "storage/snapshots",
+    "unit/storage/test_log": "storage/roll_limits storage/segment_files",
+    "unit/storage/test_log_manager": "storage/directory_names storage/log_loader "
+    "storage/log_startup",
+    "unit/storage/test_log_move": "storage/log_copy storage/move_throttle",
+    "unit/storage/test_recovery": "storage/scan",
+    "unit/storage/test_time_lookup": "storage/segment_indexes",
+    "unit/storage/validation/test_record_validator": "storage/validation/validator_process",
+    "unit/wire/test_schema": "wire/messages/tables",
+    "unit/world/test_files": "world/world",
+}
+STARTS_A_BROKER = {"headrace.testing.Broker", "headrace.broker.broker"}
+
+
 def modules() -> list[Path]:
     return sorted(path for path in SOURCE.rglob("*.py"))
 
@@ -106,6 +252,17 @@ def test_decisions_and_bytes_are_pure(path):
         return
     impure = {name.split(".")[0] for name in imports_of(path)} & IMPURE
     assert not impure, f"a pure module imports {sorted(impure)}"
+
+
+def test_the_machine_is_reached_through_the_loop_and_the_world():
+    found = {
+        (path.relative_to(SOURCE).as_posix(), name)
+        for path in modules()
+        if package_of(path) in SIMULATED_PACKAGES
+        for name in {name.split(".")[0] for name in imports_of(path)} & OF_THE_MACHINE
+    }
+    assert found - STILL_OF_THE_MACHINE.keys() == set(), "use the event loop or the world"
+    assert STILL_OF_THE_MACHINE.keys() - found == set(), "remove these lines: the import is gone"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
@@ -189,3 +346,122 @@ def test_loggers_have_stable_names():
     guide = (ROOT / "docs" / "guide.md").read_text()
     for name in LOGGERS:
         assert f"`{name}`" in guide, f"docs/guide.md does not list {name}"
+
+
+# --- words
+
+
+def test_replaced_words_stay_out_of_the_source():
+    for path in modules():
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            assert not BANNED_WORDS.search(line), f"{path}:{number}: {line.strip()}"
+
+
+def test_replaced_words_stay_out_of_the_pages():
+    pages = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]
+    found = {
+        page.relative_to(ROOT).as_posix() for page in pages if BANNED_WORDS.search(page.read_text())
+    }
+    assert found - PAGES_TO_EDIT == set(), "docs use Kafka's words"
+    assert PAGES_TO_EDIT - found == set(), "remove these lines: the page is edited"
+
+
+def test_replaced_words_stay_out_of_the_names_of_tests():
+    for path in (ROOT / "tests").rglob("*.py"):
+        assert not BANNED_WORDS.search(path.stem), path
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                assert not BANNED_WORDS.search(node.name), f"{path}: {node.name}"
+
+
+# --- tests
+
+
+def files_of_tests() -> list[Path]:
+    return sorted((ROOT / "tests").rglob("test_*.py"))
+
+
+def module_of(test: Path) -> Path | None:
+    """``unit/X/test_Y_subject.py`` belongs to ``X/Y.py``."""
+    place = SOURCE / test.parent.relative_to(ROOT / "tests" / "unit")
+    words = test.stem.split("_")[1:]
+    names = ("_".join(words[:count]) for count in range(len(words), 0, -1))
+    return next((place / f"{name}.py" for name in names if (place / f"{name}.py").exists()), None)
+
+
+def unit_tests() -> list[Path]:
+    return [path for path in files_of_tests() if path.is_relative_to(ROOT / "tests" / "unit")]
+
+
+def test_a_unit_test_belongs_to_a_module():
+    assert [str(path) for path in unit_tests() if module_of(path) is None] == []
+
+
+def test_a_unit_test_starts_no_broker():
+    for path in unit_tests():
+        assert not STARTS_A_BROKER & set(imports_of(path)), f"{path} belongs to tests/broker"
+
+
+def test_every_module_has_a_test():
+    own = {module_of(path) for path in unit_tests()}
+    listed = [SOURCE / f"{name}.py" for names in TESTED_BY.values() for name in names.split()]
+    assert len(listed) == len(set(listed)), "one test owns a module"
+    assert [str(path) for path in listed if not path.exists() or path in own] == []
+    assert [test for test in TESTED_BY if not (ROOT / "tests" / f"{test}.py").exists()] == []
+    untested = set(modules()) - own - set(listed)
+    left = [str(path) for path in untested if path.stem not in ("__init__", "__main__")]
+    assert left == [], "write a unit test, or name the test that owns the module"
+
+
+def asserts(tree: ast.AST) -> bool:
+    """Whether there is an assertion, or something else that fails a test."""
+    return any(
+        isinstance(node, ast.Assert)
+        or (isinstance(node, ast.Raise) and "AssertionError" in ast.unparse(node))
+        or (
+            isinstance(node, ast.Attribute)
+            and ast.unparse(node) in ("pytest.raises", "pytest.fail")
+        )
+        for node in ast.walk(tree)
+    )
+
+
+def functions_of(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+
+
+@pytest.mark.parametrize("path", files_of_tests(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_test_asserts_something(path):
+    """Itself, or in a function of its file, of a file it imports, or of a conftest."""
+    imported = [ROOT / f"{name.replace('.', '/')}.py" for name in imports_of(path)]
+    helpers = [path, *imported, *(parent / "conftest.py" for parent in path.parents)]
+    functions = [f for file in set(helpers) if file.exists() for f in functions_of(file)]
+    failing = {function.name for function in functions if asserts(function)}
+    while True:  # those that call one of them
+        more = {f.name for f in functions if called_in(f) & failing} - failing
+        if not more:
+            break
+        failing |= more
+    for function in functions_of(path):
+        if function.name.startswith("test_"):
+            assert function.name in failing, f"{function.name} asserts nothing"
+
+
+def called_in(function: ast.AST) -> set[str]:
+    calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+    return {call.attr if isinstance(call, ast.Attribute) else ast.unparse(call) for call in calls}
+
+
+def test_tests_look_inside_a_broker_through_one_door():
+    for path in (ROOT / "tests").rglob("*.py"):
+        if path.name == "inside.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute):
+                chain = ast.unparse(node)
+                poked = re.search(r"\brunner\.(node|loop)\b|\._[a-z]\w*\._[a-z]", chain)
+                assert not poked, f"{path}:{node.lineno}: {chain}; use tests/fakes/inside.py"

@@ -45,7 +45,7 @@ def clients():
 
 def test_a_batch_that_was_unpacked_while_its_transaction_ended_opens_no_other(clients, monkeypatch):
     late, ending = clients
-    late.create_topic("packed", compression_type="gzip")  # packed anew, in a thread
+    late.create_topic("packed", compression_type="gzip")  # recompressed in a thread
     producer = late.start("tx")
     assert late.add("tx", producer, "packed", 0) is ErrorCode.NONE
     assert late.put("tx", producer, "packed", b"in time") is ErrorCode.NONE

@@ -57,7 +57,7 @@ class OneTurn:
     """What is sent inside it finds the broker asleep, and is all there when it looks."""
 
     def __init__(self, broker):
-        self._loop = broker.runner.loop
+        self._loop = Inside(broker).loop
         self._asleep, self._sent = threading.Event(), threading.Event()
 
     def __enter__(self):

@@ -40,13 +40,13 @@ async def test_a_first_start_makes_kafkas_tree_and_rules_in_epoch_one(tmp_path):
             assert await tree.get(path) is not None, path
         node = await tree.get(paths.CONTROLLER_EPOCH)
         assert node is not None and node.value == b"1"
-        assert await tree.get(paths.CONTROLLER) is None, "the reign ended with the session"
+        assert await tree.get(paths.CONTROLLER) is None, "the controller left with its session"
     finally:
         await tree.close()
 
 
 @in_loop
-async def test_every_start_is_a_new_reign_of_a_new_broker(tmp_path):
+async def test_every_start_has_a_new_broker_epoch_and_a_new_controller_epoch(tmp_path):
     async with running(tmp_path) as broker:
         first = broker.metadata.brokers[broker.broker_id]
         assert broker.changes.controller.controller_epoch == 1
@@ -77,7 +77,7 @@ async def test_topics_come_back_with_their_ids_settings_and_a_new_leader_epoch(t
     async with running(tmp_path) as broker:
         again = broker.metadata.topics["t"]
         assert again.topic_id == topic.topic_id
-        # Its log may have lost its tail: whoever read that must be able to notice.
+        # Its log may have lost its tail; readers of the tail must be able to notice.
         assert [(p.leader_epoch, p.partition_epoch) for p in again.partitions] == [(1, 1)] * 3
         assert broker.replicas.hosted[TopicPartition("t", 2)] == again.partitions[2]
         assert broker.controller.topic_overrides("t") == {"retention.ms": "1000"}
@@ -446,7 +446,7 @@ async def test_one_partition_that_cannot_be_served_does_not_keep_the_others_from
 
 
 @in_loop
-async def test_a_partition_on_a_disk_that_is_away_is_not_made_anew_elsewhere(tmp_path):
+async def test_a_partition_on_a_disk_that_is_away_is_not_created_again_elsewhere(tmp_path):
     async with running(tmp_path) as broker:
         topic = await make(broker, "t", 2)
     here = [found("t", 0, topic.topic_id)]

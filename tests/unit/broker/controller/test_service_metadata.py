@@ -75,7 +75,7 @@ async def test_null_asks_for_all_topics_and_an_empty_list_for_none_except_in_ver
 
 
 @in_loop
-async def test_a_topic_is_found_by_its_id_until_it_is_deleted_and_made_anew(tmp_path):
+async def test_a_topic_is_found_by_its_id_until_it_is_deleted_and_created_again(tmp_path):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t")])
         topic_id = broker.metadata.topics["t"].topic_id
@@ -155,7 +155,7 @@ async def test_a_topic_asked_for_many_times_is_answered_once(tmp_path):
 
 
 @in_loop
-async def test_a_replication_factor_that_cannot_be_met_is_told_to_whoever_mentions_a_topic(
+async def test_a_replication_factor_that_cannot_be_met_is_reported_to_clients_that_name_a_topic(
     tmp_path,
 ):
     async with running(tmp_path, {"default.replication.factor": "3"}) as broker:

@@ -110,7 +110,9 @@ async def test_a_request_to_validate_answers_alike_and_makes_nothing(tmp_path):
     ],
 )
 @in_loop
-async def test_a_wish_that_cannot_be_met_gets_kafkas_code_and_a_reason(tmp_path, topic, code):
+async def test_a_topic_that_cannot_be_created_gets_the_code_of_kafka_and_a_reason(
+    tmp_path, topic, code
+):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("is_there")])
         (answer,) = (await create(broker, topic)).values()
