@@ -12,7 +12,7 @@ SPREAD := --dist loadfile --no-loadscope-reorder --torture-rounds=$(ROUNDS)
 # After the others, not among them: a Spark loads the machine so much that they would wait for it.
 SPARK_TESTS := $(PY) -m pytest -rs -m 'spark and not interop' -n 2 $(SPREAD) tests/spark
 
-.PHONY: help setup run test spark check torture fmt bench interop package docs clean
+.PHONY: help setup run test spark check sizes torture fmt bench interop package docs clean
 help:      ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 setup: .venv/ready  ## make .venv with everything a developer needs
@@ -41,6 +41,8 @@ check: setup ## the gate, under a minute: style, types, layers, units
 	$(PY) -m mypy
 	$(PY) -m pytest --hypothesis-profile=gate -m 'not slow and not torture' -n 2 \
 		tests/unit tests/test_*.py
+sizes: setup ## Report classes, files and functions that are larger than we aim for
+	$(PY) scripts/sizes.py
 torture: setup ## kills, restarts and floods, all rounds
 	$(PY) -m pytest -m torture --torture-rounds=20 -v
 fmt: setup ## rewrite the code into shape
