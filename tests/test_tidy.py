@@ -7,6 +7,7 @@ import each other.
 import ast
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,7 @@ TESTED_BY = {
     "unit/wire/test_schema": "wire/messages/tables",
     "unit/world/test_files": "world/world",
 }
+PYTEST_ASSERTS = {"pytest.raises", "pytest.fail"}
 STARTS_A_BROKER = {"headrace.testing.Broker", "headrace.broker.broker"}
 
 
@@ -207,14 +209,30 @@ def modules() -> list[Path]:
     return sorted(path for path in SOURCE.rglob("*.py"))
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def names_in(path: Path) -> set[str]:
+    """The names that a file uses, as variables or attributes."""
+    return {
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, (ast.Attribute, ast.Name))
+    }
+
+
 def package_of(path: Path) -> str:
     parts = path.relative_to(SOURCE).parts
     return parts[0] if len(parts) > 1 else ""
 
 
+@cache
 def imports_of(path: Path) -> list[str]:
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
@@ -267,7 +285,7 @@ def test_the_machine_is_reached_through_the_loop_and_the_world():
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_a_module_says_what_it_owns_and_names_explain_themselves(path):
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     docstring = ast.get_docstring(tree)
     assert docstring and docstring.splitlines()[0].endswith((".", ":", "?")), (
         "the first line is a sentence that says what the file owns"
@@ -288,11 +306,7 @@ def test_there_is_one_kafka_client():
         return any(name == place or name.startswith(place + "/") for place in places)
 
     for path in (path for place in PYTHON for path in (ROOT / place).rglob("*.py")):
-        used = {
-            node.attr if isinstance(node, ast.Attribute) else node.id
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, (ast.Attribute, ast.Name))
-        }
+        used = names_in(path)
         name = path.relative_to(ROOT).as_posix()
         if not is_in(name, MAY_FRAME_REQUESTS):
             assert not used & REQUEST_FRAMING, f"{name}: use headrace.client or wire/session.py"
@@ -320,23 +334,19 @@ def test_nothing_unfinished_is_kept():
 
 def test_no_source_file_is_orphaned():
     """Every module is imported by another, by name from a table, or is an entry point."""
-    text = "\n".join(path.read_text() for path in modules())
-    text += (ROOT / "pyproject.toml").read_text()
+    words = {path: set(re.findall(r"\w+", path.read_text())) for path in modules()}
     entry_points = {"__init__", "__main__", "main"}
+    named = set(re.findall(r"\w+", (ROOT / "pyproject.toml").read_text())) | entry_points
     for path in modules():
-        stem = path.stem
-        if stem in entry_points:
-            continue
-        assert re.search(rf"\b{stem}\b", text.replace(path.read_text(), "")), (
-            f"nobody uses {path.relative_to(SOURCE)}"
-        )
+        used = any(path.stem in found for other, found in words.items() if other != path)
+        assert used or path.stem in named, f"no other module uses {path.relative_to(SOURCE)}"
 
 
 def test_loggers_have_stable_names():
     """A logger is named after its subject, not after its module, which may move."""
     used = set()
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if path.name == "broker_loggers.py" or not isinstance(node, ast.Call):
                 continue
             if ast.unparse(node.func).endswith("getLogger"):
@@ -369,7 +379,7 @@ def test_replaced_words_stay_out_of_the_pages():
 def test_replaced_words_stay_out_of_the_names_of_tests():
     for path in (ROOT / "tests").rglob("*.py"):
         assert not BANNED_WORDS.search(path.stem), path
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 assert not BANNED_WORDS.search(node.name), f"{path}: {node.name}"
 
@@ -413,44 +423,48 @@ def test_every_module_has_a_test():
     assert left == [], "write a unit test, or name the test that owns the module"
 
 
+@cache
 def asserts(tree: ast.AST) -> bool:
     """Whether there is an assertion, or something else that fails a test."""
-    return any(
-        isinstance(node, ast.Assert)
-        or (isinstance(node, ast.Raise) and "AssertionError" in ast.unparse(node))
-        or (
-            isinstance(node, ast.Attribute)
-            and ast.unparse(node) in ("pytest.raises", "pytest.fail")
-        )
-        for node in ast.walk(tree)
-    )
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            return True
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in PYTEST_ASSERTS:
+            return True
+        if isinstance(node, ast.Raise) and "AssertionError" in ast.unparse(node):
+            return True
+    return False
 
 
+@cache
 def functions_of(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [
         node
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree_of(path))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     ]
 
 
-@pytest.mark.parametrize("path", files_of_tests(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_test_asserts_something(path):
-    """Itself, or in a function of its file, of a file it imports, or of a conftest."""
+def test_every_test_asserts_something():
+    for path in files_of_tests():
+        failing = failing_functions(path)
+        for function in functions_of(path):
+            if function.name.startswith("test_"):
+                assert function.name in failing, f"{path}: {function.name} asserts nothing"
+
+
+def failing_functions(path: Path) -> set[str]:
+    """Functions that can fail a test: of this file, of files it imports, of a conftest."""
     imported = [ROOT / f"{name.replace('.', '/')}.py" for name in imports_of(path)]
-    helpers = [path, *imported, *(parent / "conftest.py" for parent in path.parents)]
-    functions = [f for file in set(helpers) if file.exists() for f in functions_of(file)]
+    helpers = {path, *imported, *(parent / "conftest.py" for parent in path.parents)}
+    functions = [f for file in helpers if file.exists() for f in functions_of(file)]
     failing = {function.name for function in functions if asserts(function)}
-    while True:  # those that call one of them
-        more = {f.name for f in functions if called_in(f) & failing} - failing
-        if not more:
-            break
+    while more := {f.name for f in functions if called_in(f) & failing} - failing:
         failing |= more
-    for function in functions_of(path):
-        if function.name.startswith("test_"):
-            assert function.name in failing, f"{function.name} asserts nothing"
+    return failing
 
 
+@cache
 def called_in(function: ast.AST) -> set[str]:
     calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
     return {call.attr if isinstance(call, ast.Attribute) else ast.unparse(call) for call in calls}
@@ -460,8 +474,8 @@ def test_tests_look_inside_a_broker_through_one_door():
     for path in (ROOT / "tests").rglob("*.py"):
         if path.name == "inside.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Attribute):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute):
                 chain = ast.unparse(node)
                 poked = re.search(r"\brunner\.(node|loop)\b|\._[a-z]\w*\._[a-z]", chain)
                 assert not poked, f"{path}:{node.lineno}: {chain}; use tests/fakes/inside.py"
