@@ -1,4 +1,4 @@
-"""What a request has looked at may have changed by the time that it has waited for something."""
+"""Topics, disks and transactions change while a request waits; it answers by the new state."""
 
 import asyncio
 import threading
@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from headrace.broker.broker import Broker as Node
+from headrace.coordination.registry import Registry
 from headrace.core.controller import CreateTopic
 from headrace.core.topics import NewTopic
 from headrace.model.config import BrokerConfig
@@ -43,7 +44,7 @@ def clients():
         yield first, second
 
 
-def test_a_batch_that_was_unpacked_while_its_transaction_ended_opens_no_other(clients, monkeypatch):
+def test_a_batch_recompressed_while_its_transaction_ended_opens_no_other(clients, monkeypatch):
     late, ending = clients
     late.create_topic("packed", compression_type="gzip")  # recompressed in a thread
     producer = late.start("tx")
@@ -67,7 +68,7 @@ def test_a_batch_that_was_unpacked_while_its_transaction_ended_opens_no_other(cl
 
 
 @in_loop
-async def test_who_deletes_a_topic_by_its_id_does_not_delete_the_next_of_that_name(tmp_path):
+async def test_a_topic_deleted_by_its_id_is_not_the_next_topic_of_that_name(tmp_path):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t")])
         old = broker.metadata.topics["t"]
@@ -106,7 +107,7 @@ async def test_a_disk_that_fails_while_its_topic_is_deleted_costs_the_next_one_n
 
 
 @in_loop
-async def test_a_disk_that_fails_takes_the_leader_of_what_lies_there(tmp_path):
+async def test_a_failed_disk_costs_its_partitions_their_leader(tmp_path):
     async with running(tmp_path) as broker:
         await broker.controller.create_topics([NewTopic("t")])
         topic_id = broker.metadata.topics["t"].topic_id
@@ -120,16 +121,14 @@ async def test_a_topic_is_not_made_on_a_disk_that_failed_after_it_was_chosen(tmp
     folders = f"{tmp_path / 'a'},{tmp_path / 'b'}"
     node = Node(BrokerConfig.parse({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": folders}))
     await node.start()
-    registry = node.services.controller._changes.registry
-    commit = registry.commit
+    commit = Registry.commit
 
-    async def commit_while_the_disk_fails(*changes):
-        await commit(*changes)
-        for directory in set(node.services.logs._places.values()):
-            directory.take_offline("tested")
+    async def commit_while_the_disk_fails(registry, *changes):
+        await commit(registry, *changes)
+        node.services.logs.directories[0].take_offline("tested")
 
     with monkeypatch.context() as patched:
-        patched.setattr(registry, "commit", commit_while_the_disk_fails)
+        patched.setattr(Registry, "commit", commit_while_the_disk_fails)
         (refusal,) = await node.services.controller.create_topics([NewTopic("t")])
     assert refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert "t" not in node.services.metadata.topics

@@ -18,7 +18,7 @@ from headrace.model.ids import Millis, Offset, TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.storage.log_retention import delete_records_before
 from headrace.wire import messages as m
-from tests.fakes.inside import in_sync, lose_leadership
+from tests.fakes.inside import in_sync, lose_leadership, regain_leadership
 from tests.fakes.standin import in_loop
 
 TOPIC = "notes"
@@ -139,7 +139,9 @@ def read(coordinator, key, partition=0):
 
 
 def shard_of(coordinator, partition=0):
-    return coordinator._shards[partition].shard
+    found = []
+    coordinator.tell(partition, lambda shard, now: found.append(shard) or NOTHING)
+    return found[0]
 
 
 async def until(condition):
@@ -246,10 +248,10 @@ async def test_a_large_decision_holds_up_its_own_shard_and_nobody_else(tmp_path)
 async def test_time_events_and_markers_wait_while_a_shard_is_taken(tmp_path):
     async with coordinated(tmp_path) as (_, coordinator):
         write(coordinator, (b"held", b"1"), producer=ProducerStamp(7, 0))
+        shard = shard_of(coordinator)
         slowly = Slowly((b"k", b"large"))
         large = slowly.ask(coordinator)
         await until(slowly.has_begun.is_set)
-        shard = shard_of(coordinator)
         told = []
         coordinator.tell_all(lambda shard, now: told.append(dict(shard.texts)) or NOTHING)
         marked = coordinator.write_marker(
@@ -373,13 +375,14 @@ async def test_a_log_that_cannot_be_read_is_not_coordinated(tmp_path, caplog):
 
 
 @in_loop
-async def test_a_log_that_became_shorter_is_not_read_for_ever(tmp_path):
+async def test_a_log_that_became_shorter_is_not_read_forever(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         write(coordinator, (b"a", b"1"))
         (file,) = broker.services.replicas.require(TOPIC, 0).log.path.glob("*.log")
         whole = file.read_bytes()
         file.write_bytes(whole[:-1])
-        coordinator._drop(coordinator._shards[0], ErrorCode.NOT_COORDINATOR)
+        lose_leadership(broker.services, TOPIC)
+        regain_leadership(broker.services, TOPIC)
         coordinator.refresh()
         await until(lambda: not coordinator.is_loading())
         with pytest.raises(Rejected, match="cannot be read"):
@@ -514,15 +517,15 @@ async def loading(folder, monkeypatch, meanwhile):
             write(coordinator, (key, b"text"))
     async with coordinated(folder) as (broker, coordinator):
         monkeypatch.setattr(loading_module, "_PIECE_SIZE", 1)
-        replay_piece, pieces = loading_module._replay_piece, []
+        replay, keys = Notes.replay, []
 
-        def replay(shard, data):
-            pieces.append(data)
-            if len(pieces) == 1:
+        def note_and_replay(shard, key, *more):
+            keys.append(key)
+            if len(keys) == 1:
                 meanwhile(broker)
-            return replay_piece(shard, data)
+            return replay(shard, key, *more)
 
-        monkeypatch.setattr(loading_module, "_replay_piece", replay)
+        monkeypatch.setattr(Notes, "replay", note_and_replay)
         yield broker, coordinator
 
 
@@ -537,9 +540,7 @@ async def test_records_that_are_deleted_while_loading_do_not_end_it(tmp_path, mo
 
 
 @in_loop
-async def test_nobody_complains_of_a_topic_that_is_deleted_while_loading(
-    tmp_path, monkeypatch, caplog
-):
+async def test_a_topic_that_is_deleted_while_loading_logs_no_error(tmp_path, monkeypatch, caplog):
     def delete(broker):
         broker.services.tasks.spawn(broker.services.replicas.delete([TopicPartition(TOPIC, 0)]))
 
