@@ -12,7 +12,7 @@ SPREAD := --dist loadfile --no-loadscope-reorder --torture-rounds=$(ROUNDS)
 # After the other tests: Spark uses so much of the machine that the others would wait for it.
 SPARK_TESTS := $(PY) -m pytest -rs -m 'spark and not interop' -n 2 $(SPREAD) tests/spark
 
-.PHONY: help setup run test spark check torture fmt bench interop package docs clean
+.PHONY: help setup run test spark check sizes torture fmt bench interop package docs clean
 help:      ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 setup: .venv/ready  ## Create .venv with everything a developer needs
@@ -40,7 +40,9 @@ check: setup ## Check style, types, layers and unit tests, in under a minute
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 	$(PY) -m pytest --hypothesis-profile=gate -m 'not slow and not torture' -n 2 \
-		tests/unit tests/test_tidy.py
+		tests/unit tests/test_*.py
+sizes: setup ## Report classes, files and functions that are larger than we aim for
+	$(PY) scripts/sizes.py
 torture: setup ## Run all rounds of the torture tests: kills, restarts, floods
 	$(PY) -m pytest -m torture --torture-rounds=20 -v
 fmt: setup ## Format the code

@@ -22,7 +22,7 @@ from tests.unit.wire.message_values import (  # noqa: E402
     encoded,
     every_message_and_version,
 )
-from tests.unit.wire.test_against_kio import KIO_CLASSES  # noqa: E402
+from tests.unit.wire.test_schema_against_kio import KIO_CLASSES  # noqa: E402
 
 SEEDS = 4
 

@@ -5,7 +5,14 @@ import threading
 
 import pytest
 
+from headrace.cli import client
 from headrace.testing import Broker
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A command that asks for metadata gives up after two seconds instead of eight."""
+    monkeypatch.setattr(client, "ANSWER_TIMEOUT_S", 2.0)
 
 
 def test_an_unreachable_broker_is_a_one_line_error_with_advice(headrace):
@@ -82,15 +89,17 @@ def test_an_invalid_address_is_wrong_usage(headrace, address):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
 def test_a_server_that_never_answers_is_given_up_in_time(headrace):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         ran = headrace("topics", "list", "-b", address, status=1)
     [line] = ran.err.splitlines()
-    assert "no answer" in line and address in line
+    assert "no answer" in line and "within 2 s" in line and address in line
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
 def test_a_server_that_speaks_http_is_given_up_in_time(headrace):
     with socket.create_server(("127.0.0.1", 0)) as server:
         over = threading.Event()
@@ -130,6 +139,7 @@ def test_a_server_that_speaks_http_is_given_up_in_time(headrace):
     ],
     ids=["tls", "sasl"],
 )
+@pytest.mark.usefixtures("impatient")
 def test_a_broker_without_the_requested_security_is_not_called_unreachable(headrace, settings):
     options = [word for setting in settings for word in ("-X", setting)]
     error = headrace("topics", "list", *options, status=1).err

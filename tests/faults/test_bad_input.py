@@ -16,7 +16,7 @@ from headrace.records.batch import read_header, seal, stamp
 from headrace.records.record import Record, assemble, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
-from headrace.wire.api import SERVED, ApiKey, request_class
+from headrace.wire.api import SERVED, ApiKey, request_class, response_class
 from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
 
@@ -101,12 +101,21 @@ def test_every_announced_version_of_every_api_is_answered(headrace_broker, api_k
                 request.acks = 1
             if api_key == ApiKey.API_VERSIONS:
                 request.client_software_name = request.client_software_version = "a"
-            raw.ask(api_key, version, request)
+            assert type(raw.ask(api_key, version, request)) is response_class(api_key)
 
 
-def test_a_frame_cut_by_a_closing_client_is_forgotten(client, headrace_topic):
-    client.send(struct.pack(">i", 1000) + b"half of it")
-    client.sock.shutdown(socket.SHUT_RDWR)
+def test_a_frame_cut_by_a_closing_client_gives_its_memory_back():
+    size = 1_000_000
+    config = {"socket.request.max.bytes": size, "queued.max.request.bytes": size}
+    with Broker(config=config, topics=["t"]) as broker:
+        for _ in range(3):
+            with RawClient(broker.bootstrap_servers) as client:
+                client.send(struct.pack(">i", size) + bytes(700_000))
+                client.sock.shutdown(socket.SHUT_WR)
+                assert client.is_closed_by_broker()
+        with RawClient(broker.bootstrap_servers) as client:
+            large = build_batch([Record(0, -1, None, bytes(size - 1_000))])
+            assert client.produce("t", large).error_code == 0
 
 
 @pytest.mark.parametrize("version", [3, 7, 9, 12])
@@ -354,30 +363,33 @@ def test_a_topic_re_created_under_a_reader_has_another_id(headrace_broker):
 
 
 def test_a_fetch_parked_on_a_deleted_topic_is_answered(headrace_broker):
-    headrace_broker.create_topics(["doomed"])
+    headrace_broker.create_topics(["deleted"])
     admin = AdminClient({"bootstrap.servers": headrace_broker.bootstrap_servers})
     answers = []
 
     def wait():
         with RawClient(headrace_broker.bootstrap_servers) as raw:
-            answers.append(raw.fetch("doomed", 0, max_wait_ms=15_000).error_code)
+            answers.append(raw.fetch("deleted", 0, max_wait_ms=15_000).error_code)
 
     thread = threading.Thread(target=wait)
     thread.start()
-    admin.delete_topics(["doomed"])["doomed"].result()
+    admin.delete_topics(["deleted"])["deleted"].result()
     thread.join()
     assert answers == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
 def test_a_bug_in_a_handler_closes_one_connection_and_fails_the_test(monkeypatch):
     """The client gets UNKNOWN_SERVER_ERROR and is disconnected; the kit reports it to the test."""
-    from headrace.broker.handlers import offsets
+    from headrace.broker import dispatch, handlers
     from headrace.testing import BrokerFailed
 
     def broken(*_):
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(offsets, "_asked_twice", broken)
+    def handler(api_key):
+        return broken if api_key == ApiKey.LIST_OFFSETS else handlers.handler(api_key)
+
+    monkeypatch.setattr(dispatch, "handler", handler)
     with pytest.raises(BrokerFailed, match="a bug"), Broker(topics=["t"]) as broker:
         with RawClient(broker.bootstrap_servers) as raw:
             raw.ask(ApiKey.LIST_OFFSETS, 5, m.ListOffsetsRequest())
@@ -465,3 +477,13 @@ def test_a_bug_while_writing_stops_the_broker_and_not_the_process(monkeypatch, t
         broker.start()
         with RawClient(broker.bootstrap_servers) as again:
             assert again.fetch("t", 0).high_watermark == 3
+
+
+def test_a_client_that_keeps_connecting_with_tls_is_logged_once(caplog):
+    with Broker() as broker:
+        for _ in range(20):
+            with RawClient(broker.bootstrap_servers) as client:
+                client.send(bytes.fromhex("16030100a5010000a10303"))
+                assert client.is_closed_by_broker()
+    lines = [record.getMessage() for record in caplog.records]
+    assert len([line for line in lines if "a TLS handshake" in line]) == 1

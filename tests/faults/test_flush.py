@@ -260,8 +260,8 @@ def test_a_producer_that_waits_for_the_fsync_of_a_deleted_topic_gets_an_error(br
         producer.produce("orders", one_record(), answer=False)
         assert is_there.wait(20)
         request = m.DeleteTopicsRequest
-        doomed = [request.DeleteTopicState(name="orders")]
-        admin.ask(ApiKey.DELETE_TOPICS, 6, request(topics=doomed, timeout_ms=10_000))
+        deleted = [request.DeleteTopicState(name="orders")]
+        admin.ask(ApiKey.DELETE_TOPICS, 6, request(topics=deleted, timeout_ms=10_000))
         may_end.set()
         assert codes_of([producer]) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 

@@ -28,23 +28,23 @@ class Faults:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._calls_left: int | None = None
+        self.calls_left: int | None = None
         self._lasting = False
         self.happened = False
 
     def draw(self) -> None:
         self.happened = False
         self._lasting = self._rng.random() < 0.3
-        self._calls_left = self._rng.randrange(1, 12) if self._rng.random() < 0.5 else None
+        self.calls_left = self._rng.randrange(1, 12) if self._rng.random() < 0.5 else None
 
     def end(self) -> None:
-        self._calls_left = None
+        self.calls_left = None
 
     def before(self, call: str, arguments: tuple) -> None:
-        if self._calls_left is None:
+        if self.calls_left is None:
             return
-        self._calls_left -= 1
-        if self._calls_left == 0 or (self.happened and self._lasting):
+        self.calls_left -= 1
+        if self.calls_left == 0 or (self.happened and self._lasting):
             self.happened = True
             if call in ("pwrite", "pwritev"):
                 self._write_in_part(*arguments)
@@ -179,7 +179,7 @@ class Story:
         replaced = bases[first : first + self.rng.choice([1, 2])]
         if not replaced:
             return
-        faults, self.faults._calls_left = self.faults._calls_left, None
+        faults, self.faults.calls_left = self.faults.calls_left, None
         for kind in ("log", "index", "timeindex", "txnindex"):
             paths = [self.log.path / f"{base:020d}.{kind}" for base in replaced]
             content = b"".join(path.read_bytes() for path in paths if path.exists())
@@ -187,7 +187,7 @@ class Story:
                 content = b""  # rebuilt when it is needed
             if content or kind != "txnindex":
                 Path(f"{paths[0]}.cleaned").write_bytes(content)
-        self.faults._calls_left = faults
+        self.faults.calls_left = faults
         replace_segments(self.log, replaced, replaced[0])
 
     def stop(self) -> None:

@@ -20,7 +20,7 @@ def cluster(bootstrap):
     client.close()
 
 
-def make_anew(topics, topic, values):
+def create_again(topics, topic, values):
     topics.delete(topic)
     topics.create(name=topic)
     topics.send(topic, values)
@@ -40,7 +40,7 @@ def test_a_topic_created_again_is_read_by_a_worker_with_outdated_metadata(
     topic = topics.create()
     topics.send(topic, ["old"])
     old_id = cluster.topic(topic).topic_id
-    make_anew(topics, topic, ["new", "newer"])
+    create_again(topics, topic, ["new", "newer"])
     planner = Cluster(ClientSettings(bootstrap))
     new_id = planner.topic(topic).topic_id
     planner.close()
@@ -53,7 +53,7 @@ def test_a_topic_created_again_after_planning_is_data_loss(topics, cluster):
     topic = topics.create()
     topics.send(topic, ["old"])
     old_id = cluster.topic(topic).topic_id
-    make_anew(topics, topic, ["new"])
+    create_again(topics, topic, ["new"])
 
     with pytest.raises(DataLost, match="was deleted and created again"):
         read(cluster, topic, 1, old_id)

@@ -121,7 +121,8 @@ def test_a_broken_row_is_marked_bad_and_its_neighbors_are_not(events, data):
 
 @given(st.lists(st.binary(max_size=120), min_size=1, max_size=5))
 def test_noise_only_marks_rows_bad(raws):
-    decoded(EVENT, raws)
+    found, bad = decoded(EVENT, raws)
+    assert len(found) == len(bad) == len(raws)
 
 
 def test_logical_types_become_dates_times_and_decimals():

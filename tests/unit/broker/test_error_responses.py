@@ -2,63 +2,18 @@
 
 import pytest
 
-from headrace.broker import handlers
 from headrace.broker.context import Context
 from headrace.broker.error_responses import refused
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.testing import Broker
 from headrace.wire import commit, schema
-from headrace.wire.api import SERVED, ApiKey, request_class, response_class
-from tests.fakes.inside import Inside
-from tests.fakes.raw_client import RawClient
+from headrace.wire.api import SERVED, ApiKey, request_class
+from tests.fakes.requests import carried, codes_in, filled
 
 REFUSAL = Rejected(ErrorCode.POLICY_VIOLATION, "not today")
 SERVED_APIS = [ApiKey(key) for key in sorted(SERVED)]
 FIRST_PRODUCE = 3
 # These versions say only what there is, and have no place for an error.
 SPEECHLESS = {(ApiKey.DESCRIBE_LOG_DIRS, 1), (ApiKey.DESCRIBE_LOG_DIRS, 2)}
-
-
-def filled(api_key, api_version):
-    """A request with one element in every list, as it arrives in that version."""
-    kind = request_class(api_key)
-    structs = schema.definition(kind.__name__).structs
-
-    def made(name, build):
-        message = build()
-        for field in structs[name]:
-            if field.is_array:
-                value = [one(field)]
-            elif field.element in ("string", "bytes", "records") or field.is_struct:
-                value = one(field)
-            else:
-                continue
-            setattr(message, field.name, value)
-        return message
-
-    def one(field):
-        if field.is_struct:
-            return made(field.element, getattr(kind, field.element))
-        plain = {"string": "x", "uuid": bytes(15) + b"\x01", "bytes": b"x", "records": b"x"}
-        return plain.get(field.element, 7)
-
-    return carried(made(kind.__name__, kind), api_version)
-
-
-def carried(message, api_version):
-    out = bytearray()
-    schema.encoder(type(message), api_version)(message, out)
-    return schema.decoder(type(message), api_version)(bytes(out), 0, len(out))[0]
-
-
-def codes_in(message):
-    for name in message.__slots__:
-        value = getattr(message, name)
-        if name.endswith("error_code"):
-            yield value
-        for element in value if isinstance(value, list) else ():
-            if isinstance(element, schema.Message):
-                yield from codes_in(element)
 
 
 def versions_of(api_key):
@@ -103,28 +58,3 @@ def test_commits_that_arrive_in_one_piece_are_told_apart():
         (1, 44),
         (2, 44),
     ]
-
-
-@pytest.mark.parametrize("fault", [REFUSAL, ZeroDivisionError("a bug")], ids=["refusal", "bug"])
-def test_a_handler_that_raises_is_answered_by_a_running_broker(monkeypatch, fault):
-    async def later(*_):
-        raise fault
-
-    def at_once(*_):
-        raise fault
-
-    expected = ErrorCode.POLICY_VIOLATION if fault is REFUSAL else ErrorCode.UNKNOWN_SERVER_ERROR
-    broker = Broker()
-    broker.start()
-    try:
-        for broken in (at_once, later):
-            for api_key in handlers.HANDLERS:
-                monkeypatch.setitem(handlers._loaded, api_key, broken)
-                version = SERVED[api_key][1]
-                with RawClient(broker.bootstrap_servers) as client:
-                    answer = client.ask(api_key, version, filled(api_key, version))
-                assert isinstance(answer, response_class(api_key))
-                assert expected in codes_in(answer), ApiKey(api_key).name
-    finally:
-        Inside(broker).node.bugs.clear()  # they were asked for
-        broker.stop()

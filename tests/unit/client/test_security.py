@@ -18,28 +18,29 @@ from headrace.wire.framing import encode_response
 from tests.fakes.peers import api_versions, peer
 
 
-def exchange_of(expected):
-    """The broker's side of a dialogue: the token it expects, and its answer."""
-    steps = iter(expected)
+class Dialogue:
+    """The broker's side: the tokens it expects, each with its answer."""
 
-    def exchange(token):
-        expected_token, answer = next(steps)
+    def __init__(self, *steps):
+        self.left = list(steps)
+
+    def __call__(self, token):
+        expected_token, answer = self.left.pop(0)
         assert token == expected_token
         return answer
-
-    return exchange
 
 
 def test_plain_is_a_name_and_a_password():
     security = Security(protocol="SASL_PLAINTEXT", mechanism="PLAIN", username="a", password="b")
-
-    authenticate(security, exchange_of([(b"\0a\0b", b"")]))
+    dialogue = Dialogue((b"\0a\0b", b""))
+    authenticate(security, dialogue)
+    assert dialogue.left == []
 
 
 # RFC 7677, section 3.
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 BOTH_NONCES = NONCE + "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
-DIALOGUE = [
+STEPS = [
     (
         f"n,,n=user,r={NONCE}".encode(),
         f"r={BOTH_NONCES},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode(),
@@ -60,29 +61,31 @@ def known_nonce(monkeypatch):
 
 
 def test_scram_speaks_as_the_rfc_shows(known_nonce):
-    authenticate(SCRAM, exchange_of(DIALOGUE))
+    dialogue = Dialogue(*STEPS)
+    authenticate(SCRAM, dialogue)
+    assert dialogue.left == []
 
 
 def test_a_broker_that_does_not_know_the_password_is_refused(known_nonce):
-    (first, answer), (second, _) = DIALOGUE
+    (first, answer), (second, _) = STEPS
     lie = b"v=" + base64.b64encode(bytes(32))
 
     with pytest.raises(Disconnected, match="did not prove"):
-        authenticate(SCRAM, exchange_of([(first, answer), (second, lie)]))
+        authenticate(SCRAM, Dialogue((first, answer), (second, lie)))
 
 
 def test_a_nonce_that_does_not_begin_with_ours_is_refused(known_nonce):
     answer = b"r=other,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
 
     with pytest.raises(Disconnected, match="invalid SCRAM response"):
-        authenticate(SCRAM, exchange_of([(DIALOGUE[0][0], answer)]))
+        authenticate(SCRAM, Dialogue((STEPS[0][0], answer)))
 
 
 @pytest.mark.parametrize("answer", [b"r=%s1,s=W22Z,i=many", b"r=%s1,s=W22ZaJ0,i=4096", b"\xff%s"])
 def test_a_scram_answer_that_cannot_be_read_is_refused(known_nonce, answer):
     answer = answer.replace(b"%s", NONCE.encode())
     with pytest.raises(Disconnected, match="invalid SCRAM response"):
-        authenticate(SCRAM, exchange_of([(DIALOGUE[0][0], answer)]))
+        authenticate(SCRAM, Dialogue((STEPS[0][0], answer)))
 
 
 @pytest.fixture(scope="module")

@@ -199,10 +199,16 @@ async def test_a_controller_whose_metadata_is_no_longer_true_is_fenced():
 
 
 @in_loop
-async def test_requests_that_are_gone_already_are_dropped_all_the_same():
-    registry = await controlling(memory_tree().open_session())
-    await registry.drop_delete_request("t")
-    await registry.drop_topic_overrides("t")
+async def test_dropping_a_request_a_second_time_changes_nothing():
+    session = memory_tree().open_session()
+    registry = await controlling(session)
+    for path in (paths.delete_topic("t"), paths.config("topics", "t")):
+        await session.create(path)
+    for _ in range(2):
+        await registry.drop_delete_request("t")
+        await registry.drop_topic_overrides("t")
+        for path in (paths.delete_topic("t"), paths.config("topics", "t")):
+            assert await session.get(path) is None
 
 
 # --- a broker that is not the controller

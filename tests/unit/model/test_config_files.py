@@ -1,44 +1,13 @@
-"""Java's properties syntax, and the consistency of the tables of settings."""
+"""The tables of settings are consistent, and files of any values are read or refused."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.model.config import BrokerConfig, parse_properties
+from headrace.model.config import BrokerConfig
 from headrace.model.settings import descriptions, kafka, legacy_names
 from headrace.model.settings.headrace import NODE_DEFAULTS, OURS
 from headrace.model.settings.values import parse_value, value_to_text
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("a=b", {"a": "b"}),
-        ("  a = b ", {"a": "b "}),
-        ("a:b", {"a": "b"}),
-        ("a b", {"a": "b"}),
-        ("a  :  b", {"a": "b"}),
-        ("a==b", {"a": "=b"}),
-        ("empty", {"empty": ""}),
-        ("# note\n! note\n\n   \na=1", {"a": "1"}),
-        ("a=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}),
-        ("a=1\na=2", {"a": "2"}),
-        ("list=one,\\\n    two,\\\n    three", {"list": "one,two,three"}),
-        ("path=c:\\\\data\\\\", {"path": "c:\\data\\"}),
-        ("path=two\\\\\nb=1", {"path": "two\\", "b": "1"}),
-        ("key\\ with\\:signs=v", {"key with:signs": "v"}),
-        ("tab=\\t|\\n|\\u0041|\\z", {"tab": "\t|\n|A|z"}),
-        ("last=\\", {"last": ""}),
-        ("a=1\\\n# not a note", {"a": "1# not a note"}),
-    ],
-)
-def test_properties_are_read_as_java_reads_them(text, values):
-    assert parse_properties(text) == values
-
-
-@given(st.text())
-def test_any_text_can_be_parsed(text):
-    parse_properties(text)
 
 
 @given(

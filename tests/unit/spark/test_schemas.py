@@ -40,7 +40,7 @@ class Registry(http.server.BaseHTTPRequestHandler):
 def address():
     Registry.seen = []
     server = http.server.HTTPServer(("127.0.0.1", 0), Registry)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=[0.01])
     thread.start()
     yield f"127.0.0.1:{server.server_port}/base"
     server.shutdown()

@@ -56,7 +56,11 @@ def test_the_column_of_bad_records_cannot_replace_another_column(name):
         default_schema(parse_source(options, streaming=False))
 
 
-def test_a_column_that_is_never_null_may_be_declared_not_null():
-    schema = StructType([StructField("offset", LongType(), nullable=False)])
+def test_only_a_column_that_is_never_null_may_be_declared_not_null():
+    def declare(name, kind):
+        schema = StructType([StructField(name, kind, nullable=False)])
+        check_schema(schema, parse_source(BASIC, streaming=False))
 
-    check_schema(schema, parse_source(BASIC, streaming=False))
+    declare("offset", LongType())
+    with pytest.raises(BadOption, match="key is declared NOT NULL"):
+        declare("key", BinaryType())

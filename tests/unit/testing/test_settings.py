@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.testing import Broker
 from headrace.testing.settings import as_text
 
 
@@ -31,4 +30,4 @@ def test_python_values_become_the_text_that_kafka_reads():
 )
 def test_a_wrong_type_is_refused_with_the_argument_named(config, message):
     with pytest.raises(TypeError, match=message):
-        Broker(config=config)
+        as_text("config", config)

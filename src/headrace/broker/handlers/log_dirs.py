@@ -1,12 +1,11 @@
 """DescribeLogDirs and AlterReplicaLogDirs: log directories, their partitions and sizes."""
 
 import asyncio
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from headrace.broker.context import Context
-from headrace.broker.needs import NeedsLogDirs, NeedsReplicas
+from headrace.broker.needs import NeedsLogDirs, NeedsReplicas, NeedsWorld
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicPartition
 from headrace.storage.log_move import check_name
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from headrace.storage.log_manager import LogDirectory
 
 
-class Needs(NeedsLogDirs, NeedsReplicas, Protocol):
+class Needs(NeedsLogDirs, NeedsReplicas, NeedsWorld, Protocol):
     """What these handlers use of the broker."""
 
 
@@ -49,12 +48,12 @@ def _describe(
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
     try:
-        usage = shutil.disk_usage(directory.path)
+        total, free = broker.world.files.disk_usage(str(directory.path))
     except OSError as error:
         directory.failed(error)
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
-    result.total_bytes, result.usable_bytes = usage.total, usage.free
+    result.total_bytes, result.usable_bytes = total, free
     by_topic: dict[str, list[m.DescribeLogDirsResponse.DescribeLogDirsPartition]] = {}
 
     def add(topic_partition: TopicPartition, size: int, lag: int, *, is_copy: bool) -> None:

@@ -214,7 +214,7 @@ async def test_a_deletion_that_a_crash_interrupted_is_finished_at_the_next_start
 
 
 @in_loop
-async def test_a_wish_to_delete_what_never_was_is_dropped(tmp_path):
+async def test_a_request_to_delete_a_topic_that_does_not_exist_is_dropped(tmp_path):
     async with running(tmp_path):
         pass
     tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
@@ -222,6 +222,8 @@ async def test_a_wish_to_delete_what_never_was_is_dropped(tmp_path):
     await tree.close()
     async with running(tmp_path) as broker:
         await make(broker, "ghost")
+    async with running(tmp_path) as broker:
+        assert "ghost" in broker.metadata.topics
 
 
 @in_loop

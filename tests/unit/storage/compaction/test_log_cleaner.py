@@ -458,7 +458,8 @@ async def test_the_child_ends_when_its_parent_does(disk: Disk) -> None:
     child = await SystemJobs().start("headrace.storage.compaction.cleaner")
     await child.send(job.to_json().encode())
     child.release()  # as the kernel does when the parent dies
-    await asyncio.wait_for(child.wait(), 30)
+    status = await asyncio.wait_for(child.wait(), 30)
+    assert status == 1, "it gave up its work, which would have taken hours"
 
 
 def test_a_job_is_the_same_after_json(disk: Disk) -> None:

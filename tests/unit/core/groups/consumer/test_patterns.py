@@ -1,6 +1,7 @@
 """Topics by regular expression."""
 
 import pytest
+import re2
 
 from headrace.core.groups.consumer.patterns import TopicPatterns
 from headrace.model.cluster_metadata import ClusterMetadata
@@ -48,10 +49,16 @@ def test_an_invalid_pattern_is_rejected_and_matches_nothing(pattern):
     assert patterns.matching(pattern, a_cluster("a")) == frozenset()
 
 
-def test_the_number_of_compiled_patterns_is_limited():
+def test_a_thousand_patterns_are_remembered_and_then_forgotten(monkeypatch):
+    compiled, compile_pattern = [], re2.compile
+
+    def note_and_compile(pattern, **more):
+        compiled.append(pattern)
+        return compile_pattern(pattern, **more)
+
+    monkeypatch.setattr(re2, "compile", note_and_compile)
     patterns = TopicPatterns()
     metadata = a_cluster("a")
-    for number in range(2_500):
+    for number in (*range(1_000), 0, 999, 1_000, 0):
         assert patterns.matching(f"a|{number}", metadata) == {"a"}
-    assert len(patterns._compiled) <= 1_000
-    assert patterns._found.keys() == patterns._compiled.keys()
+    assert compiled == [f"a|{number}" for number in (*range(1_000), 1_000, 0)]

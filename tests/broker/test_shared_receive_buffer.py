@@ -57,7 +57,7 @@ class OneTurn:
     """Blocks the broker's loop, so that it receives everything sent meanwhile in one turn."""
 
     def __init__(self, broker):
-        self._loop = broker.runner.loop
+        self._loop = Inside(broker).loop
         self._asleep, self._sent = threading.Event(), threading.Event()
 
     def __enter__(self):

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from headrace.broker.broker import Broker as Node
+from headrace.coordination.registry import Registry
 from headrace.core.controller import CreateTopic
 from headrace.core.topics import NewTopic
 from headrace.model.config import BrokerConfig
@@ -121,16 +122,14 @@ async def test_a_topic_is_not_created_on_a_disk_that_failed_after_placement(tmp_
     log_dirs = f"{tmp_path / 'a'},{tmp_path / 'b'}"
     node = Node(BrokerConfig.parse({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": log_dirs}))
     await node.start()
-    registry = node.services.controller._changes.registry
-    commit = registry.commit
+    commit = Registry.commit
 
-    async def commit_while_the_disk_fails(*changes):
-        await commit(*changes)
-        for directory in set(node.services.logs._places.values()):
-            directory.take_offline("tested")
+    async def commit_while_the_disk_fails(registry, *changes):
+        await commit(registry, *changes)
+        node.services.logs.directories[0].take_offline("tested")
 
     with monkeypatch.context() as patched:
-        patched.setattr(registry, "commit", commit_while_the_disk_fails)
+        patched.setattr(Registry, "commit", commit_while_the_disk_fails)
         (refusal,) = await node.services.controller.create_topics([NewTopic("t")])
     assert refusal.code is ErrorCode.KAFKA_STORAGE_ERROR
     assert "t" not in node.services.metadata.topics

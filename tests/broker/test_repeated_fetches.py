@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from headrace.broker.dispatch import Dispatch
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch, iter_records
 from headrace.testing import Broker
 from headrace.wire import messages as m
+from headrace.wire import schema
 from headrace.wire.api import ApiKey
 from headrace.wire.session import Session, parse_response
 from tests.fakes.raw_client import RawClient
@@ -35,16 +35,16 @@ def topic_id(client):
 
 @pytest.fixture
 def decoded(monkeypatch):
-    """The API keys of all requests that were decoded."""
-    keys = []
-    decode = Dispatch._decode
+    """The kinds of all messages that were decoded."""
+    kinds = []
+    decoder = schema.decoder
 
-    def noted(header, view, end):
-        keys.append(header.api_key)
-        return decode(header, view, end)
+    def noted(kind, version):
+        kinds.append(kind)
+        return decoder(kind, version)
 
-    monkeypatch.setattr(Dispatch, "_decode", staticmethod(noted))
-    return keys
+    monkeypatch.setattr(schema, "decoder", noted)
+    return kinds
 
 
 def produce(client, value):
@@ -95,7 +95,7 @@ def test_each_of_several_pipelined_fetches_gets_its_own_response(broker, client,
         answers.append(next_answer(client))
     received = [(correlation_id, *values(response)) for correlation_id, response in answers]
     assert received == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
-    assert decoded.count(ApiKey.FETCH) == 1
+    assert decoded.count(m.FetchRequest) == 1
 
 
 def test_the_epochs_of_a_session_are_read_from_each_request(client, topic_id, decoded):
@@ -111,7 +111,7 @@ def test_the_epochs_of_a_session_are_read_from_each_request(client, topic_id, de
     late = client.ask(ApiKey.FETCH, VERSION, request(topic_id, 0, session_id, 2))
     assert late.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     # The request that opens the session has no session id yet, so its shape differs.
-    assert decoded.count(ApiKey.FETCH) == 2
+    assert decoded.count(m.FetchRequest) == 2
 
 
 def test_a_fetch_sees_records_produced_before_on_the_same_connection(client, topic_id, decoded):
@@ -146,4 +146,4 @@ def test_a_request_too_large_to_remember_is_decoded_each_time(client, topic_id, 
     asked.rack_id = "r" * 2000
     for _ in range(2):
         assert values(client.ask(ApiKey.FETCH, VERSION, asked)) == [b"a"]
-    assert decoded.count(ApiKey.FETCH) == 2
+    assert decoded.count(m.FetchRequest) == 2

@@ -10,7 +10,7 @@ from headrace.model.errors import PeerBroken
 from headrace.wire import framing, schema
 from headrace.wire.api import ApiKey, api_name, request_class, response_class
 from tests.unit.wire.message_values import encoded, every_message_and_version
-from tests.unit.wire.test_against_kio import KIO_CLASSES
+from tests.unit.wire.test_schema_against_kio import KIO_CLASSES
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

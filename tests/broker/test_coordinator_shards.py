@@ -18,7 +18,7 @@ from headrace.model.ids import Millis, Offset, TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.storage.log_retention import delete_records_before
 from headrace.wire import messages as m
-from tests.fakes.inside import in_sync, lose_leadership
+from tests.fakes.inside import in_sync, lose_leadership, regain_leadership
 from tests.fakes.standin import in_loop
 
 TOPIC = "notes"
@@ -139,7 +139,9 @@ def read(coordinator, key, partition=0):
 
 
 def shard_of(coordinator, partition=0):
-    return coordinator._shards[partition].shard
+    found = []
+    coordinator.tell(partition, lambda shard, now: found.append(shard) or NOTHING)
+    return found[0]
 
 
 async def until(condition):
@@ -246,10 +248,10 @@ async def test_a_large_decision_delays_its_own_shard_only(tmp_path):
 async def test_time_events_and_markers_wait_while_a_shard_is_taken(tmp_path):
     async with coordinated(tmp_path) as (_, coordinator):
         write(coordinator, (b"held", b"1"), producer=ProducerStamp(7, 0))
+        shard = shard_of(coordinator)
         slowly = Slowly((b"k", b"large"))
         large = slowly.ask(coordinator)
         await until(slowly.has_begun.is_set)
-        shard = shard_of(coordinator)
         told = []
         coordinator.tell_all(lambda shard, now: told.append(dict(shard.texts)) or NOTHING)
         marked = coordinator.write_marker(
@@ -379,7 +381,8 @@ async def test_loading_ends_if_the_log_became_shorter(tmp_path):
         (file,) = broker.services.replicas.require(TOPIC, 0).log.path.glob("*.log")
         whole = file.read_bytes()
         file.write_bytes(whole[:-1])
-        coordinator._drop(coordinator._shards[0], ErrorCode.NOT_COORDINATOR)
+        lose_leadership(broker.services, TOPIC)
+        regain_leadership(broker.services, TOPIC)
         coordinator.refresh()
         await until(lambda: not coordinator.is_loading())
         with pytest.raises(Rejected, match="cannot be read"):
@@ -512,15 +515,15 @@ async def loading(directory, monkeypatch, meanwhile):
             write(coordinator, (key, b"text"))
     async with coordinated(directory) as (broker, coordinator):
         monkeypatch.setattr(loading_module, "_PIECE_SIZE", 1)
-        replay_piece, pieces = loading_module._replay_piece, []
+        replay, keys = Notes.replay, []
 
-        def replay(shard, data):
-            pieces.append(data)
-            if len(pieces) == 1:
+        def note_and_replay(shard, key, *more):
+            keys.append(key)
+            if len(keys) == 1:
                 meanwhile(broker)
-            return replay_piece(shard, data)
+            return replay(shard, key, *more)
 
-        monkeypatch.setattr(loading_module, "_replay_piece", replay)
+        monkeypatch.setattr(Notes, "replay", note_and_replay)
         yield broker, coordinator
 
 

@@ -15,7 +15,7 @@ import typer
 from headrace.cli.main import COMMANDS, main
 from headrace.cli.root import built
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 GENERATORS = sorted((ROOT / "scripts").glob("generate_*_page.py"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 # What a reader is told to type.

@@ -11,6 +11,7 @@ from headrace.records.record import Record, build_batch
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
 
 DELAY_MS = 200
@@ -37,7 +38,7 @@ def values(broker):
 
 
 def dispatch(broker):
-    return broker.runner.node.dispatch
+    return Inside(broker).node.dispatch
 
 
 # --- errors
@@ -168,6 +169,7 @@ def test_a_restart_removes_faults(broker):
     broker.fail("Produce", "TOPIC_AUTHORIZATION_FAILED", times=None)
     broker.restart()
     broker.produce("orders", ["a"])
+    assert values(broker) == [b"a"]
 
 
 # --- delays
