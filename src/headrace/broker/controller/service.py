@@ -190,7 +190,9 @@ class ControllerService:
             )
             await self._changes.commit([change], assignment)
             self._changes.publish()
-            await self._changes.host([change.state])
+            refusal = await self._changes.host([change.state])
+            if refusal is not None:
+                raise refusal
 
     def _abandon(self, topic_partition: TopicPartition) -> AssignmentChange | None:
         """Abandon the offline directory of a partition, and create the partition again, empty."""

@@ -464,6 +464,19 @@ async def test_a_partition_on_an_offline_disk_is_not_created_elsewhere(tmp_path)
 
 
 @in_loop
+async def test_an_election_fails_if_the_elected_replica_cannot_be_created(tmp_path):
+    lost = TopicPartition("t", 1)
+    async with running(tmp_path) as broker:
+        topic = await make(broker, "t", 2)
+    here = [found("t", 0, topic.topic_id)]
+    async with running(tmp_path, found=here, offline="Input/output error") as broker:
+        broker.replicas.refused = {lost}
+        with pytest.raises(Rejected) as refused:
+            await broker.controller.elect_leader(lost, unclean=True)
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@in_loop
 async def test_a_tree_that_cannot_be_written_refuses_the_change_and_stays_consistent(tmp_path):
     async with running(tmp_path) as broker:
         await make(broker, "before")
