@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.handlers import load_all
-from headrace.broker.replication.replica import READ_COMMITTED, Replica
+from headrace.broker.replication.replica import Replica
 from headrace.model.errors import Corrupt, Rejected
 from headrace.storage.log_retention import (
     DELETED_AT_ONCE_MAX,
@@ -126,7 +126,7 @@ class PeriodicTasks:
         # Read the setting each time: under a steady load this loop may run for days.
         while (config := self._services.config).bool("log.cleaner.enable"):
             logs = [
-                (replica.log, replica.readable_end(READ_COMMITTED))
+                (replica.log, replica.log.last_stable_offset(replica.high_watermark))
                 for replica in self._services.replicas.online()
                 if "compact" in replica.log.config.cleanup_policy
                 # As in Kafka: compaction would force a copy in progress to start over.
