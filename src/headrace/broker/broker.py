@@ -8,6 +8,7 @@ running in either case.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
@@ -100,8 +101,8 @@ class Broker:
         return self._lifecycle.failure
 
     @property
-    def bugs(self) -> list[Exception]:
-        """Bugs that closed a client's connection."""
+    def bugs(self) -> deque[Exception]:
+        """The latest bugs that closed a client's connection."""
         return self._bugs.met
 
     async def start(self) -> None:
