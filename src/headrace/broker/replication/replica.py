@@ -3,8 +3,9 @@
 import logging
 from typing import TYPE_CHECKING
 
+from headrace.core.fetch_rules import check_leader_epoch
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
-from headrace.model.ids import Offset, TopicPartition
+from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
 from headrace.records.batch import CODEC_MASK, CODEC_NAMES, FLAGS_AT, NO_CODEC
 
 if TYPE_CHECKING:
@@ -87,21 +88,16 @@ class Replica:
         return leadership
 
     def lead_in(self, current_leader_epoch: int) -> "Leadership":
-        """The leadership. Raises Rejected if its epoch is not the client's (-1: any)."""
-        leadership = self.lead()
-        if current_leader_epoch in (-1, leadership.leader_epoch):
-            return leadership
-        if current_leader_epoch < leadership.leader_epoch:
-            raise Rejected(
-                ErrorCode.FENCED_LEADER_EPOCH,
-                f"the leader epoch of {self.topic_partition} is {leadership.leader_epoch}; "
-                f"{current_leader_epoch} is outdated",
-            )
-        raise Rejected(
-            ErrorCode.UNKNOWN_LEADER_EPOCH,
-            f"the leader epoch of {self.topic_partition} is {leadership.leader_epoch}; "
-            f"{current_leader_epoch} is not known yet",
-        )
+        """The leadership. Raises Rejected if its epoch is not the client's (-1: any).
+
+        As in Kafka, the epoch is checked before the leadership, unless the disk has failed.
+        """
+        leadership = self.leadership
+        if (
+            leadership is None or current_leader_epoch != leadership.leader_epoch
+        ) and self.log.offline is None:
+            check_leader_epoch(LeaderEpoch(current_leader_epoch), self.partition.leader_epoch)
+        return self.lead()
 
     @property
     def high_watermark(self) -> Offset:
