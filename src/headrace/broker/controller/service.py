@@ -168,7 +168,7 @@ class ControllerService:
         self._changes.publish()
         copies = self._changes.copies_of(pending)
         for topic in pending:
-            await self._changes.replicas.delete(s.topic_partition for s in topic.partitions)
+            await self._changes.delete(topic.partitions)
             self._dynamic_config.remember(ResourceType.TOPIC, topic.name, {})
         await self._changes.commit(
             [DeleteTopic(topic) for topic in pending],
