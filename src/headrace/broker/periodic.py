@@ -27,7 +27,7 @@ _log = logging.getLogger("headrace.broker")
 _SEGMENTS_PER_STEP = 100  # visited without a pause
 _NEVER_MS = 2**62
 _LOAD_HANDLERS_AFTER_S = 0.5  # so that loading does not delay the first requests
-_WAIT_MS_MAX = 3_600_000  # until the interval is read again
+_WAIT_S_MAX = 3600  # until the interval is read again
 
 
 class PeriodicTasks:
@@ -67,17 +67,25 @@ class PeriodicTasks:
     async def _repeat(
         self, interval_ms: Callable[[], int], work: Callable[[], Awaitable[None]]
     ) -> None:
+        loop = self._services.loop
+        waits_since = loop.time()
         while True:
             wait_ms = interval_ms()
             if wait_ms >= _NEVER_MS:
                 await self._settings_changed.wait()
+                waits_since = loop.time()
                 continue
-            await asyncio.sleep(min(wait_ms, _WAIT_MS_MAX) / 1000)
+            wait_s = waits_since + wait_ms / 1000 - loop.time()
+            if wait_s > _WAIT_S_MAX:
+                await asyncio.sleep(_WAIT_S_MAX)
+                continue
+            await asyncio.sleep(wait_s)
             try:
                 await work()
             except Exception as error:  # noqa: BLE001 - a bug, and the state of files is unknown
                 self._services.fail(error)
                 return
+            waits_since = loop.time()
 
     def _wake_disabled(self) -> None:
         """Let tasks without an interval read it again: a topic may have got flush.ms."""
