@@ -1,8 +1,10 @@
 """One partition on this broker: its log, its settings, and whether this broker leads it."""
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from headrace.broker.repeat_limit import RepeatLimit
 from headrace.core.fetch_rules import check_leader_epoch
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
@@ -32,6 +34,7 @@ class Replica:
         "opens_batches",
         "codec_wanted",
         "codec_level",
+        "_damage_limit",
     )
 
     def __init__(
@@ -48,6 +51,7 @@ class Replica:
         self.partition = partition
         self.leadership: Leadership | None = None  # of ``partition``, cached: every batch needs it
         self.last_stable_offset = Offset(-1)  # as last reported to waiters
+        self._damage_limit = RepeatLimit()  # a consumer fetches damaged records again and again
         self.config_changed(validates_records=validates_records)
 
     def config_changed(self, *, validates_records: bool) -> None:
@@ -125,12 +129,16 @@ class Replica:
             return Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} cannot be read: {problem}"
             )
-        _log.error(
-            "%s is damaged: %s. Records before and after the damage are served. Restore the file "
-            "from a copy, or move the log start past the damage with DeleteRecords",
-            self.topic_partition,
-            problem,
-        )
+        now = asyncio.get_running_loop().time()
+        repetitions = self._damage_limit.occurred(self.topic_partition, now)
+        if repetitions is not None:
+            _log.error(
+                "%s is damaged: %s. Records before and after the damage are served. Restore the "
+                "file from a copy, or move the log start past the damage with DeleteRecords%s",
+                self.topic_partition,
+                problem,
+                repetitions,
+            )
         return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{self.topic_partition} is damaged: {problem}")
 
     @property

@@ -1,14 +1,15 @@
-"""One hosted partition: which leader epochs it serves."""
+"""One hosted partition: which leader epochs it serves, and how it reports damage."""
 
 import pytest
 
 from headrace.broker.replication.replica import Replica
 from headrace.core.leadership import ReplicationSettings
 from headrace.core.partition import Partition
-from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import BrokerId, Offset
 from tests.fakes.logs import ORDERS, Disk
 from tests.fakes.partition_states import a_state
+from tests.fakes.standin import in_loop
 
 
 @pytest.fixture
@@ -54,3 +55,12 @@ def test_a_failed_disk_is_reported_whatever_the_epoch(replica):
     replica.log.directory.offline = "Input/output error"
     for leader_epoch in (-1, 4, 5, 6):
         assert code_of(replica, leader_epoch) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@in_loop
+async def test_damaged_records_that_are_fetched_again_and_again_are_logged_once(replica, caplog):
+    for _ in range(5):
+        refusal = replica.unreadable(Corrupt("the checksum is wrong"))
+        assert refusal.code == ErrorCode.CORRUPT_MESSAGE
+    (line,) = caplog.records
+    assert "orders-0 is damaged: the checksum is wrong" in line.getMessage()
