@@ -81,7 +81,7 @@ BANNED_WORDS = re.compile(
 TESTED_BY = {
     "unit/world/test_jobs": "world/job_host world/job_process",
     "sim/test_storage": "world/locks",
-    "broker/test_acks_all": "broker/handlers/produce broker/replication/replica",
+    "broker/test_acks_all": "broker/handlers/produce",
     "broker/test_coordinator_shards": "broker/coordinators/loaded_shard "
     "broker/coordinators/loading broker/coordinators/runtime broker/coordinators/writing",
     "broker/test_ending_transactions": "broker/coordinators/markers "

@@ -15,7 +15,7 @@ NOWHERE = "127.0.0.1:1"
 
 @pytest.fixture(scope="module")
 def broker():
-    with Broker(topics={"t": 3}) as broker:
+    with Broker(topics={"t": 3, "u": 1}) as broker:
         yield broker
 
 
@@ -47,10 +47,30 @@ def test_topics_have_leaders_and_ids(connect):
     assert cluster.leader("t", 2) == found.leaders[2] == cluster.controller_id
 
 
+def test_forgotten_topics_are_asked_for_one_by_one(connect, monkeypatch):
+    """Fresh metadata of one topic says nothing about the age of another's."""
+    cluster = connect()
+    cluster.topics(["t", "u"])
+    asked, topics = [], cluster.topics
+
+    def note_and_ask(names=None, **options):
+        asked.append(names)
+        return topics(names, **options)
+
+    monkeypatch.setattr(cluster, "topics", note_and_ask)
+    cluster.topic("t")
+    assert asked == []
+    cluster.forget()
+    for _ in range(2):
+        cluster.topic("t")
+        cluster.topic("u")
+    assert asked == [["t"], ["u"]]
+
+
 def test_internal_topics_are_listed_only_by_name(connect):
     cluster = connect()
     cluster.persistently(lambda: cluster.group_coordinator("g"), "finding the coordinator")
-    assert list(cluster.topics()) == ["t"]
+    assert list(cluster.topics()) == ["t", "u"]
     assert list(cluster.topics(["__consumer_offsets"])) == ["__consumer_offsets"]
 
 

@@ -97,7 +97,7 @@ def host_of(services):
 
 
 @asynccontextmanager
-async def coordinated(directory, partition_count=1, effects=None, **settings):
+async def coordinated(directory, partition_count=1, effects=None, fail=None, **settings):
     config = BrokerConfig.parse(
         {
             "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -107,8 +107,9 @@ async def coordinated(directory, partition_count=1, effects=None, **settings):
     )
     broker = Broker(config)
     await broker.start()
+    host = host_of(broker.services)
     coordinator = CoordinatorRuntime(
-        host_of(broker.services),
+        host if fail is None else host._replace(fail=fail),
         TOPIC,
         "offsets.topic.num.partitions",
         Notes,
@@ -491,6 +492,44 @@ async def test_a_failed_write_drops_the_shard_and_keeps_acknowledged_records(tmp
         await until(lambda: not coordinator.is_loading())
         assert shard_of(coordinator) is not old
         assert read(coordinator, b"k") == "kept"
+
+
+@in_loop
+async def test_a_shard_dropped_as_it_is_loaded_handles_no_queued_events(tmp_path, monkeypatch):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"a", b"1"))
+    async with coordinated(tmp_path) as (broker, coordinator):
+        log = broker.services.replicas.require(TOPIC, 0).log
+        write_staged, handled = type(log).write_staged, []
+
+        def refuse(self):
+            monkeypatch.setattr(type(log), "write_staged", write_staged)
+            self._undo_staged()
+            raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "no space left")
+
+        def event(shard, now):
+            handled.append(shard)
+            return Outcome((NewRecord(b"b", b"2"),))
+
+        monkeypatch.setattr(type(log), "write_staged", refuse)
+        coordinator.tell_all(event)
+        coordinator.tell_all(event)
+        await until(lambda: not coordinator.is_loading())
+        assert len(handled) == 1
+        assert log.log_end == 1
+
+
+@in_loop
+async def test_a_bug_after_a_marker_was_appended_stops_the_broker(tmp_path, monkeypatch):
+    failures = []
+    async with coordinated(tmp_path, fail=failures.append) as (_, coordinator):
+        write(coordinator, (b"held", b"1"), producer=ProducerStamp(7, 0))
+        monkeypatch.setattr(Notes, "replay_marker", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            coordinator.write_marker(
+                0, producer_id=7, producer_epoch=0, coordinator_epoch=0, committed=True
+            )
+    assert [type(failure) for failure in failures] == [ZeroDivisionError]
 
 
 @in_loop

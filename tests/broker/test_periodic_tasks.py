@@ -9,7 +9,7 @@ from headrace.model.settings.resources import ResourceType
 from headrace.records.record import Record, build_batch
 from headrace.storage.compaction.log_cleaner import LogCleaner
 from headrace.testing import Broker
-from tests.fakes.inside import Inside
+from tests.fakes.inside import Inside, lose_leadership
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
 
@@ -28,6 +28,23 @@ def test_a_cleaner_that_never_finishes_reads_changed_settings(monkeypatch, tmp_p
         inside = Inside(broker)
         inside.run(periodic.PeriodicTasks(inside.services).compact())
     assert speeds[0] > 1000 and speeds[1:] == [1000, 1000]
+
+
+def test_compaction_includes_replicas_without_leadership(monkeypatch, tmp_path):
+    offered = []
+
+    async def clean_dirtiest(self, logs, settings, now):
+        offered.extend((log.topic_partition.topic, end) for log, end in logs)
+        return False
+
+    with Broker(data=tmp_path) as broker, RawClient(broker.bootstrap_servers) as client:
+        client.create_topic("t", cleanup_policy="compact")
+        client.produce("t", build_batch([Record(0, -1, b"k", b"x")]))
+        inside = Inside(broker)
+        inside.do(lambda: lose_leadership(inside.services, "t"))
+        monkeypatch.setattr(LogCleaner, "clean_dirtiest", clean_dirtiest)
+        inside.run(periodic.PeriodicTasks(inside.services).compact())
+    assert ("t", 1) in offered
 
 
 def test_flush_ms_of_a_topic_created_later_is_applied(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from headrace.model.config import BrokerConfig, TopicConfig, topic_config
 from headrace.model.errors import ErrorCode
 from headrace.model.settings import kafka
+from headrace.model.settings.resources import ResourceType
 from headrace.records.batch import headers
 from headrace.records.record import Record, build_batch, iter_records
 from headrace.storage.compaction.key_offsets import KeyOffsets
@@ -16,6 +17,7 @@ from headrace.storage.compaction.log_cleaner import CleanerSettings
 from headrace.testing import Broker
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from tests.fakes.inside import Inside
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
 
@@ -274,3 +276,13 @@ def test_the_cleaner_has_the_memory_of_its_settings():
     assert capacity({"log.cleaner.dedupe.buffer.size": "50000"}) < usual
     full = {"log.cleaner.dedupe.buffer.size": "100000", "log.cleaner.io.buffer.load.factor": "0.5"}
     assert capacity(full) < usual
+
+
+def test_a_changed_producer_expiration_reaches_existing_and_later_logs():
+    with Broker(topics=["before"]) as broker, RawClient(broker.bootstrap_servers) as client:
+        inside = Inside(broker)
+        changed = {"producer.id.expiration.ms": "12345"}
+        inside.run(inside.services.controller.alter_configs(ResourceType.BROKER, "", changed))
+        client.create_topic("after")
+        for topic in ("before", "after"):
+            assert inside.replica(topic).log.producers.expiration_ms == 12345

@@ -74,6 +74,7 @@ class SimulatedDisk:
 
     def lose_power(self) -> None:
         self.root.lose_power()
+        self.used = _size_of(self.root)
 
     def find(self, path: str) -> "_File | _Directory":
         node: _File | _Directory = self.root
@@ -91,6 +92,12 @@ class SimulatedDisk:
         if not isinstance(node, _Directory):
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
         return node, parts[-1]
+
+
+def _size_of(node: _File | _Directory) -> int:
+    if isinstance(node, _File):
+        return len(node.data)
+    return sum(map(_size_of, node.entries.values()))
 
 
 def _parts(path: str) -> list[str]:
@@ -138,6 +145,11 @@ class SimulatedFiles:
             if self._disk.used + growth > self._disk.capacity:
                 raise OSError(errno.ENOSPC, "No space left on device")
             self._disk.used += growth
+
+    def _resize(self, file: _File, size: int) -> None:
+        self._grow(file, size)
+        self._disk.used -= max(0, len(file.data) - size)
+        file.truncate(size)
 
     # --- descriptors
 
@@ -191,10 +203,7 @@ class SimulatedFiles:
 
     def ftruncate(self, fd: int, size: int) -> None:
         self._check_disk()
-        file = self._file(fd)
-        self._grow(file, size)
-        self._disk.used -= max(0, len(file.data) - size)
-        file.truncate(size)
+        self._resize(self._file(fd), size)
 
     def fsync(self, fd: int) -> None:
         self._check_disk()
@@ -269,7 +278,10 @@ class SimulatedFiles:
         replaced = to_directory.entries.get(new_name)
         if isinstance(replaced, _Directory) and replaced.entries:
             raise OSError(errno.ENOTEMPTY, "Directory not empty", new)
-        to_directory.entries[new_name] = from_directory.entries.pop(old_name)
+        moved = from_directory.entries.pop(old_name)
+        if replaced is not None and replaced is not moved:
+            self._disk.used -= _size_of(replaced)
+        to_directory.entries[new_name] = moved
 
     def unlink(self, path: str) -> None:
         self._check_disk()
@@ -287,7 +299,9 @@ class SimulatedFiles:
             directory, name = self._disk.parent(path)
         except FileNotFoundError:
             return
-        directory.entries.pop(name, None)
+        removed = directory.entries.pop(name, None)
+        if removed is not None:
+            self._disk.used -= _size_of(removed)
 
     def sync_directory(self, path: str) -> None:
         self._check_disk()
@@ -314,7 +328,7 @@ class SimulatedFiles:
     def truncate(self, path: str, size: int) -> None:
         node = self._disk.find(path)
         assert isinstance(node, _File)
-        node.truncate(size)
+        self._resize(node, size)
 
     def disk_usage(self, path: str) -> tuple[int, int]:
         return self._disk.capacity, self._disk.capacity - self._disk.used

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from headrace.broker.broker import Broker
+from headrace.broker.periodic import PeriodicTasks
 from headrace.client.connection import Connection
 from headrace.client.errors import Disconnected
 from headrace.coordination.memory import MemoryTree
@@ -37,9 +38,10 @@ class Cluster:
         disk = self.disks.setdefault(host, SimulatedDisk(lambda: wall_clock_ns(loop)))
         return SimulatedWorld(loop, self.dice, self.network, disk, host)
 
-    async def start(self):
+    async def start(self, **more_settings):
         world = self._world("broker")
         settings = {"listeners": f"PLAINTEXT://broker:{PORT}", "log.dirs": "/data"}
+        settings |= {name.replace("_", "."): value for name, value in more_settings.items()}
         # The tree in a file has a thread of its own; the one in memory has none.
         broker = Broker(BrokerConfig.parse(settings), world=world, open_tree=self._open_tree)
         await broker.start()
@@ -158,3 +160,24 @@ def test_a_killed_broker_comes_back_with_its_records():
         assert broker.failure is None and not broker.bugs
 
     run_simulated(story(), random.Random(1))
+
+
+def test_a_periodic_task_with_an_interval_of_hours_runs_no_earlier(monkeypatch):
+    rounds = []
+
+    async def note_round(self):
+        rounds.append(round(asyncio.get_running_loop().time() - started_at))
+
+    async def story():
+        nonlocal started_at
+        broker, _ = await Cluster(1).start(
+            producer_id_expiration_check_interval_ms=str(5 * 3_600_000)
+        )
+        started_at = asyncio.get_running_loop().time()
+        await asyncio.sleep(11 * 3600)
+        await broker.stop()
+
+    started_at = 0.0
+    monkeypatch.setattr(PeriodicTasks, "expire_producers", note_round)
+    run_simulated(story(), random.Random(1))
+    assert rounds == [5 * 3600, 10 * 3600]

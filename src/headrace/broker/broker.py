@@ -8,6 +8,7 @@ running in either case.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
@@ -100,8 +101,8 @@ class Broker:
         return self._lifecycle.failure
 
     @property
-    def bugs(self) -> list[Exception]:
-        """Bugs that closed a client's connection."""
+    def bugs(self) -> deque[Exception]:
+        """The latest bugs that closed a client's connection."""
         return self._bugs.met
 
     async def start(self) -> None:
@@ -340,8 +341,7 @@ class Broker:
         limits.per_ip_max = config.int("max.connections.per.ip")
         limits.creation_rate.per_second = config.int("max.connection.creation.rate")
         limits.per_ip = config.connection_limits_by_host()
-        for log in logs:
-            log.producers.expiration_ms = config.int("producer.id.expiration.ms")
+        logs.set_producer_expiration(config.int("producer.id.expiration.ms"))
 
     def _directory_failed(self, services: Services, directory: LogDirectory) -> None:
         """Also called by threads that write to the directory."""

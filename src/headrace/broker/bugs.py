@@ -1,6 +1,7 @@
 """Bugs in the handling of a request, before anything was appended: each closes one connection."""
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
@@ -15,10 +16,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.broker")
 
+_KEPT_MAX = 100
+
 
 class Bugs:
     def __init__(self) -> None:
-        self.met: list[Exception] = []
+        # The latest. A client that repeats its request may meet the same bug for days.
+        self.met: deque[Exception] = deque(maxlen=_KEPT_MAX)
 
     def answer(self, link: "Link", context: Context, request: Any, error: Exception) -> Message:
         """Log the stack trace, respond with UNKNOWN_SERVER_ERROR, and close the connection.
@@ -33,7 +37,8 @@ class Bugs:
             link,
             exc_info=error,
         )
-        self.met.append(error)
+        # The log has the traceback, and its frames would keep the request in memory.
+        self.met.append(error.with_traceback(None))
         link.close_when_sent()
         return refused(context, request, Rejected(ErrorCode.UNKNOWN_SERVER_ERROR))
 

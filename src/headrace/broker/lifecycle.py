@@ -46,6 +46,7 @@ class Lifecycle:
         self._clean = False
         self._steps: list[_Step] = []
         self._starting: asyncio.Task[None] | None = None
+        self._start_ended = asyncio.Event()  # the broker runs, or has stopped again
         self._stopping: asyncio.Task[None] | None = None
         self._stopped = asyncio.Event()
 
@@ -64,16 +65,29 @@ class Lifecycle:
         self._starting = asyncio.ensure_future(steps())
         try:
             await self._starting
+            self._raise_failure()  # it came too late to cancel the last step
+            self.state = State.RUNNING
         except BaseException as error:
             self.state = State.STOPPING
             await self._undo_all()
-            if self.failure is not None and isinstance(error, asyncio.CancelledError):
+            if self.failure is not None and self.failure is not error:
                 raise self.failure from error
             raise
-        self.state = State.RUNNING
+        finally:
+            self._start_ended.set()
+
+    def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise self.failure
 
     async def stop(self) -> None:
-        """Stop cleanly. Returns once the broker has stopped, by this or by another call."""
+        """Stop cleanly. Returns once the broker has stopped, by this or by another call.
+
+        A start in progress is finished first. A broker that was never started has nothing to stop.
+        """
+        if self.state is State.NEW:
+            return
+        await self._start_ended.wait()
         if self.state is State.RUNNING:
             self.state, self._clean = State.STOPPING, True
             await self._undo_all()
@@ -83,6 +97,9 @@ class Lifecycle:
 
     async def crash(self) -> None:
         """Stop like a killed process: finish, flush and mark nothing."""
+        if self.state is State.NEW:
+            return
+        await self._start_ended.wait()
         if self.state is State.RUNNING:
             self.state = State.STOPPING
             self._drop_clients()
@@ -92,7 +109,7 @@ class Lifecycle:
     def fail(self, error: BaseException) -> None:
         """Stop at once: it is unknown what was written."""
         match self.state:
-            case State.STARTING:
+            case State.STARTING if self.failure is None:
                 self.failure = error
                 if self._starting is not None:
                     self._starting.cancel()  # ``start`` undoes the steps and raises the failure

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from headrace.broker.handlers import load_all
-from headrace.broker.replication.replica import READ_COMMITTED, Replica
+from headrace.broker.replication.replica import Replica
 from headrace.model.errors import Corrupt, Rejected
 from headrace.storage.log_retention import (
     DELETED_AT_ONCE_MAX,
@@ -27,7 +27,7 @@ _log = logging.getLogger("headrace.broker")
 _SEGMENTS_PER_STEP = 100  # visited without a pause
 _NEVER_MS = 2**62
 _LOAD_HANDLERS_AFTER_S = 0.5  # so that loading does not delay the first requests
-_WAIT_MS_MAX = 3_600_000  # until the interval is read again
+_WAIT_S_MAX = 3600  # until the interval is read again
 
 
 class PeriodicTasks:
@@ -67,17 +67,25 @@ class PeriodicTasks:
     async def _repeat(
         self, interval_ms: Callable[[], int], work: Callable[[], Awaitable[None]]
     ) -> None:
+        loop = self._services.loop
+        waits_since = loop.time()
         while True:
             wait_ms = interval_ms()
             if wait_ms >= _NEVER_MS:
                 await self._settings_changed.wait()
+                waits_since = loop.time()
                 continue
-            await asyncio.sleep(min(wait_ms, _WAIT_MS_MAX) / 1000)
+            wait_s = waits_since + wait_ms / 1000 - loop.time()
+            if wait_s > _WAIT_S_MAX:
+                await asyncio.sleep(_WAIT_S_MAX)
+                continue
+            await asyncio.sleep(wait_s)
             try:
                 await work()
             except Exception as error:  # noqa: BLE001 - a bug, and the state of files is unknown
                 self._services.fail(error)
                 return
+            waits_since = loop.time()
 
     def _wake_disabled(self) -> None:
         """Let tasks without an interval read it again: a topic may have got flush.ms."""
@@ -126,7 +134,7 @@ class PeriodicTasks:
         # Read the setting each time: under a steady load this loop may run for days.
         while (config := self._services.config).bool("log.cleaner.enable"):
             logs = [
-                (replica.log, replica.readable_end(READ_COMMITTED))
+                (replica.log, replica.log.last_stable_offset(replica.high_watermark))
                 for replica in self._services.replicas.online()
                 if "compact" in replica.log.config.cleanup_policy
                 # As in Kafka: compaction would force a copy in progress to start over.

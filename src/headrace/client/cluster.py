@@ -17,7 +17,6 @@ from headrace.model.errors import ConfigError, ErrorCode
 from headrace.wire import messages as m
 from headrace.wire.schema import Message
 
-_NEVER = float("-inf")
 _GROUP, _TRANSACTION = 0, 1  # FindCoordinator's key types
 
 _Result = TypeVar("_Result")
@@ -58,9 +57,8 @@ class Cluster:
         self._nodes: dict[int, tuple[str, int]] = {}
         self._connections: dict[int, Connection] = {}
         self._bootstrap: Connection | None = None
-        self._topics: dict[str, TopicMetadata] = {}
+        self._topics: dict[str, tuple[TopicMetadata, float]] = {}  # and when it was received
         self._coordinators: dict[tuple[int, str], int] = {}
-        self._seen_at = _NEVER
 
     def close(self) -> None:
         for connection in self._connections.values():
@@ -101,7 +99,7 @@ class Cluster:
 
     def forget(self) -> None:
         """Discard what may be out of date: leaders and coordinators."""
-        self._seen_at = _NEVER
+        self._topics.clear()
         self._coordinators.clear()
 
     def _refuse(self, number: int, what: str) -> None:
@@ -219,15 +217,15 @@ class Cluster:
                 },
                 error_code(topic.error_code),
             )
-        self._topics.update(found)
+        now = time.monotonic()
+        self._topics.update((name, (metadata, now)) for name, metadata in found.items())
         self.controller_id = response.controller_id
-        self._seen_at = time.monotonic()
         return found
 
     def topic(self, name: str) -> TopicMetadata:
         """The cached metadata of a topic; asked for if it is missing or too old."""
-        age_ms = (time.monotonic() - self._seen_at) * 1000
-        found = self._topics.get(name)
+        found, seen_at = self._topics.get(name, (None, 0.0))
+        age_ms = (time.monotonic() - seen_at) * 1000
         if found is None or found.error or age_ms > self.settings.metadata_age_ms_max:
             found = self.topics([name]).get(name)
         if found is None:

@@ -117,7 +117,7 @@ def decide_election(
     preferred = state.replicas[0]
     if state.leader == preferred:
         raise Rejected(ErrorCode.ELECTION_NOT_NEEDED)
-    if preferred not in state.isr or preferred not in brokers:
+    if preferred not in state.isr or not controller.can_serve(state, preferred, brokers):
         raise Rejected(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
     return _changed(state, leader=preferred, isr=state.isr)
 

@@ -48,7 +48,7 @@ class LogFlusher:
         # Grows with every truncation and move. A flush, a compaction or a copy that began before
         # saw other files, and must start over.
         self.cut_count = 0
-        self.clean_at = now  # when there was last nothing to flush
+        self.clean_at = now  # all records written before this time are fsynced
         self.turn = asyncio.Lock()  # one flush at a time
         # Log directories in which this log was renamed, not fsynced since: a power failure could
         # bring the old name back.
@@ -109,7 +109,13 @@ class LogFlusher:
         unflushed = segments.items[segments.slot_of(self.recovery_point) :]
         segments.active.indexes.save()  # closed segments saved theirs when they were closed
         owner.save_leader_epochs()
-        return lambda: self._make_durable(unflushed, end_offset, cut_count)
+        began_at = owner.directory.world.now()
+
+        def make_durable() -> None:
+            if self._make_durable(unflushed, end_offset, cut_count):
+                self.clean_at = began_at
+
+        return make_durable
 
     def request(self) -> None:
         """Have a background job fsync the closed segments soon, as Kafka does after a roll."""
@@ -154,8 +160,10 @@ class LogFlusher:
         slot = max(bisect_right(segments, self.recovery_point, key=_base_offset) - 1, 0)
         self._make_durable(segments[slot:-1], segments[-1].base_offset, cut_count)
 
-    def _make_durable(self, segments: list[Segment], end_offset: Offset, cut_count: int) -> None:
+    def _make_durable(self, segments: list[Segment], end_offset: Offset, cut_count: int) -> bool:
         """fsync ``segments``, which hold everything from the recovery point to ``end_offset``.
+
+        Returns whether the recovery point has moved there.
 
         Data first, then indexes, then the recovery point: after a crash in between, recovery
         checks more than needed, never less. One file at a time is open, since there may be
@@ -170,7 +178,7 @@ class LogFlusher:
             for suffix in SUFFIXES:
                 for segment in segments:
                     if owner.closed:
-                        return  # closing has flushed the files already
+                        return False  # closing has flushed the files already
                     with suppress(FileNotFoundError):
                         _sync(OpenFile(files, segment.path(suffix)))
             with suppress(FileNotFoundError):
@@ -185,14 +193,16 @@ class LogFlusher:
                 # The kernel may have dropped the pages: a second fsync proves nothing. A full
                 # disk fails here only if it accepted pages without having room for them.
                 directory.take_offline(f"fsync failed: {error}")
-            return
+            return False
         with self._lock:
-            if (
+            moves = (
                 self.cut_count == cut_count
                 and end_offset > self.recovery_point
                 and directory.offline is None  # an earlier flush may have lost pages
-            ):
+            )
+            if moves:
                 self.recovery_point = end_offset
+        return moves
 
     def _sync_creation(self) -> None:
         if not self.is_new:

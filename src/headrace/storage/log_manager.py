@@ -54,7 +54,7 @@ class LogManager:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.config_of = config_of
-        self.producer_expiration_ms = producer_expiration_ms
+        self._producer_expiration_ms = producer_expiration_ms
         self._background = None
         self._has_met_bug = False
         self.on_bug: Callable[[Exception], None] = lambda error: None
@@ -149,7 +149,7 @@ class LogManager:
                 topic_partition,
                 self.config_of(topic_partition.topic),
                 now,
-                producer_expiration_ms=self.producer_expiration_ms,
+                producer_expiration_ms=self._producer_expiration_ms,
             )
 
         startup = LogStartup(self.directories, open_log, deleted_ids)
@@ -213,7 +213,7 @@ class LogManager:
                 config,
                 self._world.now() if now is None else now,
                 topic_id=topic_id,
-                producer_expiration_ms=self.producer_expiration_ms,
+                producer_expiration_ms=self._producer_expiration_ms,
             )
         except OSError as error:
             if not isinstance(error, NotADirectoryError):  # a file with the directory's name
@@ -223,6 +223,12 @@ class LogManager:
             ) from error
         self._logs[topic_partition] = created
         return created
+
+    def set_producer_expiration(self, expiration_ms: int) -> None:
+        """Change producer.id.expiration.ms of all logs, also of those created later."""
+        self._producer_expiration_ms = expiration_ms
+        for log in self:
+            log.producers.expiration_ms = expiration_ms
 
     def place(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """Choose log directories for logs that ``create`` makes next; returns their ids."""

@@ -27,10 +27,22 @@ def test_a_bug_is_answered_logged_and_closes_its_connection(caplog):
     answer = bugs.answer(peer, CONTEXT, m.ListGroupsRequest(), error)
     assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     assert peer.closing
-    assert bugs.met == [error]
+    assert list(bugs.met) == [error]
     (line,) = caplog.records
     assert line.exc_info[1] is error
     assert "ListGroups version 4 (client id a client)" in line.getMessage()
+
+
+def test_only_the_latest_bugs_are_kept_and_none_keeps_its_frames(caplog):
+    bugs = Bugs()
+    for number in range(1000):
+        try:
+            raise ZeroDivisionError(number)
+        except ZeroDivisionError as error:
+            bugs.answer(Peer(), CONTEXT, None, error)
+    assert [bug.args for bug in bugs.met] == [(number,) for number in range(900, 1000)]
+    assert all(bug.__traceback__ is None for bug in bugs.met)
+    assert all(line.exc_info[2] is not None for line in caplog.records)
 
 
 def test_a_request_that_could_not_be_decoded_is_answered_too():

@@ -56,6 +56,47 @@ async def test_a_step_that_fails_undoes_those_before_it():
     await recorded.lifecycle.stop()
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@in_loop
+async def test_a_stop_during_the_start_waits_for_it_and_then_stops(clean):
+    recorded, go_on = Recorded(), asyncio.Event()
+    lifecycle = recorded.lifecycle
+    starting = asyncio.ensure_future(recorded.start("logs", then=go_on.wait))
+    await asyncio.sleep(0)
+    assert lifecycle.state is State.STARTING
+    stopping = asyncio.ensure_future(lifecycle.stop() if clean else lifecycle.crash())
+    await asyncio.sleep(0)
+    go_on.set()
+    await starting
+    await asyncio.wait_for(stopping, 10)
+    assert recorded.events[-1] == ("logs", clean)
+    assert lifecycle.state is State.STOPPED
+
+
+@in_loop
+async def test_a_stop_before_the_start_returns_at_once():
+    lifecycle = Recorded().lifecycle
+    await asyncio.wait_for(lifecycle.stop(), 10)
+    await asyncio.wait_for(lifecycle.crash(), 10)
+    assert lifecycle.state is State.NEW
+
+
+@in_loop
+async def test_a_failure_as_the_last_step_ends_is_raised_by_the_start():
+    recorded = Recorded()
+
+    async def fail_after_this_step():
+        # Runs between the end of the steps and the continuation of the start.
+        asyncio.get_running_loop().call_soon(
+            recorded.lifecycle.fail, ZeroDivisionError("elsewhere")
+        )
+
+    with pytest.raises(ZeroDivisionError, match="elsewhere"):
+        await recorded.start("logs", then=fail_after_this_step)
+    assert recorded.events == [("logs", False)]
+    assert recorded.lifecycle.state is State.STOPPED
+
+
 @in_loop
 async def test_a_failure_drops_the_clients_before_anything_else():
     recorded = Recorded()

@@ -112,6 +112,15 @@ def test_the_preferred_replica_is_elected_when_it_is_in_sync():
     assert (change.state.leader, change.state.leader_epoch) == (1, 5)
 
 
+def test_a_preferred_replica_on_an_offline_disk_is_not_elected():
+    controller = a_controller(1, 2, 3, topics=(a_topic(a_state(leader=2)),))
+    tp = TopicPartition("t", 0)
+    controller.replicas_failed([tp], BrokerId(1))
+    with pytest.raises(Rejected) as refused:
+        elections.decide_election(controller, tp, unclean=False)
+    assert refused.value.code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
 @pytest.mark.parametrize(
     ("state", "partition", "unclean", "code"),
     [

@@ -28,8 +28,7 @@ class Tiered(Cluster):
 
     def __init__(self, *, first_local, version=9, empty_answers=5):
         super().__init__(ClientSettings("127.0.0.1:1", retry_backoff_ms=1))
-        self._topics["t"] = TopicMetadata(NO_TOPIC_ID, {0: 1}, ErrorCode.NONE)
-        self._seen_at = float("inf")
+        self._topics["t"] = (TopicMetadata(NO_TOPIC_ID, {0: 1}, ErrorCode.NONE), float("inf"))
         self._first_local = first_local
         self._version = version
         self._empty_answers = empty_answers

@@ -41,6 +41,20 @@ def test_flushes_are_due_by_count_and_by_time(log):
     assert not log.flusher.needs_flush(NOW + 5000)
 
 
+def test_flush_ms_counts_from_the_last_flush_while_records_keep_coming(disk):
+    disk.config = settings(flush_ms=1000)
+    log = disk.log()
+    fill(log, [b"a"])
+    assert log.flusher.needs_flush(NOW + 1000)
+    disk.world.time = NOW + 1000
+    make_durable = log.flusher.begin()
+    fill(log, [b"b"])  # before the flush has ended: no check finds the log fully flushed
+    make_durable()
+    assert log.flusher.recovery_point == 1
+    assert not log.flusher.needs_flush(NOW + 1999)
+    assert log.flusher.needs_flush(NOW + 2000)
+
+
 def test_a_closed_segment_is_flushed_in_the_background(disk):
     log = disk.log()
     fill(log, [b"a", b"b"])

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.controller")
 
-_HOSTED_PER_TURN = 32  # partitions, a few milliseconds
+_PARTITIONS_PER_TURN = 32  # created or deleted in a few milliseconds
 
 
 class ClusterChanges:
@@ -78,6 +78,7 @@ class ClusterChanges:
         self.replicas = replicas
         self._metadata_cache = metadata_cache
         self.lock = asyncio.Lock()  # held from a decision until its replay
+        self._handled_count = 0  # partitions that were created or deleted
 
     @property
     def metadata(self) -> ClusterMetadata:
@@ -101,9 +102,8 @@ class ClusterChanges:
     async def host(self, states: Iterable[PartitionState]) -> Rejected | None:
         """Host partitions on this broker; returns the last refusal if a disk refused any."""
         refusal = None
-        for count, state in enumerate(states, 1):
-            if count % _HOSTED_PER_TURN == 0:
-                await asyncio.sleep(0)  # creating directories takes time; let requests run
+        for state in states:
+            await self._let_requests_run()
             try:
                 await self.replicas.apply((state,))
             except Rejected as error:
@@ -111,6 +111,18 @@ class ClusterChanges:
                 self.logs.mark_offline(state.topic_partition, str(error))
                 refusal = error
         return refusal
+
+    async def delete(self, states: Iterable[PartitionState]) -> None:
+        """Stop hosting partitions on this broker, and delete their files."""
+        for state in states:
+            await self._let_requests_run()
+            await self.replicas.delete((state.topic_partition,))
+
+    async def _let_requests_run(self) -> None:
+        """Pause regularly: creating and deleting directories takes time."""
+        self._handled_count += 1
+        if self._handled_count % _PARTITIONS_PER_TURN == 0:
+            await asyncio.sleep(0)
 
     def place(self, topics: Sequence[TopicState], new: Sequence[TopicState]) -> AssignmentChange:
         """Choose log directories for the partitions of ``new``, which are parts of ``topics``."""

@@ -12,6 +12,7 @@ The deletion of a topic has four steps, and a crash may interrupt it after any o
 A start that finds the request continues with step 3 (``startup``).
 """
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -20,10 +21,11 @@ from headrace.broker.controller import internal_topics
 from headrace.broker.controller.changes import ClusterChanges
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.broker.random_ids import draw_dice, draw_topic_id
+from headrace.broker.repeat_limit import RepeatLimit
 from headrace.core import elections, features, topic_changes
 from headrace.core.controller import AddPartitions, CreateTopic, DeleteTopic
 from headrace.core.directory_assignment import AssignmentChange
-from headrace.core.topics import NewTopic
+from headrace.core.topics import INTERNAL_TOPICS, NewTopic
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, TopicId, TopicPartition
@@ -48,6 +50,7 @@ class ControllerService:
         self._dynamic_config = dynamic_config
         self._metadata_cache = metadata_cache
         self._world = world
+        self._missing_limit = RepeatLimit()
 
     # --- topics
 
@@ -105,12 +108,27 @@ class ControllerService:
         answers = await self.create_topics(
             [internal_topics.new_topic(name, self._dynamic_config.config) for name in names]
         )
-        return {
-            name: answer.code
+        refusals = {
+            name: answer
             for name, answer in zip(names, answers, strict=True)
             # Another client created it meanwhile.
             if isinstance(answer, Rejected) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS
         }
+        for name in INTERNAL_TOPICS & refusals.keys():
+            self._report_missing(name, refusals[name])
+        return {name: refusal.code for name, refusal in refusals.items()}
+
+    def _report_missing(self, internal_topic: str, refusal: Rejected) -> None:
+        """Clients only learn that their coordinator is not available, and ask again and again."""
+        now = asyncio.get_running_loop().time()
+        repetitions = self._missing_limit.occurred((internal_topic, str(refusal)), now)
+        if repetitions is not None:
+            _log.error(
+                "Cannot create %s, so its coordinators are not available: %s%s",
+                internal_topic,
+                refusal,
+                repetitions,
+            )
 
     async def delete_topics(self, wanted: Sequence[str | TopicId]) -> list[TopicState | Rejected]:
         """One result per name or id, in order: the deleted topic, or the error."""
@@ -150,7 +168,7 @@ class ControllerService:
         self._changes.publish()
         copies = self._changes.copies_of(pending)
         for topic in pending:
-            await self._changes.replicas.delete(s.topic_partition for s in topic.partitions)
+            await self._changes.delete(topic.partitions)
             self._dynamic_config.remember(ResourceType.TOPIC, topic.name, {})
         await self._changes.commit(
             [DeleteTopic(topic) for topic in pending],
@@ -190,7 +208,9 @@ class ControllerService:
             )
             await self._changes.commit([change], assignment)
             self._changes.publish()
-            await self._changes.host([change.state])
+            refusal = await self._changes.host([change.state])
+            if refusal is not None:
+                raise refusal
 
     def _abandon(self, topic_partition: TopicPartition) -> AssignmentChange | None:
         """Abandon the offline directory of a partition, and create the partition again, empty."""

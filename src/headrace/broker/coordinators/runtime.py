@@ -29,13 +29,12 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 from headrace.broker.coordinators.loaded_shard import LoadedShard, S, Tell
 from headrace.broker.coordinators.loading import UNREADABLE, replay_log
 from headrace.broker.coordinators.writing import ShardWriter, WriteFailed
-from headrace.core.outcome import Outcome, Reply, Ticket
+from headrace.core.outcome import Outcome, ProducerStamp, Reply, Ticket
 from headrace.core.parked import NEVER, Event
 from headrace.core.topics import java_hash
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import Millis, Offset
+from headrace.model.ids import Millis
 from headrace.records.batch import NO_CODEC
-from headrace.records.record import build_marker
 from headrace.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -341,22 +340,20 @@ class CoordinatorRuntime(Generic[S]):
         """End a transaction in this partition; None if the marker is committed, else a future."""
         loaded = self._find(partition)
         now = self._host.clock.now()
-        marker = build_marker(
-            commit=committed,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            coordinator_epoch=coordinator_epoch,
-            timestamp=now,
-        )
 
         def write() -> None:
             try:
-                offset = self._writer.append(loaded, bytearray(marker), now, transaction_version)
+                self._writer.write_marker(
+                    loaded,
+                    now,
+                    producer=ProducerStamp(producer_id, producer_epoch),
+                    coordinator_epoch=coordinator_epoch,
+                    committed=committed,
+                    transaction_version=transaction_version,
+                )
             except WriteFailed:
                 self._drop(loaded, ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 raise
-            loaded.shard.replay_marker(producer_id, producer_epoch, committed, offset)
-            loaded.appended_end = Offset(offset + 1)
 
         self._last_ticket += 1
         reply = Reply(Ticket(self._last_ticket), _MARKER_WRITTEN)
@@ -480,6 +477,8 @@ class CoordinatorRuntime(Generic[S]):
         now = self._host.clock.now()
         self._run(loaded, loaded.shard.loaded(now), now)
         for decide in loaded.queued_events:
+            if not loaded.is_current():
+                break  # a decision could not be written: the shard was dropped
             self._run(loaded, decide(loaded.shard, now), now)
         loaded.queued_events.clear()
 

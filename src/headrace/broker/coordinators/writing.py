@@ -10,6 +10,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset
 from headrace.records.batch import RECORDS_AT
 from headrace.records.plain import batch_around, plain_batch
+from headrace.records.record import build_marker
 
 if TYPE_CHECKING:
     from headrace.broker.replication.append import Appender
@@ -62,6 +63,33 @@ class ShardWriter:
                 # The log has records that the shard does not: the shard can no longer be trusted.
                 self._fail(error)
                 raise
+
+    def write_marker(
+        self,
+        loaded: LoadedShard[S],
+        now: Millis,
+        *,
+        producer: ProducerStamp,
+        coordinator_epoch: int,
+        committed: bool,
+        transaction_version: int,
+    ) -> None:
+        """Append the marker that ends a transaction, and replay it. Raises as ``append`` does."""
+        producer_id, producer_epoch = producer
+        marker = build_marker(
+            commit=committed,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=now,
+        )
+        offset = self.append(loaded, bytearray(marker), now, transaction_version)
+        try:
+            loaded.shard.replay_marker(producer_id, producer_epoch, committed, offset)
+        except Exception as error:
+            self._fail(error)  # as in ``write``
+            raise
+        loaded.appended_end = Offset(offset + 1)
 
     def append_chunk(
         self, loaded: LoadedShard[S], chunk: Chunk, producer: ProducerStamp | None, now: Millis

@@ -1,6 +1,5 @@
 """ApiVersions, DescribeCluster, FindCoordinator and UpdateFeatures."""
 
-import logging
 import re
 from typing import Protocol
 
@@ -17,8 +16,6 @@ from headrace.core.topics import (
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.wire import messages as m
 from headrace.wire.api import SERVED, ApiKey
-
-_log = logging.getLogger("headrace.broker")
 
 # Name and version of the client software (KIP-511) are used in metric names, hence the strict rule.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -135,12 +132,7 @@ async def find_coordinator(
     if request.key_type == _SHARE and context.api_version < _FIRST_VERSION_WITH_SHARE:
         topic = None
     if topic is not None and topic not in broker.metadata.topics:
-        try:
-            await broker.controller.auto_create([topic])
-        except Rejected as refusal:
-            _log.error(
-                "Cannot create %s, so its coordinator is not available: %s", topic, refusal.message
-            )
+        await broker.controller.auto_create([topic])
     found = [_coordinator(broker, context, topic, key) for key in keys]
     if many:
         return m.FindCoordinatorResponse(coordinators=found)

@@ -1,10 +1,13 @@
 """One partition on this broker: its log, its settings, and whether this broker leads it."""
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from headrace.broker.repeat_limit import RepeatLimit
+from headrace.core.fetch_rules import check_leader_epoch
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
-from headrace.model.ids import Offset, TopicPartition
+from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
 from headrace.records.batch import CODEC_MASK, CODEC_NAMES, FLAGS_AT, NO_CODEC
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ class Replica:
         "opens_batches",
         "codec_wanted",
         "codec_level",
+        "_damage_limit",
     )
 
     def __init__(
@@ -47,6 +51,7 @@ class Replica:
         self.partition = partition
         self.leadership: Leadership | None = None  # of ``partition``, cached: every batch needs it
         self.last_stable_offset = Offset(-1)  # as last reported to waiters
+        self._damage_limit = RepeatLimit()  # a consumer fetches damaged records again and again
         self.config_changed(validates_records=validates_records)
 
     def config_changed(self, *, validates_records: bool) -> None:
@@ -87,21 +92,16 @@ class Replica:
         return leadership
 
     def lead_in(self, current_leader_epoch: int) -> "Leadership":
-        """The leadership. Raises Rejected if its epoch is not the client's (-1: any)."""
-        leadership = self.lead()
-        if current_leader_epoch in (-1, leadership.leader_epoch):
-            return leadership
-        if current_leader_epoch < leadership.leader_epoch:
-            raise Rejected(
-                ErrorCode.FENCED_LEADER_EPOCH,
-                f"the leader epoch of {self.topic_partition} is {leadership.leader_epoch}; "
-                f"{current_leader_epoch} is outdated",
-            )
-        raise Rejected(
-            ErrorCode.UNKNOWN_LEADER_EPOCH,
-            f"the leader epoch of {self.topic_partition} is {leadership.leader_epoch}; "
-            f"{current_leader_epoch} is not known yet",
-        )
+        """The leadership. Raises Rejected if its epoch is not the client's (-1: any).
+
+        As in Kafka, the epoch is checked before the leadership, unless the disk has failed.
+        """
+        leadership = self.leadership
+        if (
+            leadership is None or current_leader_epoch != leadership.leader_epoch
+        ) and self.log.offline is None:
+            check_leader_epoch(LeaderEpoch(current_leader_epoch), self.partition.leader_epoch)
+        return self.lead()
 
     @property
     def high_watermark(self) -> Offset:
@@ -129,12 +129,16 @@ class Replica:
             return Rejected(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.topic_partition} cannot be read: {problem}"
             )
-        _log.error(
-            "%s is damaged: %s. Records before and after the damage are served. Restore the file "
-            "from a copy, or move the log start past the damage with DeleteRecords",
-            self.topic_partition,
-            problem,
-        )
+        now = asyncio.get_running_loop().time()
+        repetitions = self._damage_limit.occurred(self.topic_partition, now)
+        if repetitions is not None:
+            _log.error(
+                "%s is damaged: %s. Records before and after the damage are served. Restore the "
+                "file from a copy, or move the log start past the damage with DeleteRecords%s",
+                self.topic_partition,
+                problem,
+                repetitions,
+            )
         return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{self.topic_partition} is damaged: {problem}")
 
     @property

@@ -239,6 +239,40 @@ async def test_concurrent_requests_create_a_topic_once(tmp_path):
 
 
 @in_loop
+async def test_requests_run_while_many_topics_are_created_and_deleted(tmp_path):
+    async with running(tmp_path) as broker:
+        turn, turns_of = 0, {"created": set(), "deleted": set()}
+        apply, delete = broker.replicas.apply, broker.replicas.delete
+
+        async def count_turns():
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        async def note_and_apply(states):
+            turns_of["created"].add(turn)
+            await apply(states)
+
+        async def note_and_delete(topic_partitions):
+            turns_of["deleted"].add(turn)
+            await delete(topic_partitions)
+
+        broker.replicas.apply, broker.replicas.delete = note_and_apply, note_and_delete
+        counting = asyncio.ensure_future(count_turns())
+        names = [f"t{number}" for number in range(100)]
+        await broker.controller.create_topics([NewTopic(name, 1) for name in names])
+        assert len(broker.replicas.hosted) == 100
+        await broker.controller.delete_topics(names)
+        assert broker.replicas.hosted == {}
+        counting.cancel()
+        assert {name: len(turns) >= 4 for name, turns in turns_of.items()} == {
+            "created": True,
+            "deleted": True,
+        }
+
+
+@in_loop
 async def test_validate_only_changes_nothing(tmp_path):
     async with running(tmp_path) as broker:
         generation = broker.metadata.generation
@@ -461,6 +495,19 @@ async def test_a_partition_on_an_offline_disk_is_not_created_elsewhere(tmp_path)
         assert len(broker.metadata.topics["t"].partitions) == 2
     async with running(tmp_path, found=here) as broker:
         assert set(broker.replicas.hosted) == {TopicPartition("t", 0), TopicPartition("t", 1)}
+
+
+@in_loop
+async def test_an_election_fails_if_the_elected_replica_cannot_be_created(tmp_path):
+    lost = TopicPartition("t", 1)
+    async with running(tmp_path) as broker:
+        topic = await make(broker, "t", 2)
+    here = [found("t", 0, topic.topic_id)]
+    async with running(tmp_path, found=here, offline="Input/output error") as broker:
+        broker.replicas.refused = {lost}
+        with pytest.raises(Rejected) as refused:
+            await broker.controller.elect_leader(lost, unclean=True)
+        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 @in_loop

@@ -159,6 +159,18 @@ async def test_an_unknown_coordinator_type_is_refused_per_key(tmp_path):
         assert share.coordinators[0].error_code == ErrorCode.INVALID_REQUEST
 
 
+@in_loop
+async def test_the_log_says_once_why_there_is_no_coordinator(tmp_path, caplog):
+    async with running(tmp_path, {"offsets.topic.replication.factor": "3"}) as broker:
+        for _ in range(5):
+            answer = await broker.ask(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=["g"])
+            (coordinator,) = answer.coordinators
+            assert coordinator.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    (line,) = [r.getMessage() for r in caplog.records if "__consumer_offsets" in r.getMessage()]
+    assert "coordinators are not available" in line
+    assert "replication factor" in line.lower()
+
+
 # --- UpdateFeatures
 
 
