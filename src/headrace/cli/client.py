@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are
 
 from headrace.cli import values
 from headrace.cli.output import WRONG_USAGE, CommandFailed
-from headrace.model.errors import ErrorCode
+from headrace.model.errors import ConfigError, ErrorCode
 
 # After this time without a response, the command fails.
 ANSWER_TIMEOUT_S = 8.0
@@ -220,7 +220,10 @@ def _from_file(path: Path) -> dict[str, str]:
     from headrace.model.config import parse_properties
 
     try:
-        text = path.read_text("utf-8")
+        return parse_properties(path.read_text("utf-8"), str(path))
     except OSError as failure:
         raise values.wrong(f"{path}: {failure.strerror}") from None
-    return parse_properties(text)
+    except UnicodeDecodeError as failure:
+        raise values.wrong(f"{path}: {failure}") from None
+    except ConfigError as failure:
+        raise values.wrong(str(failure)) from None

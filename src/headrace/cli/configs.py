@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are
 
 from headrace.cli import broker_requests, output, values
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection
+from headrace.cli.log_lines import KAFKA_LEVEL_NAMES
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -57,9 +58,6 @@ class Setting(NamedTuple):
     is_sensitive: bool
     is_read_only: bool
 
-
-# Python's names of log levels, as Kafka spells them.
-_LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 
 # The name of the cluster-wide default of broker settings.
 EVERY_BROKER = "default"
@@ -160,7 +158,7 @@ def set_values(
     changes: list[tuple[str, str | None]] = []
     for key, value in values.pairs(assignments, "setting").items():
         is_level = kind is Kind.BROKER_LOGGER
-        changes.append((key, _LEVEL_NAMES.get(value, value) if is_level else value))
+        changes.append((key, KAFKA_LEVEL_NAMES.get(value, value) if is_level else value))
     changes.extend((key, None) for key in unset or ())
     _change(Connection(bootstrap, settings, client_file), kind, name, changes, format)
 
