@@ -6,7 +6,7 @@ command's one-line error.
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -195,6 +195,13 @@ def parsed_address(text: str) -> tuple[str, int]:
     if not port.isdigit() or not host:
         raise values.wrong(f"-b {text!r}: expected HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+def no_such_broker(broker: str, known: Iterable[str]) -> CommandFailed:
+    """What every command says about a broker that does not exist."""
+    return CommandFailed(
+        f"broker {broker} does not exist; broker IDs in this cluster: {', '.join(sorted(known))}"
+    )
 
 
 def explained(error: KafkaError) -> str:

@@ -15,7 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are
 )
 
 from headrace.cli import broker_requests, output, values
-from headrace.cli.client import ANSWER_TIMEOUT_S, Connection
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, no_such_broker
 from headrace.cli.log_lines import KAFKA_LEVEL_NAMES
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
@@ -209,9 +209,7 @@ def read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
         )
         described = connection.answer(futures[resource], f"{kind} {name}")
     except KafkaException as failure:
-        if failure.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise output.CommandFailed(no_such_topic(connection, name)) from None
-        raise connection.failed(failure, f"{kind} {name}") from None
+        raise _failed(connection, failure, kind, name) from None
     return {
         entry.name: Setting(
             entry.name,
@@ -224,6 +222,14 @@ def read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
         )
         for entry in described.values()
     }
+
+
+def _failed(
+    connection: Connection, failure: KafkaException, kind: Kind, name: str
+) -> output.CommandFailed:
+    if failure.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return output.CommandFailed(no_such_topic(connection, name))
+    return connection.failed(failure, f"{kind} {name}")
 
 
 def _source_name(number: int) -> str:
@@ -266,7 +272,7 @@ def _change(
         try:
             connection.answer(futures[resource], f"{kind} {name}")
         except KafkaException as failure:
-            raise connection.failed(failure, f"{kind} {name}") from None
+            raise _failed(connection, failure, kind, name) from None
     if format is Format.JSON:
         output.document(
             {
@@ -307,7 +313,5 @@ def _admin(connection: Connection, kind: Kind, name: str) -> AdminClient:
     if kind is Kind.BROKER:
         brokers = connection.brokers()
         if name not in brokers:
-            raise output.CommandFailed(
-                f"broker {name} does not exist; the cluster has {', '.join(sorted(brokers))}"
-            )
+            raise no_such_broker(name, brokers)
     return connection.admin()
