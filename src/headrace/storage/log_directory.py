@@ -276,8 +276,8 @@ class LogDirectory:
             self.failed(error)
         elif self._may_report():
             log.error(
-                "%s. Partition unavailable; others are not affected. It resumes when the file is "
-                "repaired",
+                "%s. The partition is unavailable until the file is repaired; other partitions are "
+                "not affected",
                 error,
             )
 
