@@ -197,6 +197,11 @@ DIFFERENCES: dict[str, tuple[tuple[str, str, str], ...]] = {
             "INVALID_REQUEST (42): there are no plug-ins, so it is a mistake",
         ),
         (
+            "a line of a properties file without `=` or `:`",
+            "the name ends at the first blank; the value may be empty",
+            "the start fails with the file and the line: it is a mistake",
+        ),
+        (
             "broker loggers",
             "loggers of Java classes",
             "Python loggers below `headrace`",

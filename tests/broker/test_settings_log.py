@@ -1,5 +1,6 @@
 """Settings of logs: each one changes what is accepted, or what the files look like."""
 
+import logging
 import random
 import time
 from contextlib import contextmanager
@@ -58,6 +59,31 @@ def test_a_running_broker_uses_the_broker_setting_for_its_topics():
     with a_client(config={"log.cleanup.policy": "compact"}, topics=["t"]) as client:
         keyless = build_batch([Record(0, -1, None, b"x")])
         assert client.produce("t", keyless).error_code == ErrorCode.INVALID_RECORD
+
+
+def test_a_refused_batch_is_logged_with_its_client_and_its_partition_once(caplog):
+    with a_client() as client:
+        client.create_topic("plain")
+        client.create_topic("small", max_message_bytes="100")
+        with caplog.at_level(logging.INFO, logger="headrace.broker"):
+            client.produce("plain", build_batch([Record(0, -1, b"k", b"x")])[:-1])
+            client.produce("small", build_batch([Record(0, -1, b"k", b"x" * 1000)]))
+    refused = [r.getMessage() for r in caplog.records if "Refused a batch" in r.getMessage()]
+    for line, partition in zip(refused, ("plain-0", "small-0"), strict=True):
+        assert line.startswith("Refused a batch from User:ANONYMOUS at 127.0.0.1 (")
+        assert line.count(partition) == 1
+
+
+def test_deleted_records_are_logged_with_the_client(caplog):
+    request = m.DeleteRecordsRequest
+    with a_client(topics=["t"]) as client:
+        client.produce("t", build_batch([Record(0, -1, b"k", b"v")]))
+        partitions = [request.DeleteRecordsPartition(partition_index=0, offset=1)]
+        topics = [request.DeleteRecordsTopic(name="t", partitions=partitions)]
+        with caplog.at_level(logging.INFO, logger="headrace.broker"):
+            client.ask(ApiKey.DELETE_RECORDS, 2, request(topics=topics, timeout_ms=1000))
+    assert "deleted the records of t-0 below offset 1" in caplog.text
+    assert "User:ANONYMOUS at 127.0.0.1 (" in caplog.text
 
 
 # --- what is accepted

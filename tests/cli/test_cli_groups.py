@@ -189,6 +189,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(broker, headrace, fil
     assert "stop its consumers first" in refused.err
     [row] = headrace("groups", "delete", group, "--format", "json", status=1).document
     assert (row["group"], row["status"], row["error"]) == (group, "failed", "NON_EMPTY_GROUP")
+    assert row["detail"] == f"group {group} has 1 member; stop its consumers first"
     consumer.close()
     heading, row = headrace("groups", "delete", group).lines
     assert (heading.split(), row.split()) == (["GROUP", "STATUS"], [group, "deleted"])

@@ -46,7 +46,7 @@ def test_kafka_log_dirs_prints_kafkas_document_in_one_line(headrace, filled, bro
 
 def test_log_dirs_of_a_missing_broker(headrace):
     ran = headrace("log-dirs", "--broker", "7", status=1)
-    assert "broker 7 does not exist; the cluster has 1" in ran.err
+    assert "broker 7 does not exist; broker IDs in this cluster: 1" in ran.err
 
 
 def test_log_dirs_of_a_missing_topic(headrace):
@@ -81,7 +81,7 @@ def test_log_dirs_shows_a_partition_that_is_moving(headrace, tmp_path, monkeypat
         raw.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, asked)
         ran = headrace("log-dirs", "t")
         rows = {line.split()[1]: line.split()[5:] for line in ran.lines}
-        assert rows[there] == ["0", "to", "here,", "3", "left"]
+        assert rows[there] == ["0", "moving", "here,", "3", "records", "left"]
         assert rows[str(here.parent)][1:] == ["-"]
         ran = headrace("kafka-log-dirs.sh", "--describe", "--topic-list", "t")
         copies = [
@@ -119,8 +119,8 @@ def test_kafka_delete_records_reads_its_file(headrace, filled, tmp_path):
     ran = headrace("kafka-get-offsets.sh", "--topic", filled, "--time", "-2")
     assert ran.lines == [f"{filled}:0:1", f"{filled}:1:0"]
     file.write_text("no JSON")
-    ran = headrace("topics", "delete-records", "--file", str(file), status=1)
-    assert '"partitions"' in ran.err
+    ran = headrace("topics", "delete-records", "--file", str(file), status=2)
+    assert f"{file}: not a JSON document" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_record_that_fails_is_reported_with_its_line(headrace, topic):
         f"line 3: MESSAGE_TOO_LARGE: 2,003 bytes exceed max.message.bytes of topic {topic}, "
         "which is 1,000" in ran.err
     )
-    assert f"2 records to {topic}, 2 failed" in ran.err
+    assert f"Delivered 2 records to {topic}; 2 failed." in ran.err
     assert [record["value"] for record in records(headrace, topic)] == ["good", "good"]
 
 

@@ -82,12 +82,12 @@ def test_produce_prints_the_number_of_records_on_a_terminal(headrace, topic, env
     lines.write_bytes(b"x\n" * 1000)
     with lines.open("rb") as stdin:
         drawn = ESCAPES.sub("", seen(environment, "produce", topic, stdin=stdin))
-    assert f"1,000 records to {topic}" in drawn
+    assert f"Delivered 1,000 records to {topic}." in drawn
 
 
 def test_typed_lines_are_sent_one_by_one(headrace, topic):
     ran = headrace("produce", topic, stdin=b"one\ntwo\n", typed=True)
-    assert "Ctrl-D ends" in ran.err
+    assert "press Ctrl-D to finish" in ran.err
     assert headrace("consume", topic, "--from-beginning", "-e").lines == ["one", "two"]
 
 

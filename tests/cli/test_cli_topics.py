@@ -155,6 +155,60 @@ def test_kafka_scripts_show_internal_topics_by_default(headrace, topic, broker, 
         assert "__consumer_offsets" not in headrace(*script, *address, option).out
 
 
+def test_a_missing_topic_is_named_in_the_same_way_by_each_command(headrace):
+    for arguments in (
+        ("topics", "alter", "missing", "-p", "2"),
+        ("topics", "delete", "missing"),
+        ("topics", "offsets", "missing"),
+        ("configs", "set", "topic", "missing", "retention.ms=1"),
+        ("groups", "delete-offsets", "some-group", "--topic", "missing"),
+    ):
+        ran = headrace(*arguments, status=1)
+        text = " ".join((ran.out + ran.err).split())
+        assert "topic missing does not exist at" in text, arguments
+        assert "'headrace topics list' lists the topics" in text, arguments
+
+
+@pytest.mark.parametrize(
+    ("before", "question"),
+    [
+        ("latest", "Delete ALL records of {topic}:0, {topic}:1 at "),
+        ("0", "Delete the records below offset 0 of {topic}:0, {topic}:1 at "),
+    ],
+)
+def test_the_question_says_which_records_are_deleted(headrace, topic, before, question):
+    headrace("topics", "create", topic, "-p", "2")
+    arguments = ("topics", "delete-records", topic, "--before", before)
+    ran = headrace(*arguments, stdin=b"n\n", typed=True, status=1)
+    assert question.format(topic=topic) in ran.err and "? [y/N]" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "No such file or directory"),
+        ("{", "not a JSON document"),
+        ("[]", "expected a document such as"),
+        ('{"partitions": [{"topic": "t", "offset": 1}]}', 'partitions[0] has no "partition"'),
+        (
+            '{"partitions": [{"topic": "t", "partition": 0, "offset": "x"}]}',
+            'partitions[0]: "offset" is "x", not an integer',
+        ),
+    ],
+)
+def test_a_wrong_file_of_records_to_delete_is_wrong_usage(headrace, tmp_path, text, reason):
+    file = tmp_path / "dr.json"
+    if text is not None:
+        file.write_text(text)
+    ran = headrace("topics", "delete-records", "--file", str(file), status=2)
+    assert f"{file}: {reason}" in ran.err
+
+
+def test_records_to_delete_need_an_offset(headrace, topic):
+    ran = headrace("topics", "delete-records", topic, status=2)
+    assert 'missing --before: pass the first offset to keep, or "latest"' in ran.err
+
+
 @pytest.mark.parametrize("answer", [b"n\n", b"\n"])
 def test_on_a_terminal_deletion_asks_first(headrace, topic, answer):
     headrace("topics", "create", topic)

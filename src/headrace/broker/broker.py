@@ -133,7 +133,7 @@ class Broker:
         broker_id, logs = self._lock_logs()
         tree = await self._open_tree(logs, self._world)
         registry = Registry(tree, broker_id)
-        on_stop("coordination tree", lambda clean: registry.close())
+        on_stop("cluster metadata", lambda clean: registry.close())
         on_stop("background tasks", lambda clean: self._tasks.cancel_all())
         services = await self._join_cluster(broker_id, logs, registry)
         producing, dispatch = self._serving(services)

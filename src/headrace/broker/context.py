@@ -14,6 +14,11 @@ class Context(NamedTuple):
     client_host: str
     principal: str = ANONYMOUS
 
+    def described_client(self) -> str:
+        """The client, for a log line."""
+        client_id = f"client id {self.client_id}" if self.client_id else "no client id"
+        return f"{self.principal} at {self.client_host} ({client_id})"
+
     def of_request(self, correlation_id: int) -> "Context":
         """The context of the client's next request of the same API and version."""
         key, version, _, client_id, listener, host, principal = self

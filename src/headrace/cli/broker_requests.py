@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from headrace.cli import values
-from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, code_name, parsed_address
+from headrace.cli.client import (
+    ANSWER_TIMEOUT_S,
+    Connection,
+    code_name,
+    no_such_broker,
+    parsed_address,
+)
 from headrace.cli.output import CommandFailed
 from headrace.client import blocking
 from headrace.client.errors import Disconnected
@@ -134,9 +140,7 @@ def _address_for(connection: Connection, broker: str) -> Address:
     if not broker:
         return parsed_address(connection.bootstrap.split(",")[0])
     if broker not in brokers:
-        raise CommandFailed(
-            f"broker {broker} does not exist; the cluster has {', '.join(sorted(brokers))}"
-        )
+        raise no_such_broker(broker, brokers)
     return brokers[broker]
 
 

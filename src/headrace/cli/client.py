@@ -6,7 +6,7 @@ command's one-line error.
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are
 
 from headrace.cli import values
 from headrace.cli.output import WRONG_USAGE, CommandFailed
-from headrace.model.errors import ErrorCode
+from headrace.model.errors import ConfigError, ErrorCode
 
 # After this time without a response, the command fails.
 ANSWER_TIMEOUT_S = 8.0
@@ -197,6 +197,13 @@ def parsed_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def no_such_broker(broker: str, known: Iterable[str]) -> CommandFailed:
+    """What every command says about a broker that does not exist."""
+    return CommandFailed(
+        f"broker {broker} does not exist; broker IDs in this cluster: {', '.join(sorted(known))}"
+    )
+
+
 def explained(error: KafkaError) -> str:
     """Kafka's name of the error, and the message of the broker or the client."""
     text: str = error.str().removeprefix("Broker: ").removeprefix("Local: ")
@@ -220,7 +227,10 @@ def _from_file(path: Path) -> dict[str, str]:
     from headrace.model.config import parse_properties
 
     try:
-        text = path.read_text("utf-8")
+        return parse_properties(path.read_text("utf-8"), str(path))
     except OSError as failure:
         raise values.wrong(f"{path}: {failure.strerror}") from None
-    return parse_properties(text)
+    except UnicodeDecodeError as failure:
+        raise values.wrong(f"{path}: {failure}") from None
+    except ConfigError as failure:
+        raise values.wrong(str(failure)) from None

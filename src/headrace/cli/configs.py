@@ -15,7 +15,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are
 )
 
 from headrace.cli import broker_requests, output, values
-from headrace.cli.client import ANSWER_TIMEOUT_S, Connection
+from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, no_such_broker
+from headrace.cli.log_lines import KAFKA_LEVEL_NAMES
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -57,9 +58,6 @@ class Setting(NamedTuple):
     is_sensitive: bool
     is_read_only: bool
 
-
-# Python's names of log levels, as Kafka spells them.
-_LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 
 # The name of the cluster-wide default of broker settings.
 EVERY_BROKER = "default"
@@ -160,7 +158,7 @@ def set_values(
     changes: list[tuple[str, str | None]] = []
     for key, value in values.pairs(assignments, "setting").items():
         is_level = kind is Kind.BROKER_LOGGER
-        changes.append((key, _LEVEL_NAMES.get(value, value) if is_level else value))
+        changes.append((key, KAFKA_LEVEL_NAMES.get(value, value) if is_level else value))
     changes.extend((key, None) for key in unset or ())
     _change(Connection(bootstrap, settings, client_file), kind, name, changes, format)
 
@@ -211,9 +209,7 @@ def read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
         )
         described = connection.answer(futures[resource], f"{kind} {name}")
     except KafkaException as failure:
-        if failure.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise output.CommandFailed(no_such_topic(connection, name)) from None
-        raise connection.failed(failure, f"{kind} {name}") from None
+        raise _failed(connection, failure, kind, name) from None
     return {
         entry.name: Setting(
             entry.name,
@@ -226,6 +222,14 @@ def read(connection: Connection, kind: Kind, name: str) -> dict[str, Setting]:
         )
         for entry in described.values()
     }
+
+
+def _failed(
+    connection: Connection, failure: KafkaException, kind: Kind, name: str
+) -> output.CommandFailed:
+    if failure.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        return output.CommandFailed(no_such_topic(connection, name))
+    return connection.failed(failure, f"{kind} {name}")
 
 
 def _source_name(number: int) -> str:
@@ -268,7 +272,7 @@ def _change(
         try:
             connection.answer(futures[resource], f"{kind} {name}")
         except KafkaException as failure:
-            raise connection.failed(failure, f"{kind} {name}") from None
+            raise _failed(connection, failure, kind, name) from None
     if format is Format.JSON:
         output.document(
             {
@@ -309,7 +313,5 @@ def _admin(connection: Connection, kind: Kind, name: str) -> AdminClient:
     if kind is Kind.BROKER:
         brokers = connection.brokers()
         if name not in brokers:
-            raise output.CommandFailed(
-                f"broker {name} does not exist; the cluster has {', '.join(sorted(brokers))}"
-            )
+            raise no_such_broker(name, brokers)
     return connection.admin()

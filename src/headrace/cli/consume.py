@@ -50,8 +50,8 @@ StartTime = Annotated[
     typer.Option(
         "--from-time",
         metavar="TIME",
-        help="Start at the first record at or after this time: ISO 8601, milliseconds since 1970, "
-        "or a duration before now (90s, 2h, 1d).",
+        help="Start at the first record at or after this time: ISO 8601 (local time unless it has "
+        "a time zone), milliseconds since 1970, or a duration before now (90s, 2h, 1d).",
     ),
 ]
 Partitions = Annotated[
@@ -143,8 +143,8 @@ def consume(
     Without --group, the command reads the partitions directly and commits nothing. (The client
     library looks for a group coordinator anyway, so the broker creates __consumer_offsets.)
 
-    Ctrl-C ends the command with the number of records on stderr and status 0. The status is 1 if
-    --timeout ends it before --max records have arrived.
+    At the end, the command prints the number of records on stderr. The exit status is 0 after
+    Ctrl-C, and 1 if --timeout ends the command before --max records have arrived.
     """
     shown = Shown(timestamps, offsets, headers, keys)
     printed = printer(format_text, shown, to_terminal=output.is_terminal())
@@ -302,9 +302,12 @@ def _one_start(
 ) -> str:
     """The start as one text: earliest, latest, N, -N, or @ and milliseconds."""
     if sum((from_beginning, offset is not None, from_time is not None)) > 1:
-        raise values.wrong("give one of --from-beginning, --offset and --from-time")
+        raise values.wrong("use only one of --from-beginning, --offset and --from-time")
     if group and (offset or from_time or partition):
-        raise values.wrong("--group assigns partitions and offsets; leave it out to choose them")
+        raise values.wrong(
+            "--group cannot be combined with --partition, --offset or --from-time: the group "
+            "assigns partitions and stores offsets. Remove --group, or use 'headrace groups reset'"
+        )
     if from_beginning:
         return "earliest"
     if from_time is not None:

@@ -16,7 +16,7 @@ import typer
 
 from headrace.cli import output
 from headrace.cli.options import DEFAULT_BOOTSTRAP, examples
-from headrace.cli.serve import advice, connectable, listener_of
+from headrace.cli.serve import connectable, listener_of, start_failure
 from headrace.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,9 +107,7 @@ class Node:
             self.address = self._ready.result(_LIMIT_S)
         except (OSError, ConfigError) as failure:
             self._thread.join(_LIMIT_S)  # its loop needs a thread to close, which an exit refuses
-            raise output.CommandFailed(
-                f"cannot start the broker: {output.reason(failure)}{advice(failure)}"
-            ) from None
+            raise start_failure(failure) from None
 
     def stop(self) -> None:
         if self._loop is not None and self._broker is not None and self._thread.is_alive():

@@ -51,7 +51,7 @@ def dump_log(
 ) -> None:
     """Print the contents of log files, without a broker.
 
-    Reads only. The exit status is 1 if a file is damaged or cannot be read.
+    Does not modify the files. The exit status is 1 if a file is damaged or cannot be read.
     """
     documents = []
     is_sound = True

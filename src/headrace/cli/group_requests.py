@@ -1,10 +1,12 @@
 """Requests to a group's coordinator, for classic and for consumer groups."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 
+from headrace.cli import values
 from headrace.cli.broker_requests import GROUP, ask, coordinator_of
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, code_name
 from headrace.cli.output import CommandFailed
@@ -44,6 +46,16 @@ def no_such_group(connection: Connection, group: str) -> str:
         f"group {group} does not exist at {connection.bootstrap}; "
         "'headrace groups list' lists the groups"
     )
+
+
+def has_members(connection: Connection, group: str) -> str:
+    """What every command says about a group that must have no members."""
+    members: tuple[Member, ...] = ()
+    with suppress(CommandFailed):  # only the number would be missing
+        described = find(connection, group)
+        members = described.members if described is not None else ()
+    count = values.counted(len(members), "member") if members else "members"
+    return f"group {group} has {count}; stop its consumers first"
 
 
 def find(connection: Connection, group: str) -> Described | None:

@@ -203,6 +203,8 @@ def delete(
         outcome = outcomes.of(connection, future, f"deleting {group}", "deleted")
         if outcome.error == ErrorCode.GROUP_ID_NOT_FOUND.name:
             outcome = outcome._replace(detail=group_requests.no_such_group(connection, group))
+        elif outcome.error == ErrorCode.NON_EMPTY_GROUP.name:
+            outcome = outcome._replace(detail=group_requests.has_members(connection, group))
         rows.append((group, *outcome))
     outcomes.show(["group", "status"], rows, format)
 

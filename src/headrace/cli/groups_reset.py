@@ -29,8 +29,8 @@ Target = Annotated[
     typer.Option(
         "--to",
         metavar="TARGET",
-        help="Target: earliest, latest, current, an offset, or a time (ISO 8601, or 2h for two "
-        "hours ago).",
+        help="Target: earliest, latest, current, an offset, or a time: ISO 8601 (local time unless "
+        "it has a time zone), or a duration before now (2h).",
     ),
 ]
 Shift = Annotated[
@@ -61,11 +61,12 @@ def reset(
 ) -> None:
     """Reset committed offsets.
 
-    Without --execute, only prints the new offsets. Stop all members of the group first: they
-    would commit their own offsets again.
+    Without --topic, resets all topics for which the group has committed offsets. Without --execute,
+    only prints the new offsets. Stop all members of the group first: they would commit their own
+    offsets again.
     """
     if sum(choice is not None for choice in (to, shift, file)) != 1:
-        raise values.wrong("give one of --to, --shift and --from-file")
+        raise values.wrong("use exactly one of --to, --shift and --from-file")
     connection = Connection(bootstrap, settings, client_file)
     described = group_requests.find(connection, group)
     committed = group_requests.committed(connection, group)

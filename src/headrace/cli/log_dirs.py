@@ -6,7 +6,7 @@ import typer
 
 from headrace.cli import output
 from headrace.cli.broker_requests import ask
-from headrace.cli.client import Connection, code_name
+from headrace.cli.client import Connection, code_name, no_such_broker
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -56,10 +56,7 @@ def log_dirs(
     check_topics(connection, topics or ())
     unknown = [number for number in brokers or () if number not in addresses]
     if unknown:
-        raise output.CommandFailed(
-            f"broker {', '.join(unknown)} does not exist; the cluster has "
-            f"{', '.join(sorted(addresses))}"
-        )
+        raise no_such_broker(unknown[0], addresses)
     found = {
         number: _described(connection, address, topics, internal)
         for number, address in sorted(addresses.items())
@@ -155,7 +152,9 @@ def _rows(log_dir: LogDir, broker: str) -> list[tuple[object, ...]]:
             name,
             partition.partition_index,
             partition.partition_size,
-            f"to here, {partition.offset_lag} left" if partition.is_future_key else None,
+            f"moving here, {partition.offset_lag} records left"
+            if partition.is_future_key
+            else None,
         )
         for name, partition in log_dir.partitions
     ] or [(*head, None, None, None, None)]

@@ -15,6 +15,9 @@ LEVELS = {
 }
 FORMATS = ("text", "json")
 
+# Python's names of log levels, as Kafka spells them.
+KAFKA_LEVEL_NAMES = {"WARNING": "WARN", "CRITICAL": "FATAL"}
+
 # The attributes of every record; any other one was passed as ``extra`` and becomes a field.
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -25,7 +28,7 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "ts": _timestamp(record.created),
-            "level": record.levelname,
+            "level": _level(record),
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -41,9 +44,8 @@ class TextLines(logging.Formatter):
     """Time, level, logger and message; a traceback follows on its own lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = (
-            f"{_timestamp(record.created)} {record.levelname} {record.name}: {record.getMessage()}"
-        )
+        moment, level = _timestamp(record.created), _level(record)
+        text = f"{moment} {level} {record.name}: {record.getMessage()}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return text
@@ -54,6 +56,10 @@ def set_up(log_format: str, log_level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     logging.basicConfig(level=LEVELS[log_level], handlers=[handler])
+
+
+def _level(record: logging.LogRecord) -> str:
+    return KAFKA_LEVEL_NAMES.get(record.levelname, record.levelname)
 
 
 def _timestamp(created: float) -> str:

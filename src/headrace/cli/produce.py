@@ -53,7 +53,7 @@ HeaderSeparator = Annotated[
     typer.Option(
         "--header-separator",
         metavar="TEXT",
-        help="Text behind the headers (name=value,name2=value2) that start each line.",
+        help="Each line starts with headers (name=value,name2=value2), followed by this text.",
     ),
 ]
 HeaderPairSeparator = Annotated[
@@ -79,7 +79,8 @@ Partition = Annotated[
         "--partition",
         metavar="N",
         min=0,
-        help="Send all records to this partition. By default the key selects it, as in Java.",
+        help="Send all records to this partition. By default the key determines the partition, as "
+        "in Kafka's Java producer.",
     ),
 ]
 
@@ -195,7 +196,7 @@ class Sending:
     def send_all(self) -> None:
         """Send the lines of stdin up to its end."""
         if sys.stdin.isatty():
-            output.note(f"Each line is a record for topic {self._topic}. Ctrl-D ends.")
+            output.note("Enter one record per line; press Ctrl-D to finish.")
             self.send_typed(sys.stdin.buffer)
         else:
             self.send(sys.stdin.buffer)
@@ -219,8 +220,9 @@ class Sending:
             self._show_progress()
         output.progress_over()
         if output.is_watched() or self.failed:
-            failed = f", {self.failed} failed" if self.failed else ""
-            output.note(f"{values.counted(self.delivered, 'record')} to {self._topic}{failed}")
+            failed = f"; {self.failed} failed" if self.failed else ""
+            delivered = values.counted(self.delivered, "record")
+            output.note(f"Delivered {delivered} to {self._topic}{failed}.")
 
     def _send_line(self, line: bytes) -> None:
         self.read += 1

@@ -1,6 +1,7 @@
 """typer's root command: the list of commands, and the exit status of each run."""
 
 import os
+from collections.abc import Callable
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -22,7 +23,7 @@ def run_typer(arguments: list[str]) -> int:
     first = arguments[0] if arguments else ""
     everything = first not in COMMANDS or _COMPLETION_VARIABLE in os.environ
     command = typer.main.get_command(built(list(COMMANDS) if everything else [first]))
-    _hide_types(command)
+    _simplify_arguments(command)
     try:
         command(arguments or ["--help"], prog_name=_PROGRAM)
     except SystemExit as ended:
@@ -83,13 +84,20 @@ class _Root(TyperGroup):
             raise
 
 
-def _hide_types(command: Any) -> None:
-    """Newer versions of typer print ``<list[str]>`` behind an argument, which does not help."""
+def _simplify_arguments(command: Any) -> None:
+    """Newer versions of typer print ``{TOPIC} <list[str]>`` for an argument: print ``TOPIC``."""
     for parameter in command.params:
         if parameter.param_type_name == "argument":
             parameter.display_type_rich = lambda ctx: None
+            parameter.get_usage_pieces = _without_braces(parameter.get_usage_pieces)
     for verb in getattr(command, "commands", {}).values():
-        _hide_types(verb)
+        _simplify_arguments(verb)
+
+
+def _without_braces(usage_pieces: Callable[[Any], list[str]]) -> Callable[[Any], list[str]]:
+    return lambda ctx: [
+        piece.translate({ord("{"): None, ord("}"): None}) for piece in usage_pieces(ctx)
+    ]
 
 
 def _show_version(wanted: bool) -> None:

@@ -21,6 +21,7 @@ from headrace.cli.plain_arguments import parsed
 from headrace.model.config import BrokerConfig, parse_properties
 from headrace.model.errors import ConfigError, Corrupt, Rejected
 from headrace.world.event_loop import new_event_loop
+from headrace.world.network import is_unresolved
 
 if TYPE_CHECKING:
     import typer
@@ -36,7 +37,7 @@ _DAEMON_START_S = 120.0
 HELP = """\
 Usage: headrace serve [OPTIONS] [SERVER.PROPERTIES]
 
-  Start a broker. It is one process and needs no other program.
+  Start a broker.
 
   Settings have Kafka's names. They are read from the file, then from the options below, then
   from -X; later values win. Unknown settings produce a warning.
@@ -155,6 +156,8 @@ def parsed_options(arguments: Sequence[str]) -> ServeOptions | None:
     log_level = (given.last("--log-level") or "INFO").upper()
     if log_level not in log_lines.LEVELS:
         raise _wrong(f"--log-level {log_level}: expected DEBUG, INFO, WARN or ERROR")
+    if given.last("--data") == "":
+        raise _wrong("--data: expected a directory, got ''")
     settings = {}
     for text in given.values.get("-X", []):
         name, equals, value = text.partition("=")
@@ -233,14 +236,30 @@ def connectable(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def advice(failure: Exception) -> str:
-    """What the user can do about a failure to start; empty if unknown."""
-    if isinstance(failure, OSError) and failure.errno == errno.EADDRINUSE:
-        return (
-            ". Stop that process ('headrace stop' stops a broker), or choose another address with "
-            "--listen"
-        )
-    return ""
+def start_failure(failure: Exception) -> output.CommandFailed:
+    """The error of a broker that cannot start, with what the user can do about it, if known."""
+    text = output.reason(failure)
+    if not text.startswith("Cannot "):
+        text = f"cannot start the broker: {text}"
+    return output.CommandFailed(text + _advice(failure))
+
+
+def _advice(failure: Exception) -> str:
+    if isinstance(failure, OSError) and is_unresolved(failure):
+        return ". Check --listen or listeners"
+    match failure.errno if isinstance(failure, OSError) else None:
+        case errno.EADDRINUSE:
+            return (
+                ". Stop the process that uses it ('headrace stop' stops a broker), or choose "
+                "another address with --listen"
+            )
+        case errno.EADDRNOTAVAIL:
+            return (
+                ". Use an address of this machine with --listen, and set advertised.listeners for "
+                "the address that clients use"
+            )
+        case _:
+            return ""
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -268,6 +287,7 @@ async def _serve(config: BrokerConfig, pid_path: Path, ready_file: Path | None) 
         if stop_asked.is_set():
             # A second signal: the user does not want to wait for the clean shutdown.
             os._exit(128 + number)
+        log.info("Shutting down: received %s", signal.Signals(number).name)
         stop_asked.set()
 
     stop_signals = [signal.SIGINT, signal.SIGTERM]
@@ -278,9 +298,7 @@ async def _serve(config: BrokerConfig, pid_path: Path, ready_file: Path | None) 
     try:
         await broker.start()
     except (OSError, Corrupt, Rejected, ConfigError) as failure:
-        raise output.CommandFailed(
-            f"cannot start the broker: {output.reason(failure)}{advice(failure)}"
-        ) from failure
+        raise start_failure(failure) from failure
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(pid_file.PidFile(pid_path))
@@ -334,11 +352,14 @@ def _detach(
         directory.mkdir(parents=True, exist_ok=True)
         log_path.touch()
     except OSError as failure:
-        raise output.CommandFailed(f"cannot start the broker: {output.reason(failure)}") from None
+        from headrace.storage.log_directory import unusable
+
+        raise start_failure(unusable(directory, failure)) from None
     holder = pid_file.holder_of(pid_path)
     if holder is not None:
         raise output.CommandFailed(
-            f"process {holder.process} already runs with {directory}; 'headrace stop' stops it"
+            f"A broker (pid {holder.process}) is already running in {directory}. Stop it with "
+            f"'headrace stop --data {directory}'"
         )
     ready = ready_file or directory / f".headrace.ready.{os.getpid()}"
     kept = [argument for argument in arguments if _FLAGS.get(argument) != "--daemon"]
@@ -388,11 +409,13 @@ def announcement(address: str, config: BrokerConfig) -> str:
 
 def _read_file(path: Path) -> dict[str, str]:
     try:
-        return parse_properties(path.read_text("utf-8"))
+        return parse_properties(path.read_text("utf-8"), str(path))
     except OSError as failure:
         raise _wrong(f"{path}: {failure.strerror}") from None
-    except (ConfigError, UnicodeDecodeError) as failure:
+    except UnicodeDecodeError as failure:
         raise _wrong(f"{path}: {failure}") from None
+    except ConfigError as failure:
+        raise _wrong(str(failure)) from None
 
 
 def _path(text: str | None) -> Path | None:

@@ -77,8 +77,8 @@ def run(arguments: Sequence[str]) -> int:
         holder = pid_file.holder_of(path)
     if holder is None:
         raise output.CommandFailed(
-            f"no running broker found (looked in {path}); name its data directory with --data "
-            "or its pid file with --pid-file"
+            f"no running broker found (looked in {path}); pass its data directory with "
+            "--data or its pid file with --pid-file"
         )
     with contextlib.closing(holder):
         # The process may have ended in the meantime.

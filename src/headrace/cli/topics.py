@@ -186,7 +186,7 @@ def _grown(connection: Connection, name: str, count: int, *, dry_run: bool) -> o
     futures = connection.admin().create_partitions(
         [NewPartitions(name, count)], request_timeout=ANSWER_TIMEOUT_S, validate_only=dry_run
     )
-    return outcomes.of(connection, futures[name], f"topic {name}", f"has {count} partitions")
+    return _outcome(connection, name, futures[name], f"has {count} partitions")
 
 
 @app.command(
@@ -245,10 +245,17 @@ def _show_outcomes(
     tolerated: tuple[int, ...],
     format: Format,
 ) -> None:
-    rows = []
-    for name, future in futures.items():
-        outcome = outcomes.of(connection, future, f"topic {name}", done, tolerated)
-        if outcome.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name:
-            outcome = outcome._replace(detail=partitions.no_such_topic(connection, name))
-        rows.append((name, *outcome))
+    rows = [
+        (name, *_outcome(connection, name, future, done, tolerated))
+        for name, future in futures.items()
+    ]
     outcomes.show(["topic", "status"], rows, format)
+
+
+def _outcome(
+    connection: Connection, name: str, future: Any, done: str, tolerated: tuple[int, ...] = ()
+) -> outcomes.Outcome:
+    outcome = outcomes.of(connection, future, f"topic {name}", done, tolerated)
+    if outcome.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name:
+        return outcome._replace(detail=partitions.no_such_topic(connection, name))
+    return outcome

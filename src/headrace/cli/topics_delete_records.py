@@ -2,8 +2,9 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from confluent_kafka import TopicPartition
@@ -57,10 +58,9 @@ def delete_records(
     """Delete the oldest records of partitions. Asks for confirmation on a terminal."""
     connection = Connection(bootstrap, settings, client_file)
     wanted = _deletions(connection, names or [], before, file)
-    if not yes and sys.stdin.isatty():
-        shown = ", ".join(f"{p.topic}:{p.partition}" for p in wanted)
-        if not output.confirmed(f"Delete the oldest records of {shown} at {bootstrap}?"):
-            raise output.CommandFailed("nothing deleted")
+    must_ask = not yes and sys.stdin.isatty()
+    if must_ask and not output.confirmed(_question(wanted, bootstrap)):
+        raise output.CommandFailed("nothing deleted")
     futures = connection.admin().delete_records(wanted, request_timeout=ANSWER_TIMEOUT_S)
     rows = []
     for one, future in sorted(futures.items(), key=lambda pair: str(pair[0])):
@@ -81,17 +81,52 @@ def _deletions(
     if file is not None:
         if names or before is not None:
             raise values.wrong("--file names the partitions and offsets; give nothing else")
-        try:
-            entries = json.loads(file.read_text())["partitions"]
-            return [TopicPartition(e["topic"], e["partition"], e["offset"]) for e in entries]
-        except (OSError, ValueError, KeyError, TypeError) as problem:
-            raise output.CommandFailed(
-                f'{file}: {problem!r}; expected {{"partitions": [{{"topic": "t", "partition": 0, '
-                '"offset": 5}, …]}'
-            ) from None
-    if not names or before is None:
-        raise values.wrong("name the partitions, and the first offset to keep with --before")
+        return _from_file(file)
+    if not names:
+        raise values.wrong(
+            "missing TOPIC[:PARTITION]: name the topics or partitions, or use --file"
+        )
+    if before is None:
+        raise values.wrong('missing --before: pass the first offset to keep, or "latest"')
     if before != "latest" and not before.isdecimal():
         raise values.wrong(f"--before {before}: expected an offset, or latest")
     offset = _ALL_RECORDS if before == "latest" else int(before)
     return [TopicPartition(*one, offset) for one in partitions.named(connection, names)]
+
+
+def _from_file(file: Path) -> list[TopicPartition]:
+    """The deletions of a file in the format of kafka-delete-records."""
+    try:
+        document = json.loads(file.read_text())
+    except OSError as failure:
+        raise values.wrong(f"{file}: {failure.strerror}") from None
+    except ValueError as failure:
+        raise values.wrong(f"{file}: not a JSON document: {failure}") from None
+    entries = document.get("partitions") if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        example = '{"partitions": [{"topic": "t", "partition": 0, "offset": 5}]}'
+        raise values.wrong(f"{file}: expected a document such as {example}")
+    return [_from_entry(entry, f"{file}: partitions[{i}]") for i, entry in enumerate(entries)]
+
+
+def _from_entry(entry: object, place: str) -> TopicPartition:
+    found: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    for name, kind in (("topic", str), ("partition", int), ("offset", int)):
+        if name not in found:
+            raise values.wrong(f'{place} has no "{name}"')
+        if type(found[name]) is not kind:
+            expected = "a string" if kind is str else "an integer"
+            raise values.wrong(f'{place}: "{name}" is {json.dumps(found[name])}, not {expected}')
+    return TopicPartition(found["topic"], found["partition"], found["offset"])
+
+
+def _question(wanted: Sequence[TopicPartition], bootstrap: str) -> str:
+    places: dict[int, list[str]] = {}
+    for one in wanted:
+        places.setdefault(one.offset, []).append(f"{one.topic}:{one.partition}")
+    parts = [
+        ("ALL records" if offset == _ALL_RECORDS else f"the records below offset {offset}")
+        + f" of {', '.join(named)}"
+        for offset, named in places.items()
+    ]
+    return f"Delete {' and '.join(parts)} at {bootstrap}?"

@@ -30,8 +30,9 @@ def offsets(
         typer.Option(
             "--time",
             metavar="TIME",
-            help="Show one offset: earliest, latest, max-timestamp, or that of the first record at "
-            "or after a time (ISO 8601, milliseconds since 1970, or a duration before now, as 2h).",
+            help="Show one offset per partition: earliest, latest, max-timestamp (the record with "
+            "the newest timestamp), or the first record at or after a time: ISO 8601 (local time "
+            "unless it has a time zone), milliseconds since 1970, or a duration before now (2h).",
         ),
     ] = None,
     plain: Annotated[

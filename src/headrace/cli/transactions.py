@@ -68,7 +68,8 @@ def list_transactions(
         typer.Option(
             "--longer-than",
             metavar="DURATION",
-            help="Only transactions open for this long (90s, 2h).",
+            help="Only transactions that started longer ago than this (90s, 2h), in any state; add "
+            "--state Ongoing for open ones.",
         ),
     ] = None,
     pattern: Annotated[
@@ -160,10 +161,11 @@ def find_hanging(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Find transactions that their coordinator will never end.
+    """Find hanging transactions, which never time out.
 
-    They are open in a partition but unknown to the coordinator. They block compaction and
-    consumers that read committed records only. End them with 'headrace transactions abort'.
+    A transaction is hanging if it is open in a partition but unknown to its coordinator. It blocks
+    compaction and consumers with isolation.level=read_committed. End it with 'headrace transactions
+    abort'.
     """
     connection = _connection(bootstrap, settings, client_file)
     silent_since = _now() - _duration_ms(older_than)

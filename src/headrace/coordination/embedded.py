@@ -192,7 +192,7 @@ class EmbeddedTree:
         try:
             self._loop.call_soon_threadsafe(deliver)
         except RuntimeError:
-            log.debug("The event loop was closed before a result of the coordination tree arrived")
+            log.debug("The event loop was closed before a result of the cluster metadata arrived")
 
     def _work(self) -> None:
         while True:
@@ -227,10 +227,10 @@ class EmbeddedTree:
             (self._zxid,) = connection.execute("SELECT zxid FROM counter").fetchone()
             self._checkpoint_due = True  # not before: a checkpoint needs the connection
         except sqlite3.OperationalError as error:
-            raise OSError(f"cannot open the coordination tree {self._path}: {error}") from error
+            raise OSError(f"{self._path} (cluster metadata) cannot be opened: {error}") from error
         except sqlite3.DatabaseError as error:
             raise Corrupt(
-                f"{self._path} cannot be read as a coordination tree ({error}). Move it away: "
+                f"{self._path} (cluster metadata) cannot be read: {error}. Move it away: "
                 "topics are then read back from the partition directories, without their settings."
             ) from error
 

@@ -133,7 +133,8 @@ class Registry:
         if known is not None and known != cluster_id:
             raise ConfigError(
                 f"The log directories belong to another cluster: cluster.id is {known} in "
-                f"meta.properties and {cluster_id} in the coordination tree"
+                f"meta.properties and {cluster_id} in the cluster metadata. Choose the directories "
+                "of one cluster in log.dirs, or restore meta.properties"
             )
         return cluster_id
 

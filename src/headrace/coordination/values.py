@@ -332,4 +332,4 @@ def _load(path: str, value: bytes) -> Any:
 
 
 def _unreadable(path: str, error: Exception) -> Corrupt:
-    return Corrupt(f"Cannot read node {path} of the coordination tree: {error!r}")
+    return Corrupt(f"Cannot read node {path} of the cluster metadata: {error!r}")

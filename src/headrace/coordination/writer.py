@@ -47,7 +47,7 @@ class Writer:
             except OutcomeUnknown as lost:
                 done = await self._read_back(operations)
                 log.warning(
-                    "Connection to the coordination tree lost during a write at %s; it %s",
+                    "Connection to the cluster metadata lost during a write at %s; it %s",
                     lost.path,
                     "was stored" if done is not None else "was not stored and is repeated",
                 )
@@ -55,7 +55,7 @@ class Writer:
                     return done
             except Unwritable as error:
                 raise Rejected(
-                    ErrorCode.KAFKA_STORAGE_ERROR, "The coordination tree cannot be written now."
+                    ErrorCode.KAFKA_STORAGE_ERROR, "The cluster metadata cannot be written now."
                 ) from error
 
     async def get_or_create(self, path: str, value: bytes = b"") -> Node:

@@ -232,8 +232,8 @@ class BrokerConfig:
         authorizer = self.str("authorizer.class.name")
         if authorizer:
             raise ConfigError(
-                f"authorizer.class.name={authorizer}: authorization is not supported yet; "
-                "without the setting every client may do everything"
+                f"authorizer.class.name={authorizer}: authorization is not supported. Remove the "
+                "setting to start; every client then has full access"
             )
 
     def _settle_node_id(self) -> None:
@@ -385,7 +385,10 @@ def _dynamic_row(name: str) -> Row:
     if row is None:
         raise ConfigError(f"{name} is not a broker setting{hint_for(name)}")
     if not row.change:
-        raise ConfigError(f"{name} is read-only while the broker runs: set it in the file")
+        raise ConfigError(
+            f"{name} cannot be changed at run time; set it in server.properties or with -X and "
+            "restart"
+        )
     return row
 
 

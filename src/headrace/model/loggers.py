@@ -13,7 +13,7 @@ LOGGERS: Mapping[str, str] = {
     "headrace.storage": "logs, log directories, recovery, retention",
     "headrace.compaction": "compaction of logs",
     "headrace.network": "listeners and connections",
-    "headrace.metadata": "the coordination tree and dynamic settings",
+    "headrace.metadata": "cluster metadata and dynamic settings",
     "headrace.cli": "the command line",
     "headrace.spark": "the Spark source and sink",
 }

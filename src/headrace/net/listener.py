@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from headrace.net.buffers import BufferPool
 from headrace.net.link import Link, Service
 from headrace.net.outbox import Outbox
-from headrace.world.network import Connection, Listening, Network
+from headrace.world.network import Connection, Listening, Network, is_unresolved
 
 _log = logging.getLogger("headrace.network")
 
@@ -132,10 +132,10 @@ class Listener:
                 receive_buffer_size=self._receive_buffer_size,
             )
         except OSError as error:
-            raise OSError(
+            raise type(error)(
                 error.errno,
-                f"listener {self.name} cannot listen on {self._host or '*'}:{self._port}: "
-                f"{error.strerror}",
+                f"Cannot listen on {self._host or '*'}:{self._port} (listener {self.name}): "
+                f"{_why_unbound(error)}",
             ) from error
         return self._host, self._listening.port
 
@@ -221,3 +221,13 @@ class Listener:
         self._listening.stop_accepting()
         self._listening.close()
         self._listening = None
+
+
+def _why_unbound(error: OSError) -> str:
+    if is_unresolved(error):
+        return "the host name cannot be resolved"
+    reasons = {
+        errno.EADDRINUSE: "the address is in use",
+        errno.EADDRNOTAVAIL: "this machine has no such address",
+    }
+    return reasons.get(error.errno or 0, error.strerror or str(error))

@@ -276,8 +276,8 @@ class LogDirectory:
             self.failed(error)
         elif self._may_report():
             log.error(
-                "%s. Partition unavailable; others are not affected. It resumes when the file is "
-                "repaired",
+                "%s. The partition is unavailable until the file is repaired; other partitions are "
+                "not affected",
                 error,
             )
 
@@ -293,8 +293,8 @@ class LogDirectory:
         if self.offline is None:
             self.offline = reason
             log.error(
-                "Log directory %s is offline with all its partitions: %s. The others are not "
-                "affected. Repair the disk and restart the broker",
+                "Log directory %s is offline with all its partitions: %s. Other log directories "
+                "are not affected. Mount or repair the disk and restart the broker",
                 self.path,
                 reason,
             )
@@ -309,3 +309,13 @@ class LogDirectory:
         if self._lock_fd >= 0:
             self.files.unlock(self._lock_fd)
             self._lock_fd = -1
+
+
+def unusable(path: Path, error: OSError) -> ConfigError:
+    """The error of a broker whose only data directory cannot be opened."""
+    reason = error.strerror or str(error)
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        reason = "it is not a directory"
+    return ConfigError(
+        f"Cannot use data directory {path}: {reason}. Choose another one with --data or log.dirs"
+    )

@@ -80,7 +80,7 @@ def load_log(
         opened.save_leader_epochs()
     if loaded.recovered_size:
         log.info(
-            "%s: recovered %d bytes after an unclean shutdown; the log ends at offset %d",
+            "%s: checked %d bytes after an unclean shutdown; log end offset %d",
             topic_partition,
             loaded.recovered_size,
             loaded.log_end,

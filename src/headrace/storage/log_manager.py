@@ -18,7 +18,7 @@ from headrace.storage import checkpoint, shared_file
 from headrace.storage.background import Background, Job
 from headrace.storage.files import OpenFiles
 from headrace.storage.log import Log
-from headrace.storage.log_directory import LogDirectory
+from headrace.storage.log_directory import LogDirectory, unusable
 from headrace.storage.log_loader import load_log
 from headrace.storage.log_startup import FutureCopy, LogStartup
 from headrace.storage.segment import Resources
@@ -92,10 +92,7 @@ class LogManager:
                     directory.open(self.cluster_id, self.node_id)
                 except OSError as error:
                     if len(self.directories) == 1:
-                        raise ConfigError(
-                            f"Cannot use {directory.path}: {error.strerror or error}. Make it a "
-                            "writable directory, or choose another one (log.dirs, --data)"
-                        ) from error
+                        raise unusable(directory.path, error) from error
                     directory.take_offline(str(error))
                     continue
                 self.cluster_id = directory.cluster_id

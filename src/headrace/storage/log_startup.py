@@ -76,13 +76,15 @@ class LogStartup:
         for name in files.directories_in(directory.path):
             path = directory.path / name
             if parse_marked(name, DELETE) or parse_marked(name, STRAY):
-                log.info("%s: finishing its interrupted deletion", path)
+                log.info("Deleting %s, which was pending deletion at shutdown", path)
                 directory.later(0, partial(files.remove_tree, path))
                 continue
             copied = parse_marked(name, FUTURE)
             topic_partition = copied or parse(name)
             if topic_partition is None:
-                log.warning("Ignoring %s, which is not a partition; move it elsewhere", path)
+                log.warning(
+                    "Ignoring %s: not a partition directory. Remove it from the log directory", path
+                )
                 continue
             if topic_partition.topic == _METADATA_LOG:
                 continue

@@ -266,7 +266,7 @@ class _Recovery:
         slot = self._segments.index(segment) + 1
         dropped = self._segments[slot:]
         log.warning(
-            "%s: truncated at byte %d, offset %d: %s. Dropped %d bytes%s, none of them fsynced",
+            "%s: truncated at byte %d (offset %d): %s; dropped %d bytes%s after the recovery point",
             segment.path("log"),
             segment.size,
             log_end,

@@ -201,3 +201,8 @@ class SystemConnection:
 
     def stop_writing(self) -> None:
         self._loop.remove_writer(self._fd)
+
+
+def is_unresolved(error: OSError) -> bool:
+    """Whether the host name of an address could not be resolved."""
+    return isinstance(error, socket.gaierror)

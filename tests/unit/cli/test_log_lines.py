@@ -22,7 +22,7 @@ def test_json_is_one_object_with_the_fields_of_the_line():
     assert "\n" not in line
     assert json.loads(line) == {
         "ts": "2023-11-14T22:13:20.250Z",
-        "level": "WARNING",
+        "level": "WARN",
         "logger": "headrace.storage",
         "message": "partition t-0 is full",
         "topic": "t",
@@ -32,7 +32,7 @@ def test_json_is_one_object_with_the_fields_of_the_line():
 
 def test_text_is_time_level_logger_and_message():
     assert TextLines().format(record()) == (
-        "2023-11-14T22:13:20.250Z WARNING headrace.storage: partition t-0 is full"
+        "2023-11-14T22:13:20.250Z WARN headrace.storage: partition t-0 is full"
     )
 
 

@@ -82,3 +82,7 @@ def test_no_help_shows_types_of_python_or_markup(script):
     for words in script.commands():
         text = script.help_of(*words)
         assert not any(sign in text for sign in ("<str>", "<list", "<Path", "``", "......")), words
+
+
+def test_a_required_argument_has_no_braces(script):
+    assert "Usage: headrace topics alter [OPTIONS] TOPIC\n" in script.help_of("topics", "alter")

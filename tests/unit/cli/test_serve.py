@@ -1,12 +1,15 @@
 """The options of ``serve``, its settings and its announcement."""
 
+import errno
 import logging
+import socket
 from pathlib import Path
 
 import pytest
 
 from headrace.cli import log_lines, serve
 from headrace.cli.output import WRONG_USAGE, CommandFailed
+from headrace.model.errors import ConfigError
 
 
 def settings(*arguments: str) -> dict[str, str]:
@@ -82,6 +85,7 @@ def test_listen_refuses_other_texts(text):
         ["--nonsense"],
         ["a.properties", "b.properties"],
         ["--listen"],
+        ["--data", ""],
         ["-X", "novalue"],
         ["--log-format", "xml"],
         ["--log-level", "loud"],
@@ -96,6 +100,24 @@ def test_wrong_usage_is_a_one_line_error(arguments):
         serve.run(arguments)
     assert failed.value.status == WRONG_USAGE
     assert "\n" not in str(failed.value)
+
+
+def test_an_empty_data_directory_is_refused_by_name():
+    with pytest.raises(CommandFailed, match="--data: expected a directory, got ''"):
+        serve.run(["--data="])
+
+
+@pytest.mark.parametrize(
+    ("failure", "text"),
+    [
+        (OSError(errno.EADDRINUSE, "Cannot listen on :1"), "Cannot listen on :1. Stop the process"),
+        (OSError(errno.EADDRNOTAVAIL, "Cannot listen"), "Cannot listen. Use an address of this"),
+        (socket.gaierror(-2, "Cannot listen"), "Cannot listen. Check --listen or listeners"),
+        (ConfigError("x is wrong"), "cannot start the broker: x is wrong"),
+    ],
+)
+def test_a_failed_start_is_told_once_and_with_advice(failure, text):
+    assert str(serve.start_failure(failure)).startswith(text)
 
 
 def test_values_may_follow_an_equals_sign():

@@ -1,4 +1,4 @@
-"""A listener whose accept fails."""
+"""A listener whose bind or accept fails."""
 
 import asyncio
 import errno
@@ -46,6 +46,25 @@ class FailingNetwork(SystemNetwork):
         return Failing(super().bind(*address, **buffer_sizes), self.code, self.times)
 
 
+def a_listener(network, host, port, limits, rate):
+    """Call it in a running loop."""
+    return Listener(
+        network,
+        "PLAINTEXT",
+        host,
+        port,
+        limits=limits,
+        pool=BufferPool(1 << 20),
+        outbox=Outbox(asyncio.get_running_loop(), lambda: 2),
+        frame_size_max=1 << 20,
+        send_buffer_size=None,
+        receive_buffer_size=None,
+        backlog=5,
+        connections_max=10,
+        creation_rate=rate,
+    )
+
+
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EPROTO, errno.EPERM, errno.ENETDOWN])
 def test_accepting_resumes_after_a_pause_for_any_error(monkeypatch, caplog, code):
     monkeypatch.setattr(listener_module, "_PAUSE_S", 0)
@@ -53,21 +72,7 @@ def test_accepting_resumes_after_a_pause_for_any_error(monkeypatch, caplog, code
     async def story():
         rate = CreationRate(1 << 30)
         limits = ConnectionLimits(10, 10, {}, rate)
-        listener = Listener(
-            FailingNetwork(code, times=3),
-            "PLAINTEXT",
-            "127.0.0.1",
-            0,
-            limits=limits,
-            pool=BufferPool(1 << 20),
-            outbox=Outbox(asyncio.get_running_loop(), lambda: 2),
-            frame_size_max=1 << 20,
-            send_buffer_size=None,
-            receive_buffer_size=None,
-            backlog=5,
-            connections_max=10,
-            creation_rate=rate,
-        )
+        listener = a_listener(FailingNetwork(code, times=3), "127.0.0.1", 0, limits, rate)
         port = listener.bind()[1]
         loop = asyncio.get_running_loop()
         unhandled = []
@@ -85,3 +90,24 @@ def test_accepting_resumes_after_a_pause_for_any_error(monkeypatch, caplog, code
         client.close()
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("host", "kind", "reason"),
+    [
+        ("127.0.0.1", OSError, "the address is in use"),
+        ("192.0.2.1", OSError, "this machine has no such address"),
+        ("no-such-host.invalid", socket.gaierror, "the host name cannot be resolved"),
+    ],
+)
+def test_an_address_that_cannot_be_bound_is_named_with_the_reason(host, kind, reason):
+    async def bind(port):
+        rate = CreationRate(1 << 30)
+        limits = ConnectionLimits(10, 10, {}, rate)
+        a_listener(SystemNetwork(), host, port, limits, rate).bind()
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(kind) as failed:
+            asyncio.run(bind(port))
+    assert failed.value.strerror == f"Cannot listen on {host}:{port} (listener PLAINTEXT): {reason}"

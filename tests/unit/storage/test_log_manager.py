@@ -144,8 +144,8 @@ def test_other_directories_are_ignored(disk, caplog):
     disk.worker.run()
     assert (disk.paths[0] / "lost+found").exists()
     assert all((disk.paths[0] / name).exists() for name in strange)
-    assert "notes, which is not a partition" in caplog.text
-    assert "my-future, which is not a partition" in caplog.text
+    assert "notes: not a partition directory" in caplog.text
+    assert "my-future: not a partition directory" in caplog.text
     assert "__cluster_metadata" not in caplog.text
 
 
@@ -383,7 +383,9 @@ def test_a_directory_that_is_unusable_at_start_is_left_out(tmp_path):
 
 def test_the_only_directory_must_be_usable(tmp_path, caplog):
     (tmp_path / "file").write_text("not a directory")
-    with pytest.raises(ConfigError, match="file: File exists. Make it a writable directory"):
+    with pytest.raises(
+        ConfigError, match="Cannot use data directory .*file: it is not a directory"
+    ):
         Disk(tmp_path / "file")
     assert not caplog.records, "there are no other directories"
 

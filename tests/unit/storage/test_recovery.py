@@ -164,7 +164,7 @@ def test_an_incomplete_tail_is_truncated_after_the_last_complete_batch(disk, los
     assert read_all(log) == [(0, b"a" * 40), (1, b"b" * 40)]
     assert file(log, 0).stat().st_size == log.segments.size
     kept = log.segments.size
-    assert f"truncated at byte {kept}, offset 2" in caplog.text
+    assert f"truncated at byte {kept} (offset 2): " in caplog.text
     assert f"{size - lost - kept} bytes" in caplog.text
     assert append(log, batch(b"d")).base_offset == 2
 

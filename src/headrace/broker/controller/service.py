@@ -91,6 +91,7 @@ class ControllerService:
         topic = created.topic
         refusal = await self._changes.host(topic.partitions)
         if refusal is None:
+            _log.info("Created topic %s with %s", topic.name, _counted(len(topic.partitions)))
             return created
         try:
             await self._delete([topic])
@@ -156,6 +157,8 @@ class ControllerService:
                 await self._delete(pending)
             except Rejected as refusal:
                 return [refusal if isinstance(a, TopicState) else a for a in answers]
+            for topic in pending:
+                _log.info("Deleted topic %s", topic.name)
         return answers
 
     async def _delete(self, pending: Sequence[TopicState]) -> None:
@@ -195,6 +198,12 @@ class ControllerService:
                 refusal = await self._changes.host(change.added)
                 if refusal is not None:
                     raise refusal
+                _log.info(
+                    "Added %s to topic %s; it now has %d",
+                    _counted(len(change.added)),
+                    name,
+                    count,
+                )
         return change
 
     async def elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
@@ -324,3 +333,7 @@ class ControllerService:
             if not validate_only and levels != cache.feature_levels:
                 epoch = await self._changes.registry.store_features(levels, cache.features_epoch)
                 cache.publish_features(levels, epoch)
+
+
+def _counted(partition_count: int) -> str:
+    return f"{partition_count} partition{'' if partition_count == 1 else 's'}"

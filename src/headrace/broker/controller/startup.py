@@ -194,10 +194,10 @@ class Startup:
             by_place.setdefault(place, []).append(topic_partition)
         for place, partitions in by_place.items():
             _log.error(
-                "%s is not online, and with it %d partitions (%s%s). Clients get "
-                "KAFKA_STORAGE_ERROR for them; other partitions are served. Mount the disk, or add "
-                "its directory to log.dirs again, and restart the broker. If the disk is lost, "
-                "delete these topics, or create the partitions again with an unclean leader "
+                "Log directory %s is offline; partitions offline: %d (%s%s). Clients get "
+                "KAFKA_STORAGE_ERROR for these partitions only. Mount the disk, or add its "
+                "directory to log.dirs again, and restart the broker. If it is lost for good, "
+                "delete these topics, or re-create the partitions empty with an unclean leader "
                 "election",
                 place,
                 len(partitions),
@@ -304,9 +304,12 @@ class Startup:
         if isinstance(change, CreateTopic):
             self._dynamic_config.remember(ResourceType.TOPIC, name, change.overrides)
         _log.warning(
-            "Found %d partition directories unknown to the cluster metadata; adopted them as "
-            "topic %s, with the broker's settings unless the topic had its own",
+            "Found %d partition %s of topic %s, which the cluster metadata does not contain; "
+            "added the topic. Topic settings that were lost are back to the broker's defaults; "
+            "check them with 'headrace configs get topic %s'",
             len(directories),
+            "directory" if len(directories) == 1 else "directories",
+            name,
             name,
         )
 

@@ -184,7 +184,7 @@ async def _alter(
                 overrides,
                 built_on=before if alteration.incremental else None,
             )
-            _log_change(context, resource_type, alteration.name, overrides)
+            _log_change(context, resource_type, alteration.name, before, overrides)
 
 
 def _alter_loggers(
@@ -203,11 +203,11 @@ def _alter_loggers(
     for change in alteration.changes:
         broker_loggers.change(*change)
         log.info(
-            "%s at %s set the level of logger %s to %s",
-            context.principal,
-            context.client_host,
-            change.name,
-            change.text or "that of its parent",
+            "%s %s",
+            context.described_client(),
+            f"set the level of logger {change.name} to {change.text}"
+            if change.text
+            else f"reset the level of logger {change.name} to its parent's level",
         )
 
 
@@ -328,16 +328,26 @@ def _check_client_metrics(overrides: Mapping[str, str]) -> None:
 
 
 def _log_change(
-    context: Context, resource_type: ResourceType, name: str, overrides: Mapping[str, str]
+    context: Context,
+    resource_type: ResourceType,
+    name: str,
+    before: Mapping[str, str],
+    overrides: Mapping[str, str],
 ) -> None:
     resource = f"{resource_type.label} {name or '(all)'}"
+    changed = [
+        f"{setting}={_loggable(resource_type, setting, text)}"
+        for setting, text in sorted(overrides.items())
+        if before.get(setting) != text
+    ]
+    changed += [f"removed {setting}" for setting in sorted(before.keys() - overrides.keys())]
     log.info(
-        "%s at %s (%s) changed the settings of %s; now set: %s",
-        context.principal,
-        context.client_host,
-        context.client_id or "no client id",
-        resource,
-        ", ".join(sorted(overrides)) or "none",
+        "%s altered configs of %s: %s", context.described_client(), resource, ", ".join(changed)
     )
     for line in without_effect(overrides, _TABLES[resource_type]):
         log.warning("%s: %s", resource, line)
+
+
+def _loggable(resource_type: ResourceType, name: str, text: str) -> str:
+    row = _row(resource_type, name)
+    return "(secret)" if row is None or row.kind == "password" else text

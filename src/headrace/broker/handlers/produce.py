@@ -341,7 +341,7 @@ class Producing:
             if unverified is not None:
                 outcome.refuse(unverified)
             else:
-                self._stage_or_refuse(replica, records, produced.acks, outcome, context.api_version)
+                self._stage_or_refuse(replica, records, produced.acks, outcome, context)
         self._turn.append(produced)
         # A second topic, even without partitions, makes the shape unusual.
         is_single = len(request.topic_data) == len(produced.outcomes) == 1
@@ -390,13 +390,23 @@ class Producing:
             outcome.offset_end = Offset(appended.last_offset + 1)
 
     def _stage_or_refuse(
-        self, replica: Replica, records: memoryview, acks: int, outcome: _Outcome, api_version: int
+        self,
+        replica: Replica,
+        records: memoryview,
+        acks: int,
+        outcome: _Outcome,
+        context: Context,
     ) -> None:
         try:
-            self._stage(replica, records, acks, outcome, api_version)
+            self._stage(replica, records, acks, outcome, context.api_version)
         except Rejected as refusal:
             outcome.refuse(refusal)
-            _log.info("Refused a batch for %s: %s", replica.topic_partition, refusal)
+            reason, partition = str(refusal), str(replica.topic_partition)
+            _log.info(
+                "Refused a batch from %s: %s",
+                context.described_client(),
+                reason if partition in reason else f"{partition}: {reason}",
+            )
 
     def _remember(
         self, link: Link, context: Context, request: Any, frame: memoryview, replica: Replica
@@ -441,7 +451,7 @@ class Producing:
             if unverified is not None:
                 outcome.refuse(unverified)
             else:
-                self._stage_or_refuse(replica, view, produced.acks, outcome, context.api_version)
+                self._stage_or_refuse(replica, view, produced.acks, outcome, context)
         failed, unflushed = self._appender.write_staged()
         produced.written(failed)
         await self._flush_and_answer([produced], unflushed)

@@ -34,7 +34,7 @@ def delete_records(
             partitions.append(answer)
             try:
                 answer.low_watermark = _delete(
-                    broker, topic.name, asked.partition_index, asked.offset
+                    broker, context, topic.name, asked.partition_index, asked.offset
                 )
             except Rejected as refusal:
                 answer.error_code = refusal.code
@@ -42,7 +42,7 @@ def delete_records(
     return response(topics=topics)
 
 
-def _delete(broker: Needs, topic: str, partition: int, offset: int) -> Offset:
+def _delete(broker: Needs, context: Context, topic: str, partition: int, offset: int) -> Offset:
     replica = broker.replicas.require(topic, partition)
     if is_internal(topic):
         raise Rejected(
@@ -66,7 +66,8 @@ def _delete(broker: Needs, topic: str, partition: int, offset: int) -> Offset:
     if new_start > replica.log.log_start:
         delete_records_before(replica.log, new_start)
         _log.info(
-            "A client deleted the records of %s before offset %d",
+            "%s deleted the records of %s below offset %d",
+            context.described_client(),
             replica.topic_partition,
             new_start,
         )

@@ -25,7 +25,7 @@ REASONS = {
     "quorum": "there is no Raft quorum: the controller runs in this process",
     "zookeeper": "a standalone node needs no ZooKeeper; clusters come with a later release",
     "java": "it names Java classes, which Headrace cannot load",
-    "loop": "one event loop serves all connections; run more brokers to use more cores",
+    "loop": "one event loop serves all connections",
     "pool": "the number of threads for fsync, deletion and cold reads is fixed",
     "recovery": "logs are opened on first use, and only unflushed tails are read at start",
     "cleaner": "one child process compacts one log at a time",

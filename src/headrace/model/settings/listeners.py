@@ -59,10 +59,16 @@ def parse_listeners(
             raise ConfigError(f"{setting}={entry}: {_MAP} has no protocol for {name}")
         elif protocol != "PLAINTEXT":
             raise ConfigError(
-                f"{setting}={entry}: protocol {protocol} is not supported yet, only PLAINTEXT"
+                f"{setting}={entry}: listener {name} uses {_what_it_is(protocol)}, which is not "
+                "supported. Use PLAINTEXT"
             )
         found[name] = Listener(name, host, port, protocol)
     return list(found.values())
+
+
+def _what_it_is(protocol: str) -> str:
+    names = {"SSL": "TLS", "SASL_PLAINTEXT": "SASL", "SASL_SSL": "SASL and TLS"}
+    return names.get(protocol, protocol)
 
 
 def _split_address(setting: str, entry: str) -> tuple[str, str, int]:
@@ -114,7 +120,9 @@ def check_advertised(advertised: Iterable[Listener], opened: Sequence[Listener])
     for listener in advertised:
         if listener.host in _EVERY_INTERFACE:
             raise ConfigError(
-                f"advertised.listeners={listener}: expected an address that clients can reach"
+                f"advertised.listeners={listener}: expected an address that clients can reach, "
+                f"not {listener.host or 'an empty host'}; for example "
+                f"{listener.name}://host.example:9092"
             )
         if listener.name not in names:
             raise ConfigError(

@@ -121,7 +121,7 @@ def found(topic, partition, topic_id=AN_ID, last_leader_epoch=-1):
 
 
 @in_loop
-async def test_topics_of_a_lost_tree_are_adopted_from_their_directories(tmp_path):
+async def test_topics_of_a_lost_tree_are_adopted_from_their_directories(tmp_path, caplog):
     directories = [
         found("t", 0, last_leader_epoch=6),
         found("t", 2),
@@ -135,6 +135,9 @@ async def test_topics_of_a_lost_tree_are_adopted_from_their_directories(tmp_path
         # Without compaction, retention would delete the groups' offsets.
         config = broker.dynamic_config.topic_config("__consumer_offsets")
         assert config.cleanup_policy == {"compact"}
+    assert "Found 2 partition directories of topic t, which" in caplog.text
+    assert "Found 1 partition directory of topic __consumer_offsets, which" in caplog.text
+    assert "check them with 'headrace configs get topic t'" in caplog.text
     async with running(tmp_path, found=directories) as broker:
         assert len(broker.metadata.topics) == 2
         assert broker.metadata.topics["t"].partitions[0].leader_epoch == 8

@@ -1,5 +1,7 @@
 """CreateTopics, DeleteTopics and CreatePartitions, in every version, as in Kafka 4.3."""
 
+import logging
+
 import pytest
 
 from headrace.core.topics import NewTopic
@@ -263,3 +265,23 @@ async def test_validate_only_adds_no_partitions_and_a_repeated_name_is_refused(t
         )
         assert [r.error_code for r in twice.results] == [ErrorCode.INVALID_REQUEST]
         assert len(broker.metadata.topics["t"].partitions) == 2
+
+
+# --- the log
+
+
+@in_loop
+async def test_the_log_says_which_topics_were_created_grown_and_deleted(tmp_path, caplog):
+    async with running(tmp_path) as broker:
+        with caplog.at_level(logging.INFO, logger="headrace.controller"):
+            caplog.clear()
+            await create(broker, creatable("one"), creatable("three", 3))
+            await create(broker, creatable("never", 3), validate_only=True)
+            await broker.controller.create_partitions("one", 2)
+            await broker.controller.delete_topics(["one", "gone"])
+        assert [record.getMessage() for record in caplog.records] == [
+            "Created topic one with 1 partition",
+            "Created topic three with 3 partitions",
+            "Added 1 partition to topic one; it now has 2",
+            "Deleted topic one",
+        ]

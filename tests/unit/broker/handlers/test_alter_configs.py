@@ -178,3 +178,21 @@ def test_a_setting_without_effect_is_logged(caplog):
     with caplog.at_level(logging.WARNING, logger="headrace"):
         incremental(a_broker(), TOPIC, "orders", ("local.retention.ms", SET, "5"))
     assert "topic orders: local.retention.ms has no effect" in caplog.text
+
+
+def test_the_log_names_the_client_and_the_changed_settings(caplog):
+    broker = a_broker()
+    with caplog.at_level(logging.INFO, logger="headrace"):
+        incremental(broker, TOPIC, "orders", ("retention.ms", SET, "5"), ("segment.ms", SET, "7"))
+        incremental(broker, TOPIC, "orders", ("retention.ms", DELETE, None))
+    client = CONTEXT.described_client()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{client} altered configs of topic orders: retention.ms=5, segment.ms=7",
+        f"{client} altered configs of topic orders: removed retention.ms",
+    ]
+
+
+def test_the_log_hides_passwords(caplog):
+    with caplog.at_level(logging.INFO, logger="headrace"):
+        incremental(a_broker(), BROKER, "1", ("sasl.jaas.config", SET, "hunter2"))
+    assert "sasl.jaas.config=(secret)" in caplog.text and "hunter2" not in caplog.text

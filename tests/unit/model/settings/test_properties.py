@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.model.errors import ConfigError
 from headrace.model.settings.properties import parse_properties
 
 
@@ -13,10 +14,9 @@ from headrace.model.settings.properties import parse_properties
         ("a=b", {"a": "b"}),
         ("  a = b ", {"a": "b "}),
         ("a:b", {"a": "b"}),
-        ("a b", {"a": "b"}),
         ("a  :  b", {"a": "b"}),
         ("a==b", {"a": "=b"}),
-        ("empty", {"empty": ""}),
+        ("empty=", {"empty": ""}),
         ("# note\n! note\n\n   \na=1", {"a": "1"}),
         ("a=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}),
         ("a=1\na=2", {"a": "2"}),
@@ -30,10 +30,27 @@ from headrace.model.settings.properties import parse_properties
     ],
 )
 def test_properties_are_read_as_java_reads_them(text, values):
-    assert parse_properties(text) == values
+    assert parse_properties(text, "server.properties") == values
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# note\na=1\n broken line", '3: expected KEY=VALUE, got "broken line"'),
+        ("lonely", '1: expected KEY=VALUE, got "lonely"'),
+        ("a=1\\\n  2\n= 5", '3: expected KEY=VALUE, got "= 5"'),
+    ],
+)
+def test_a_line_without_a_name_or_a_separator_is_refused_by_its_number(text, message):
+    with pytest.raises(ConfigError) as refused:
+        parse_properties(text, "server.properties")
+    assert str(refused.value) == f"server.properties:{message}"
 
 
 @given(st.text())
-def test_any_text_can_be_parsed(text):
-    parsed = parse_properties(text)
+def test_any_text_is_parsed_or_refused(text):
+    try:
+        parsed = parse_properties(text, "server.properties")
+    except ConfigError:
+        return
     assert all(isinstance(part, str) for pair in parsed.items() for part in pair)
