@@ -79,7 +79,7 @@ def test_partitions_of_an_absent_directory_are_offline_until_it_is_back(
     stopped.start()
     expected = [1 if p in here else -STORAGE_ERROR for p in range(4)]
     assert high_watermarks(stopped) == expected
-    assert "not online, and with it 2 partitions" in caplog.text
+    assert "partitions offline: 2" in caplog.text
     assert str(directories[1]) in caplog.text
     with RawClient(stopped.bootstrap_servers) as client:
         for partition in there:
