@@ -14,6 +14,7 @@ from headrace.broker.broker import Broker
 from headrace.client.connection import Connection
 from headrace.coordination.memory import MemoryTree
 from headrace.model.config import BrokerConfig
+from headrace.model.errors import ErrorCode
 from headrace.records.plain import plain_batch
 from headrace.wire import messages as m
 from headrace.wire.schema import encoder
@@ -199,7 +200,9 @@ class Week:
             actor = await self.actor(f"member-{name}")
             beat = m.HeartbeatRequest(group_id="g", generation_id=generation, member_id=member_id)
             response = await actor.ask(beat, m.HeartbeatResponse, 3)
-            assert response.error_code == 25, "the session of a silent member expires"
+            assert response.error_code == ErrorCode.UNKNOWN_MEMBER_ID, (
+                "the session of a silent member expires"
+            )
             self.expired_sessions += 1
             await actor.close()
 
@@ -215,11 +218,12 @@ class Week:
                 protocols=[kind.JoinGroupRequestProtocol(name="range", metadata=b"")],
             )
             joined = await actor.ask(request, m.JoinGroupResponse, 5)
-            if joined.error_code == 79:  # MEMBER_ID_REQUIRED
+            if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
                 member_id = joined.member_id
                 continue
             if joined.error_code:
-                member_id = "" if joined.error_code == 25 else member_id
+                gone = joined.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+                member_id = "" if gone else member_id
                 await asyncio.sleep(1)
                 continue
             sync = m.SyncGroupRequest(

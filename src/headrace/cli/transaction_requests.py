@@ -57,7 +57,7 @@ def list_all(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[Listed]:
-    """The transactions of all brokers; each broker lists those that it coordinates."""
+    """The transactions of all brokers; each broker lists its own as coordinator."""
     request = m.ListTransactionsRequest(
         state_filters=list(states),
         producer_id_filters=list(producer_ids),

@@ -1,7 +1,7 @@
 """What a caller of the client has to expect.
 
-    Disconnected   the broker is away or sent nonsense   -> try again, elsewhere if need be
-    Refused        the broker answered with an error     -> try again if ``retriable``
+    Disconnected   the broker is unreachable, or its response is invalid   -> retry, on any broker
+    Refused        the broker answered with an error                       -> retry if ``retriable``
 
 Both are plain exceptions with one text, because Spark pickles them and shows only the text.
 """

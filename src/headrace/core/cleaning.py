@@ -157,8 +157,8 @@ class LastOfProducer(NamedTuple):
 class TransactionTrail:
     """Follows the transactions of a log while its batches are read in order.
 
-    ``aborted`` are those that ended at or after the first batch to be read. ``take_kept`` returns
-    the entries for the transaction index of the cleaned segment.
+    ``aborted`` are the transactions that ended at or after the first batch to be read.
+    ``take_kept`` returns the entries for the transaction index of the cleaned segment.
     """
 
     __slots__ = ("_ahead", "_committed", "_kept", "_open_aborted", "_seen_aborted")

@@ -1,10 +1,10 @@
 """A follower of one leader epoch: where it fetches, what it truncates, its high watermark.
 
-    3. A follower truncates to the divergence found by leader epoch, never to its high watermark:
-       that is behind the leader's, so records above it may be committed (KIP-101).
+    A follower truncates to the divergence found by leader epoch, never to its high watermark:
+    that is behind the leader's, so records above it may be committed (KIP-101).
 
-The broker that fetches keeps the object it fetches for. After each answer it compares: if the
-partition follows in another leader epoch by now, the answer is dropped.
+The fetcher keeps its ``Following``. If the partition has another one when the response arrives,
+the fetcher drops the response.
 """
 
 from typing import NamedTuple

@@ -154,7 +154,7 @@ class Leadership:
     # --- events --------------------------------------------------------------
 
     def started(self) -> list[Effect]:
-        """The term began: a lone replica holds all there is, so all of it is committed."""
+        """The term begins. A partition with one replica commits its whole log now."""
         return self._advance_high_watermark()
 
     def appended(self, log_end: Offset, flushed_end: Offset) -> list[Effect]:

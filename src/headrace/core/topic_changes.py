@@ -88,7 +88,7 @@ def decide_create(
     check_settings: Callable[[Mapping[str, str]], None],
     dice: Dice,
 ) -> CreateTopic:
-    """Raises Rejected with the reason that Kafka gives; of several reasons, the same one."""
+    """Raises Rejected; if several checks fail, with the reason that Kafka reports."""
     _check_name_is_free(controller, wanted.name)
     overrides = {}
     for name, value in wanted.overrides.items():

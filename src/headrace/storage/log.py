@@ -137,7 +137,7 @@ class Log:
         self.log_end = self.staged_end = loaded.log_end
         self.flusher = LogFlusher(self, min(recovery_point, loaded.log_end), now)
         self.copies: set[Path] = set()  # directories that moves of this log are writing
-        # The log directories with such copies, also those that are not online.
+        # The log directories with such copies, including offline ones.
         self.copy_directory_ids: set[str] = set()
         self._epoch_saved = _NO_EPOCH  # the latest in the file; a new one is saved before its batch
         self._views: list[memoryview] = []

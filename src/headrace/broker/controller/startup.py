@@ -1,9 +1,9 @@
 """The start of a broker in its cluster: register, become controller, load, reconcile, host.
 
-On a cluster of one the disks have the last say. A partition directory whose topic is neither in the
-coordination tree nor marked for deletion is adopted as a topic: its tree was lost, or it came from
-another broker. A partition without a directory is created again, unless its log directory is
-offline.
+On a cluster of one the log directories override the tree. A partition directory whose topic is
+neither in the coordination tree nor marked for deletion is adopted as a topic: its tree was lost,
+or it came from another broker. A partition without a directory is created again, unless its log
+directory is offline.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Metadata and DescribeTopicPartitions: the cluster metadata, as clients of one listener see it.
 
-Any broker can describe the whole cluster. Addresses are those that the brokers advertise for the
-client's listener.
+Any broker can describe the whole cluster. Clients get the addresses that the
+brokers advertise for the client's listener.
 """
 
 from collections.abc import Awaitable, Iterable

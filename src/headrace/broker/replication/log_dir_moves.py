@@ -181,7 +181,7 @@ class LogDirMoves:
                     )
 
     async def stop(self) -> None:
-        """End all moves; those that only need the final rename are finished."""
+        """End all moves; finish the moves that only need the final rename."""
         self._stopping = True
         interrupted = [move.log_move for move in self._latest.values()]
         for move in self._in_progress:

@@ -105,7 +105,7 @@ class Replica:
 
     @property
     def high_watermark(self) -> Offset:
-        """Exclusive, also as a follower. Consumers read up to the leader's ``readable_end``."""
+        """Exclusive; a follower has one too. Consumers read up to the leader's ``readable_end``."""
         return self.partition.high_watermark
 
     @property

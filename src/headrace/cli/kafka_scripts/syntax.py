@@ -1,4 +1,4 @@
-"""What the translations share: reading a script's options, and those that every script has. Pure.
+"""Parse a script's options, and translate the options that every script has. Pure.
 
 ``--zookeeper`` named the cluster's state, never a broker. If it names this machine, the command
 goes to the broker on this machine. If it names another machine, the command is refused: guessing
@@ -111,7 +111,7 @@ class ClientSettings(NamedTuple):
     """Client settings that a script was given as properties or in files."""
 
     options: list[str]  # as -X and --client-config
-    special: dict[str, str]  # those that have an option of their own
+    special: dict[str, str]  # options with an equivalent of their own
     notes: list[str]
 
 
