@@ -45,7 +45,7 @@ class AllocatedProducerIds:
         self._is_fetching = False
 
     async def next(self) -> ProducerId:
-        """An id that no producer of this cluster has had before. Raises Rejected if there is none."""
+        """An id that no producer of this cluster has had. Raises Rejected if there is none."""
         if self._used_count == len(self._current) and self._next is not None:
             self._current, self._next, self._used_count = self._next, None, 0
         left = len(self._current) - self._used_count
