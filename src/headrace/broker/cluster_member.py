@@ -93,7 +93,7 @@ class ClusterMember:
         )
 
     def _refuse_embedded_tree(self) -> None:
-        path = self._logs.place_of(EMBEDDED_TREE)
+        path = self._logs.place_of(EMBEDDED_TREE) / EMBEDDED_TREE
         if self._world.files.exists(path):
             raise ConfigError(
                 f"{path} has the topics and settings of a standalone node, which the cluster does "
@@ -184,6 +184,7 @@ class ClusterMember:
         )
         await self.membership.join(entry)
         await self.membership.wait_for_metadata()
+        self.producer_ids.prefetch()
 
     async def leave(self, *, clean: bool) -> None:
         """Give up leaderships, then the controllership. The registration lasts until ``close``."""
