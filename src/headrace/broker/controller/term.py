@@ -41,6 +41,7 @@ class Term:
         self.ended = False
         self._on_end = on_end
         self._lock = asyncio.Lock()
+        self.when_ended: list[Callable[[], None]] = []
         self._born: dict[TopicPartition, int] = {}  # the zxid of the first state
 
     @asynccontextmanager
@@ -66,6 +67,8 @@ class Term:
         self.ended = True
         self.store.end()
         self.channels.close_all()
+        for listener in self.when_ended:
+            listener()
 
     # --- within a turn
 
