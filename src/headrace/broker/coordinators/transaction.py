@@ -15,6 +15,7 @@ from headrace.broker.coordinators.runtime import CoordinatorRuntime, Decide, Hos
 from headrace.core import features
 from headrace.core.outcome import Outcome, Ticket
 from headrace.core.topics import TRANSACTIONS_TOPIC
+from headrace.core.transaction_verification import Postponed
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, TopicPartition
 
@@ -26,14 +27,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.coordinator")
 
 _CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
-RETRIED = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 
 
 class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
@@ -48,9 +41,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         self._producer_ids = producer_ids
         self._markers = markers
         host.metadata.on_topics_changed(lambda deleted: self.refresh())
-        # Partition, producer id and epoch -> the lowest sequence that the client must retry,
-        # because its transaction could not be verified. Losing an entry costs at most an abort.
-        self.postponed: dict[tuple[TopicPartition, int, int], int] = {}
+        self.postponed: Postponed = {}
         self._known_settings: tuple[object, object, Settings] | None = None
 
     def _new_shard(self, partition: int) -> "TransactionShard":
@@ -260,32 +251,3 @@ def _codes_of(answer: Any) -> Codes:
         for topic in answer.topic_results
         for partition in topic.results_by_partition
     }
-
-
-_REASONS = {
-    ErrorCode.PRODUCER_FENCED: "a newer instance of the producer has fenced this one",
-    ErrorCode.TRANSACTION_ABORTABLE: "the partition was not added to the transaction",
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id belongs to another producer id",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "the batch is part of a transaction, but the request has no transactional id"
-    ),
-}
-_NOT_YET = "the partition could not be verified yet; retry: "
-
-
-def refusal_of(code: ErrorCode, *, adds: bool, abortable: bool, retriable: ErrorCode) -> Rejected:
-    """The error of a partition that was not verified, with a code that the client's version knows.
-
-    ``abortable``: the version knows TRANSACTION_ABORTABLE. ``retriable``: the code that makes the
-    client retry.
-    """
-    reason = _REASONS.get(code, "the transaction coordinator refused the partition")
-    if code is ErrorCode.TRANSACTION_ABORTABLE and not abortable:
-        code = ErrorCode.INVALID_TXN_STATE
-    elif code is ErrorCode.PRODUCER_FENCED:
-        code = ErrorCode.INVALID_PRODUCER_EPOCH
-    elif code in RETRIED:
-        reason = _NOT_YET + code.name
-        if not (adds and code is _CONCURRENT):
-            code = retriable
-    return Rejected(code, reason)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.broker.context import Context
 from headrace.broker.coordinators.runtime import Decide
-from headrace.broker.coordinators.transaction import refusal_of
 from headrace.broker.handlers.coordinator_requests import (
     TOO_LARGE,
     Answer,
@@ -25,6 +24,7 @@ from headrace.broker.needs import (
 )
 from headrace.core.groups.offset_commit import Commit, take_commits, txn_commit
 from headrace.core.topics import OFFSETS_TOPIC, is_internal
+from headrace.core.transaction_verification import is_still_open, refusal_of
 from headrace.core.transactions import add_partitions, answers
 from headrace.core.transactions import end_txn as ending
 from headrace.core.transactions.init_producer_id import init_producer_id
@@ -262,12 +262,7 @@ def txn_offset_commit(broker: Needs, context: Context, request: m.TxnOffsetCommi
             context,
             request,
             codes,
-            # Otherwise the transaction has ended meanwhile (see ``transaction_verification``).
-            lambda: (
-                adds
-                or producers.entries.get(producer[0]) is known
-                or producers.has_ongoing_transaction(*producer)
-            ),
+            lambda: adds or is_still_open(producers, producer, known),
         )
     return _commit_verified(broker, context, request, codes[offsets])
 
