@@ -10,6 +10,7 @@ from headrace.broker.broker import Broker
 from headrace.broker.clock import SteadyClock
 from headrace.broker.coordinators import loading as loading_module
 from headrace.broker.coordinators.runtime import CoordinatorRuntime, Host
+from headrace.broker.peers import Peers
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, ProducerStamp, Reply
 from headrace.core.topics import NewTopic
 from headrace.model.config import BrokerConfig
@@ -93,6 +94,7 @@ def host_of(services):
         services.waiting,
         services.tasks,
         services.fail,
+        Peers(services.metadata.brokers.get, "PLAINTEXT", services.world.network.dial),
     )
 
 

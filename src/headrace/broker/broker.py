@@ -28,6 +28,7 @@ from headrace.broker.handlers.produce import Producing
 from headrace.broker.lifecycle import Lifecycle
 from headrace.broker.metadata.cache import MetadataCache
 from headrace.broker.metadata.dynamic_config import DynamicConfig
+from headrace.broker.peers import Peers
 from headrace.broker.periodic import PeriodicTasks
 from headrace.broker.random_ids import draw_fetch_session_id
 from headrace.broker.replication.append import Appender
@@ -84,6 +85,11 @@ class Broker:
         self._bugs = Bugs()
         self._waiting = Waiting(loop, self.fail)
         self._metadata = MetadataCache(loop, self.fail)
+        self._peers = Peers(
+            lambda broker_id: self._metadata.current.brokers.get(broker_id),
+            config.inter_broker_listener,
+            self._world.network.dial,
+        )
         self._limits = ConnectionLimits(
             config.int("max.connections"),
             config.int("max.connections.per.ip"),
@@ -136,6 +142,7 @@ class Broker:
         on_stop("cluster metadata", lambda clean: registry.close())
         on_stop("background tasks", lambda clean: self._tasks.cancel_all())
         services = await self._join_cluster(broker_id, logs, registry)
+        on_stop("connections to brokers", lambda clean: services.transactions.disconnect())
         producing, dispatch = self._serving(services)
         on_stop("record validation", lambda clean: producing.close())
         logs.adopt_cluster(services.metadata.cluster_id)
@@ -299,6 +306,7 @@ class Broker:
             self._waiting,
             self._tasks,
             self.fail,
+            self._peers,
         )
 
     def _serving(self, services: Services) -> tuple[Producing, Dispatch]:

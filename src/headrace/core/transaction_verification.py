@@ -39,7 +39,8 @@ Codes = Mapping[TopicPartition, ErrorCode]
 # transaction could not be verified. Losing an entry costs at most an abort.
 Postponed = dict[tuple[TopicPartition, ProducerId, ProducerEpoch], int]
 
-# The coordinator may answer otherwise soon: the client has to retry.
+# The coordinator may answer otherwise soon: the client has to retry. A coordinator on another
+# broker may not know a new topic yet; it then attempts none of the transaction's partitions.
 RETRIED = frozenset(
     {
         ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -47,6 +48,8 @@ RETRIED = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NOT_COORDINATOR,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
 _REASONS = {

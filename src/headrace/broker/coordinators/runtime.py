@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from headrace.broker.clock import SteadyClock
     from headrace.broker.metadata.cache import MetadataCache
     from headrace.broker.metadata.dynamic_config import DynamicConfig
+    from headrace.broker.peers import Peers
     from headrace.broker.replication.append import Appender
     from headrace.broker.replication.replica_manager import ReplicaManager
     from headrace.broker.replication.waiting import Waiting
@@ -68,6 +69,7 @@ class Host(NamedTuple):
     waiting: "Waiting"
     tasks: "BackgroundTasks"
     fail: Callable[[BaseException], None]
+    peers: "Peers"
 
 
 class _Ticker:
@@ -108,6 +110,8 @@ class CoordinatorRuntime(Generic[S]):
         self._last_ticket = 0
         self._ticker = _Ticker(self._wake)
         self._is_closed = False
+        self._will_refresh = False
+        host.replicas.on_change(self._refresh_soon)
 
     def _codec(self) -> int:
         if self._codec_setting is None:
@@ -132,6 +136,10 @@ class CoordinatorRuntime(Generic[S]):
         """The partitions with a loaded shard, for ``ask_partition``."""
         return [loaded.partition for loaded in self._shards.values() if loaded.is_current()]
 
+    def has_shard(self, partition: int) -> bool:
+        """Whether this broker coordinates the partition; its shard may still be loading."""
+        return partition in self._shards
+
     def is_loading(self) -> bool:
         return any(
             not loaded.is_loaded and loaded.problem is None for loaded in self._shards.values()
@@ -148,7 +156,14 @@ class CoordinatorRuntime(Generic[S]):
 
         ``is_large`` tells whether deciding would keep the loop for long.
         """
-        return self.ask_partition(self.partition_of(key), decide, is_large)
+        state = self._host.metadata.current.topics.get(self.topic)
+        if state is None:
+            # The settings may differ from the real partition count, and the group or transactional
+            # id would then get into the wrong partition.
+            raise Rejected(
+                ErrorCode.NOT_COORDINATOR, f"this broker does not know the topic {self.topic} yet"
+            )
+        return self.ask_partition(java_hash(key) % len(state.partitions), decide, is_large)
 
     def ask_partition(
         self, partition: int, decide: Decide[S], is_large: IsLarge[S] | None = None
@@ -379,6 +394,20 @@ class CoordinatorRuntime(Generic[S]):
             self._run(loaded, Outcome(replies=(reply,)), now)
 
     # -- loading and dropping -------------------------------------------------------------
+
+    def _refresh_soon(self) -> None:
+        """Refresh once after all changes of this turn; a request may change many partitions."""
+        if not self._will_refresh and not self._is_closed:
+            self._will_refresh = True
+            self._host.loop.call_soon(self._refresh_now)
+
+    def _refresh_now(self) -> None:
+        self._will_refresh = False
+        try:
+            self.refresh()
+            self._host.waiting.serve()
+        except Exception as error:  # noqa: BLE001 - a bug while shards are loaded or dropped
+            self._host.fail(error)
 
     def refresh(self) -> None:
         """Load shards for the partitions led here now, and drop all others."""

@@ -7,17 +7,20 @@ second-generation clients the broker adds it (KIP-890).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.coordinators.marker_sending import MarkerSender
 from headrace.broker.coordinators.markers import Codes, Marker, MarkerWriter
+from headrace.broker.coordinators.remote_verification import RemoteVerification
 from headrace.broker.coordinators.runtime import CoordinatorRuntime, Decide, Host
 from headrace.core import features
 from headrace.core.outcome import Outcome, Ticket
 from headrace.core.topics import TRANSACTIONS_TOPIC
 from headrace.core.transaction_verification import Postponed
+from headrace.model.cluster_metadata import NO_LEADER
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import Millis, TopicPartition
+from headrace.model.ids import BrokerId, Millis, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.controller.producer_ids import ProducerIds
@@ -39,8 +42,9 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
             self._carry_out_effect,
         )
         self._producer_ids = producer_ids
-        self._markers = markers
-        host.metadata.on_topics_changed(lambda deleted: self.refresh())
+        self._markers = MarkerSender(markers, host.replicas, host.metadata, host.peers, host.tasks)
+        self._remote = RemoteVerification(host.replicas.broker_id, host.peers, host.tasks)
+        host.metadata.on_topics_changed(self._topics_changed)
         self.postponed: Postponed = {}
         self._known_settings: tuple[object, object, Settings] | None = None
 
@@ -49,8 +53,18 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         from headrace.core.transactions.shard import TransactionShard
 
         replica = self._host.replicas.require(TRANSACTIONS_TOPIC, partition)
+        leadership = replica.lead()
         # Markers have the leader epoch of their coordinator, so that partitions can fence old ones.
-        return TransactionShard(replica.lead().leader_epoch, self._settings)
+        return TransactionShard(lambda: leadership.leader_epoch, self._settings)
+
+    def _topics_changed(self, deleted: Sequence[str]) -> None:
+        self.refresh()
+        self._markers.leaders_changed()
+
+    async def disconnect(self) -> None:
+        """Close the connections to other brokers."""
+        await self._markers.close()
+        await self._remote.close()
 
     def _settings(self) -> "Settings":
         config = self._host.dynamic_config.config
@@ -87,24 +101,6 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
     def _write_markers(self, partition: int, effect: "WriteMarkers") -> None:
         from headrace.core.transactions import markers
 
-        topics = self._host.metadata.current.topics
-        # A deleted partition needs no marker: its records are gone.
-        present: list[TopicPartition] = []
-        deleted: list[TopicPartition] = []
-        for topic_partition in effect.partitions:
-            state = topics.get(topic_partition.topic)
-            exists = state is not None and topic_partition.partition < len(state.partitions)
-            (present if exists else deleted).append(topic_partition)
-
-        def report(codes: Codes) -> None:
-            all_codes = {**codes, **dict.fromkeys(deleted, ErrorCode.NONE)}
-            self._tell_if_led(
-                partition, lambda shard, now: markers.answered(shard, effect, all_codes, now)
-            )
-
-        if not present:
-            report({})
-            return
         marker = Marker(
             effect.producer_id,
             effect.producer_epoch,
@@ -112,7 +108,13 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
             effect.commit,
             effect.transaction_version,
         )
-        self._markers.write(marker, present, report)
+
+        def report(codes: Codes) -> None:
+            self._tell_if_led(
+                partition, lambda shard, now: markers.answered(shard, effect, codes, now)
+            )
+
+        self._markers.send(marker, effect.partitions, report)
 
     def _tell_if_led(
         self, partition: int, decide: Callable[["TransactionShard", Millis], Outcome]
@@ -225,6 +227,11 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         partitions: Sequence[TopicPartition],
         adds: bool,
     ) -> "Codes | asyncio.Future[Any]":
+        coordinator = self._other_coordinator(transactional_id)
+        if coordinator is not None:
+            return self._remote.verify_or_add(
+                coordinator, transactional_id, producer, partitions, adds=adds
+            )
         from headrace.core.transactions import add_partitions
 
         decision = add_partitions.verify_or_add if adds else add_partitions.verify
@@ -238,10 +245,22 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
             return dict.fromkeys(partitions, refusal.code)
         return answer if isinstance(answer, asyncio.Future) else _codes_of(answer)
 
+    def _other_coordinator(self, transactional_id: str) -> BrokerId | None:
+        """The broker to ask, if it is not this one; None also if no broker can be asked."""
+        partition = self.partition_of(transactional_id)
+        if self.has_shard(partition):
+            return None
+        state = self._host.metadata.current.partition(self.topic, partition)
+        if state is None or state.leader in (NO_LEADER, self._host.replicas.broker_id):
+            return None
+        return state.leader
+
 
 def _codes_of(answer: Any) -> Codes:
     from headrace.core.transactions.answers import VerifiedPartitions
 
+    if isinstance(answer, Mapping):
+        return answer  # of another broker
     if isinstance(answer, VerifiedPartitions):
         return answer.codes
     return {
