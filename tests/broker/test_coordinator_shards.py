@@ -548,6 +548,70 @@ async def test_waiting_requests_are_refused_when_another_broker_leads(tmp_path):
         assert refused.value.code == ErrorCode.NOT_COORDINATOR
 
 
+@in_loop
+async def test_a_gained_partition_is_loaded_before_the_first_request(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"k", b"v"))
+        lose_leadership(broker.services, TOPIC)
+        await until(lambda: not coordinator.has_shard(0))
+        regain_leadership(broker.services, TOPIC)
+        await until(lambda: coordinator.loaded_partitions() == [0])
+        assert read(coordinator, b"k") == "v"
+
+
+@in_loop
+async def test_a_shard_is_loaded_past_the_high_watermark_and_answers_once_that_is_committed(
+    tmp_path,
+):
+    effects = []
+    async with coordinated(tmp_path, effects=effects) as (broker, coordinator):
+        write(coordinator, (b"k", b"old"))
+        behind(broker, True)
+        refused = write(coordinator, (b"k", b"new"))
+        lose_leadership(broker.services, TOPIC)
+        with pytest.raises(Rejected) as refusal:
+            await refused
+        assert refusal.value.code == ErrorCode.NOT_COORDINATOR
+        behind(broker, True)  # it leads again, and the follower has not fetched yet
+        assert broker.services.replicas.require(TOPIC, 0).high_watermark == 1
+        await until(lambda: coordinator.loaded_partitions() == [0])
+        seen = coordinator.ask_partition(
+            0, lambda shard, ticket, now: shard.read(ticket, b"k")._replace(effects=("do it",))
+        )
+        await asyncio.sleep(0)
+        assert not seen.done() and effects == []
+        behind(broker, False)
+        assert (await seen).error_message == "new", "the record may be committed: it must count"
+        assert effects == [(0, "do it")]
+
+
+@in_loop
+async def test_a_leader_that_stays_keeps_its_shard_and_its_waiting_requests(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        shard = shard_of(coordinator)
+        waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        leader_epoch = broker.services.replicas.require(TOPIC, 0).partition.leader_epoch
+        for is_behind in (True, False):
+            behind(broker, is_behind)
+        assert broker.services.replicas.require(TOPIC, 0).partition.leader_epoch > leader_epoch
+        await asyncio.sleep(0.01)
+        assert shard_of(coordinator) is shard and not waiting.done()
+        assert write(coordinator, (b"k", b"v")).error_message == "written"
+
+
+@in_loop
+async def test_a_key_has_no_partition_before_its_topic_is_known(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        known = broker.services.metadata_cache.current
+        broker.services.metadata_cache.current = known.with_topics([], removed=[TOPIC])
+        with pytest.raises(Rejected) as refused:
+            coordinator.ask("any", lambda shard, ticket, now: shard.read(ticket, b"k"))
+        broker.services.metadata_cache.current = known
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+        found = coordinator.ask("any", lambda shard, ticket, now: shard.read(ticket, b"k"))
+        assert found.error_message == "-"
+
+
 @asynccontextmanager
 async def loading(directory, monkeypatch, meanwhile):
     """A coordinator with three batches; calls ``meanwhile`` when it has replayed the first."""
