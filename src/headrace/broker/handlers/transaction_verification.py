@@ -14,7 +14,8 @@ from headrace.core.transaction_verification import (
     is_transactional,
     transactional_producer,
 )
-from headrace.model.errors import Rejected
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.coordinators.transaction import TransactionCoordinator
@@ -39,6 +40,7 @@ class TransactionVerification:
         self._transactions = transactions
         self._transactional_id = transactional_id
         self._verification: Verification | None = None
+        self._led_elsewhere: set[TopicPartition] = set()
         if transactional_id is not None or any(is_transactional(r) for _, r in batches):
             self._verification = Verification(
                 context.api_version,
@@ -46,9 +48,13 @@ class TransactionVerification:
                 [
                     (replica.topic_partition, replica.log.producers, records)
                     for replica, records in batches
+                    if replica.leadership is not None
                 ],
                 transactions.postponed,
             )
+            self._led_elsewhere = {
+                replica.topic_partition for replica, _ in batches if replica.leadership is None
+            }
 
     def ask(self) -> "Codes | Awaitable[Codes]":
         """Error codes of the verified partitions; the others need no verification."""
@@ -69,6 +75,12 @@ class TransactionVerification:
         """Why a batch cannot be appended; None if it can."""
         if self._verification is None:
             return None
+        if replica.leadership is None or replica.topic_partition in self._led_elsewhere:
+            # Not verified, or it lost the state that the verification depends on.
+            return Rejected(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"this broker does not lead {replica.topic_partition}",
+            )
         return self._verification.refusal(
             replica.topic_partition, replica.log.producers, records, codes
         )

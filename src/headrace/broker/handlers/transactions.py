@@ -249,7 +249,8 @@ def txn_offset_commit(broker: Needs, context: Context, request: m.TxnOffsetCommi
     replica = broker.replicas.get(*offsets)
     is_verified = replica is not None and replica.log.producers.has_ongoing_transaction(*producer)
     verifies = broker.config.bool("transaction.partition.verification.enable")
-    if replica is None or is_verified or not (adds or verifies):
+    is_led = replica is not None and replica.leadership is not None
+    if replica is None or not is_led or is_verified or not (adds or verifies):
         return _commit(broker, request)
     codes = broker.transactions.verify_or_add(
         request.transactional_id, producer, [offsets], adds=adds
