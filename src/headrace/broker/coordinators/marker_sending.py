@@ -16,6 +16,7 @@ from headrace.broker.coordinators.markers import Codes, Marker
 from headrace.broker.coordinators.outgoing import Outgoing, distinct
 from headrace.broker.repeat_limit import RepeatLimit
 from headrace.client.errors import ClientError, error_code
+from headrace.core.topics import TRANSACTIONS_TOPIC
 from headrace.model.cluster_metadata import NO_LEADER
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import BrokerId, TopicPartition
@@ -114,8 +115,11 @@ class MarkerSender:
             state = metadata.partition(*topic_partition)
             if replica is not None and replica.leadership is not None:
                 led_here.append(topic_partition)
-            elif state is None:
+            elif state is None and TRANSACTIONS_TOPIC in metadata.topics:
                 settled[topic_partition] = ErrorCode.NONE  # deleted, and its records are gone
+            elif state is None:
+                # The first leadership of a broker may arrive before its first metadata.
+                settled[topic_partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif state.leader in (NO_LEADER, self._replicas.broker_id):
                 settled[topic_partition] = ErrorCode.LEADER_NOT_AVAILABLE
             else:

@@ -10,6 +10,7 @@ from headrace.broker.coordinators.markers import Marker
 from headrace.broker.metadata.cache import MetadataCache
 from headrace.broker.peers import Peers
 from headrace.broker.tasks import BackgroundTasks
+from headrace.core.topics import TRANSACTIONS_TOPIC
 from headrace.model.cluster_metadata import NO_LEADER, ClusterMetadata, TopicState
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import NO_TOPIC_ID, BrokerId, TopicPartition
@@ -75,7 +76,8 @@ class Cluster:
             for number, leader in enumerate(leaders)
         )
         topic = TopicState("t", NO_TOPIC_ID, states, internal=False)
-        self.metadata.current = ClusterMetadata("c").with_topics([topic])
+        own = TopicState(TRANSACTIONS_TOPIC, NO_TOPIC_ID, (), internal=True)
+        self.metadata.current = ClusterMetadata("c").with_topics([topic, own])
         self.here.led = {number for number, leader in enumerate(leaders) if leader == 1}
         self.sender.leaders_changed()
 
@@ -184,6 +186,15 @@ async def test_a_partition_without_a_leader_waits_and_a_deleted_one_needs_no_mar
         cluster.here.led.clear()
         cluster.send(0, 5)
         assert cluster.results() == {0: ErrorCode.LEADER_NOT_AVAILABLE, 5: NONE}
+        assert other.received == []
+
+
+@in_loop
+async def test_without_metadata_no_partition_counts_as_deleted():
+    async with cluster_of(2) as (cluster, other):
+        cluster.metadata.current = ClusterMetadata("c")
+        cluster.send(0)
+        assert cluster.results() == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
         assert other.received == []
 
 
