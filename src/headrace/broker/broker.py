@@ -32,6 +32,7 @@ from headrace.broker.peers import Peers
 from headrace.broker.periodic import PeriodicTasks
 from headrace.broker.random_ids import draw_fetch_session_id
 from headrace.broker.replication.append import Appender
+from headrace.broker.replication.effects import Effects
 from headrace.broker.replication.log_dir_moves import LogDirMoves
 from headrace.broker.replication.replica_manager import ReplicaManager
 from headrace.broker.replication.waiting import Waiting
@@ -42,6 +43,7 @@ from headrace.coordination.embedded import EmbeddedTree
 from headrace.coordination.registry import Registry
 from headrace.coordination.tree import Tree
 from headrace.core.fetch_session import FetchSessions
+from headrace.core.replica_selection import RACK_AWARE_SELECTOR
 from headrace.model.cluster_metadata import Endpoint
 from headrace.model.config import BrokerConfig, topic_config
 from headrace.model.ids import BrokerId, TopicId, TopicPartition
@@ -222,7 +224,8 @@ class Broker:
         world, waiting, metadata = self._world, self._waiting, self._metadata
         dynamic_config = DynamicConfig(registry.configs, self._config, broker_id)
         dynamic_config.on_change(lambda config: self._config_changed(config, logs))
-        appender = Appender(world, waiting, self._tasks)
+        effects = Effects(waiting)
+        appender = Appender(world, waiting, effects, self._tasks)
         replicas = ReplicaManager(
             self._loop,
             broker_id,
@@ -231,7 +234,9 @@ class Broker:
             appender,
             waiting,
             dynamic_config.topic_config,
+            effects=effects,
             validates_records=self._config.bool("headrace.validate.records"),
+            lag_time_ms_max=self._config.int("replica.lag.time.max.ms"),
         )
         startup = Startup(
             registry,
@@ -326,6 +331,8 @@ class Broker:
             services.bugs,
             services.loop,
             size_max=self._config.int("fetch.max.bytes"),
+            selects_by_rack=self._config.optional_str("replica.selector.class")
+            == RACK_AWARE_SELECTOR,
         )
         return producing, Dispatch(services, producing, fetching)
 
