@@ -599,6 +599,27 @@ async def test_a_leader_that_stays_keeps_its_shard_and_its_waiting_requests(tmp_
         assert write(coordinator, (b"k", b"v")).error_message == "written"
 
 
+@pytest.mark.parametrize("delete", [False, True])
+@in_loop
+async def test_a_stopped_replica_takes_its_shard_along(tmp_path, delete):
+    """A leader that was reassigned away hears StopReplica only."""
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"k", b"v"))
+        waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        replicas = broker.services.replicas
+        leader_epoch = replicas.require(TOPIC, 0).partition.leader_epoch
+        stopped = replicas.stop_replica(TopicPartition(TOPIC, 0), leader_epoch, delete=delete)
+        assert stopped is ErrorCode.NONE
+        broker.services.waiting.serve()
+        with pytest.raises(Rejected) as refused:
+            await waiting
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+        with pytest.raises(Rejected) as refused:
+            read(coordinator, b"k")
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+        assert not coordinator.has_shard(0)
+
+
 @in_loop
 async def test_a_key_has_no_partition_before_its_topic_is_known(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):

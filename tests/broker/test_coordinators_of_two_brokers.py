@@ -69,7 +69,7 @@ class Pair:
                     )
                 )
         for state in states:
-            services.replicas.lead_or_follow(state)
+            services.replicas.lead_or_follow(state, is_new=False)
         metadata.change_partitions(states)
         services.metadata_cache.publish(metadata)
 
