@@ -18,6 +18,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.storage.log_retention import delete_records_before
+from headrace.storage.log_truncation import truncate_to
 from headrace.wire import messages as m
 from tests.fakes.inside import in_sync, lose_leadership, regain_leadership
 from tests.fakes.standin import in_loop
@@ -674,6 +675,24 @@ async def test_a_topic_deleted_while_loading_logs_no_error(tmp_path, monkeypatch
                 broker.services.replicas.get(TOPIC, 0) is None and not len(broker.services.tasks)
             )
         )
+    assert "cannot be read" not in caplog.text
+
+
+@in_loop
+async def test_a_log_truncated_after_leadership_was_lost_is_not_reported(
+    tmp_path, monkeypatch, caplog
+):
+    def follow(broker):
+        lose_leadership(broker.services, TOPIC)
+        truncate_to(broker.services.replicas.require(TOPIC, 0).log, Offset(1))
+
+    async with loading(tmp_path, monkeypatch, follow) as (broker, coordinator):
+        await until(lambda: not len(broker.services.tasks))
+        assert not coordinator.has_shard(0)
+        assert broker.services.replicas.require(TOPIC, 0).log.log_end == 1
+        regain_leadership(broker.services, TOPIC)
+        await until(lambda: coordinator.loaded_partitions() == [0])
+        assert set(shard_of(coordinator).texts) == {b"a"}
     assert "cannot be read" not in caplog.text
 
 

@@ -475,12 +475,16 @@ class CoordinatorRuntime(Generic[S]):
         started_at = loop.time()
 
         def is_wanted() -> bool:
-            return self._shards.get(loaded.partition) is loaded
+            return (
+                self._shards.get(loaded.partition) is loaded
+                and loaded.leadership is loaded.replica.leadership
+            )
 
         try:
             record_count = await replay_log(log, loaded.shard, is_wanted)
         except UNREADABLE as error:
-            if not log.closed:  # otherwise the topic was deleted
+            # Otherwise the topic was deleted, or the log is truncated to that of the next leader.
+            if is_wanted() and not log.closed:
                 loaded.problem = f"{loaded.replica.topic_partition} cannot be read: {error}"
                 _log.error(
                     "%s. The groups or transactions of this partition are not available. Check "
@@ -489,7 +493,7 @@ class CoordinatorRuntime(Generic[S]):
                     log.path,
                 )
             return
-        if not is_wanted() or loaded.leadership is not loaded.replica.leadership:
+        if not is_wanted():
             return
         _log.info(
             "Loaded %s: %d records in %.0f ms",
