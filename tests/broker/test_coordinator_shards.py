@@ -9,7 +9,8 @@ import pytest
 from headrace.broker.broker import Broker
 from headrace.broker.clock import SteadyClock
 from headrace.broker.coordinators import loading as loading_module
-from headrace.broker.coordinators.runtime import CoordinatorRuntime, Host
+from headrace.broker.coordinators.host import Host
+from headrace.broker.coordinators.runtime import CoordinatorRuntime
 from headrace.broker.peers import Peers
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, ProducerStamp, Reply
 from headrace.core.topics import NewTopic

@@ -19,8 +19,8 @@ from headrace.broker.controller.producer_ids import ProducerIds
 from headrace.broker.controller.service import ControllerService
 from headrace.broker.controller.startup import FoundPartition, Startup
 from headrace.broker.coordinators.group import GroupCoordinator
+from headrace.broker.coordinators.host import Host
 from headrace.broker.coordinators.markers import MarkerWriter
-from headrace.broker.coordinators.runtime import Host
 from headrace.broker.coordinators.transaction import TransactionCoordinator
 from headrace.broker.dispatch import Dispatch
 from headrace.broker.handlers.fetch import Fetching

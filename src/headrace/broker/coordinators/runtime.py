@@ -24,8 +24,10 @@ a future and without a task.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import Any, Generic
 
+from headrace.broker.coordinators.deadlines import Deadlines
+from headrace.broker.coordinators.host import Host
 from headrace.broker.coordinators.loaded_shard import LoadedShard, S, Tell
 from headrace.broker.coordinators.loading import UNREADABLE, replay_log
 from headrace.broker.coordinators.writing import ShardWriter, WriteFailed
@@ -37,16 +39,6 @@ from headrace.model.ids import Millis
 from headrace.records.batch import NO_CODEC
 from headrace.wire.schema import Message
 
-if TYPE_CHECKING:
-    from headrace.broker.clock import SteadyClock
-    from headrace.broker.metadata.cache import MetadataCache
-    from headrace.broker.metadata.dynamic_config import DynamicConfig
-    from headrace.broker.peers import Peers
-    from headrace.broker.replication.append import Appender
-    from headrace.broker.replication.replica_manager import ReplicaManager
-    from headrace.broker.replication.waiting import Waiting
-    from headrace.broker.tasks import BackgroundTasks
-
 _log = logging.getLogger("headrace.coordinator")
 
 Decide = Callable[[S, Ticket, Millis], Outcome]
@@ -55,35 +47,6 @@ IsLarge = Callable[[S], bool]
 # After this time, a burst of deadlines pauses for requests.
 _TICK_BUDGET_S = 0.005
 _MARKER_WRITTEN = Message()
-
-
-class Host(NamedTuple):
-    """What a coordinator uses of its broker."""
-
-    loop: asyncio.AbstractEventLoop
-    clock: "SteadyClock"
-    dynamic_config: "DynamicConfig"
-    metadata: "MetadataCache"
-    replicas: "ReplicaManager"
-    appender: "Appender"
-    waiting: "Waiting"
-    tasks: "BackgroundTasks"
-    fail: Callable[[BaseException], None]
-    peers: "Peers"
-
-
-class _Ticker:
-    """Wakes the runtime at the earliest deadline of its shards."""
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self.at = NEVER
-
-    def happened(self, event: Event, replica: object) -> bool:
-        raise AssertionError("a ticker waits for no replica")
-
-    def deadline_passed(self) -> None:
-        self._wake()
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -108,7 +71,7 @@ class CoordinatorRuntime(Generic[S]):
         self._writer = ShardWriter(host.appender, self._codec, host.fail)
         self._shards: dict[int, LoadedShard[S]] = {}
         self._last_ticket = 0
-        self._ticker = _Ticker(self._wake)
+        self._deadlines = Deadlines(host.waiting, self._wake)
         self._is_closed = False
         self._will_refresh = False
         host.replicas.on_change(self._refresh_soon)
@@ -338,7 +301,7 @@ class CoordinatorRuntime(Generic[S]):
         if not loaded.holds_back:
             self._host.waiting.park(loaded, (loaded.replica,))
         loaded.hold_back(replies, effects, deadline)
-        self._arm(deadline, now)
+        self._deadlines.arm(deadline, now)
 
     # -- markers --------------------------------------------------------------------------
 
@@ -518,7 +481,7 @@ class CoordinatorRuntime(Generic[S]):
     def close(self) -> None:
         """Drop all shards, and refuse all waiting requests."""
         self._is_closed = True
-        self._host.waiting.unpark(self._ticker)
+        self._deadlines.close()
         for loaded in list(self._shards.values()):
             self._drop(loaded, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -526,18 +489,10 @@ class CoordinatorRuntime(Generic[S]):
 
     def _arm_for(self, loaded: LoadedShard[S], now: Millis) -> None:
         deadline = loaded.shard.next_deadline()
-        if deadline is not None and deadline < self._ticker.at and loaded.is_loaded:
-            self._arm(deadline, now)
-
-    def _arm(self, deadline: float, now: Millis) -> None:
-        if self._is_closed or deadline >= self._ticker.at:
-            return
-        self._ticker.at = deadline
-        # Not rounded up: a client that waits for exactly its session timeout finds it expired.
-        self._host.waiting.park(self._ticker, (), max(0.0, deadline - now))
+        if deadline is not None and deadline < self._deadlines.next and loaded.is_loaded:
+            self._deadlines.arm(deadline, now)
 
     def _wake(self) -> None:
-        self._ticker.at = NEVER
         loop = self._host.loop
         give_way_at = loop.time() + _TICK_BUDGET_S
         next_at = NEVER
@@ -555,4 +510,4 @@ class CoordinatorRuntime(Generic[S]):
                 self._run(loaded, loaded.shard.tick(now), now)
                 if not loaded.is_current():
                     break
-        self._arm(next_at, now)
+        self._deadlines.arm(next_at, now)

@@ -10,10 +10,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.coordinators.host import Host
 from headrace.broker.coordinators.marker_sending import MarkerSender
 from headrace.broker.coordinators.markers import Codes, Marker, MarkerWriter
 from headrace.broker.coordinators.remote_verification import RemoteVerification
-from headrace.broker.coordinators.runtime import CoordinatorRuntime, Decide, Host
+from headrace.broker.coordinators.runtime import CoordinatorRuntime, Decide
 from headrace.core import features
 from headrace.core.outcome import Outcome, Ticket
 from headrace.core.topics import TRANSACTIONS_TOPIC
