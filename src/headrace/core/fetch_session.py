@@ -6,7 +6,7 @@ starve the others when the size of a response is limited.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.model.errors import ErrorCode, Rejected
 
@@ -30,6 +30,8 @@ class Want:
         "size_max",
         "sent_high_watermark",
         "sent_log_start",
+        "found",
+        "found_in",
     )
 
     def __init__(
@@ -52,6 +54,9 @@ class Want:
         self.log_start = log_start
         self.sent_high_watermark = -1
         self.sent_log_start = -1
+        # For the caller: what it found under this name, and in which generation of its registry.
+        self.found: Any = None
+        self.found_in = -1
 
     def asked_again(self, want: "Want") -> None:
         """The client changed its request for the partition; the last sent offsets stay."""
