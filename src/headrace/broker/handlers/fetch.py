@@ -166,6 +166,7 @@ class Fetching:
             for topic in request.forgotten_topics_data
             for partition in topic.partitions
         ]
+        follower = Follower.of(request)
         try:
             fetch = self._sessions.resolve(
                 request.session_id,
@@ -174,6 +175,7 @@ class Fetching:
                 forgotten,
                 by_topic_id,
                 self._loop.time() * 1000,
+                is_followers=follower is not None,
             )
         except Rejected as refusal:
             link.answer(
@@ -182,7 +184,6 @@ class Fetching:
                 )
             )
             return
-        follower = Follower.of(request)
         if follower is not None:
             self._reads.note_progress(fetch.wants, wants, follower)
         waiting = ParkedFetch(self, link, context, request, fetch, follower)

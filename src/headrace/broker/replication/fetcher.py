@@ -263,6 +263,8 @@ class Fetcher:
         return self._buffer
 
     def _pause_s(self, failures: int) -> float:
+        if failures == 0:
+            return 0.0
         return min(_FIRST_PAUSE_S * (1 << min(failures - 1, 16)), self.settings.pause_s_max)
 
     # --- requests ------------------------------------------------------------
@@ -408,7 +410,8 @@ class Fetcher:
         """Leave a partition out for a while."""
         followed.failures += 1
         pause_s = self._pause_s(followed.failures)
-        if followed.failures == 1 or pause_s < self.settings.pause_s_max <= 2 * pause_s:
+        # Errors around a change of leaders end soon, and concern many partitions at once.
+        if pause_s > self._pause_s(followed.failures - 1) and pause_s == self.settings.pause_s_max:
             _log.info(
                 "Cannot fetch %s from broker %d: %s. Retrying",
                 followed.replica.topic_partition,

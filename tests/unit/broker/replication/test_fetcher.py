@@ -1,6 +1,7 @@
 """What a fetcher asks its leader for, and what it does with the answers."""
 
 import asyncio
+import errno
 from contextlib import asynccontextmanager
 
 import pytest
@@ -279,3 +280,20 @@ async def test_a_removed_partition_is_forgotten(disk):
         follower.follow(leader_epoch=5)
         assert (await follower.asked(3)).fetch_offset == 0
         assert follower.log.log_end == 0
+
+
+@in_loop
+async def test_a_full_disk_pauses_a_partition_and_a_failed_one_ends_it(disk):
+    async with a_follower(disk) as follower:
+        await follower.sent(1)
+        with disk.files.failing(errno.ENOSPC, "pwrite", "pwritev"):
+            follower.peers.answer(answer(batch(b"a")))
+            assert (await follower.asked(2)).fetch_offset == 0
+        follower.peers.answer(answer(batch(b"a")))
+        assert (await follower.asked(3)).fetch_offset == 1
+        with disk.files.failing(errno.EIO, "pwrite", "pwritev"):
+            follower.peers.answer(answer(batch(b"b", base_offset=1)))
+            await until(lambda: follower.log.offline is not None)
+        follower.follow(leader_epoch=4)
+        follower.fetcher.remove(follower.replica)
+        assert len(follower.peers.requests) == 3
