@@ -51,6 +51,10 @@ class TreeSessions:
         with self._lock:
             self._broker(broker_id).expire()
 
+    def read(self, path: str) -> bytes | None:
+        """The value of a node of the tree."""
+        return self._tree.read(path)
+
     def close(self) -> None:
         with self._lock:
             for broker in self._brokers.values():
