@@ -153,10 +153,14 @@ class Processes:
     ) -> Member:
         from headrace.testing.member_process import ProcessMember
 
+        connect = {"zookeeper.connect": self.connect_of(broker_id)}
+        return ProcessMember(connect | dict(settings), impairments, data)
+
+    def connect_of(self, broker_id: int) -> str:
+        """The address of ZooKeeper for one broker: its proxy."""
         if broker_id not in self._proxy_ports:
             self._proxy_ports[broker_id] = self.proxies.add()
-        connect = {"zookeeper.connect": f"127.0.0.1:{self._proxy_ports[broker_id]}"}
-        return ProcessMember(connect | dict(settings), impairments, data)
+        return f"127.0.0.1:{self._proxy_ports[broker_id]}"
 
     def kill(self, broker_id: int, member: Member) -> None:
         member.kill()
