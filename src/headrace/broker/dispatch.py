@@ -71,6 +71,7 @@ class Dispatch:
 
     def __init__(self, services: "Services", producing: Producing, fetching: Fetching) -> None:
         self._services = services
+        self._served = services.served_apis
         self._tasks = services.tasks
         self._waiting = services.waiting
         self._replicas = services.replicas
@@ -126,7 +127,7 @@ class Dispatch:
             return
         self._finish_produces()
         context = self._context(link, header)
-        if not is_served(header.api_key, header.api_version):
+        if not is_served(header.api_key, header.api_version, self._served):
             self._unserved(link, context)
             return
         size = end - start
@@ -155,7 +156,7 @@ class Dispatch:
         self._finish_produces()
         header = parse_request_header(view, start, end)
         context = self._context(link, header)
-        if not is_served(header.api_key, header.api_version):
+        if not is_served(header.api_key, header.api_version, self._served):
             self._unserved(link, context)
             return
         request = self._decode(header, view, end)
@@ -267,7 +268,7 @@ class Dispatch:
 
     def _unserved(self, link: Link, context: Context) -> None:
         if context.api_key != _API_VERSIONS:
-            raise PeerBroken(what_is_not_served(context.api_key, context.api_version))
+            raise PeerBroken(what_is_not_served(context.api_key, context.api_version, self._served))
         # The client does not know the supported versions yet. Version 0 of the response, which
         # every client can read, makes it repeat the request in an older version.
         self._handle(link, context._replace(api_version=0), None)
