@@ -38,7 +38,8 @@ class BrokerFailed(Exception):
 class ThreadRunner:
     """The node on a thread of this process.
 
-    ``at_end`` is called on ``loop`` after the node has stopped.
+    ``open_tree`` opens a tree that it shares with other nodes. ``at_end`` is called on ``loop``
+    after the node has stopped.
     """
 
     def __init__(
@@ -128,7 +129,12 @@ class ThreadRunner:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._node = Node(self._config, world=self._world, open_tree=self._open_tree)
+        self._node = Node(
+            self._config,
+            world=self._world,
+            open_tree=self._open_tree,
+            is_tree_shared=self._open_tree is not None,
+        )
         try:
             await self._node.start()
             host, self.port = next(iter(self._node.addresses.values()))
