@@ -62,7 +62,7 @@ def test_the_commands_are_grouped_by_what_they_are_for(script):
         if title != "Options"
     }
     assert list(listed) == ["Run", "Data", "Inspect", "Measure"]
-    assert listed["Run"] == ["serve", "stop", "demo"]
+    assert listed["Run"] == ["serve", "stop", "demo", "elect-leaders", "features"]
     assert [(name,) for names in listed.values() for name in names] == [
         words for words in script.commands() if len(words) == 1
     ]
