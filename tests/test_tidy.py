@@ -108,6 +108,7 @@ TESTED_BY = {
     "cli/perf_produce",
     "cli/test_cli_topics": "cli/offsets cli/partitions cli/topics cli/topics_delete_records "
     "cli/topics_describe cli/topics_offsets",
+    "cli/test_cli_up": "cli/demo_cluster cli/up launch/brokers launch/cluster",
     "cli/test_cli_transactions": "cli/transaction_requests cli/transactions",
     "clients/test_consumer_protocol": "broker/handlers/consumer_groups",
     "clients/test_groups_wire": "broker/coordinators/group",

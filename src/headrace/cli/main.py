@@ -16,6 +16,7 @@ from headrace.cli import output
 SECTIONS = {
     "Run": {
         "serve": "serve",
+        "up": "up",
         "stop": "stop",
         "demo": "demo",
         "elect-leaders": "elect_leaders",
