@@ -109,6 +109,7 @@ TESTED_BY = {
     "cli/test_cli_topics": "cli/offsets cli/partitions cli/topics cli/topics_delete_records "
     "cli/topics_describe cli/topics_offsets",
     "cli/test_cli_up": "cli/demo_cluster cli/up launch/brokers launch/cluster",
+    "cli/test_cli_zookeeper": "cli/zookeeper cli/zookeeper_shell",
     "cli/test_cli_transactions": "cli/transaction_requests cli/transactions",
     "clients/test_consumer_protocol": "broker/handlers/consumer_groups",
     "clients/test_groups_wire": "broker/coordinators/group",
@@ -143,6 +144,7 @@ TESTED_BY = {
     "unit/broker/controller/test_service_metadata": "broker/handlers/metadata "
     "broker/metadata/dynamic_config",
     "unit/broker/test_error_responses": "broker/context model/errors",
+    "unit/coordination/test_zookeeper": "coordination/kazoo_session",
     "unit/core/groups/classic/test_rebalance": "core/groups/classic/responses "
     "core/groups/classic/state",
     "unit/core/groups/consumer/test_reconciliation": "core/groups/consumer/members",

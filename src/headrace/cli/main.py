@@ -1,8 +1,8 @@
 """The command ``headrace``: its commands, and how one of them is run.
 
-``serve`` and ``stop`` run without typer, rich or a Kafka client, because a broker must start in a
-fraction of a second. typer runs all other commands. Only the module of the requested command is
-imported; the list of commands needs all of them.
+``serve``, ``stop`` and ``zookeeper`` run without typer, rich or a Kafka client, because a broker
+must start in a fraction of a second. typer runs all other commands. Only the module of the
+requested command is imported; the list of commands needs all of them.
 """
 
 import sys
@@ -18,6 +18,7 @@ SECTIONS = {
         "serve": "serve",
         "up": "up",
         "stop": "stop",
+        "zookeeper": "zookeeper",
         "demo": "demo",
         "elect-leaders": "elect_leaders",
         "features": "features",
@@ -40,7 +41,7 @@ SECTIONS = {
     "Measure": {"perf": "perf"},
 }
 COMMANDS = {name: module for section in SECTIONS.values() for name, module in section.items()}
-_WITHOUT_TYPER = ("serve", "stop")
+_WITHOUT_TYPER = ("serve", "stop", "zookeeper")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -86,7 +86,7 @@ def run(arguments: Sequence[str]) -> int:
             f"no running broker found (looked in {path}); pass its data directory with "
             "--data or its pid file with --pid-file"
         )
-    _stop(holder, timeout_s)
+    end_process(holder, timeout_s)
     return output.DONE
 
 
@@ -99,11 +99,12 @@ def _stop_all(timeout_s: float) -> int:
     if not running:
         raise output.CommandFailed("no running broker found")
     for holder in running:
-        _stop(holder, timeout_s)
+        end_process(holder, timeout_s)
     return output.DONE
 
 
-def _stop(holder: pid_file.Holder, timeout_s: float) -> None:
+def end_process(holder: pid_file.Holder, timeout_s: float) -> None:
+    """Ask the process to end, and wait for its end. Raises CommandFailed if it still runs."""
     with contextlib.closing(holder):
         # The process may have ended in the meantime.
         with contextlib.suppress(ProcessLookupError):

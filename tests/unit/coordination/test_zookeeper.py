@@ -17,6 +17,7 @@ from headrace.coordination.tree import (
     SessionEvent,
     SessionLost,
     Set,
+    Unwritable,
 )
 from headrace.coordination.writer import Writer
 from headrace.coordination.zookeeper import ZooKeeperTree, close_session
@@ -125,6 +126,25 @@ async def test_thousands_of_nodes_are_read_at_once(connect):
             await tree.multi([Create(path, path.encode()) for path in paths[start:][:200]])
         nodes = await tree.get_many(paths)
         assert [node and node.value.decode() for node in nodes] == paths
+
+
+@in_loop
+async def test_a_zookeeper_that_cannot_read_many_at_once_reads_one_by_one(connect, monkeypatch):
+    async with opened(connect) as tree:
+        await tree.create("/a", b"1")
+        monkeypatch.setattr("headrace.coordination.kazoo_session._MultiRead.type", 99)
+        nodes = await tree.get_many(["/missing", "/a"])
+        assert [node and node.value for node in nodes] == [None, b"1"]
+
+
+@in_loop
+async def test_a_write_that_is_too_large_for_zookeeper_is_refused(connect):
+    async with opened(connect) as tree:
+        await tree.create("/a", b"x" * 999_999)
+        with pytest.raises(Unwritable):
+            await tree.multi([Set("/a", b"x" * 999_999, ANY_VERSION), Create("/b", b"xx")])
+        node = await tree.get("/a")
+        assert node is not None and node.zk_version == 0
 
 
 @in_loop

@@ -30,6 +30,7 @@ from headrace.cli.kafka_scripts import (
     kafka_shutdown_broker,
     kafka_topics,
     kafka_transactions,
+    zookeeper_scripts,
 )
 from headrace.cli.kafka_scripts.syntax import Translation
 
@@ -56,9 +57,14 @@ _SCRIPTS: dict[str, Translate] = {
     "kafka-features": kafka_features.translate,
     "kafka-cluster": kafka_cluster.translate,
     "kafka-broker-api-versions": kafka_broker_api_versions.translate,
+    "zookeeper-server-start": zookeeper_scripts.start,
+    "zookeeper-server-stop": zookeeper_scripts.stop,
+    "zookeeper-shell": zookeeper_scripts.shell,
+    "zkServer": zookeeper_scripts.zk_server,
+    "zkCli": zookeeper_scripts.zk_cli,
 }
 # Every other script prints its help when it gets no arguments.
-_WITHOUT_ARGUMENTS = ("kafka-server-stop",)
+_WITHOUT_ARGUMENTS = ("kafka-server-stop", "zookeeper-server-stop", "zkCli")
 # How the names of all other scripts of Kafka begin.
 _OTHER_SCRIPTS = ("kafka-", "connect-", "zookeeper-")
 
@@ -93,15 +99,8 @@ _NOUNS: dict[str, tuple[Translate, tuple[str, ...]]] = {
     "groups": (kafka_consumer_groups.translate, kafka_consumer_groups.ACTIONS),
 }
 
-_NO_ZOOKEEPER = (
-    "one node needs no ZooKeeper: 'headrace serve' stores the cluster's state beside its logs"
-)
 # Scripts without a command: why, and what to use instead.
 _REFUSED = {
-    "zookeeper-server-start": _NO_ZOOKEEPER,
-    "zookeeper-server-stop": _NO_ZOOKEEPER,
-    "zookeeper-shell": _NO_ZOOKEEPER,
-    "zkServer": _NO_ZOOKEEPER,
     "kafka-e2e-latency": "use 'headrace perf latency TOPIC'",
     "kafka-groups": "use 'headrace groups list', which shows consumer groups with state and type",
     "kafka-reassign-partitions": (
