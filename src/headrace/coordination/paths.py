@@ -22,6 +22,7 @@ from headrace.model.ids import BrokerId, TopicId, id_to_text
 
 BROKER_IDS = "/brokers/ids"
 BROKER_TOPICS = "/brokers/topics"
+BROKER_SEQUENCE = "/brokers/seqid"
 CLUSTER_ID = "/cluster/id"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -47,7 +48,7 @@ PERSISTENT = (
     "/brokers",
     BROKER_IDS,
     BROKER_TOPICS,
-    "/brokers/seqid",
+    BROKER_SEQUENCE,
     "/cluster",
     CONFIG,
     "/config/topics",

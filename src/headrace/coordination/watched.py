@@ -39,10 +39,13 @@ class WatchedNodes:
         node = await self._tree.get(paths.REASSIGN_PARTITIONS, watch)
         return values.decode_reassignment(node.value) if node is not None else {}
 
-    async def preferred_election_request(self, watch: Watch | None = None) -> list[TopicPartition]:
+    async def preferred_election_request(
+        self, watch: Watch | None = None
+    ) -> list[TopicPartition] | None:
+        """The partitions that a tool asked to give to their preferred leaders."""
         path = paths.PREFERRED_REPLICA_ELECTION
         node = await self._tree.get(path, watch)
-        return values.decode_partitions(path, node.value) if node is not None else []
+        return values.decode_partitions(path, node.value) if node is not None else None
 
     async def isr_changes(self, watch: Watch | None = None) -> dict[str, list[TopicPartition]]:
         """The partitions in each notice of changed ISRs, by its path."""

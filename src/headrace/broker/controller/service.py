@@ -17,10 +17,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.broker.controller import internal_topics
+from headrace.broker.controller import internal_topics, topic_requests
 from headrace.broker.controller.changes import ClusterChanges
 from headrace.broker.metadata.dynamic_config import DynamicConfig
-from headrace.broker.random_ids import draw_dice, draw_topic_id
 from headrace.broker.repeat_limit import RepeatLimit
 from headrace.core import elections, features, topic_changes
 from headrace.core.controller import AddPartitions, CreateTopic, DeleteTopic
@@ -58,15 +57,9 @@ class ControllerService:
         self, requests: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[CreateTopic | Rejected]:
         """One result per request, in order; created topics have leaders when this returns."""
-        config, dice = self._dynamic_config.config, self._world.dice
         async with self._changes.lock:
-            answers = topic_changes.decide_creates(
-                self._changes.controller,
-                requests,
-                lambda: (draw_topic_id(dice), draw_dice(dice)),
-                default_partition_count=config.int("num.partitions"),
-                default_replication_factor=config.int("default.replication.factor"),
-                check_settings=self._dynamic_config.check_topic,
+            answers = topic_requests.decide_creates(
+                self._changes.controller, requests, self._dynamic_config, self._world.dice
             )
             accepted = [answer for answer in answers if isinstance(answer, CreateTopic)]
             if not accepted or validate_only:
@@ -133,26 +126,11 @@ class ControllerService:
 
     async def delete_topics(self, wanted: Sequence[str | TopicId]) -> list[TopicState | Rejected]:
         """One result per name or id, in order: the deleted topic, or the error."""
-        if not self._dynamic_config.config.bool("delete.topic.enable"):
-            return [
-                Rejected(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false.")
-                for _ in wanted
-            ]
         async with self._changes.lock:
-            answers: list[TopicState | Rejected] = []
-            pending = []
-            for each in wanted:
-                if isinstance(each, str):
-                    topic = self._changes.metadata.topics.get(each)
-                    missing = Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                else:
-                    topic = self._changes.metadata.topic_by_id(each)
-                    missing = Rejected(ErrorCode.UNKNOWN_TOPIC_ID, "The topic no longer exists.")
-                if topic is None:
-                    answers.append(missing)
-                else:
-                    answers.append(topic)
-                    pending.append(topic)
+            answers = topic_requests.find_to_delete(
+                self._changes.metadata, wanted, self._dynamic_config.config
+            )
+            pending = [answer for answer in answers if isinstance(answer, TopicState)]
             try:
                 await self._delete(pending)
             except Rejected as refusal:
