@@ -91,8 +91,11 @@ TESTED_BY = {
     "broker/test_ending_transactions": "broker/coordinators/markers "
     "broker/coordinators/transaction broker/handlers/transaction_verification",
     "broker/test_failed_start_and_stop": "broker/broker broker/needs broker/services",
-    "broker/test_kit_broker": "testing/broker testing/runners",
+    "broker/test_kit_broker": "testing/broker testing/handle testing/runners",
+    "broker/test_kit_cluster": "testing/cluster testing/cluster_brokers",
+    "broker/test_kit_environments": "testing/environments",
     "broker/test_kit_faults": "testing/faults",
+    "broker/test_kit_members": "testing/member_process testing/members",
     "broker/test_kit_plugin": "testing/plugin",
     "broker/test_kit_records": "testing/records",
     "broker/test_periodic_tasks": "broker/periodic",
