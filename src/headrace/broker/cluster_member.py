@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.controlled_shutdown import shut_down
 from headrace.broker.controller.allocated_producer_ids import AllocatedProducerIds
-from headrace.broker.controller.cluster_controller import ClusterController
 from headrace.broker.member_directories import MemberDirectories
-from headrace.broker.membership import Membership, Sessions
+from headrace.broker.membership import Membership, Sessions, Term
 from headrace.broker.metadata.config_watch import ConfigWatch
 from headrace.broker.random_ids import draw_cluster_id
 from headrace.coordination import paths
@@ -60,7 +59,6 @@ class ClusterMember:
         self._fail = fail
         self._tree: CurrentSession | None = None
         self._parts: Parts
-        self._last_term: ClusterController | None = None
         self._controller_id: Callable[[], BrokerId]
         self.broker_id: BrokerId
         self.cluster_id: str
@@ -93,25 +91,8 @@ class ClusterMember:
 
     def _begin_term(
         self, registry: Registry, elected: Elected, on_fenced: Callable[[], None]
-    ) -> ClusterController:
-        self._last_term = ClusterController(
-            registry,
-            elected,
-            broker_id=self.broker_id,
-            cluster_id=self.cluster_id,
-            dynamic_config=self._parts.dynamic_config,
-            peers=self._parts.peers,
-            world=self._world,
-            tasks=self._tasks,
-            fail=self._fail,
-            on_fenced=on_fenced,
-        )
-        return self._last_term
-
-    @property
-    def term(self) -> ClusterController | None:
-        """This broker as controller; None while another broker is."""
-        return self._last_term if self.membership.is_controller else None
+    ) -> Term:
+        raise NotImplementedError
 
     def _refuse_embedded_tree(self) -> None:
         path = self._logs.place_of(EMBEDDED_TREE)
