@@ -12,7 +12,7 @@ HEALTHY = {
     "offline partitions",
     "under min ISR",
     "under-replicated",
-    "failed log directories",
+    "offline replicas",
     "feature levels",
     "preferred leaders",
 }
@@ -104,7 +104,7 @@ def test_an_offline_partition_is_unhealthy(headrace, monkeypatch, tmp_path):
             if check["status"] == "failed"
         }
         assert "orders-1" in failed["offline partitions"]
-        assert "orders-1 on broker 1" in failed["failed log directories"]
+        assert "orders-1 on broker 1" in failed["offline replicas"]
         ran = headrace("cluster", "health", status=1)
         assert ran.lines[-1] == "The cluster is NOT healthy."
         ran = headrace("topics", "describe", "--unavailable", "orders", "--format", "json")

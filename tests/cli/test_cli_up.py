@@ -122,7 +122,7 @@ def test_the_death_of_a_broker_is_reported(start, tmp_path):
 
 @pytest.mark.usefixtures("java")
 def test_the_drill_of_a_killed_leader(start):
-    demo = start("demo", "cluster")
+    demo = start("demo", "cluster", "--port", "0")
     out, err = demo.communicate(timeout=120)
     text = out.decode()
     assert demo.returncode == 0, text + err.decode()

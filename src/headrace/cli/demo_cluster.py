@@ -44,6 +44,17 @@ def demo_cluster(
             show_default="a temporary directory, removed at the end",
         ),
     ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            metavar="PORT",
+            min=0,
+            max=65533,
+            help="Port of broker 1; the others listen on the next ones. 0 picks free ports.",
+            show_default="9092 if it and the next ones are free, otherwise any ports",
+        ),
+    ] = None,
 ) -> None:
     """Kill the leader of a replicated topic, and lose nothing.
 
@@ -61,7 +72,7 @@ def demo_cluster(
             processes = ClusterProcesses(
                 directory,
                 brokers=_BROKERS,
-                port=_first_port(),
+                port=_first_port() if port is None else port,
                 settings={"zookeeper.session.timeout.ms": str(_SESSION_MS)},
             )
             try:

@@ -160,4 +160,6 @@ def _outcome(result: m.ElectLeadersResponse.PartitionResult) -> outcomes.Outcome
         return outcomes.Outcome("elected")
     if result.error_code == ErrorCode.ELECTION_NOT_NEEDED:
         return outcomes.Outcome("unchanged")
-    return outcomes.Outcome("failed", code_name(result.error_code), result.error_message)
+    name = code_name(result.error_code)
+    detail = result.error_message if result.error_message != name else None
+    return outcomes.Outcome("failed", name, detail)

@@ -50,7 +50,7 @@ def checks(
         _check("offline partitions", _names(p for p in partitions if p.is_unavailable)),
         _check("under min ISR", _names(p for p in partitions if p.is_under_min_isr)),
         _check("under-replicated", _names(p for p in partitions if p.is_under_replicated)),
-        _check("failed log directories", _failed_replicas(view)),
+        _check("offline replicas", _offline_replicas(view)),
         _check("feature levels", _unsupported_levels(features)),
         _check("preferred leaders", _skewed(view), otherwise=WARNING),
     ]
@@ -72,8 +72,8 @@ def _names(partitions: Iterable[PartitionView]) -> list[str]:
     return [partition.name for partition in partitions]
 
 
-def _failed_replicas(view: ClusterView) -> list[str]:
-    """Replicas that are offline although their broker runs."""
+def _offline_replicas(view: ClusterView) -> list[str]:
+    """Replicas on live brokers: a log directory failed, or the broker is shutting down."""
     return [
         f"{partition.name} on broker {broker_id}"
         for partition in view.partitions

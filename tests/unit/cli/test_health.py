@@ -53,11 +53,11 @@ def test_a_registered_broker_that_does_not_answer_is_unhealthy():
     assert not healthy and found["brokers"].items == ["broker 2: cannot connect"]
 
 
-def test_offline_replicas_of_a_live_broker_mean_a_failed_directory():
+def test_offline_replicas_of_a_live_broker_are_reported():
     found, _ = checked(view_of(partition(0, 1, [1, 3], offline=[2])))
-    assert found["failed log directories"].items == ["orders-0 on broker 2"]
+    assert found["offline replicas"].items == ["orders-0 on broker 2"]
     found, _ = checked(view_of(partition(0, 1, [1, 3], offline=[2]), live=(1, 3)))
-    assert found["failed log directories"].status == OK
+    assert found["offline replicas"].status == OK
 
 
 def test_a_broker_that_does_not_support_a_finalized_level_is_unhealthy():
