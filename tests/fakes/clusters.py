@@ -1,4 +1,4 @@
-"""Three brokers on one event loop, in a thread of the test, with one coordination tree in memory."""
+"""Three brokers on one event loop, in a thread of the test, with one tree in memory."""
 
 import asyncio
 import threading

@@ -59,6 +59,7 @@ from headrace.world.world import World
 
 if TYPE_CHECKING:
     from headrace.broker.cluster_member import ClusterMember
+    from headrace.broker.controller.api import ControllerApi
     from headrace.broker.controller.producer_ids import ProducerIdSource
     from headrace.broker.membership import Sessions
 
@@ -324,7 +325,7 @@ class Broker:
         self,
         parts: Parts,
         logs: LogManager,
-        controller: "ControllerService",
+        controller: "ControllerApi",
         producer_ids: "ProducerIdSource",
         moved: Callable[[TopicPartition, str], Awaitable[None]],
         member: "ClusterMember | None",
@@ -442,11 +443,7 @@ class Broker:
     ) -> None:
         if not self._lifecycle.is_stopping:
             services.replicas.directory_failed(topic_partition for topic_partition, _ in lost)
-            self._tasks.spawn(
-                services.controller.replicas_failed(lost)
-                if services.member is None
-                else services.membership.tell_directory_failed()
-            )
+            self._tasks.spawn(services.controller.replicas_failed(lost))
 
     # --- the steps of a stop -------------------------------------------------
 

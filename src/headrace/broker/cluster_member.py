@@ -6,20 +6,22 @@ be a candidate for controller.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.broker.controlled_shutdown import shut_down
 from headrace.broker.controller.allocated_producer_ids import AllocatedProducerIds
+from headrace.broker.controller.member_controller import MemberController
 from headrace.broker.member_directories import MemberDirectories
-from headrace.broker.membership import Membership, Sessions, Term
+from headrace.broker.membership import Membership, Sessions
 from headrace.broker.metadata.config_watch import ConfigWatch
 from headrace.broker.random_ids import draw_cluster_id
 from headrace.coordination import paths
 from headrace.coordination.assignments import load_assignments
 from headrace.coordination.current_session import CurrentSession
 from headrace.coordination.embedded import FILE_NAME as EMBEDDED_TREE
-from headrace.coordination.registry import Elected, Registry
-from headrace.coordination.tree import ANY_VERSION, OutcomeUnknown
+from headrace.coordination.registry import Registry
+from headrace.coordination.tree import ANY_VERSION, OutcomeUnknown, SessionLost
 from headrace.core import features
 from headrace.model.cluster_metadata import BrokerEntry, Endpoint
 from headrace.model.errors import ConfigError
@@ -65,6 +67,7 @@ class ClusterMember:
         self.registry: Registry
         self.membership: Membership
         self.directories: MemberDirectories
+        self.controller: MemberController
         self.producer_ids: AllocatedProducerIds
 
     async def open_session(self) -> None:
@@ -86,16 +89,11 @@ class ClusterMember:
             broker_id=self.broker_id,
             world=self._world,
             fail=self._fail,
-            begin_term=self._begin_term,
+            begin_term=lambda *election: self.controller.begin_term(*election),
         )
 
-    def _begin_term(
-        self, registry: Registry, elected: Elected, on_fenced: Callable[[], None]
-    ) -> Term:
-        raise NotImplementedError
-
     def _refuse_embedded_tree(self) -> None:
-        path = self._logs.place_of(EMBEDDED_TREE)
+        path = self._logs.place_of(EMBEDDED_TREE) / EMBEDDED_TREE
         if self._world.files.exists(path):
             raise ConfigError(
                 f"{path} has the topics and settings of a standalone node, which the cluster does "
@@ -116,6 +114,18 @@ class ClusterMember:
             lambda: self.membership.broker_epoch,
             self._controller_id,
         )
+        self.controller = MemberController(
+            self.registry,
+            self.broker_id,
+            parts.dynamic_config,
+            metadata_cache,
+            parts.peers,
+            parts.replicas,
+            self._world,
+            self._tasks,
+            self._fail,
+            self.membership.tell_directory_failed,
+        )
         known = None if self._logs.cluster_is_new else self._logs.cluster_id
         self.cluster_id = await self.registry.settle_cluster_id(
             known, draw_cluster_id(self._world.dice)
@@ -131,8 +141,7 @@ class ClusterMember:
             lambda topic: replicas.update_topic_config(topic, dynamic_config.topic_config(topic)),
         )
         await config_watch.load()
-        levels, features_epoch = await self.registry.load_features(features.INITIAL_LEVELS)
-        metadata_cache.publish_features(levels, features_epoch)
+        await self._read_features(metadata_cache)
         pending = await self.directories.load_pending_deletions()
         self._logs.open_all(self._world.now(), pending)
         await self.directories.settle(await load_assignments(tree), pending)
@@ -140,8 +149,20 @@ class ClusterMember:
         async def catch_up() -> None:
             metadata_cache.keep_topics(await load_assignments(tree))
             await config_watch.load()
+            await self._read_features(metadata_cache)
 
         self.membership.on_new_session(catch_up)
+
+    async def _read_features(self, metadata_cache: "MetadataCache") -> None:
+        """Read the feature levels, now and whenever they change."""
+
+        def changed(path: str) -> None:
+            self._tasks.spawn(self._read_features(metadata_cache))
+
+        with suppress(SessionLost):  # the next session reads them
+            found = await self.registry.watched.features(changed)
+            if found is not None:
+                metadata_cache.publish_features(found.levels, found.epoch)
 
     def replicate(self) -> None:
         """Follow leaders on other brokers, and serve followers, from now on."""
@@ -163,6 +184,7 @@ class ClusterMember:
         )
         await self.membership.join(entry)
         await self.membership.wait_for_metadata()
+        self.producer_ids.prefetch()
 
     async def leave(self, *, clean: bool) -> None:
         """Give up leaderships, then the controllership. The registration lasts until ``close``."""

@@ -11,6 +11,7 @@ JSON; a quorum of brokers would be another such registry. A write may fail in th
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from headrace.coordination import controller_writes, paths, values
@@ -31,7 +32,7 @@ from headrace.coordination.tree import (
     Tree,
     Watch,
 )
-from headrace.coordination.watched import WatchedNodes
+from headrace.coordination.watched import FeatureLevels, WatchedNodes
 from headrace.coordination.writer import Writer
 from headrace.core.controller import Change
 from headrace.core.directory_assignment import AssignmentChange
@@ -206,13 +207,10 @@ class Registry:
     async def report_log_dir_failure(self) -> None:
         """Tell the controller that a log directory of this broker has failed."""
         value = values.encode_log_dir_event(self._broker_id)
-        # Not read back if its answer is lost: the controller then gets two notices.
         while True:
-            try:
+            with suppress(OutcomeUnknown):  # a second notice does no harm
                 await self._tree.create(paths.LOG_DIR_EVENT_PREFIX, value, sequential=True)
-            except OutcomeUnknown:
-                continue
-            return
+                return
 
     async def drop_delete_request(self, topic: str) -> None:
         """Forget the request to delete a topic that does not exist."""
@@ -224,14 +222,29 @@ class Registry:
 
     # --- features and producer ids
 
-    async def load_features(self, initial: Mapping[str, int]) -> tuple[dict[str, int], int]:
-        """The feature levels and their epoch; stores ``initial`` if there are none."""
-        node = await self._writer.get_or_create(paths.FEATURE, values.encode_feature(initial))
-        return values.decode_feature(node.value), node.zk_version
+    async def load_features(self, initial: Mapping[str, int]) -> FeatureLevels:
+        """The feature levels; stores ``initial`` if there are none."""
+        while True:
+            found = await self.watched.features()
+            if found is not None:
+                return found
+            # Earlier versions stored the levels of one node in Kafka's own node.
+            node = await self._tree.get(paths.FEATURE)
+            earlier = values.decode_feature(paths.FEATURE, node.value) if node is not None else {}
+            create = Create(paths.FEATURE_LEVELS, values.encode_feature(earlier or initial))
+            none = values.encode_feature({})
+            clear: Operation = (
+                Create(paths.FEATURE, none)
+                if node is None
+                else Set(paths.FEATURE, none, node.zk_version)
+            )
+            with suppress(Conflict):  # another controller was first: read again
+                await self.term.write([create, clear])
 
     async def store_features(self, levels: Mapping[str, int], features_epoch: int) -> int:
         """Replace the levels of ``features_epoch``; returns the new epoch."""
-        write = Set(paths.FEATURE, values.encode_feature(levels), ZkVersion(features_epoch))
+        value = values.encode_feature(levels)
+        write = Set(paths.FEATURE_LEVELS, value, ZkVersion(features_epoch))
         (done,) = await self._write_as_controller([write])
         return done.zk_version
 

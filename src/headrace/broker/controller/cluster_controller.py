@@ -21,7 +21,7 @@ from headrace.broker.controller.term import Term
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.coordination import paths
 from headrace.coordination.registry import Elected, Registry
-from headrace.core import elections
+from headrace.core import elections, features
 from headrace.core.controller import AddPartitions, ChangePartition, Controller, CreateTopic
 from headrace.core.elections import IsrProposal
 from headrace.core.topics import NewTopic
@@ -89,6 +89,10 @@ class ClusterController:
         self._rebalance_timer: asyncio.TimerHandle | None = None
 
     @property
+    def has_ended(self) -> bool:
+        return self.term.ended
+
+    @property
     def metadata(self) -> ClusterMetadata:
         return self.controller.metadata
 
@@ -137,6 +141,7 @@ class ClusterController:
             )
 
         changed = await term.change(list(controller.states()), repair)
+        await self._check_features(brokers.values())
         for entry in brokers.values():
             term.channels.open(entry, first=())
         term.tell(controller.states())
@@ -217,6 +222,7 @@ class ClusterController:
             )
             term.tell(changed)
             self._welcome(came)
+            await self._check_features(came)
             touched = gone | {entry.broker_id for entry in came}
             term.channels.update_metadata(
                 state for state in controller.states() if not touched.isdisjoint(state.replicas)
@@ -378,3 +384,29 @@ class ClusterController:
         async with self.term.turn():
             self._leaders.check_broker(broker_id, broker_epoch, ErrorCode.BROKER_ID_NOT_REGISTERED)
             return await self._registry.reserve_producer_ids(broker_id)
+
+    async def update_features(
+        self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
+    ) -> None:
+        """Apply all updates, or raise Rejected and apply none."""
+        async with self.term.turn():
+            brokers = self.controller.metadata.brokers.values()
+            before = await self._registry.load_features(features.initial_levels(brokers))
+            levels = features.decide_levels(before.levels, updates, brokers)
+            if not validate_only and levels != before.levels:
+                await self._registry.store_features(levels, before.epoch)
+
+    async def _check_features(self, brokers: Iterable[BrokerEntry]) -> None:
+        """A new cluster gets its levels. Brokers that do not support them are reported."""
+        found = await self._registry.load_features(
+            features.initial_levels(self.controller.metadata.brokers.values())
+        )
+        for broker in brokers:
+            for name, level in features.find_unsupported(found.levels, broker).items():
+                _log.error(
+                    "Broker %d does not support level %d of feature %s, which the cluster uses. "
+                    "Lower the level with 'headrace features downgrade', or stop that broker",
+                    broker.broker_id,
+                    level,
+                    name,
+                )

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from headrace.broker.controller import allocated_producer_ids
 from headrace.broker.controller.allocated_producer_ids import AllocatedProducerIds
 from headrace.broker.tasks import BackgroundTasks
 from headrace.model.errors import ErrorCode, Rejected
@@ -34,13 +35,9 @@ class Source:
 
 
 @in_loop
-async def test_a_producer_is_told_to_wait_while_the_first_block_is_fetched():
+async def test_a_producer_waits_while_the_first_block_is_fetched():
     source = Source(a_block(100))
-    with pytest.raises(Rejected) as refusal:
-        await source.ids.next()
-    assert refusal.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    await source.fetched()
-    assert [await source.ids.next() for _ in range(3)] == [100, 101, 102]
+    assert await asyncio.gather(*(source.ids.next() for _ in range(3))) == [100, 101, 102]
     ((broker_id, request),) = source.peers.asked
     assert (broker_id, request.broker_id, request.broker_epoch) == (5, 3, 77)
     assert source.peers.open_count == 0
@@ -49,8 +46,8 @@ async def test_a_producer_is_told_to_wait_while_the_first_block_is_fetched():
 @in_loop
 async def test_the_next_block_is_fetched_before_the_last_id_is_used():
     source = Source(a_block(100), a_block(500))
-    with pytest.raises(Rejected):
-        await source.ids.next()
+    source.ids.prefetch()
+    source.ids.prefetch()
     await source.fetched()
     assert [await source.ids.next() for _ in range(9)] == list(range(100, 109))
     assert len(source.peers.asked) == 1
@@ -63,10 +60,17 @@ async def test_the_next_block_is_fetched_before_the_last_id_is_used():
 @in_loop
 async def test_a_refusal_or_a_lost_connection_is_retried():
     source = Source(None, refused(ErrorCode.NOT_CONTROLLER), a_block(0))
-    with pytest.raises(Rejected):
+    assert await source.ids.next() == 0
+    await source.fetched()
+    assert len(source.peers.asked) == 3
+
+
+@in_loop
+async def test_a_producer_is_told_to_come_back_if_no_controller_answers(monkeypatch):
+    monkeypatch.setattr(allocated_producer_ids, "_WAIT_S_MAX", 0.01)
+    source = Source(None, a_block(0))
+    with pytest.raises(Rejected) as refusal:
         await source.ids.next()
-    with pytest.raises(Rejected):
-        await source.ids.next()
+    assert refusal.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     await source.fetched()
     assert await source.ids.next() == 0
-    assert len(source.peers.asked) == 3
