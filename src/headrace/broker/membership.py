@@ -144,14 +144,6 @@ class Membership:
         self._tree.on_session_event = None
         await self._end_term()
 
-    async def tell_directory_failed(self) -> None:
-        """Tell the controller that a log directory of this broker failed."""
-        while True:
-            try:
-                return await Registry(self._tree, self._broker_id).report_log_dir_failure()
-            except SessionLost:
-                await asyncio.sleep(_RETRY_FIRST_S)  # until there is another session
-
     async def _register(self, entry: BrokerEntry) -> BrokerEntry:
         """Register within a session time-out: an earlier session of this broker may still last."""
         loop = asyncio.get_running_loop()
