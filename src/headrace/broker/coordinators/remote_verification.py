@@ -5,7 +5,7 @@ transactions that wait for an answer of that coordinator.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.broker.coordinators.outgoing import Outgoing, distinct
@@ -40,7 +40,7 @@ class _Job:
 
     def answered(self, codes: ErrorCode | Codes) -> None:
         if self.done.done():
-            return  # the broker is stopping
+            return  # it was not waited for, or the broker is stopping
         if isinstance(codes, ErrorCode):
             self.done.set_result(dict.fromkeys(self.partitions, codes))
         else:
@@ -56,6 +56,7 @@ class RemoteVerification:
             lambda coordinator: peers.peer(coordinator, client_id, negotiates=True),
             self._exchange,
         )
+        self._pending: dict[BrokerId, dict[_Job, None]] = {}
 
     async def close(self) -> None:
         await self._outgoing.close()
@@ -71,13 +72,26 @@ class RemoteVerification:
     ) -> "asyncio.Future[Codes]":
         """The codes of the coordinator; NETWORK_EXCEPTION if it does not answer."""
         job = _Job(transactional_id, producer, partitions, adds)
+        self._pending.setdefault(coordinator, {})[job] = None
         self._outgoing.add(coordinator, job)
         return job.done
 
+    def coordinators_changed(self, find: Callable[[str], BrokerId | None]) -> None:
+        """Stop waiting for brokers that coordinate no longer: a dead one answers by a timeout.
+
+        ``find`` returns the coordinator of a transactional id, None if it is this broker.
+        """
+        for coordinator, pending in self._pending.items():
+            for job in pending:
+                if find(job.transactional_id) != coordinator:
+                    job.answered(ErrorCode.NOT_COORDINATOR)
+
     async def _exchange(self, peer: "Peer", jobs: list[_Job]) -> None:
+        pending = self._pending[peer.broker_id]
         for batch in distinct(jobs, lambda job: job.transactional_id):
-            codes = await self._ask(peer, batch)
+            codes = await self._ask(peer, [job for job in batch if not job.done.done()])
             for job in batch:
+                del pending[job]
                 if codes is ErrorCode.UNSUPPORTED_VERSION and not job.adds:
                     job.answered(ErrorCode.NONE)  # as in Kafka: the coordinator cannot verify
                 elif isinstance(codes, ErrorCode):
@@ -87,6 +101,8 @@ class RemoteVerification:
 
     async def _ask(self, peer: "Peer", jobs: list[_Job]) -> ErrorCode | dict[str, Codes]:
         """The codes by transactional id, or one code for all."""
+        if not jobs:
+            return {}
         request = m.AddPartitionsToTxnRequest(transactions=[_as_message(job) for job in jobs])
         try:
             response = await peer.request(request, m.AddPartitionsToTxnResponse)

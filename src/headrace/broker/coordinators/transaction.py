@@ -61,6 +61,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
     def _topics_changed(self, deleted: Sequence[str]) -> None:
         self.refresh()
         self._markers.leaders_changed()
+        self._remote.coordinators_changed(self._other_coordinator)
 
     async def disconnect(self) -> None:
         """Close the connections to other brokers."""

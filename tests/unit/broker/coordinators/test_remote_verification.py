@@ -96,6 +96,28 @@ async def test_waiting_transactions_share_a_request_and_one_id_is_not_in_it_twic
 
 
 @in_loop
+async def test_a_broker_that_coordinates_no_longer_is_not_waited_for():
+    gate = asyncio.Event()
+
+    async def answer(request):
+        await gate.wait()
+        return all_valid(request)
+
+    async with coordinator_at(answer) as (broker, remote):
+        in_flight, stays = ask(remote, "moved"), ask(remote, "stays")
+        await until(lambda: broker.received)
+        queued = ask(remote, "moved", [SECOND])
+        remote.coordinators_changed(lambda name: COORDINATOR if name == "stays" else None)
+        assert await in_flight == {FIRST: ErrorCode.NOT_COORDINATOR}
+        assert await queued == {SECOND: ErrorCode.NOT_COORDINATOR}
+        assert not stays.done()
+        gate.set()
+        assert await stays == {FIRST: NONE}
+        assert await ask(remote, "moved") == {FIRST: NONE}
+        assert len(broker.received) == 2, "what is not waited for is not sent"
+
+
+@in_loop
 async def test_an_error_of_the_whole_request_is_that_of_each_partition():
     def refuse(request):
         return m.AddPartitionsToTxnResponse(error_code=ErrorCode.NOT_COORDINATOR)
