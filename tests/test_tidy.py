@@ -102,6 +102,8 @@ TESTED_BY = {
     "broker/test_repeated_fetches": "broker/dispatch broker/handlers/fetch",
     "cli/test_cli_cluster": "cli/brokers cli/brokers_api_versions cli/cluster cli/cluster_view "
     "cli/elect_leaders cli/features cli/partition_files",
+    "broker/test_replication": "broker/handlers/fetch_reads broker/replication/fetchers "
+    "broker/replication/replication",
     "cli/test_cli_configs": "cli/configs",
     "cli/test_cli_errors": "cli/broker_requests cli/client cli/main cli/options cli/outcomes",
     "cli/test_cli_groups": "cli/group_requests cli/groups_reset",

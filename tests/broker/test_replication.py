@@ -57,8 +57,8 @@ async def test_a_follower_takes_over_and_the_old_leader_drops_what_it_alone_has(
 
 
 @in_loop
-async def test_a_follower_that_stops_fetching_leaves_the_isr_and_returns(tmp_path):
-    async with replicated(tmp_path, 3) as cluster:
+async def test_a_follower_that_stops_fetching_leaves_the_isr(tmp_path):
+    async with replicated(tmp_path, 3, replica_lag_time_max_ms="500") as cluster:
         await cluster.produce(1, b"a")
         services = cluster.services(3)
         await services.replicas.stop()
@@ -91,16 +91,27 @@ async def test_a_batch_larger_than_all_fetch_limits_still_replicates(tmp_path):
 
 
 @in_loop
-async def test_without_fetch_sessions_and_with_several_fetchers_all_partitions_replicate(tmp_path):
-    settings = {
-        "max_incremental_fetch_session_cache_slots": "0",
-        "num_replica_fetchers": "3",
-    }
-    async with replicated(tmp_path, 2, partitions=7, **settings) as cluster:
+async def test_without_fetch_sessions_all_partitions_replicate(tmp_path):
+    no_sessions = {"max_incremental_fetch_session_cache_slots": "0"}
+    async with replicated(tmp_path, 2, partitions=3, **no_sessions) as cluster:
+        for number in range(6):
+            answer = await cluster.produce(1, b"%d" % number, partition=number % 3)
+            assert answer.error_code == 0
+        assert [len(cluster.values(2, partition)) for partition in range(3)] == [2] * 3
+
+
+@in_loop
+async def test_several_fetchers_share_the_partitions_of_a_leader(tmp_path):
+    async with replicated(tmp_path, 2, partitions=7, num_replica_fetchers="3") as cluster:
         for number in range(14):
             answer = await cluster.produce(1, b"%d" % number, partition=number % 7)
             assert answer.error_code == 0
+        links = cluster.services(1).limits.links
+        await until(lambda: len(links) == 3)  # those of the producers are closed
         assert [len(cluster.values(2, partition)) for partition in range(7)] == [2] * 7
+        for partition in range(7):
+            cluster.decide(2, partition=partition)
+        await until(lambda: not links)
 
 
 @in_loop
