@@ -38,13 +38,16 @@ def is_running(process_id):
 
 def brokers_of(up):
     """The processes of the brokers and of ZooKeeper, by their command lines."""
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True)
+    listed = subprocess.run(
+        ["ps", "-ww", "-A", "-o", "pid=,ppid=,args="], capture_output=True, text=True
+    )
     rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
     return {int(pid): args for pid, parent, args in rows if int(parent) == up.pid}
 
 
 def started(start, tmp_path, *options):
     ready = tmp_path / "ready"
+    ready.unlink(missing_ok=True)  # of a command that was killed
     up = start("up", "--port", "0", "--data", "cluster", "--ready-file", str(ready), *options)
     wait_until(lambda: ready.exists() or up.poll() is not None, limit_s=60)
     assert up.poll() is None, up.communicate()

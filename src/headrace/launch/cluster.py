@@ -153,6 +153,8 @@ def default_settings(brokers: int) -> dict[str, str]:
         "transaction.state.log.min.isr": min_isr,
         # On one machine no network is slow: find a killed broker sooner than after 18 s.
         "zookeeper.session.timeout.ms": "6000",
+        # All processes start at once, and a busy machine needs a while for Java.
+        "zookeeper.connection.timeout.ms": "60000",
         # The last broker to stop finds no other leader; it must not wait for one.
         "controlled.shutdown.retry.backoff.ms": "100",
     }
