@@ -100,6 +100,8 @@ TESTED_BY = {
     "broker/test_kit_records": "testing/records",
     "broker/test_periodic_tasks": "broker/periodic",
     "broker/test_repeated_fetches": "broker/dispatch broker/handlers/fetch",
+    "cli/test_cli_cluster": "cli/brokers cli/brokers_api_versions cli/cluster cli/cluster_view "
+    "cli/elect_leaders cli/features cli/partition_files",
     "broker/test_replication": "broker/handlers/fetch_reads broker/replication/fetchers "
     "broker/replication/replication",
     "cli/test_cli_configs": "cli/configs",
@@ -112,6 +114,7 @@ TESTED_BY = {
     "cli/perf_produce",
     "cli/test_cli_topics": "cli/offsets cli/partitions cli/topics cli/topics_delete_records "
     "cli/topics_describe cli/topics_offsets",
+    "cli/test_cli_up": "cli/demo_cluster cli/up launch/brokers launch/cluster",
     "cli/test_cli_zookeeper": "cli/zookeeper cli/zookeeper_shell",
     "cli/test_cli_transactions": "cli/transaction_requests cli/transactions",
     "clients/test_consumer_protocol": "broker/handlers/consumer_groups",
