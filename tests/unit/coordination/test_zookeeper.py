@@ -284,11 +284,11 @@ async def test_a_read_after_a_reconnect_fires_the_other_watches_of_the_node(prox
 async def test_a_flood_of_calls_at_the_moment_of_the_cut_does_not_block_the_loop(proxy, connect):
     chroot = connect.partition("/")[2]
     async with opened(f"127.0.0.1:{proxy.port}/{chroot}") as tree:
-        events = Events(tree)
+        events, session = Events(tree), tree._session
         flood = [asyncio.create_task(tree.get("/")) for _ in range(2000)]
         proxy.cut()
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while tree._session._client.connected:  # the calls come before the loop hears of the cut
+        while session._client.connected:  # the calls come before the loop hears of the cut
             assert time.monotonic() < deadline
         await events.until(SessionEvent.SUSPENDED)
         proxy.heal()
