@@ -35,7 +35,8 @@ async def test_a_topic_that_another_broker_wrote_gets_leaders():
         await session.create(paths.topic("auto"), topic_value([(2, 3), (3, 1)]))
         await until(lambda: cluster.brokers[1].topics.get("auto", {}).keys() == {0, 1})
         assert [cluster.brokers[1].leader_of("auto", p) for p in (0, 1)] == [2, 3]
-        assert cluster.brokers[3].new == [TopicPartition("auto", 0), TopicPartition("auto", 1)]
+        both = [TopicPartition("auto", 0), TopicPartition("auto", 1)]
+        await until(lambda: cluster.brokers[3].new == both)
         topic = controller.metadata.topics["auto"]
         assert id_to_text(topic.topic_id) == "peu1MSP5RZO423dfJShKyQ"
 
@@ -87,7 +88,7 @@ async def test_a_partition_whose_brokers_are_dead_is_born_as_new_when_one_comes(
         assert await session.get(paths.state("t", 0)) is None
         await cluster.register(3)
         await until(lambda: cluster.brokers[1].leader_of("t") == 3)
-        assert cluster.brokers[3].new == [TopicPartition("t", 0)]
+        await until(lambda: cluster.brokers[3].new == [TopicPartition("t", 0)])
 
 
 @in_loop
