@@ -1,11 +1,13 @@
 """``headrace topics describe``: partitions, leaders, replicas and settings of topics."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are undeclared
     AdminClient,
+    ConfigEntry,
     ConfigResource,
     ResourceType,
     TopicDescription,
@@ -13,6 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are
 
 from headrace.cli import output, partitions
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained
+from headrace.cli.cluster_view import MIN_ISR, PartitionView, numbers
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -29,27 +32,64 @@ OptionalNames = Annotated[
 ]
 
 
+# The settings of topics by topic and name.
+Settings = dict[str, Mapping[str, ConfigEntry]]
+
+
 def describe(
     names: OptionalNames = None,
     internal: IncludeInternal = False,
+    under_replicated: Annotated[
+        bool,
+        typer.Option("--under-replicated", help="Show only partitions with replicas out of sync."),
+    ] = False,
+    under_min_isr: Annotated[
+        bool,
+        typer.Option(
+            "--under-min-isr",
+            help="Show only partitions with fewer in-sync replicas than min.insync.replicas.",
+        ),
+    ] = False,
+    at_min_isr: Annotated[
+        bool,
+        typer.Option(
+            "--at-min-isr",
+            help="Show only partitions with exactly min.insync.replicas in-sync replicas.",
+        ),
+    ] = False,
+    unavailable: Annotated[
+        bool, typer.Option("--unavailable", help="Show only partitions without a leader.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show partitions, leaders, replicas and settings of topics."""
+    """Show partitions, leaders, replicas and settings of topics.
+
+    With several filters, a partition is shown if one of them applies.
+    """
     connection = Connection(bootstrap, settings, client_file)
     admin = connection.admin()
     wanted = list(names or partitions.shown(connection.metadata().topics, internal))
     described, failures = _described(connection, admin, wanted)
-    overrides = _overrides(connection, admin, [topic.name for topic in described])
-    if format is Format.JSON:
-        output.document([_document(topic, overrides[topic.name]) for topic in described])
+    found = _settings(connection, admin, [topic.name for topic in described])
+    filters = {
+        "is_under_replicated": under_replicated,
+        "is_under_min_isr": under_min_isr,
+        "is_at_min_isr": at_min_isr,
+        "is_unavailable": unavailable,
+    }
+    chosen = [name for name, is_given in filters.items() if is_given]
+    if chosen:
+        _show_partitions(described, found, chosen, format)
+    elif format is Format.JSON:
+        output.document([_document(topic, _overrides(found, topic)) for topic in described])
     else:
         for number, topic in enumerate(described):
             if number:
                 output.line("")
-            _show(topic, overrides[topic.name])
+            _show(topic, _overrides(found, topic))
     for name, error in failures:
         if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             output.error(partitions.no_such_topic(connection, name))
@@ -74,10 +114,7 @@ def _described(
     return described, failures
 
 
-def _overrides(
-    connection: Connection, admin: AdminClient, names: list[str]
-) -> dict[str, dict[str, str]]:
-    """The settings of each topic that differ from the defaults."""
+def _settings(connection: Connection, admin: AdminClient, names: list[str]) -> Settings:
     if not names:
         return {}
     futures = admin.describe_configs(
@@ -86,15 +123,76 @@ def _overrides(
     )
     try:
         return {
-            resource.name: {
-                name: entry.value
-                for name, entry in sorted(connection.answer(future, "settings").items())
-                if not entry.is_default
-            }
+            resource.name: connection.answer(future, "settings")
             for resource, future in futures.items()
         }
     except KafkaException as failure:
         raise connection.failed(failure, "reading topic settings") from None
+
+
+def _overrides(settings: Settings, topic: TopicDescription) -> dict[str, str]:
+    """The settings of a topic that differ from the defaults."""
+    return {
+        name: entry.value or ""
+        for name, entry in sorted(settings[topic.name].items())
+        if not entry.is_default
+    }
+
+
+def _show_partitions(
+    described: list[TopicDescription], settings: Settings, chosen: list[str], format: Format
+) -> None:
+    """Only the partitions for which one of the ``chosen`` properties is true."""
+    partitions = [
+        partition
+        for topic in described
+        for partition in _partitions(topic, int(settings[topic.name][MIN_ISR].value or 1))
+        if any(getattr(partition, name) for name in chosen)
+    ]
+    if format is Format.JSON:
+        output.document(
+            [
+                {
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "leader": one.leader,
+                    "replicas": one.replicas,
+                    "isr": one.isr,
+                    "min_isr": one.min_isr,
+                }
+                for one in partitions
+            ]
+        )
+    else:
+        output.table(
+            ["Topic", "Partition", "Leader", "Replicas", "Isr", "MinIsr"],
+            [
+                (
+                    one.topic,
+                    one.partition,
+                    "none" if one.leader is None else one.leader,
+                    numbers(one.replicas),
+                    numbers(one.isr),
+                    one.min_isr,
+                )
+                for one in partitions
+            ],
+        )
+
+
+def _partitions(topic: TopicDescription, min_isr: int) -> list[PartitionView]:
+    return [
+        PartitionView(
+            topic.name,
+            one.id,
+            _node_id(one.leader),
+            [node.id for node in one.replicas],
+            [node.id for node in one.isr],
+            [],
+            min_isr,
+        )
+        for one in topic.partitions
+    ]
 
 
 def _document(topic: TopicDescription, overrides: dict[str, str]) -> dict[str, object]:

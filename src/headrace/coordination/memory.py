@@ -113,6 +113,12 @@ class MemoryTree:
             if session is not None:
                 session._expire()
 
+    def read(self, path: str) -> bytes | None:
+        """The newest value of a node; None if there is no such node. From any thread."""
+        with self._lock:
+            entry = self._entries.get(path)
+        return None if entry is None else entry.node.value
+
     # --- called by sessions, with the lock held
 
     def _end(self, session_id: int) -> "MemorySession | None":
