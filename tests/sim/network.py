@@ -94,7 +94,8 @@ class SimulatedNetwork:
 
     def reset_connections(self, name: str) -> None:
         """Every connection of a host breaks, on both ends; requests may or may not have arrived."""
-        for connection in list(self._hosts[name].connections.values()):
+        host = self._hosts.get(name)
+        for connection in list(host.connections.values()) if host is not None else []:
             connection.break_off(errno.ECONNRESET)
             connection.other.break_off(errno.ECONNRESET)
 

@@ -15,8 +15,7 @@ TIMEOUT_S = 6.0
 def on_an_ensemble(story, **rates):
     async def run():
         loop = asyncio.get_running_loop()
-        dice = random.Random(1)
-        await story(SimulatedEnsemble(loop, dice, TreeFaultRates(**rates), TIMEOUT_S))
+        await story(SimulatedEnsemble(loop, 1, TreeFaultRates(**rates), TIMEOUT_S))
 
     run_simulated(run(), random.Random(1))
 

@@ -62,7 +62,7 @@ class SimulatedEnsemble:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        dice: random.Random,
+        seed: int,
         rates: TreeFaultRates,
         session_timeout_s: float,
     ) -> None:
@@ -72,15 +72,16 @@ class SimulatedEnsemble:
         self.tree = MemoryTree(lambda: Millis(wall_clock_ns(loop) // 1_000_000))
         # Of no process: what is on its way arrives although its sender is paused or dead.
         self.context = contextvars.Context()
-        self._dice = dice
+        self._seed = seed
         self._brokers: dict[str, _Connection] = {}
 
     def open_session(self, host: str) -> "SimulatedSession":
         """A session of the running process on ``host``."""
-        dice = random.Random(self._dice.getrandbits(64))
+        connection = self._connection(host)
+        dice = random.Random(connection.dice.getrandbits(64))
         inner = self.tree.open_session(_DrawnFaults(self.rates, dice))
         session = SimulatedSession(self, inner, dice)
-        self._connection(host).opened(session)
+        connection.opened(session)
         return session
 
     def kill(self, host: str) -> None:
@@ -106,13 +107,16 @@ class SimulatedEnsemble:
         self._connection(host).expire()
 
     def _connection(self, host: str) -> "_Connection":
-        return self._brokers.setdefault(host, _Connection(self))
+        if host not in self._brokers:
+            self._brokers[host] = _Connection(self, random.Random(f"{self._seed} {host}"))
+        return self._brokers[host]
 
 
 class _Connection:
     """A broker's connection to the ensemble, and how long it may be silent."""
 
-    def __init__(self, ensemble: SimulatedEnsemble) -> None:
+    def __init__(self, ensemble: SimulatedEnsemble, dice: random.Random) -> None:
+        self.dice = dice
         self.is_dead = False
         self._ensemble = ensemble
         self._session: SimulatedSession | None = None

@@ -68,7 +68,7 @@ class ClientSession:
     # --- retries
 
     async def pause(self, attempt: int) -> None:
-        longest = min(self.times.backoff_max, self.times.backoff * 2**attempt)
+        longest = min(self.times.backoff_max, self.times.backoff * 2 ** min(attempt, 10))
         await asyncio.sleep(longest * self.dice.uniform(0.8, 1.2))
 
     async def persistently(
@@ -110,7 +110,12 @@ class ClientSession:
 
     async def ask_any(self, request: Any, kind: Any, version: int) -> Any:
         addresses = list(dict.fromkeys([*self._bootstrap, *self._addresses.values()]))
-        connection = await self._connect(self.dice.choice(addresses))
+        return await self.ask_host(self.dice.choice(addresses), request, kind, version)
+
+    async def ask_host(
+        self, address: tuple[str, int], request: Any, kind: Any, version: int
+    ) -> Any:
+        connection = await self._connect(address)
         return await connection.request(request, kind, api_version=version)
 
     async def _connect(self, address: tuple[str, int]) -> Connection:
