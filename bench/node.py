@@ -81,19 +81,23 @@ class Node(ABC):
     def start(self, limit_s: float = 60) -> float:
         """Start the process and wait until it answers. Return the seconds that this took."""
         self.prepare()
-        with self.log.open("ab") as log:
-            self._started_at = time.perf_counter()
-            self._process = subprocess.Popen(
-                self.command(), env=_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        self.launch()
         while not self._answers():
-            if self._process.poll() is not None:
+            if not self.running:
                 raise NodeFailed(f"{self.name} ended at start:\n{self._last_words()}")
             if self.seconds_since_start() > limit_s:
                 self.kill()
                 raise NodeFailed(f"{self.name} does not answer after {limit_s:.0f} s")
             time.sleep(0.002)
         return self.seconds_since_start()
+
+    def launch(self) -> None:
+        """Start the process, without waiting for it."""
+        with self.log.open("ab") as log:
+            self._started_at = time.perf_counter()
+            self._process = subprocess.Popen(
+                self.command(), env=_ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def _answers(self) -> bool:
         try:
@@ -114,7 +118,7 @@ class Node(ABC):
         if self._process is None:
             return 0.0
         start = time.perf_counter()
-        self._process.terminate()
+        self.terminate()
         try:
             self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -122,6 +126,11 @@ class Node(ABC):
             raise NodeFailed(f"{self.name} did not stop within {limit_s:.0f} s") from None
         self._process = None
         return time.perf_counter() - start
+
+    def terminate(self) -> None:
+        """Ask the process to stop, without waiting for it."""
+        if self._process is not None:
+            self._process.terminate()
 
     def kill(self) -> None:
         """Kill the process, without a clean stop."""

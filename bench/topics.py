@@ -28,11 +28,15 @@ def _finish(futures: Mapping[Any, Any]) -> None:
 
 
 def create(
-    address: str, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None
+    address: str,
+    topic: str,
+    partitions: int = 1,
+    settings: Mapping[str, str] | None = None,
+    replication_factor: int = 1,
 ) -> None:
     """Create a topic and wait until every partition has a leader."""
     admin = _admin(address)
-    made = NewTopic(topic, partitions, 1, config=dict(settings or {}))
+    made = NewTopic(topic, partitions, replication_factor, config=dict(settings or {}))
     _finish(admin.create_topics([made], operation_timeout=30))
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
@@ -52,7 +56,9 @@ def delete(node: Node, topic: str) -> None:
     admin = _admin(node.address)
     _finish(admin.delete_topics([topic], operation_timeout=30))
     wait_until(
-        lambda: not any(node.data.glob(f"{topic}-[0-9]*")), 120, f"files of {topic} on {node.name}"
+        lambda: not any(node.data.glob(f"**/{topic}-[0-9]*")),
+        120,
+        f"files of {topic} on {node.name}",
     )
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from headrace.launch.java import JavaMissing
+from headrace.launch.zookeeper import ZooKeeperServer, write_config
 from headrace.net.buffers import Buffer, BufferPool
 
 # In CI the examples are the same every time, so that a red run can be run again; on a developer's
@@ -62,6 +64,31 @@ def returned_buffers_are_overwritten() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(BufferPool, "give_back", overwrite_and_give_back)
         yield
+
+
+@pytest.fixture(scope="session")
+def zookeeper_or_none(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """One ZooKeeper for all tests of a session, or the reason why there is none.
+
+    A module whose tests use it now and then requests it for all, so that it starts before the
+    first test counts its child processes.
+    """
+    with ZooKeeperServer(write_config(tmp_path_factory.mktemp("zookeeper"))) as server:
+        try:
+            server.start()
+        except JavaMissing as missing:
+            yield missing
+            return
+        server.wait_ready()
+        yield server
+
+
+@pytest.fixture
+def zookeeper(zookeeper_or_none: object) -> ZooKeeperServer:
+    if isinstance(zookeeper_or_none, JavaMissing):
+        pytest.skip(str(zookeeper_or_none))
+    assert isinstance(zookeeper_or_none, ZooKeeperServer)
+    return zookeeper_or_none
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ LAYERS = [
     {"core", "world"},
     {"storage", "coordination", "net"},
     {"client"},
-    {"broker", "spark"},
+    {"broker", "spark", "launch"},
     {"cli", "console", "testing", "mirror", "pipeline"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
@@ -41,6 +41,8 @@ SIDEWAYS_ALLOWED = {("cli", "testing")}
 # The Spark source and sink know a cluster only as a Kafka address, and only the demo imports them.
 SPARK_MAY_IMPORT = {"model", "records", "wire", "arrow", "client"}
 MAY_IMPORT_SPARK = {"spark", "cli"}
+# What it starts are programs of their own: it knows no broker, and nothing of its doors.
+LAUNCH_MAY_IMPORT = {"model", "client", "world"}
 # Arrow comes with an extra, which a broker must not need.
 MAY_IMPORT_ARROW = {"arrow", "spark"}
 # LogManager and ReplicaManager are Kafka's own words; any other manager has a better name.
@@ -55,6 +57,7 @@ CONNECTING = {"create_connection", "open_connection", "connect_ex", "sock_connec
 MAY_CONNECT = {
     "src/headrace/world/network.py",  # dials for the client
     "src/headrace/client",
+    "src/headrace/launch/zookeeper.py",  # asks ZooKeeper for its mode
     "src/headrace/cli/client.py",  # tries the port before it starts librdkafka, sends nothing
 }
 
@@ -103,6 +106,7 @@ TESTED_BY = {
     "cli/perf_produce",
     "cli/test_cli_topics": "cli/offsets cli/partitions cli/topics cli/topics_delete_records "
     "cli/topics_describe cli/topics_offsets",
+    "cli/test_cli_zookeeper": "cli/zookeeper cli/zookeeper_shell",
     "cli/test_cli_transactions": "cli/transaction_requests cli/transactions",
     "clients/test_consumer_protocol": "broker/handlers/consumer_groups",
     "clients/test_groups_wire": "broker/coordinators/group",
@@ -137,6 +141,7 @@ TESTED_BY = {
     "unit/broker/controller/test_service_metadata": "broker/handlers/metadata "
     "broker/metadata/dynamic_config",
     "unit/broker/test_error_responses": "broker/context model/errors",
+    "unit/coordination/test_zookeeper": "coordination/kazoo_session",
     "unit/core/groups/classic/test_rebalance": "core/groups/classic/responses "
     "core/groups/classic/state",
     "unit/core/groups/consumer/test_reconciliation": "core/groups/consumer/members",
@@ -219,6 +224,7 @@ def test_imports_go_down_only(path):
         if package == "spark":
             assert target in SPARK_MAY_IMPORT, f"the Spark source and sink may not import {name}"
             continue
+        assert package != "launch" or target in LAUNCH_MAY_IMPORT, f"launch may not import {name}"
         assert LEVEL[target] < LEVEL[package], f"{package} may not import {name}"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from bench.figures import (
+    cluster,
     groups,
     growth,
     latency,
@@ -32,6 +33,10 @@ FIGURES: dict[str, Callable[[Run], list[Row]]] = {
     "reload": groups.reload,
     "transactions": transactions.transactions,
     "growth": growth.growth,
+    "cluster-throughput": cluster.throughput,
+    "cluster-latency": cluster.latency,
+    "cluster-start": cluster.start,
+    "cluster-failover": cluster.failover,
     "limit": limits.raw_limit,
     "sendfile": limits.sendfile,
     "spark-read": spark.reading,

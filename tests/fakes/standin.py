@@ -23,7 +23,7 @@ from headrace.model.config import BrokerConfig, TopicConfig
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, Millis, TopicPartition
 from headrace.wire import schema
-from headrace.wire.api import request_class, response_class
+from headrace.wire.api import SERVED, request_class, response_class
 from headrace.world.world import World
 
 PLAIN = {"PLAINTEXT": Endpoint("127.0.0.1", 9092)}
@@ -117,6 +117,7 @@ class StandIn:
         self.changes: ClusterChanges
         self.controller: ControllerService
         self.producer_ids: ProducerIds
+        self.served_apis = SERVED
 
     @property
     def config(self) -> BrokerConfig:

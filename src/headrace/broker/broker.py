@@ -11,10 +11,10 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headrace.broker.bugs import Bugs
 from headrace.broker.clock import SteadyClock
-from headrace.broker.controller.changes import ClusterChanges
 from headrace.broker.controller.producer_ids import ProducerIds
 from headrace.broker.controller.service import ControllerService
 from headrace.broker.controller.startup import FoundPartition, Startup
@@ -28,19 +28,22 @@ from headrace.broker.handlers.produce import Producing
 from headrace.broker.lifecycle import Lifecycle
 from headrace.broker.metadata.cache import MetadataCache
 from headrace.broker.metadata.dynamic_config import DynamicConfig
+from headrace.broker.peers import Peers
 from headrace.broker.periodic import PeriodicTasks
 from headrace.broker.random_ids import draw_fetch_session_id
 from headrace.broker.replication.append import Appender
+from headrace.broker.replication.effects import Effects
 from headrace.broker.replication.log_dir_moves import LogDirMoves
 from headrace.broker.replication.replica_manager import ReplicaManager
 from headrace.broker.replication.waiting import Waiting
-from headrace.broker.services import Services
+from headrace.broker.services import Parts, Services
 from headrace.broker.tasks import BackgroundTasks
 from headrace.coordination.embedded import FILE_NAME as TREE_FILE
 from headrace.coordination.embedded import EmbeddedTree
 from headrace.coordination.registry import Registry
 from headrace.coordination.tree import Tree
 from headrace.core.fetch_session import FetchSessions
+from headrace.core.replica_selection import RACK_AWARE_SELECTOR
 from headrace.model.cluster_metadata import Endpoint
 from headrace.model.config import BrokerConfig, topic_config
 from headrace.model.ids import BrokerId, TopicId, TopicPartition
@@ -53,6 +56,12 @@ from headrace.storage.log_manager import LogManager
 from headrace.world.event_loop import ready_counter
 from headrace.world.files import SystemFiles
 from headrace.world.world import World
+
+if TYPE_CHECKING:
+    from headrace.broker.cluster_member import ClusterMember
+    from headrace.broker.controller.api import ControllerApi
+    from headrace.broker.controller.producer_ids import ProducerIdSource
+    from headrace.broker.membership import Sessions
 
 _DEFAULT_NODE_ID = 1
 _REQUEST_MEMORY_MIN = 256 << 20
@@ -73,12 +82,19 @@ class Broker:
         *,
         world: World | None = None,
         open_tree: OpenTree | None = None,
+        is_tree_shared: bool = False,
     ) -> None:
-        """``open_tree`` opens the coordination tree; by default the one beside the logs."""
+        """``open_tree`` opens the coordination tree; by default the one beside the logs.
+
+        With ``zookeeper.connect``, or with ``is_tree_shared``, the broker joins a cluster.
+        ``open_tree`` is then called again for another session if one ends.
+        """
         loop = self._loop = asyncio.get_running_loop()
         self._config = config
         self._world = world or World()
         self._open_tree = open_tree or _open_embedded_tree
+        self._joins_cluster = is_tree_shared or config.is_on_zookeeper
+        self._is_killed = False
         self._lifecycle = Lifecycle(self._drop_clients)
         self._tasks = BackgroundTasks(loop, self.fail)
         self._bugs = Bugs()
@@ -114,7 +130,8 @@ class Broker:
         await self._lifecycle.stop()
 
     async def crash(self) -> None:
-        """Stop like a killed process: finish, flush and mark nothing."""
+        """Stop like a killed process: finish, flush and mark nothing; the session may expire."""
+        self._is_killed = True
         await self._lifecycle.crash()
 
     def fail(self, error: BaseException) -> None:
@@ -130,15 +147,13 @@ class Broker:
         on_stop = self._lifecycle.on_stop
         self._world.start_threads(self._loop)
         self._bind()  # early: a port in use should be reported before a long recovery
-        broker_id, logs = self._lock_logs()
-        tree = await self._open_tree(logs, self._world)
-        registry = Registry(tree, broker_id)
-        on_stop("cluster metadata", lambda clean: registry.close())
-        on_stop("background tasks", lambda clean: self._tasks.cancel_all())
-        services = await self._join_cluster(broker_id, logs, registry)
+        logs = self._new_logs()
+        if self._joins_cluster:
+            services = await self._start_member(logs)
+        else:
+            services = await self._start_alone(logs)
         producing, dispatch = self._serving(services)
         on_stop("record validation", lambda clean: producing.close())
-        logs.adopt_cluster(services.metadata.cluster_id)
         logs.on_offline = lambda directory: self._directory_failed(services, directory)
         logs.on_bug = self._worker_failed
         services.groups.refresh()
@@ -152,6 +167,10 @@ class Broker:
         for listener in self._listeners:
             listener.accept_from_now_on(self._loop, dispatch)
         on_stop("clients", lambda clean: self._end_clients(dispatch, clean))
+        if services.member is not None:
+            member = services.member
+            on_stop("membership", lambda clean: member.leave(clean=clean))
+            await member.join(self._endpoints())
 
     def _bind(self) -> None:
         config = self._config
@@ -189,7 +208,7 @@ class Broker:
         size = config.int(name) if config.given_text(name) is not None else unless_given
         return size if size > 0 else None
 
-    def _lock_logs(self) -> tuple[BrokerId, LogManager]:
+    def _new_logs(self) -> LogManager:
         config = self._config
         paths = [Path(path) for path in config.list("log.dirs")]
         node_id = config.int("node.id")
@@ -197,67 +216,127 @@ class Broker:
             node_id = owner_of(self._world.files, paths) or _DEFAULT_NODE_ID
         # Topic settings are in the coordination tree, which is read next.
         plain = topic_config(config, {})
-        logs = LogManager(
+        return LogManager(
             paths,
             world=self._world,
             node_id=node_id,
             config_of=lambda topic: plain,
             producer_expiration_ms=config.int("producer.id.expiration.ms"),
+            on_zookeeper=self._joins_cluster,
         )
-        self._lifecycle.on_stop("logs", lambda clean: self._close_logs(logs, clean))
-        logs.lock()
-        return BrokerId(node_id), logs
 
-    async def _join_cluster(
-        self, broker_id: BrokerId, logs: LogManager, registry: Registry
-    ) -> Services:
+    async def _start_alone(self, logs: LogManager) -> Services:
         """Recover the logs, take over the cluster metadata and host the replicas."""
-        world, waiting, metadata = self._world, self._waiting, self._metadata
-        dynamic_config = DynamicConfig(registry.configs, self._config, broker_id)
-        dynamic_config.on_change(lambda config: self._config_changed(config, logs))
-        appender = Appender(world, waiting, self._tasks)
-        replicas = ReplicaManager(
-            self._loop,
-            broker_id,
-            logs,
-            metadata,
-            appender,
-            waiting,
-            dynamic_config.topic_config,
-            validates_records=self._config.bool("headrace.validate.records"),
-        )
+        on_stop = self._lifecycle.on_stop
+        on_stop("logs", lambda clean: self._close_logs(logs, clean))
+        logs.lock()
+        broker_id = BrokerId(logs.node_id)
+        registry = Registry(await self._open_tree(logs, self._world), broker_id)
+        on_stop("cluster metadata", lambda clean: registry.close())
+        on_stop("background tasks", lambda clean: self._tasks.cancel_all())
+        parts = self._parts(broker_id, logs, registry)
         startup = Startup(
             registry,
             broker_id=broker_id,
             endpoints=self._endpoints(),
             cluster_id=None if logs.cluster_is_new else logs.cluster_id,
-            world=world,
-            dynamic_config=dynamic_config,
-            metadata_cache=metadata,
+            world=self._world,
+            dynamic_config=parts.dynamic_config,
+            metadata_cache=self._metadata,
             logs=logs,
-            replicas=replicas,
+            replicas=parts.replicas,
         )
-        logs.open_all(world.now(), await startup.deleted_topics())
+        logs.open_all(self._world.now(), await startup.deleted_topics())
         changes = await startup.run(found_partitions(logs))
-        return self._services(registry, changes, dynamic_config, appender, replicas, logs)
+        logs.adopt_cluster(self._metadata.current.cluster_id)
+        controller = ControllerService(changes, parts.dynamic_config, self._metadata, self._world)
+        producer_ids = ProducerIds(registry.reserve_producer_ids)
+        return self._services(parts, logs, controller, producer_ids, controller.moved, None)
+
+    async def _start_member(self, logs: LogManager) -> Services:
+        """Open a session, recover the logs, and prepare to join the cluster."""
+        # Imported here: one node needs none of it.
+        from headrace.broker.cluster_member import ClusterMember
+
+        on_stop = self._lifecycle.on_stop
+        known_id = (
+            self._config.node_id
+            if self._config.node_id_is_given
+            else owner_of(self._world.files, (each.path for each in logs.directories))
+        )
+        member = ClusterMember(
+            self._sessions(logs),
+            self._config,
+            logs,
+            known_id,
+            self._world,
+            self._tasks,
+            self.fail,
+        )
+        on_stop("session", lambda clean: None if self._is_killed else member.close())
+        on_stop("logs", lambda clean: self._close_logs(logs, clean))
+        on_stop("background tasks", lambda clean: self._tasks.cancel_all())
+        await member.open_session()
+        parts = self._parts(member.broker_id, logs, member.registry)
+        await member.load(parts, self._metadata)
+        on_stop("replication", lambda clean: parts.replicas.stop())
+        member.replicate()
+        return self._services(
+            parts, logs, member.controller, member.producer_ids, member.directories.moved, member
+        )
+
+    def _sessions(self, logs: LogManager) -> "Sessions":
+        from headrace.broker.sessions import GivenSessions, ZooKeeperSessions
+
+        if self._config.is_on_zookeeper:
+            log_dir = Path(self._config.list("log.dirs")[0])
+            return ZooKeeperSessions(self._config, self._world.files, log_dir)
+        return GivenSessions(
+            lambda: self._open_tree(logs, self._world),
+            self._config.int("zookeeper.session.timeout.ms"),
+        )
+
+    def _parts(self, broker_id: BrokerId, logs: LogManager, registry: Registry) -> Parts:
+        dynamic_config = DynamicConfig(registry.configs, self._config, broker_id)
+        dynamic_config.on_change(lambda config: self._config_changed(config, logs))
+        effects = Effects(self._waiting)
+        appender = Appender(self._world, self._waiting, effects, self._tasks)
+        replicas = ReplicaManager(
+            self._loop,
+            broker_id,
+            logs,
+            self._metadata,
+            appender,
+            self._waiting,
+            dynamic_config.topic_config,
+            effects=effects,
+            validates_records=self._config.bool("headrace.validate.records"),
+            lag_time_ms_max=self._config.int("replica.lag.time.max.ms"),
+        )
+        peers = Peers(
+            lambda broker_id: self._metadata.current.brokers.get(broker_id),
+            self._config.inter_broker_listener,
+            self._world.network.dial,
+        )
+        return Parts(broker_id, dynamic_config, appender, replicas, peers)
 
     def _services(
         self,
-        registry: Registry,
-        changes: ClusterChanges,
-        dynamic_config: DynamicConfig,
-        appender: Appender,
-        replicas: ReplicaManager,
+        parts: Parts,
         logs: LogManager,
+        controller: "ControllerApi",
+        producer_ids: "ProducerIdSource",
+        moved: Callable[[TopicPartition, str], Awaitable[None]],
+        member: "ClusterMember | None",
     ) -> Services:
-        world, waiting, metadata = self._world, self._waiting, self._metadata
-        controller = ControllerService(changes, dynamic_config, metadata, world)
+        """``moved`` records the new log directory of a partition."""
+        _, dynamic_config, appender, replicas, _ = parts
+        waiting, metadata = self._waiting, self._metadata
         host = self._coordinator_host(dynamic_config, replicas, appender)
         groups = GroupCoordinator(host)
-        markers = MarkerWriter(replicas, appender, waiting, groups, world)
-        producer_ids = ProducerIds(registry.reserve_producer_ids)
+        markers = MarkerWriter(replicas, appender, waiting, groups, self._world)
         transactions = TransactionCoordinator(host, producer_ids, markers)
-        moves = LogDirMoves(self._loop, logs, replicas, dynamic_config, controller.moved, self.fail)
+        moves = LogDirMoves(self._loop, logs, replicas, dynamic_config, moved, self.fail)
         metadata.on_topics_changed(lambda deleted: waiting.serve())
         metadata.on_topics_changed(lambda deleted: moves.topics_changed())
         return Services(
@@ -284,6 +363,7 @@ class Broker:
                 self._config.int("max.incremental.fetch.session.cache.slots"),
                 lambda: draw_fetch_session_id(self._world.dice),
             ),
+            member=member,
         )
 
     def _coordinator_host(
@@ -318,6 +398,8 @@ class Broker:
             services.bugs,
             services.loop,
             size_max=self._config.int("fetch.max.bytes"),
+            selects_by_rack=self._config.optional_str("replica.selector.class")
+            == RACK_AWARE_SELECTOR,
         )
         return producing, Dispatch(services, producing, fetching)
 

@@ -5,6 +5,7 @@ What a failure affects:
     PeerBroken        invalid bytes, or an API or version that the broker did not announce
                       -> the broker closes the connection
     Rejected          the handler cannot serve the request -> the response has the error code
+    Fenced, TreeError the cluster metadata cannot be written -> an error that clients retry
     other exceptions  a bug, before anything was appended -> UNKNOWN_SERVER_ERROR and a stack
                       trace in the log; the broker closes the connection
     other exceptions  a bug while writing or responding, so that the state of the logs is unknown
@@ -22,6 +23,7 @@ from headrace.broker.error_responses import refused
 from headrace.broker.handlers import handler
 from headrace.broker.handlers.fetch import Fetching, ParkedFetch, RememberedFetch
 from headrace.broker.handlers.produce import Producing, RememberedProduce
+from headrace.broker.outages import OUTAGES, as_rejection
 from headrace.broker.protocol_errors import ProtocolErrorLog
 from headrace.broker.replication.append import ACKS_NONE
 from headrace.broker.response_cache import CacheKey, ResponseCache
@@ -71,6 +73,7 @@ class Dispatch:
 
     def __init__(self, services: "Services", producing: Producing, fetching: Fetching) -> None:
         self._services = services
+        self._served = services.served_apis
         self._tasks = services.tasks
         self._waiting = services.waiting
         self._replicas = services.replicas
@@ -126,7 +129,7 @@ class Dispatch:
             return
         self._finish_produces()
         context = self._context(link, header)
-        if not is_served(header.api_key, header.api_version):
+        if not is_served(header.api_key, header.api_version, self._served):
             self._unserved(link, context)
             return
         size = end - start
@@ -155,7 +158,7 @@ class Dispatch:
         self._finish_produces()
         header = parse_request_header(view, start, end)
         context = self._context(link, header)
-        if not is_served(header.api_key, header.api_version):
+        if not is_served(header.api_key, header.api_version, self._served):
             self._unserved(link, context)
             return
         request = self._decode(header, view, end)
@@ -241,6 +244,8 @@ class Dispatch:
                 return await answer if inspect.isawaitable(answer) else answer  # type: ignore[no-any-return]
             except Rejected as refusal:
                 return refused(context, request, refusal)
+            except OUTAGES as outage:
+                return refused(context, request, as_rejection(context.api_key, outage))
 
         pending = decode_and_answer()
         self._tasks.spawn(self._answer_later(link, link.hold(), context, None, pending))
@@ -267,7 +272,7 @@ class Dispatch:
 
     def _unserved(self, link: Link, context: Context) -> None:
         if context.api_key != _API_VERSIONS:
-            raise PeerBroken(what_is_not_served(context.api_key, context.api_version))
+            raise PeerBroken(what_is_not_served(context.api_key, context.api_version, self._served))
         # The client does not know the supported versions yet. Version 0 of the response, which
         # every client can read, makes it repeat the request in an older version.
         self._handle(link, context._replace(api_version=0), None)
@@ -298,6 +303,8 @@ class Dispatch:
             answer = await pending
         except Rejected as refusal:
             answer = refused(context, request, refusal)
+        except OUTAGES as outage:
+            answer = refused(context, request, as_rejection(context.api_key, outage))
         except PeerBroken as broken:
             self.peer_broken(link, broken)
             link.close()

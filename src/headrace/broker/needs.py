@@ -8,20 +8,25 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Mapping
 
-    from headrace.broker.controller.producer_ids import ProducerIds
-    from headrace.broker.controller.service import ControllerService
+    from headrace.broker.controller.api import ControllerApi
+    from headrace.broker.controller.producer_ids import ProducerIdSource
     from headrace.broker.coordinators.group import GroupCoordinator
     from headrace.broker.coordinators.markers import MarkerWriter
     from headrace.broker.coordinators.transaction import TransactionCoordinator
+    from headrace.broker.member_directories import MemberDirectories
+    from headrace.broker.membership import Membership
     from headrace.broker.metadata.cache import MetadataCache
     from headrace.broker.metadata.dynamic_config import DynamicConfig
     from headrace.broker.replication.log_dir_moves import LogDirMoves
     from headrace.broker.replication.replica_manager import ReplicaManager
+    from headrace.broker.replication.waiting import Waiting
     from headrace.model.cluster_metadata import ClusterMetadata
     from headrace.model.config import BrokerConfig
     from headrace.model.ids import BrokerId
     from headrace.storage.log_manager import LogManager
+    from headrace.wire.api import ApiKey
     from headrace.world.world import World
 
 
@@ -48,7 +53,7 @@ class NeedsMetadata(Protocol):
 
 class NeedsController(Protocol):
     @property
-    def controller(self) -> "ControllerService": ...
+    def controller(self) -> "ControllerApi": ...
 
 
 class NeedsReplicas(Protocol):
@@ -77,9 +82,28 @@ class NeedsProducers(Protocol):
     """Producer ids and transaction markers."""
 
     @property
-    def producer_ids(self) -> "ProducerIds": ...
+    def producer_ids(self) -> "ProducerIdSource": ...
     @property
     def markers(self) -> "MarkerWriter": ...
+
+
+class NeedsMembership(Protocol):
+    """In a cluster only; one node has no other controller to obey."""
+
+    @property
+    def membership(self) -> "Membership": ...
+    @property
+    def member_directories(self) -> "MemberDirectories": ...
+
+
+class NeedsServedApis(Protocol):
+    @property
+    def served_apis(self) -> "Mapping[ApiKey, tuple[int, int]]": ...
+
+
+class NeedsWaiting(Protocol):
+    @property
+    def waiting(self) -> "Waiting": ...
 
 
 class NeedsWorld(Protocol):

@@ -34,6 +34,7 @@ class Peer:
         *,
         negotiates: bool,
         timeout_s: float,
+        allocate: Callable[[int], bytearray],
     ) -> None:
         self.broker_id = broker_id
         self._address = address
@@ -41,6 +42,7 @@ class Peer:
         self._client_id = client_id
         self._negotiates = negotiates
         self._timeout_s = timeout_s
+        self._allocate = allocate
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
         self._closed = False
@@ -80,8 +82,15 @@ class Peer:
                     versions=None if self._negotiates else {},
                     timeout_s=self._timeout_s,
                     dial=self._dial,
+                    allocate=self._allocate,
                 )
+                if self.is_closed:  # meanwhile
+                    await self._connection.close()
             return self._connection
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     async def close(self) -> None:
         """Close for good; requests in flight raise Disconnected."""
@@ -105,11 +114,13 @@ class Peers:
         negotiates: bool = False,
         timeout_s: float = 30.0,
         find_broker: FindBroker | None = None,
+        allocate: Callable[[int], bytearray] = bytearray,
     ) -> Peer:
         """A connection to ``broker_id``, which may be this broker, opened by its first request.
 
         With ``negotiates`` it asks for the versions of the broker first. ``find_broker`` replaces
-        the metadata cache for a caller that knows better, such as the controller.
+        the metadata cache for a caller that knows better, such as the controller. ``allocate``
+        returns the buffer of a response (``wire.session.FrameReader``).
         """
         find = find_broker or self._find_broker
 
@@ -132,4 +143,5 @@ class Peers:
             client_id,
             negotiates=negotiates,
             timeout_s=timeout_s,
+            allocate=allocate,
         )

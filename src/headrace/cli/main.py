@@ -1,8 +1,8 @@
 """The command ``headrace``: its commands, and how one of them is run.
 
-``serve`` and ``stop`` run without typer, rich or a Kafka client, because a broker must start in a
-fraction of a second. typer runs all other commands. Only the module of the requested command is
-imported; the list of commands needs all of them.
+``serve``, ``stop`` and ``zookeeper`` run without typer, rich or a Kafka client, because a broker
+must start in a fraction of a second. typer runs all other commands. Only the module of the
+requested command is imported; the list of commands needs all of them.
 """
 
 import sys
@@ -14,7 +14,7 @@ from headrace.cli import output
 # Each command with its module in this package, in the sections and the order of the help. The
 # module's ``register`` adds the command to typer's root.
 SECTIONS = {
-    "Run": {"serve": "serve", "stop": "stop", "demo": "demo"},
+    "Run": {"serve": "serve", "stop": "stop", "zookeeper": "zookeeper", "demo": "demo"},
     "Data": {
         "topics": "topics",
         "configs": "configs",
@@ -31,7 +31,7 @@ SECTIONS = {
     "Measure": {"perf": "perf"},
 }
 COMMANDS = {name: module for section in SECTIONS.values() for name, module in section.items()}
-_WITHOUT_TYPER = ("serve", "stop")
+_WITHOUT_TYPER = ("serve", "stop", "zookeeper")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -80,6 +80,12 @@ def run(arguments: Sequence[str]) -> int:
             f"no running broker found (looked in {path}); pass its data directory with "
             "--data or its pid file with --pid-file"
         )
+    end_process(holder, timeout_s)
+    return output.DONE
+
+
+def end_process(holder: pid_file.Holder, timeout_s: float) -> None:
+    """Ask the process to end, and wait for its end. Raises CommandFailed if it still runs."""
     with contextlib.closing(holder):
         # The process may have ended in the meantime.
         with contextlib.suppress(ProcessLookupError):
@@ -92,7 +98,6 @@ def run(arguments: Sequence[str]) -> int:
                 )
             time.sleep(0.01)
     output.line(f"Stopped process {holder.process}")
-    return output.DONE
 
 
 def _the_only_daemon() -> Path | None:

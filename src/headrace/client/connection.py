@@ -13,6 +13,7 @@ Writes are buffered without a limit. Callers bound them by the number of request
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Self, TypeVar
 
 from headrace.client.errors import Disconnected, Refused, error_code
@@ -56,13 +57,15 @@ class Connection(asyncio.BufferedProtocol):
         timeout_s: float = 30.0,
         response_size_max: int = FRAME_SIZE_MAX,
         dial: Dial = SystemNetwork.dial,
+        allocate: Callable[[int], bytearray] = bytearray,
     ) -> Self:
         """Connect within ``timeout_s``, which is also the default timeout of a request.
 
         ``versions`` are the ranges that the broker serves; None asks the broker. Pass an empty
-        mapping if every request names its version.
+        mapping if every request names its version. ``allocate`` returns the buffer of a response
+        (``wire.session.FrameReader``).
         """
-        session = Session(client_id, versions, size_max=response_size_max)
+        session = Session(client_id, versions, size_max=response_size_max, allocate=allocate)
         connection = cls(f"{host}:{port}", session, timeout_s)
         try:
             async with asyncio.timeout(timeout_s):

@@ -54,6 +54,12 @@ class ConfigStore:
             and (overrides := values.decode_config(f"{parent}/{name}", node.value))
         }
 
+    async def read(self, kind: str, name: str) -> dict[str, str]:
+        """The settings of one resource; none if it has no node."""
+        path = paths.config(kind, name)
+        node = await self._tree.get(path)
+        return values.decode_config(path, node.value) if node is not None else {}
+
     async def store(self, kind: str, name: str, overrides: Mapping[str, str]) -> None:
         """Replace all settings of one resource, and tell the other brokers."""
         path = paths.config(kind, name)

@@ -14,7 +14,7 @@ from headrace.core.controller import (
     DeleteTopic,
     MarkForDeletion,
 )
-from headrace.model.cluster_metadata import PartitionState
+from headrace.model.cluster_metadata import PartitionState, TopicState
 from headrace.model.ids import ControllerEpoch, ZkVersion
 
 
@@ -47,16 +47,24 @@ def operations(changes: Iterable[Change], controller_epoch: ControllerEpoch) -> 
             case MarkForDeletion(name):
                 writes.append(Create(paths.delete_topic(name)))
             case DeleteTopic(topic):
-                for partition in range(len(topic.partitions)):
-                    writes.append(Delete(paths.state(topic.name, partition), ANY_VERSION))
-                    writes.append(Delete(paths.partition(topic.name, partition), ANY_VERSION))
-                writes.append(Delete(paths.partitions(topic.name), ANY_VERSION))
-                writes.append(Delete(paths.topic(topic.name), ANY_VERSION))
-                writes.append(Delete(paths.config("topics", topic.name), ANY_VERSION))
-                writes.append(Delete(paths.delete_topic(topic.name), ANY_VERSION))
+                writes += [Delete(path, ANY_VERSION) for path in nodes_of_topic(topic)]
             case _:
                 assert_never(change)
     return writes
+
+
+def nodes_of_topic(topic: TopicState) -> list[str]:
+    """The nodes of a topic pending deletion, children first, and the request last."""
+    nodes = []
+    for partition in range(len(topic.partitions)):
+        nodes += [paths.state(topic.name, partition), paths.partition(topic.name, partition)]
+    return [
+        *nodes,
+        paths.partitions(topic.name),
+        paths.topic(topic.name),
+        paths.config("topics", topic.name),
+        paths.delete_topic(topic.name),
+    ]
 
 
 def _creates(

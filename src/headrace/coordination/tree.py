@@ -1,7 +1,8 @@
 """The contract of the coordination tree: versioned nodes, ZooKeeper's rules, one interface.
 
 ``embedded`` keeps the tree in a SQLite file beside the logs, for a cluster of one. ``memory``
-shares one among the brokers of a process. The same rules hold for every implementation:
+shares one among the brokers of a process. ``zookeeper`` is a session at ZooKeeper. The same rules
+hold for every implementation:
 
 1.  Guard every write. ``set`` and ``delete`` name the version that they replace, and a
     controller adds a ``Check`` of its epoch's node to every ``multi``. Use ``ANY_VERSION``
@@ -27,7 +28,8 @@ shares one among the brokers of a process. The same rules hold for every impleme
     meanwhile.
 11. A session that ends cannot be resumed. On ``LOST`` its ephemeral nodes and watches are gone,
     and every call raises ``SessionLost``, pending ones included; their writes may have happened.
-    The owner opens another tree. ``close`` ends the session without an event.
+    The owner opens another tree. ``SUSPENDED`` may come first: ZooKeeper closes the connection and
+    tells the next one. ``close`` ends the session without an event.
 12. The version of a node is 0 when it is created and grows by one with every ``set``. A
     sequential node's name ends with ten digits that grow within its parent and never come back.
 13. Zxids grow with every write and are unique, so the ``created_zxid`` of a broker's

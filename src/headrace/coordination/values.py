@@ -279,13 +279,11 @@ def encode_feature(levels: Mapping[str, int]) -> bytes:
     return _dump({"features": dict(levels), "version": 2, "status": 1})
 
 
-def decode_feature(value: bytes) -> dict[str, int]:
+def decode_feature(path: str, value: bytes) -> dict[str, int]:
     try:
-        return {
-            str(name): int(level) for name, level in _load(paths.FEATURE, value)["features"].items()
-        }
+        return {str(name): int(level) for name, level in _load(path, value)["features"].items()}
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise _unreadable(paths.FEATURE, error) from error
+        raise _unreadable(path, error) from error
 
 
 def encode_topic_directories(topic: TopicDirectories) -> bytes:

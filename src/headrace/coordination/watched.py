@@ -3,10 +3,17 @@
 Each method reads and sets a watch, which fires once. Read again when it does.
 """
 
+from typing import NamedTuple
+
 from headrace.coordination import paths, values
 from headrace.coordination.tree import Node, Tree, Watch
 from headrace.model.cluster_metadata import BrokerEntry
 from headrace.model.ids import BrokerId, TopicPartition
+
+
+class FeatureLevels(NamedTuple):
+    levels: dict[str, int]  # by feature
+    epoch: int
 
 
 class WatchedNodes:
@@ -39,10 +46,13 @@ class WatchedNodes:
         node = await self._tree.get(paths.REASSIGN_PARTITIONS, watch)
         return values.decode_reassignment(node.value) if node is not None else {}
 
-    async def preferred_election_request(self, watch: Watch | None = None) -> list[TopicPartition]:
+    async def preferred_election_request(
+        self, watch: Watch | None = None
+    ) -> list[TopicPartition] | None:
+        """The partitions that a tool asked to give to their preferred leaders."""
         path = paths.PREFERRED_REPLICA_ELECTION
         node = await self._tree.get(path, watch)
-        return values.decode_partitions(path, node.value) if node is not None else []
+        return values.decode_partitions(path, node.value) if node is not None else None
 
     async def isr_changes(self, watch: Watch | None = None) -> dict[str, list[TopicPartition]]:
         """The partitions in each notice of changed ISRs, by its path."""
@@ -59,6 +69,14 @@ class WatchedNodes:
             f"{parent}/{name}": values.decode_log_dir_event(f"{parent}/{name}", node.value)
             for name, node in (await self._children(parent, watch)).items()
         }
+
+    async def features(self, watch: Watch | None = None) -> FeatureLevels | None:
+        """The feature levels of the cluster; None before the first controller has set them."""
+        path = paths.FEATURE_LEVELS
+        node = await self._tree.get(path, watch)
+        if node is None:
+            return None
+        return FeatureLevels(values.decode_feature(path, node.value), node.zk_version)
 
     async def _children(self, parent: str, watch: Watch | None) -> dict[str, Node]:
         """The children, without those deleted between the two reads."""

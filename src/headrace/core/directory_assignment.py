@@ -22,7 +22,7 @@ those that hold only the unfinished copy of a move.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from headrace.model.cluster_metadata import PartitionState, TopicDirectories, TopicState
 from headrace.model.ids import TopicId, TopicPartition
@@ -55,6 +55,11 @@ class DirectoryAssignment:
         self._deleted = dict(deleted)
         self._online = online
         self.offline: set[TopicPartition] = set()  # their directory was not online at the start
+
+    @classmethod
+    def empty(cls, online: Callable[[], Collection[str]]) -> Self:
+        """Before anything is loaded."""
+        return cls(LoadedAssignment({}, {}), {}, online)
 
     def _of(self, topic: TopicState) -> Mapping[int, str]:
         known = self._topics.get(topic.name)

@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once, later only the changes.
+"""Fetch sessions (KIP-227): a client names its partitions once, later only the changes.
 
 A session is the ordered list of the partitions that a client fetches, with what the last response
 said about each. Partitions that returned records move to the end, so that a busy one cannot
@@ -26,6 +26,7 @@ class Want:
         "current_leader_epoch",
         "fetch_offset",
         "last_fetched_epoch",
+        "log_start",
         "size_max",
         "sent_high_watermark",
         "sent_log_start",
@@ -39,13 +40,16 @@ class Want:
         fetch_offset: int,
         last_fetched_epoch: int,
         size_max: int,
+        log_start: int = -1,
     ) -> None:
+        """``log_start`` is that of the follower that asks; -1 for a consumer."""
         self.topic = topic
         self.partition = partition
         self.current_leader_epoch = current_leader_epoch
         self.fetch_offset = fetch_offset
         self.last_fetched_epoch = last_fetched_epoch
         self.size_max = size_max
+        self.log_start = log_start
         self.sent_high_watermark = -1
         self.sent_log_start = -1
 
@@ -55,6 +59,7 @@ class Want:
         self.fetch_offset = want.fetch_offset
         self.last_fetched_epoch = want.last_fetched_epoch
         self.size_max = want.size_max
+        self.log_start = want.log_start
 
 
 class Session:

@@ -169,7 +169,12 @@ class BrokerConfig:
         """The default on this node."""
         row = row_of(name)
         assert row is not None, f"{name} is no setting"
-        return default_of(name, row)
+        return default_of(name, row, in_cluster=self.is_on_zookeeper)
+
+    @property
+    def is_on_zookeeper(self) -> _Bool:
+        """Whether this broker joins a cluster, with its state in ZooKeeper."""
+        return _Bool(self._given.texts.get("zookeeper.connect"))
 
     def topic_defaults(self) -> TopicConfig:
         """The settings of a topic without its own; the same object every time."""
@@ -200,7 +205,7 @@ class BrokerConfig:
         if text is None:
             text = self._given.texts.get(name)
         if text is None:
-            text = default_of(name, row)
+            text = default_of(name, row, in_cluster=self.is_on_zookeeper)
         if text is not None:
             return parse_value(name, text, row)
         # A finer unit that is not set takes the value of the coarser one, as in Kafka.

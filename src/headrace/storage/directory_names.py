@@ -3,7 +3,7 @@
 topic-0                          a partition
 topic-0.<32 hex digits>-delete   marked for deletion; its files are removed later
 topic-0.<32 hex digits>-future   a copy that is being moved in from another log directory
-topic-0.<32 hex digits>-stray    set aside by Kafka: no longer assigned to this broker
+topic-0.<32 hex digits>-stray    set aside: unknown to the cluster, or not assigned to this broker
 """
 
 from pathlib import Path
@@ -37,9 +37,16 @@ def future_name(topic_partition: TopicPartition, mark: str) -> str:
 
 
 def pending_deletion_path(path: Path, topic_partition: TopicPartition, mark: str) -> Path:
-    """The path for a partition directory marked for deletion.
+    """The path for a partition directory marked for deletion."""
+    return _marked_path(path, topic_partition, f"{mark}{DELETE}")
 
-    The topic is shortened if the name would be too long for the file system.
-    """
-    suffix = f"-{topic_partition.partition}.{mark}{DELETE}"
+
+def stray_path(path: Path, topic_partition: TopicPartition, mark: str) -> Path:
+    """The path for a partition directory that is set aside."""
+    return _marked_path(path, topic_partition, f"{mark}{STRAY}")
+
+
+def _marked_path(path: Path, topic_partition: TopicPartition, ending: str) -> Path:
+    """The topic is shortened if the name would be too long for the file system."""
+    suffix = f"-{topic_partition.partition}.{ending}"
     return path.with_name(topic_partition.topic[: NAME_SIZE_MAX - len(suffix)] + suffix)

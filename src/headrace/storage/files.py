@@ -155,14 +155,14 @@ def read_file(files: SystemFiles, path: StrPath) -> bytes:
 
 
 def write_atomically(
-    files: SystemFiles, path: StrPath, content: bytes, *, sync: bool = True
+    files: SystemFiles, path: StrPath, content: bytes, *, sync: bool = True, mode: int = 0o644
 ) -> None:
     """Replace the file: a reader, even after a crash, sees the old content or the new.
 
     Without ``sync`` this holds for a killed process but not for a power failure.
     """
     temporary = f"{path}.tmp"
-    fd = files.open(temporary, O_TRUNCATE, 0o644)
+    fd = files.open(temporary, O_TRUNCATE, mode)
     try:
         write_all(files, fd, [content], 0, len(content))
         if sync:

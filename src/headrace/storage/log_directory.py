@@ -9,7 +9,7 @@ from headrace.model.errors import ConfigError, Corrupt
 from headrace.model.ids import Millis, Offset, TopicPartition, id_to_text
 from headrace.storage import checkpoint
 from headrace.storage.background import Job
-from headrace.storage.directory_names import MARK_SIZE, pending_deletion_path
+from headrace.storage.directory_names import MARK_SIZE, pending_deletion_path, stray_path
 from headrace.storage.files import ONE_FILE_ERRNOS, TRANSIENT_ERRNOS, unlink_if_exists
 from headrace.storage.segment import Resources, Segment
 from headrace.world.locks import Lock
@@ -54,15 +54,17 @@ class LogDirectory:
         self._checkpoint_count = 0
         self._newest_written = 0  # number of a checkpoint: an older one must not replace it
 
-    def open(self, cluster_id: str | None, node_id: int) -> None:
+    def open(self, cluster_id: str | None, node_id: int, *, on_zookeeper: bool = False) -> None:
         """Lock the directory, check that it is ours, read the checkpoints.
+
+        With ``on_zookeeper``, a new directory gets the meta.properties of Kafka on ZooKeeper.
 
         Raises ConfigError if it belongs to another process, node or cluster, OSError if the disk
         cannot be read or written.
         """
         self._create()
         self._lock()
-        self._check_owner(cluster_id, node_id)
+        self._check_owner(cluster_id, node_id, on_zookeeper)
         marker = self.path / checkpoint.CLEAN_SHUTDOWN
         broker_epoch = checkpoint.read_clean_shutdown(self.files, marker)
         if broker_epoch is not None:
@@ -96,7 +98,7 @@ class LogDirectory:
                 f"{self.path / LOCK_FILE}. Stop that broker, or choose another log.dirs."
             ) from None
 
-    def _check_owner(self, cluster_id: str | None, node_id: int) -> None:
+    def _check_owner(self, cluster_id: str | None, node_id: int, on_zookeeper: bool) -> None:
         path = self.path / checkpoint.META_PROPERTIES
         values = checkpoint.read_properties(self.files, path)
         self.cluster_is_new = cluster_id is None and (values or {}).get("cluster.id") is None
@@ -108,9 +110,9 @@ class LogDirectory:
                 self.files,
                 path,
                 {
-                    "version": "1",
+                    "version": "0" if on_zookeeper else "1",
                     "cluster.id": self.cluster_id,
-                    "node.id": str(node_id),
+                    "broker.id" if on_zookeeper else "node.id": str(node_id),
                     "directory.id": self.directory_id,
                 },
             )
@@ -236,6 +238,12 @@ class LogDirectory:
         self.files.rename(path, deleted)
         self.later(delay_ms, partial(self.files.remove_tree, deleted))
         return deleted
+
+    def set_aside(self, path: Path, topic_partition: TopicPartition) -> Path:
+        """Rename a partition directory so that no start opens it; its files stay."""
+        aside = stray_path(path, topic_partition, self.draw_mark())
+        self.files.rename(path, aside)
+        return aside
 
     def delete_segments(self, segments: Iterable[Segment], delay_ms: int) -> None:
         """Rename the files to ``.deleted`` now, so that a crash leaves no half segment."""

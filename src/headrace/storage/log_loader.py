@@ -52,6 +52,8 @@ def load_log(
         epochs=epochs,
         index_interval_size=config.index_interval_bytes,
         preallocated_size=preallocated_size(config),
+        compacted="compact" in config.cleanup_policy
+        or topic_partition in directory.cleaner_offsets,
     )
     if directory.clean_start and loaded.recovered_size == 0:
         recovery_point = loaded.log_end

@@ -46,12 +46,15 @@ class LogManager:
         later: Callable[[int, Job], None] | None = None,
         open_files_max: int | None = None,
         producer_expiration_ms: int = 86_400_000,
+        on_zookeeper: bool = False,
     ) -> None:
         """``config_of`` returns the settings of a topic. ``later`` runs a job in a thread, after a
-        delay in milliseconds; without it, the running event loop does (``background``)."""
+        delay in milliseconds; without it, the running event loop does (``background``).
+        ``on_zookeeper`` is for members of a cluster on ZooKeeper (``LogDirectory.open``)."""
         self._world = world
         self._files = world.files
         self.node_id = node_id
+        self._on_zookeeper = on_zookeeper
         self.cluster_id = cluster_id
         self.config_of = config_of
         self._producer_expiration_ms = producer_expiration_ms
@@ -89,7 +92,7 @@ class LogManager:
             for directory in self.directories:
                 directory.on_offline = self._went_offline
                 try:
-                    directory.open(self.cluster_id, self.node_id)
+                    directory.open(self.cluster_id, self.node_id, on_zookeeper=self._on_zookeeper)
                 except OSError as error:
                     if len(self.directories) == 1:
                         raise unusable(directory.path, error) from error
@@ -262,6 +265,19 @@ class LogManager:
                     step()
                 except OSError as error:
                     deleted.directory.partition_failed(error)
+
+    def set_aside(self, topic_partition: TopicPartition) -> Path | None:
+        """Close a log and rename its directory (``-stray``); None if the disk refuses."""
+        stray = self._logs.pop(topic_partition)
+        try:
+            stray.close()
+            stray.path = stray.directory.set_aside(stray.path, topic_partition)
+            stray.directory.forget(topic_partition)
+        except OSError as error:
+            stray.directory.partition_failed(error)
+            self._offline[topic_partition] = f"its stray directory could not be renamed: {error}"
+            return None
+        return stray.path
 
     def _delete_offline(self, topic_partition: TopicPartition) -> None:
         """A partition that could not be opened must not be opened at the next start either."""

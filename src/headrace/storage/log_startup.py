@@ -75,7 +75,14 @@ class LogStartup:
         files = directory.files
         for name in files.directories_in(directory.path):
             path = directory.path / name
-            if parse_marked(name, DELETE) or parse_marked(name, STRAY):
+            if parse_marked(name, STRAY):
+                log.warning(
+                    "%s was set aside: the cluster did not know its topic. Delete the directory "
+                    "if its records are not needed",
+                    path,
+                )
+                continue
+            if parse_marked(name, DELETE):
                 log.info("Deleting %s, which was pending deletion at shutdown", path)
                 directory.later(0, partial(files.remove_tree, path))
                 continue

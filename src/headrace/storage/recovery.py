@@ -94,8 +94,12 @@ def load(
     epochs: LeaderEpochs,
     index_interval_size: int,
     preallocated_size: int = 0,
+    compacted: bool = False,
 ) -> Loaded:
-    """Open every segment of ``listing``, the last one as the active one."""
+    """Open every segment of ``listing``, the last one as the active one.
+
+    ``compacted`` tells whether compaction may have removed records at the end of a segment.
+    """
     bases = sorted(listing.log_sizes)
     segments = [
         Segment(
@@ -123,7 +127,9 @@ def load(
             clean = False
             recovery_point = segments[-1].base_offset
     if bases and not clean:
-        recovery = _Recovery(segments, snapshots, producers, epochs, now, index_interval_size)
+        recovery = _Recovery(
+            segments, snapshots, producers, epochs, now, index_interval_size, compacted
+        )
         log_end, recovered_size = recovery.run(recovery_point)
     if log_end < log_start:
         # DeleteRecords had deleted all remaining records before the crash.
@@ -207,6 +213,13 @@ def readable_aborted(
     return segment.aborted
 
 
+def _lost_end(following: Segment, log_end: Offset) -> str | None:
+    """A new segment begins where the one before it ends; after a power failure its end is lost."""
+    if following.base_offset <= log_end:
+        return None
+    return f"the next segment begins at offset {following.base_offset}"
+
+
 class _Recovery:
     """Checks everything from the recovery point on, and truncates the log at the first damage."""
 
@@ -218,6 +231,7 @@ class _Recovery:
         epochs: LeaderEpochs,
         now: Millis,
         index_interval_size: int,
+        compacted: bool,
     ) -> None:
         self._segments = segments
         self._snapshots = snapshots
@@ -225,6 +239,7 @@ class _Recovery:
         self._epochs = epochs
         self._now = now
         self._index_interval_size = index_interval_size
+        self._compacted = compacted
 
     def run(self, recovery_point: Offset) -> tuple[Offset, int]:
         """Returns the log end and the number of bytes checked."""
@@ -252,6 +267,8 @@ class _Recovery:
             checked_size += segment.size - position
             position = Position(0)
             slot += 1
+            if problem is None and slot < len(segments) and not self._compacted:
+                problem = _lost_end(segments[slot], log_end)
             if problem is not None:
                 self._truncate_after(segment, file_size, log_end, problem)
             if slot < len(segments):

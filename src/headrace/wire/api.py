@@ -5,6 +5,7 @@ with one exception: Produce versions 0 to 2 are announced and close the connecti
 because librdkafka enables compression only if they are announced.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 from headrace.wire import schema
@@ -249,23 +250,39 @@ SERVED: dict[ApiKey, tuple[int, int]] = {key: ANNOUNCED[key] for key in _SERVED_
 # Kafka 4 starts at version 1, but KafkaJS sends version 0.
 SERVED[ApiKey.LIST_OFFSETS] = (0, ANNOUNCED[ApiKey.LIST_OFFSETS][1])
 
+# What brokers of Kafka 3.9 on ZooKeeper send each other, in versions with topic ids. Only members
+# of a cluster serve them: on one node they would let any client delete partitions.
+BETWEEN_BROKERS: dict[ApiKey, tuple[int, int]] = {
+    ApiKey.LEADER_AND_ISR: (5, 7),
+    ApiKey.STOP_REPLICA: (3, 4),
+    ApiKey.UPDATE_METADATA: (7, 8),
+    ApiKey.CONTROLLED_SHUTDOWN: (2, 3),
+    ApiKey.ALTER_PARTITION: (2, 3),
+    ApiKey.ALLOCATE_PRODUCER_IDS: (0, 0),
+}
+SERVED_BY_MEMBERS: dict[ApiKey, tuple[int, int]] = {**SERVED, **BETWEEN_BROKERS}
+
 # From this version on, an API has compact lengths and tagged fields.
 FIRST_FLEXIBLE_VERSION: dict[int, int] = {key: facts[3] for key, facts in APIS.items()}
 
 
-def is_served(api_key: int, api_version: int) -> bool:
-    served = SERVED.get(api_key)  # type: ignore[call-overload]  # a plain int finds its member
-    return served is not None and served[0] <= api_version <= served[1]
+def is_served(
+    api_key: int, api_version: int, served: Mapping[ApiKey, tuple[int, int]] = SERVED
+) -> bool:
+    versions = served.get(api_key)  # type: ignore[call-overload]  # a plain int finds its member
+    return versions is not None and versions[0] <= api_version <= versions[1]
 
 
-def what_is_not_served(api_key: int, api_version: int) -> str:
+def what_is_not_served(
+    api_key: int, api_version: int, served: Mapping[ApiKey, tuple[int, int]] = SERVED
+) -> str:
     """A description of an unsupported request, for the log."""
     if api_key not in APIS:
         return f"a request with API key {api_key}, which does not exist in Kafka"
-    served = SERVED.get(ApiKey(api_key))
-    if served is None:
+    versions = served.get(ApiKey(api_key))
+    if versions is None:
         return f"{api_name(api_key)} (API key {api_key}), which is not supported"
-    first, last = served
+    first, last = versions
     return f"{api_name(api_key)} version {api_version}; versions {first} to {last} are supported"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headrace.model.settings import kafka
-from headrace.model.settings.headrace import OURS
+from headrace.model.settings.headrace import ADDED
 
 TESTS = Path(__file__).parents[2]
 
@@ -210,7 +210,7 @@ def files_of_tests():
 
 
 def test_every_served_setting_has_a_test_that_shows_it():
-    tables = (kafka.BROKER, kafka.DYNAMIC_ONLY, kafka.TOPIC, kafka.GROUP, OURS)
+    tables = (kafka.BROKER, kafka.DYNAMIC_ONLY, kafka.TOPIC, kafka.GROUP, ADDED)
     served = {name for table in tables for name, row in table.items() if not row.no_effect}
     shown = {name for names in SHOWN_BY.values() for name in names}
     inherited = {name for name, topic_setting in INHERITED.items() if topic_setting in shown}

@@ -154,13 +154,28 @@ def test_interrupted_deletions_are_finished(disk):
     append(log, batch(b"a"))
     disk.logs.delete(ORDERS)
     disk.crash()
-    stray = disk.paths[0] / f"gone.long.ago-3.{'ab' * 16}-stray"
-    stray.mkdir()
     assert log.path.exists()
     disk.start()
     assert len(disk.logs) == 0
     disk.worker.run()
-    assert not log.path.exists() and not stray.exists()
+    assert not log.path.exists()
+
+
+def test_a_directory_that_is_set_aside_keeps_its_files(disk, caplog):
+    log = disk.log()
+    append(log, batch(b"a"))
+    plain = log.path
+    aside = disk.logs.set_aside(ORDERS)
+    assert aside is not None and aside.name.startswith(f"{ORDERS}.")
+    assert aside.name.endswith("-stray") and not plain.exists()
+    assert disk.logs.get(ORDERS) is None
+    files = sorted(path.name for path in aside.iterdir())
+    disk.crash()
+    disk.start()
+    disk.worker.run()
+    assert len(disk.logs) == 0
+    assert sorted(path.name for path in aside.iterdir()) == files
+    assert f"{aside} was set aside" in caplog.text
 
 
 def test_a_recreated_topic_does_not_inherit_offsets(disk):

@@ -26,6 +26,7 @@ from tests.fakes.logs import (
     marker,
     read_all,
     settings,
+    three_segments,
 )
 
 
@@ -197,6 +198,32 @@ def test_a_flipped_bit_truncates_the_log_there_and_drops_later_segments(disk, ca
     assert "1 later segments" in caplog.text
     last = log.producers.entries[1].last_sequence
     append(log, batch(b"next", producer_id=1, base_sequence=last + 1))
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+@pytest.mark.parametrize("closed", [2, 4])
+def test_a_closed_segment_that_lost_its_end_drops_later_segments(disk, closed, kept):
+    log = disk.log()
+    three_segments(log)
+    disk.crash()
+    with file(log, closed).open("r+b") as torn:
+        torn.truncate(kept * read_header(file(log, closed).read_bytes()).size)
+    disk.start()
+    log = disk.log()
+    assert [offset for offset, _ in read_all(log)] == list(range(closed + kept))
+    assert log.log_end == closed + kept
+
+
+def test_a_compacted_log_keeps_what_follows_a_gap_between_segments(tmp_path):
+    disk = Disk(tmp_path / "data", config=settings(cleanup_policy=frozenset({"compact"})))
+    log = disk.log()
+    three_segments(log)
+    disk.crash()
+    with file(log, 2).open("r+b") as compacted:
+        compacted.truncate(read_header(file(log, 2).read_bytes()).size)
+    disk.start()
+    assert [offset for offset, _ in read_all(disk.log())] == [0, 1, 2, 4, 5]
+    disk.crash()
 
 
 def test_an_incomplete_active_segment_is_detected_despite_a_clean_shutdown(disk):

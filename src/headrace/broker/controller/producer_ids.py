@@ -2,11 +2,20 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol
 
 from headrace.model.ids import ProducerId
 
 
+class ProducerIdSource(Protocol):
+    async def next(self) -> ProducerId:
+        """An id that no producer of this cluster has had before."""
+        ...
+
+
 class ProducerIds:
+    """The source of a cluster of one, whose broker reserves blocks itself."""
+
     def __init__(self, reserve: Callable[[], Awaitable[range]]) -> None:
         """``reserve`` gets a block of ids that no other broker ever gets."""
         self._reserve = reserve

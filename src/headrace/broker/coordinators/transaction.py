@@ -19,7 +19,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, TopicPartition
 
 if TYPE_CHECKING:
-    from headrace.broker.controller.producer_ids import ProducerIds
+    from headrace.broker.controller.producer_ids import ProducerIdSource
     from headrace.core.transactions.effects import WriteMarkers
     from headrace.core.transactions.shard import Settings, TransactionShard
 
@@ -37,7 +37,7 @@ RETRIED = frozenset(
 
 
 class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
-    def __init__(self, host: Host, producer_ids: "ProducerIds", markers: MarkerWriter) -> None:
+    def __init__(self, host: Host, producer_ids: "ProducerIdSource", markers: MarkerWriter) -> None:
         super().__init__(
             host,
             TRANSACTIONS_TOPIC,

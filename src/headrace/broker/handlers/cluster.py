@@ -5,7 +5,7 @@ from typing import Protocol
 
 from headrace.broker.context import Context
 from headrace.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
-from headrace.broker.needs import NeedsController, NeedsMetadata
+from headrace.broker.needs import NeedsController, NeedsMetadata, NeedsServedApis
 from headrace.core import features
 from headrace.core.topics import (
     OFFSETS_TOPIC,
@@ -36,7 +36,7 @@ _FIRST_VERSION_WITH_SHARE = 6
 _SHARE_KEY = re.compile(r"[^:]+:[A-Za-z0-9_-]{22}:-?\d+")
 
 
-class Needs(NeedsController, NeedsMetadata, Protocol):
+class Needs(NeedsController, NeedsMetadata, NeedsServedApis, Protocol):
     """What these handlers use of the broker."""
 
 
@@ -64,7 +64,7 @@ def api_versions(
     return response(
         api_keys=[
             response.ApiVersion(api_key=key, min_version=lowest, max_version=highest)
-            for key, (lowest, highest) in SERVED.items()
+            for key, (lowest, highest) in broker.served_apis.items()
         ],
         supported_features=[
             response.SupportedFeatureKey(name=name, min_version=lowest, max_version=highest)

@@ -1,9 +1,13 @@
 """The metadata cache: the cluster metadata that this broker serves, and listeners for changes."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from headrace.model.cluster_metadata import ClusterMetadata
+
+if TYPE_CHECKING:
+    from headrace.wire.messages import UpdateMetadataRequest
 
 TopicsChanged = Callable[[Sequence[str]], None]
 
@@ -32,6 +36,23 @@ class MetadataCache:
             self._generation = metadata.generation
             # Later: the replicas apply the metadata first, and listeners depend on the replicas.
             self._loop.call_soon(self._tell, before, metadata)
+
+    def know_cluster(self, cluster_id: str) -> None:
+        """The id of the cluster, before its controller has sent anything."""
+        self.current = ClusterMetadata(cluster_id)
+
+    def apply_update(self, request: "UpdateMetadataRequest") -> None:
+        """Serve what the controller tells all brokers of a cluster."""
+        # Imported here: one node never needs it.
+        from headrace.broker.metadata import updates
+
+        self.publish(updates.apply(self.current, request))
+
+    def keep_topics(self, names: Collection[str]) -> None:
+        """Forget topics that were deleted while this broker was not told."""
+        gone = [name for name in self.current.topics if name not in names]
+        if gone:
+            self.publish(self.current.with_topics((), gone))
 
     def publish_features(self, levels: Mapping[str, int], epoch: int) -> None:
         self.feature_levels = levels

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from headrace.coordination.config_store import ConfigStore
+from headrace.coordination.tree import Watch
 from headrace.model.config import (
     BrokerConfig,
     TopicConfig,
@@ -16,7 +17,7 @@ from headrace.model.config import (
     check_topic_overrides,
     topic_config,
 )
-from headrace.model.errors import ConfigError, ErrorCode, Rejected
+from headrace.model.errors import ConfigError, Corrupt, ErrorCode, Rejected
 from headrace.model.ids import BrokerId, Millis
 from headrace.model.settings.resources import ResourceType
 
@@ -55,26 +56,52 @@ class DynamicConfig:
         for listener in self._listeners:
             listener(config)
 
-    async def load(self, now: Millis) -> None:
+    async def load(self, now: Millis, watch: Watch | None = None) -> None:
+        """Load all settings; ``watch`` fires when another broker or program changes some."""
         # Read the notices first: a change made while the settings are read is then read again.
-        await self._store.read_changes(now)
+        await self._store.read_changes(now, watch)
         for kind, node in _NODES.items():
             self._overrides[kind] = await self._store.load(node)
-        if self._overrides[ResourceType.BROKER]:
-            try:
-                self._apply(
-                    self._file_config.with_dynamic(
-                        self._dynamic(self._overrides[ResourceType.BROKER])
-                    )
-                )
-            except ConfigError as error:
-                # The settings were valid when they were stored; the file has changed since. The
-                # broker must start, or clients could not correct them.
-                log.error(
-                    "Ignoring all dynamic broker settings, because one is invalid: %s. Correct the "
-                    "dynamic settings or the broker's file",
-                    error,
-                )
+        self._topic_configs.clear()
+        if self._overrides[ResourceType.BROKER] or self.config is not self._file_config:
+            self._apply_stored()
+
+    def _apply_stored(self) -> None:
+        stored = self._overrides[ResourceType.BROKER]
+        try:
+            self._apply(self._file_config.with_dynamic(self._dynamic(stored)))
+        except ConfigError as error:
+            # The settings were valid when they were stored; the file has changed since. The
+            # broker must start, or clients could not correct them.
+            log.error(
+                "Ignoring all dynamic broker settings, because one is invalid: %s. Correct the "
+                "dynamic settings or the broker's file",
+                error,
+            )
+
+    async def read_changes(self, now: Millis, watch: Watch) -> list[tuple[int, str]]:
+        """Reload the settings that changed since the last call; returns their resources."""
+        kinds = {node: kind for kind, node in _NODES.items()}
+        changed = [
+            (kinds[each.kind], each.name)
+            for each in await self._store.read_changes(now, watch)
+            if each.kind in kinds
+        ]
+        for kind, name in changed:
+            await self.reload(kind, name)
+        return changed
+
+    async def reload(self, kind: int, name: str) -> None:
+        """Read the settings of one resource again. ``name`` is the one in the tree."""
+        try:
+            overrides = await self._store.read(_NODES[kind], name)
+        except Corrupt as error:
+            log.error("Keeping the settings of %s as they were: %s. Set them again", name, error)
+            return
+        self.remember(kind, name, overrides)
+        if kind == ResourceType.BROKER and name in (_ALL_BROKERS, str(self._broker_id)):
+            self._topic_configs.clear()
+            self._apply_stored()
 
     # --- queries
 

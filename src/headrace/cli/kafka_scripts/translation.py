@@ -24,6 +24,7 @@ from headrace.cli.kafka_scripts import (
     kafka_server_stop,
     kafka_topics,
     kafka_transactions,
+    zookeeper_scripts,
 )
 from headrace.cli.kafka_scripts.syntax import Translation
 
@@ -44,9 +45,14 @@ _SCRIPTS: dict[str, Translate] = {
     "kafka-producer-perf-test": kafka_producer_perf_test.translate,
     "kafka-consumer-perf-test": kafka_consumer_perf_test.translate,
     "kafka-dump-log": kafka_dump_log.translate,
+    "zookeeper-server-start": zookeeper_scripts.start,
+    "zookeeper-server-stop": zookeeper_scripts.stop,
+    "zookeeper-shell": zookeeper_scripts.shell,
+    "zkServer": zookeeper_scripts.zk_server,
+    "zkCli": zookeeper_scripts.zk_cli,
 }
 # Every other script prints its help when it gets no arguments.
-_WITHOUT_ARGUMENTS = ("kafka-server-stop",)
+_WITHOUT_ARGUMENTS = ("kafka-server-stop", "zookeeper-server-stop", "zkCli")
 # How the names of all other scripts of Kafka begin.
 _OTHER_SCRIPTS = ("kafka-", "connect-", "zookeeper-")
 
@@ -76,16 +82,9 @@ _NOUNS: dict[str, tuple[Translate, tuple[str, ...]]] = {
     "groups": (kafka_consumer_groups.translate, kafka_consumer_groups.ACTIONS),
 }
 
-_NO_ZOOKEEPER = (
-    "one node needs no ZooKeeper: 'headrace serve' stores the cluster's state beside its logs"
-)
 _NOTHING_TO_ELECT = "on one node every leader is the preferred leader, so there is nothing to elect"
 # Scripts without a command: why, and what to use instead.
 _REFUSED = {
-    "zookeeper-server-start": _NO_ZOOKEEPER,
-    "zookeeper-server-stop": _NO_ZOOKEEPER,
-    "zookeeper-shell": _NO_ZOOKEEPER,
-    "zkServer": _NO_ZOOKEEPER,
     "kafka-shutdown-broker": (
         "ShutdownBroker was removed: a broker hands over its partitions when it stops; "
         "use 'headrace stop --data DIR'"

@@ -8,7 +8,7 @@ produces a warning or a note that says why.
 from collections.abc import Mapping
 
 from headrace.model.errors import ConfigError
-from headrace.model.settings.headrace import NODE_DEFAULTS, OURS, default_of
+from headrace.model.settings.headrace import ADDED, NODE_DEFAULTS, default_of
 from headrace.model.settings.kafka import BROKER, TOPIC_SYNONYMS, Row
 from headrace.model.settings.values import Value, parse_value, split_list, value_to_text
 from headrace.model.spelling import did_you_mean
@@ -33,7 +33,7 @@ class GivenSettings:
         others: dict[str, str] = {}
         for name, text in file.items():
             name, text = name.strip(), text.strip()
-            row = BROKER.get(name) or OURS.get(name)
+            row = BROKER.get(name) or ADDED.get(name)
             if row is not None:
                 self._take(name, text, row)
             else:
@@ -62,10 +62,10 @@ class GivenSettings:
 
         for name, text in others.items():
             row = legacy_names.BROKER.get(name)
-            if name == "zookeeper.connect" and text:
+            if name == "control.plane.listener.name" and text:
                 raise ConfigError(
-                    f"{name}={text}: ZooKeeper clusters are not supported yet; "
-                    "remove the setting to run a standalone node"
+                    f"{name}={text}: a listener for the controller alone is not supported; remove "
+                    "the setting, so that it uses the listener of the other brokers"
                 )
             if row is None:
                 self._take_unlisted(name, text, strict)
@@ -150,7 +150,7 @@ def hint_for(name: str) -> str:
         whose, _, successor, _ = client
         today = f", now named {successor}" if successor and successor != name else ""
         return f" but a {whose} setting{today}"
-    return did_you_mean(name, [*BROKER, *OURS, *legacy_names.BROKER])
+    return did_you_mean(name, [*BROKER, *ADDED, *legacy_names.BROKER])
 
 
 def _loses_to(name: str, successor: str) -> str:

@@ -54,10 +54,7 @@ def test_a_java_class_is_known_by_its_script(line, translated):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("zookeeper-server-start.sh config/zookeeper.properties", "headrace serve"),
-        ("zookeeper-server-stop.sh", "headrace serve"),
-        ("zookeeper-shell.sh 127.0.0.1:2181", "headrace serve"),
-        ("zkServer.sh status", "headrace serve"),
+        ("zookeeper-security-migration.sh --zookeeper.acl secure", "no Headrace command"),
         ("kafka-acls.sh --list", "no Headrace command ('headrace --help'"),
         ("connect-standalone.sh worker.properties", "no Headrace command"),
         ("kafka-reassign-partitions.sh --zookeeper z:2181 --execute", "another of log.dirs"),

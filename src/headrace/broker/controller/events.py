@@ -1,0 +1,65 @@
+"""The controller's events, handled one after the other, each kind at most once in the queue."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
+
+_log = logging.getLogger("headrace.controller")
+
+_RETRY_S = 1.0
+
+Handle = Callable[[], Awaitable[None]]
+Handled = asyncio.Future[Rejected | None]
+
+
+class Events:
+    def __init__(self) -> None:
+        self._due: dict[Handle, list[Handled]] = {}
+        self._wake = asyncio.Event()
+
+    def post(self, handle: Handle) -> Handled:
+        """Call ``handle`` soon; once if it is posted again before. The result is its refusal."""
+        handled: Handled = asyncio.get_running_loop().create_future()
+        self._due.setdefault(handle, []).append(handled)
+        self._wake.set()
+        return handled
+
+    async def run(self) -> None:
+        """Handle events until cancelled, or until the term has ended."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._due:
+                    handle = next(iter(self._due))
+                    waiting = self._due.pop(handle)
+                    refusal = await self._handle(handle)
+                    _resolve(waiting, refusal)
+                    if refusal is not None and refusal.code == ErrorCode.NOT_CONTROLLER:
+                        return
+        finally:
+            ended = Rejected(ErrorCode.NOT_CONTROLLER, "This broker is not the controller.")
+            for waiting in self._due.values():
+                _resolve(waiting, ended)
+            self._due = {}
+
+    async def _handle(self, handle: Handle) -> Rejected | None:
+        try:
+            await handle()
+        except Corrupt as error:
+            # Written by another program. It must not stop the controller.
+            _log.error("%s. Correct or delete that node", error)
+        except Rejected as refusal:
+            if refusal.code != ErrorCode.NOT_CONTROLLER:
+                _log.error("The controller tries again in %g s: %s", _RETRY_S, refusal)
+                asyncio.get_running_loop().call_later(_RETRY_S, self.post, handle)
+            return refusal
+        return None
+
+
+def _resolve(waiting: list[Handled], refusal: Rejected | None) -> None:
+    for handled in waiting:
+        if not handled.done():
+            handled.set_result(refusal)

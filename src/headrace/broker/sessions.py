@@ -1,0 +1,94 @@
+"""Sessions of a broker with the coordination tree that its cluster shares.
+
+A broker that is restarted within the session timeout finds its own registration, of the session of
+its last process. Session id and password are kept beside the logs for that case: the holder of the
+lock on the log directory reattaches to that session and closes it.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.coordination.tree import SessionLost, Tree
+from headrace.storage.files import read_file, write_atomically
+from headrace.world.files import SystemFiles
+
+if TYPE_CHECKING:
+    from headrace.model.config import BrokerConfig
+
+_log = logging.getLogger("headrace.controller")
+
+SESSION_FILE = "zookeeper-session"
+_OWNER_ONLY = 0o600
+
+
+class GivenSessions:
+    """Sessions of a tree within this process. They cannot be reattached to."""
+
+    def __init__(self, open_session: Callable[[], Awaitable[Tree]], timeout_ms: int) -> None:
+        self.timeout_ms = timeout_ms
+        self._open_session = open_session
+
+    async def open(self) -> Tree:
+        return await self._open_session()
+
+    async def release(self, session_id: int) -> bool:
+        return False
+
+    def remember(self, session: Tree) -> None:
+        pass
+
+
+class ZooKeeperSessions:
+    """Sessions with the ensemble in ``zookeeper.connect``."""
+
+    def __init__(self, config: "BrokerConfig", files: SystemFiles, log_dir: Path) -> None:
+        self.timeout_ms = config.int("zookeeper.session.timeout.ms")
+        self._connect = config.str("zookeeper.connect")
+        connection_timeout_ms = config.optional_int("zookeeper.connection.timeout.ms")
+        self._connection_timeout_ms = connection_timeout_ms or self.timeout_ms
+        self._files = files
+        self._path = log_dir / SESSION_FILE
+
+    async def open(self, reattach: tuple[int, bytes] | None = None) -> Tree:
+        # Imported here: one node needs neither this nor kazoo.
+        from headrace.coordination.zookeeper import ZooKeeperTree
+
+        return await ZooKeeperTree.open(
+            self._connect,
+            session_timeout_ms=self.timeout_ms,
+            connection_timeout_ms=self._connection_timeout_ms,
+            reattach=reattach,
+        )
+
+    async def release(self, session_id: int) -> bool:
+        kept = self._kept()
+        if kept is None or kept[0] != session_id:
+            return False
+        try:
+            session = await self.open(kept)
+        except SessionLost:
+            return True  # it ended meanwhile
+        await session.close()
+        return True
+
+    def _kept(self) -> tuple[int, bytes] | None:
+        with suppress(OSError, ValueError):
+            session_id, password = read_file(self._files, self._path).decode().split()
+            return int(session_id, 16), bytes.fromhex(password)
+        return None
+
+    def remember(self, session: Tree) -> None:
+        session_id, password = session.credentials  # type: ignore[attr-defined]
+        content = f"{session_id:x} {password.hex()}\n".encode()
+        try:
+            write_atomically(self._files, self._path, content, mode=_OWNER_ONLY)
+        except OSError as error:
+            _log.warning(
+                "Could not keep the session id in %s: %s. A quick restart will wait until the "
+                "session expires",
+                self._path,
+                error,
+            )

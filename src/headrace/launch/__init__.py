@@ -1,0 +1,1 @@
+"""Programs that Headrace starts on this machine."""
