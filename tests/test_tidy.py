@@ -85,8 +85,9 @@ TESTED_BY = {
     "unit/world/test_jobs": "world/job_host world/job_process",
     "sim/test_storage": "world/locks",
     "broker/test_acks_all": "broker/handlers/produce",
-    "broker/test_coordinator_shards": "broker/coordinators/loaded_shard "
-    "broker/coordinators/loading broker/coordinators/runtime broker/coordinators/writing",
+    "broker/test_coordinator_shards": "broker/coordinators/deadlines broker/coordinators/host "
+    "broker/coordinators/loaded_shard broker/coordinators/loading broker/coordinators/runtime "
+    "broker/coordinators/writing",
     "broker/test_ending_transactions": "broker/coordinators/markers "
     "broker/coordinators/transaction broker/handlers/transaction_verification",
     "broker/test_failed_start_and_stop": "broker/broker broker/needs broker/services",

@@ -19,8 +19,8 @@ from headrace.broker.controller.producer_ids import ProducerIds
 from headrace.broker.controller.service import ControllerService
 from headrace.broker.controller.startup import FoundPartition, Startup
 from headrace.broker.coordinators.group import GroupCoordinator
+from headrace.broker.coordinators.host import Host
 from headrace.broker.coordinators.markers import MarkerWriter
-from headrace.broker.coordinators.runtime import Host
 from headrace.broker.coordinators.transaction import TransactionCoordinator
 from headrace.broker.dispatch import Dispatch
 from headrace.broker.handlers.fetch import Fetching
@@ -152,6 +152,7 @@ class Broker:
             services = await self._start_member(logs)
         else:
             services = await self._start_alone(logs)
+        on_stop("connections to brokers", lambda clean: services.transactions.disconnect())
         producing, dispatch = self._serving(services)
         on_stop("record validation", lambda clean: producing.close())
         logs.on_offline = lambda directory: self._directory_failed(services, directory)
@@ -332,7 +333,7 @@ class Broker:
         """``moved`` records the new log directory of a partition."""
         _, dynamic_config, appender, replicas, _ = parts
         waiting, metadata = self._waiting, self._metadata
-        host = self._coordinator_host(dynamic_config, replicas, appender)
+        host = self._coordinator_host(parts)
         groups = GroupCoordinator(host)
         markers = MarkerWriter(replicas, appender, waiting, groups, self._world)
         transactions = TransactionCoordinator(host, producer_ids, markers)
@@ -366,19 +367,18 @@ class Broker:
             member=member,
         )
 
-    def _coordinator_host(
-        self, dynamic_config: DynamicConfig, replicas: ReplicaManager, appender: Appender
-    ) -> Host:
+    def _coordinator_host(self, parts: Parts) -> Host:
         return Host(
             self._loop,
             SteadyClock(self._world.now, self._loop.time),
-            dynamic_config,
+            parts.dynamic_config,
             self._metadata,
-            replicas,
-            appender,
+            parts.replicas,
+            parts.appender,
             self._waiting,
             self._tasks,
             self.fail,
+            parts.peers,
         )
 
     def _serving(self, services: Services) -> tuple[Producing, Dispatch]:
