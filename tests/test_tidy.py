@@ -97,6 +97,8 @@ TESTED_BY = {
     "broker/test_kit_records": "testing/records",
     "broker/test_periodic_tasks": "broker/periodic",
     "broker/test_repeated_fetches": "broker/dispatch broker/handlers/fetch",
+    "broker/test_replication": "broker/handlers/fetch_reads broker/replication/fetchers "
+    "broker/replication/replication",
     "cli/test_cli_configs": "cli/configs",
     "cli/test_cli_errors": "cli/broker_requests cli/client cli/main cli/options cli/outcomes",
     "cli/test_cli_groups": "cli/group_requests cli/groups_reset",

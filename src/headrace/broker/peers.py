@@ -35,6 +35,7 @@ class Peer:
         negotiates: bool,
         timeout_s: float,
         allocate: Callable[[int], bytearray],
+        receive_buffer_size: int | None,
     ) -> None:
         self.broker_id = broker_id
         self._address = address
@@ -43,6 +44,7 @@ class Peer:
         self._negotiates = negotiates
         self._timeout_s = timeout_s
         self._allocate = allocate
+        self._receive_buffer_size = receive_buffer_size
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
         self._closed = False
@@ -83,6 +85,7 @@ class Peer:
                     timeout_s=self._timeout_s,
                     dial=self._dial,
                     allocate=self._allocate,
+                    receive_buffer_size=self._receive_buffer_size,
                 )
                 if self.is_closed:  # meanwhile
                     await self._connection.close()
@@ -115,12 +118,13 @@ class Peers:
         timeout_s: float = 30.0,
         find_broker: FindBroker | None = None,
         allocate: Callable[[int], bytearray] = bytearray,
+        receive_buffer_size: int | None = None,
     ) -> Peer:
         """A connection to ``broker_id``, which may be this broker, opened by its first request.
 
         With ``negotiates`` it asks for the versions of the broker first. ``find_broker`` replaces
         the metadata cache for a caller that knows better, such as the controller. ``allocate``
-        returns the buffer of a response (``wire.session.FrameReader``).
+        and ``receive_buffer_size`` are those of ``Connection.open``.
         """
         find = find_broker or self._find_broker
 
@@ -144,4 +148,5 @@ class Peers:
             negotiates=negotiates,
             timeout_s=timeout_s,
             allocate=allocate,
+            receive_buffer_size=receive_buffer_size,
         )

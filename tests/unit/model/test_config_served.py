@@ -15,6 +15,18 @@ from headrace.model.settings.headrace import ADDED
 TESTS = Path(__file__).parents[2]
 
 SHOWN_BY = {
+    "test_fetches_carry_the_settings_and_the_identity_of_the_broker": (
+        "replica.fetch.max.bytes",
+        "replica.fetch.min.bytes",
+        "replica.fetch.response.max.bytes",
+        "replica.fetch.wait.max.ms",
+        "replica.socket.receive.buffer.bytes",
+        "replica.socket.timeout.ms",
+    ),
+    "test_a_partition_with_an_error_is_left_out_for_a_while": ("replica.fetch.backoff.ms",),
+    "test_a_follower_that_stops_fetching_leaves_the_isr": ("replica.lag.time.max.ms",),
+    "test_a_consumer_reads_from_the_replica_in_its_rack": ("replica.selector.class",),
+    "test_several_fetchers_share_the_partitions_of_a_leader": ("num.replica.fetchers",),
     "test_a_node_has_the_id_the_rack_and_the_addresses_that_its_settings_give": (
         "advertised.listeners",
         "broker.id",

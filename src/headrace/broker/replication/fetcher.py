@@ -59,9 +59,13 @@ class FetcherSettings(NamedTuple):
     partition_size_max: int
     pause_s_max: float
     timeout_s: float
+    receive_buffer_size: int | None
 
     @classmethod
     def of(cls, config: BrokerConfig) -> "FetcherSettings":
+        # Kafka's default is smaller than the kernel's choice, and slows replication down.
+        is_given = config.given_text("replica.socket.receive.buffer.bytes") is not None
+        buffer_size = config.int("replica.socket.receive.buffer.bytes")
         return cls(
             config.int("replica.fetch.wait.max.ms"),
             config.int("replica.fetch.min.bytes"),
@@ -69,6 +73,7 @@ class FetcherSettings(NamedTuple):
             config.int("replica.fetch.max.bytes"),
             config.int("replica.fetch.backoff.ms") / 1000,
             config.int("replica.socket.timeout.ms") / 1000,
+            buffer_size if is_given and buffer_size > 0 else None,
         )
 
 
@@ -123,6 +128,7 @@ class Fetcher:
         self._fail = fail
         self._loop = asyncio.get_running_loop()
         self._followed: dict[_Key, _Followed] = {}
+        self._asked: dict[_Key, _Followed] = {}  # as the leader knows them
         self._session: FollowerSession[_Key] = FollowerSession()
         self._buffer = bytearray(_BUFFER_SIZE_MIN)
         self._peer = self._connect()
@@ -155,6 +161,7 @@ class Fetcher:
         followed = self._followed.pop(_key(replica), None)
         if followed is not None:
             self._session.pause(followed.key)
+            self._asked.pop(followed.key, None)
 
     def _resume(self, followed: _Followed) -> None:
         """Fetch a new partition, or one that was paused."""
@@ -242,7 +249,11 @@ class Fetcher:
 
     def _connect(self) -> "Peer":
         return self._peers.peer(
-            self.leader, str(self), timeout_s=self.settings.timeout_s, allocate=self._allocate
+            self.leader,
+            str(self),
+            timeout_s=self.settings.timeout_s,
+            allocate=self._allocate,
+            receive_buffer_size=self.settings.receive_buffer_size,
         )
 
     def _allocate(self, size: int) -> bytearray:
@@ -289,6 +300,7 @@ class Fetcher:
             followed = self._followed[key]
             position = followed.position
             assert position is not None, "a partition without a position is paused"
+            self._asked[key] = followed
             followed.log_start = followed.replica.log.log_start
             asked = m.FetchRequest.FetchPartition(
                 partition=key[1],
@@ -319,8 +331,14 @@ class Fetcher:
         for topic in response.responses:
             topic_id = TopicId(bytes(topic.topic_id))
             for data in topic.partitions:
-                followed = self._followed.get((topic_id, data.partition_index))
-                if followed is None or not followed.is_current:
+                key = (topic_id, data.partition_index)
+                followed = self._followed.get(key)
+                # A response to a request of an earlier leader epoch proves nothing in this one.
+                if (
+                    followed is None
+                    or followed is not self._asked.get(key)
+                    or not followed.is_current
+                ):
                     continue
                 if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
                     out_of_range.append(followed)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.replication.effects import Effects
 from headrace.broker.replication.replica import Replica
-from headrace.broker.replication.waiting import Waiting
+from headrace.broker.replication.waiting import Waiter, Waiting
 from headrace.core.leadership import ReplicationSettings
 from headrace.core.parked import Event
 from headrace.core.partition import EPOCH_DURING_DELETE, Partition
@@ -108,6 +108,10 @@ class ReplicaManager:
         """Stop fetching from other brokers. No effect on one node."""
         if self._replication is not None:
             await self._replication.stop()
+
+    def park(self, waiter: Waiter, replica: Replica, wait_ms: float, until: Event) -> None:
+        """Let a request wait for an offset of ``replica`` (``Waiting.park``)."""
+        self._waiting.park(waiter, (replica,), wait_ms, until)
 
     # --- finding -------------------------------------------------------------
 

@@ -154,7 +154,25 @@ MEANINGS = {
     "replica.alter.log.dirs.io.max.bytes.per.second": (
         "maximum copy rate of moves between log directories; 0 pauses them"
     ),
+    "num.replica.fetchers": "connections to each leader that fetch its partitions",
+    "replica.fetch.backoff.ms": (
+        "longest pause after a failed fetch; the first pauses are shorter, from 20 ms on"
+    ),
+    "replica.fetch.max.bytes": (
+        "maximum size per partition that a follower fetches at once; a larger batch is sent alone"
+    ),
+    "replica.fetch.min.bytes": "minimum size that a follower's fetch waits for",
+    "replica.fetch.response.max.bytes": "maximum size of a response to a follower",
+    "replica.fetch.wait.max.ms": "maximum time that a follower's fetch waits for records",
     "replica.high.watermark.checkpoint.interval.ms": "how often all checkpoints are written",
+    "replica.lag.time.max.ms": "time after which a follower that lags leaves the ISR",
+    "replica.selector.class": (
+        "RackAwareReplicaSelector: consumers read from a replica in their rack (client.rack)"
+    ),
+    "replica.socket.receive.buffer.bytes": (
+        "receive buffer of fetchers; if not set, the operating system chooses"
+    ),
+    "replica.socket.timeout.ms": "time after which a fetcher gives up an unanswered request",
     # groups and their offsets
     "group.consumer.assignment.interval.ms": "minimum time between two assignments of a group",
     "group.consumer.assignors": "assignors of the consumer protocol, the default one first",
