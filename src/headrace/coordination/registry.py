@@ -27,6 +27,7 @@ from headrace.coordination.tree import (
     Done,
     NodeExists,
     Operation,
+    OutcomeUnknown,
     Set,
     Tree,
     Watch,
@@ -202,6 +203,14 @@ class Registry:
         Raises Rejected if it exists.
         """
         await self.topics.create(self._writer.write, topic, overrides)
+
+    async def report_log_dir_failure(self) -> None:
+        """Tell the controller that a log directory of this broker has failed."""
+        value = values.encode_log_dir_event(self._broker_id)
+        while True:
+            with suppress(OutcomeUnknown):  # a second notice does no harm
+                await self._tree.create(paths.LOG_DIR_EVENT_PREFIX, value, sequential=True)
+                return
 
     async def drop_delete_request(self, topic: str) -> None:
         """Forget the request to delete a topic that does not exist."""
