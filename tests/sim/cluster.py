@@ -38,6 +38,7 @@ class SimulatedBroker:
         self.broker: Broker | None = None  # of the running process
         self.world: SimulatedWorld | None = None
         self.process: SimulatedProcess | None = None
+        self._running: asyncio.Task[None] | None = None
         self._skew_ms = skew_ms
         # Its own, so that its draws do not depend on how often the others start.
         self._dice = random.Random(cluster.dice.getrandbits(64))
@@ -68,11 +69,13 @@ class SimulatedBroker:
             self.world = SimulatedWorld(
                 cluster.loop, self._dice, cluster.network, self.disk, self.host, self._skew_ms
             )
-            self.process.spawn(self._run(self.world))
+            self._running = self.process.spawn(self._run(self.world))
 
     async def _run(self, world: SimulatedWorld) -> None:
         """In the process: what its main function does."""
-        broker = self.broker = Broker(self._config, world=world, open_tree=self._open_tree)
+        broker = self.broker = Broker(
+            self._config, world=world, open_tree=self._open_tree, is_tree_shared=True
+        )
         try:
             await broker.start()
         except (ConfigError, OSError, TreeError) as error:
@@ -118,8 +121,16 @@ class SimulatedBroker:
             broker = self._end_process(world.lose_power if power_loss else world.kill)
             if power_loss:
                 self.disk.lose_power()
-            if broker is not None:
-                await broker.crash()
+            await self._crash(broker)
+
+    async def _crash(self, broker: Broker | None) -> None:
+        """Let the tasks of a killed process end. Nothing that they do has an effect."""
+        running, self._running = self._running, None
+        if broker is not None and running is not None:
+            if broker.services is None:
+                running.cancel()  # it was still starting
+            await broker.crash()
+            await asyncio.wait([running])
 
     def die_writing(self, share: float) -> None:
         """Kill the process within its next write."""
@@ -130,8 +141,7 @@ class SimulatedBroker:
         def die() -> None:
             if self.world is world:
                 broker = self._end_process(world.kill)
-                assert broker is not None
-                self.cluster.later(0, broker.crash)
+                self.cluster.later(0, lambda: self._crash(broker))
 
         world.files.die_writing(share, die)
 

@@ -83,6 +83,7 @@ class _VirtualSelector:
         self._iteration_count = 0  # since time advanced
 
     def select(self, timeout: float | None) -> list[Any]:
+        self._loop.count_iteration()
         if timeout is None:
             raise Deadlock("the simulation waits for an event that cannot come")
         if timeout > 0:
@@ -99,8 +100,16 @@ class _VirtualSelector:
 
 
 class SimulatedLoop(base_events.BaseEventLoop):
-    def __init__(self, dice: random.Random, *, thread_delay_max_s: float = 0.002) -> None:
+    def __init__(
+        self,
+        dice: random.Random,
+        *,
+        thread_delay_max_s: float = 0.002,
+        iterations_left: float = float("inf"),
+    ) -> None:
+        """``iterations_left`` ends a run that takes too much work, at the same point every time."""
         super().__init__()
+        self._iterations_left = iterations_left
         self._now = 1000.0  # any start will do, but not 0: bugs hide there
         self._dice = dice
         self._thread_delay_max_s = thread_delay_max_s
@@ -113,6 +122,12 @@ class SimulatedLoop(base_events.BaseEventLoop):
 
     def advance(self, by_s: float) -> None:
         self._now += by_s
+
+    def count_iteration(self) -> None:
+        self._iterations_left -= 1
+        if self._iterations_left < 0:
+            self._iterations_left = float("inf")
+            raise Livelock("the simulation takes too much work")
 
     # --- processes
 
@@ -178,9 +193,9 @@ def in_virtual_time(story: Callable[..., Any]) -> Callable[..., None]:
     return run
 
 
-def run_simulated(main: Any, dice: random.Random) -> Any:
+def run_simulated(main: Any, dice: random.Random, *, iterations_max: float = float("inf")) -> Any:
     """Run a coroutine to its end on a loop of its own, then cancel what it left running."""
-    loop = SimulatedLoop(dice)
+    loop = SimulatedLoop(dice, iterations_left=iterations_max)
     asyncio.set_event_loop(loop)
     try:
         try:

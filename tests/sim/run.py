@@ -37,6 +37,7 @@ MIN_ISR = 2
 REPLICATION_FACTOR = 3
 _START_LIMIT_S = 60.0
 _CONVERGE_LIMIT_S = 180.0
+_ITERATIONS_MAX = 600_000  # of the event loop; a usual run takes 60,000
 _INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 
 
@@ -349,7 +350,7 @@ def simulate(seed: int, without: frozenset[int] = frozenset()) -> Result:
         await run.run()
 
     try:
-        run_simulated(story(), random.Random(f"loop {seed}"))
+        run_simulated(story(), random.Random(f"loop {seed}"), iterations_max=_ITERATIONS_MAX)
     except (AssertionError, Deadlock, Livelock, Disconnected, Refused) as failed:
         result.findings.append(f"{type(failed).__name__}: {failed}")
     if runs:

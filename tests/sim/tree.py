@@ -200,7 +200,7 @@ class SimulatedSession:
         self._there = _Way(ensemble.loop, dice, ensemble.context)
         self._back = _Way(ensemble.loop, dice, ensemble.context)
         self._watches: dict[Watch, Watch] = {}
-        self._writing: dict[asyncio.Future[Any], str] = {}  # without an answer yet
+        self._waiting: dict[asyncio.Future[Any], str] = {}  # for answers; the paths of writes
         self._is_dead = False
         inner.on_session_event = lambda event: self._back.send(self._tell, event)
 
@@ -253,9 +253,8 @@ class SimulatedSession:
     def disconnect(self) -> None:
         """Writes without an answer have an unknown outcome: they arrived already, or never do."""
         self._inner.disconnect()
-        writing, self._writing = self._writing, {}
-        for answer, path in writing.items():
-            if not answer.done():
+        for answer, path in list(self._waiting.items()):
+            if path and not answer.done():
                 answer.set_exception(OutcomeUnknown(path))
 
     def reconnect(self) -> None:
@@ -263,6 +262,8 @@ class SimulatedSession:
 
     def kill(self) -> None:
         self._is_dead = True
+        for answer in list(self._waiting):
+            answer.cancel()
 
     # --- messages
 
@@ -270,13 +271,12 @@ class SimulatedSession:
         if self._is_dead:
             raise SessionLost(writes or "/")
         answer: asyncio.Future[Any] = self._loop.create_future()
-        if writes:
-            self._writing[answer] = writes
+        self._waiting[answer] = writes
         self._there.send(self._arrive, request, answer)
         try:
             return await answer
         finally:
-            self._writing.pop(answer, None)
+            del self._waiting[answer]
 
     def _arrive(self, request: Callable[[], Awaitable[Any]], answer: "asyncio.Future[Any]") -> None:
         if answer.cancelled():  # its process is gone, and the request may have left before

@@ -25,7 +25,15 @@ class Batch:
     records: list[Sent]
     created_at: float
     sequence: int = -1
-    was_sent: bool = False
+    attempts: int = 0
+
+    def acknowledge(self, history: History, base_offset: int, broker_id: int) -> None:
+        """``base_offset`` is -1 if the broker did not say it."""
+        # A leader confirms a repeated batch that an earlier leader appended.
+        leader = broker_id if self.attempts == 1 or self.sequence < 0 else -1
+        for number, sent in enumerate(self.records):
+            offset = base_offset + number if base_offset >= 0 else -1
+            history.acknowledge(sent, offset, leader)
 
 
 def encode(
@@ -153,7 +161,7 @@ class Producer:
                 self._answered(batch, answer, leader.broker_id)
 
     async def _exchange(self, connection: Any, batch: Batch) -> Any:
-        batch.was_sent = True
+        batch.attempts += 1
         now_ms = int(self.session.now * 1000)
         records = encode(batch, self._producer_id, self._epoch, now_ms)
         request = produce_request(self.place, records, self.session.times.request)
@@ -164,10 +172,9 @@ class Producer:
         code = error_code(answer.error_code)
         is_first = bool(self._queue) and self._queue[0] is batch
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            for number, sent in enumerate(batch.records):
-                known = code is ErrorCode.NONE and answer.base_offset >= 0
-                offset = answer.base_offset + number if known else -1
-                self._history.acknowledge(sent, offset, broker_id)
+            batch.acknowledge(
+                self._history, answer.base_offset if code is ErrorCode.NONE else -1, broker_id
+            )
             self._queue.remove(batch)
             self._attempt = 0
         elif code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and not is_first:
@@ -186,7 +193,7 @@ class Producer:
             return
         if self.session.now - self._queue[0].created_at < self.session.times.delivery:
             return
-        self._queue = [batch for batch in self._queue if not batch.was_sent]
+        self._queue = [batch for batch in self._queue if not batch.attempts]
         if self._idempotent:
             assert self._epoch < _EPOCH_MAX
             self._epoch += 1

@@ -159,6 +159,7 @@ class TransactionalProducer:
     async def _produce(self, place: TopicPartition, batch: Batch) -> None:
         leader = await self.session.leader(place)
         now_ms = int(self.session.now * 1000)
+        batch.attempts += 1
         data = encode(batch, self._producer_id, self._epoch, now_ms, transactional=True)
         request = produce_request(place, data, self.session.times.request, self._transactional_id)
         response = await self.session.ask(
@@ -168,10 +169,8 @@ class TransactionalProducer:
         code = error_code(answer.error_code)
         if code is not ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             refuse(code, f"Produce to {place}, sequence {batch.sequence}")
-        for number, sent in enumerate(batch.records):
-            known = code is ErrorCode.NONE and answer.base_offset >= 0
-            offset = answer.base_offset + number if known else -1
-            self._history.acknowledge(sent, offset, leader.broker_id)
+        known = code is ErrorCode.NONE
+        batch.acknowledge(self._history, answer.base_offset if known else -1, leader.broker_id)
 
     async def _end(self, name: str, commits: bool) -> None:
         self._attempts += 1
