@@ -8,7 +8,7 @@ anomaly is one bug of the brokers, or of the test's clients.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from headrace.model.ids import TopicPartition
@@ -256,10 +256,13 @@ def _two_owners(history: History) -> Iterator[Anomaly]:
             by_place.setdefault((ownership.group, place), []).append(ownership)
     for (group, place), ownerships in sorted(by_place.items()):
         ownerships.sort(key=lambda ownership: (ownership.since, ownership.until))
-        for first, second in pairwise(ownerships):
+        for first, second in combinations(ownerships, 2):
             if first.member == second.member:
                 continue
-            if first.generation == second.generation or second.since < first.until:
+            # An assignment that arrives late, and that no answer confirms later, owns nothing.
+            is_confirmed = second.until > second.since
+            overlaps = is_confirmed and second.since < first.until
+            if first.generation == second.generation or overlaps:
                 text = f"{group} {place}: {first.member} (generation {first.generation}) and "
                 text += f"{second.member} (generation {second.generation})"
                 yield Anomaly(Kind.TWO_OWNERS, f"{text} from {second.since:.3f}")

@@ -132,8 +132,8 @@ class SimulatedBroker:
             await broker.crash()
             await asyncio.wait([running])
 
-    def die_writing(self, share: float) -> None:
-        """Kill the process within its next write."""
+    def die_writing(self, share: float, down_s: float) -> None:
+        """Kill the process within its next write, and start it again after ``down_s``."""
         if self.world is None:
             return
         world = self.world
@@ -141,7 +141,9 @@ class SimulatedBroker:
         def die() -> None:
             if self.world is world:
                 broker = self._end_process(world.kill)
+                self.cluster.note(f"{self.host} dies in a write")
                 self.cluster.later(0, lambda: self._crash(broker))
+                self.cluster.later(down_s, self.start)
 
         world.files.die_writing(share, die)
 
@@ -169,6 +171,11 @@ class SimulatedBroker:
         if self.process is not None:
             self.process.resume()
         self.cluster.ensemble.resume(self.host)
+
+    def spare(self) -> None:
+        """Take back a ``die_writing`` that has not happened yet."""
+        if self.world is not None:
+            self.world.files.spare()
 
     def jump_clock(self, by_ms: int) -> None:
         self._skew_ms += by_ms

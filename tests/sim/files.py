@@ -124,6 +124,9 @@ class SimulatedFiles:
         """The process is killed within its next write: ``share`` of it reaches the kernel."""
         self._dies_writing = (share, die)
 
+    def spare(self) -> None:
+        self._dies_writing = None
+
     def kill(self) -> None:
         """The process is gone: descriptors are closed, locks released, and every call fails.
 

@@ -196,8 +196,7 @@ class Run:
                 await broker.kill()
                 self.cluster.later(fault.lasts_s, broker.start)
             case "kill in a write of":
-                broker.die_writing(fault.amount)
-                self.cluster.later(fault.lasts_s, broker.start)
+                broker.die_writing(fault.amount, fault.lasts_s)
             case "power loss of":
                 await broker.kill(power_loss=self._may_lose_power(broker))
                 self.cluster.later(fault.lasts_s, broker.start)
@@ -257,6 +256,7 @@ class Run:
         for broker in cluster.brokers:
             cluster.ensemble.mend(broker.host)
             broker.resume()
+            broker.spare()
             await broker.start()
 
     # --- the end
