@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
-from headrace.coordination import paths
+from headrace.coordination import paths, values
 from headrace.coordination.current_session import CurrentSession
 from headrace.coordination.registry import BrokerIdInUse, Elected, Registry
 from headrace.coordination.tree import Conflict, OutcomeUnknown, SessionEvent, SessionLost, Tree
@@ -143,6 +143,21 @@ class Membership:
             self._tending = None
         self._tree.on_session_event = None
         await self._end_term()
+
+    async def tell_directory_failed(self) -> None:
+        """Tell the controller that a log directory of this broker failed."""
+        while True:
+            try:
+                await self._tree.create(
+                    paths.LOG_DIR_EVENT_PREFIX,
+                    values.encode_log_dir_event(self._broker_id),
+                    sequential=True,
+                )
+                return
+            except OutcomeUnknown:
+                continue  # a second notice does no harm
+            except SessionLost:
+                await asyncio.sleep(_RETRY_FIRST_S)  # until there is another session
 
     async def _register(self, entry: BrokerEntry) -> BrokerEntry:
         """Register within a session time-out: an earlier session of this broker may still last."""

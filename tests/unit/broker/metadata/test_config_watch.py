@@ -20,8 +20,8 @@ class Watching:
 
     async def start(self):
         self.tree = memory_tree()
-        session = self.tree.open_session()
-        registry = Registry(session, 1)
+        self.session = self.tree.open_session()
+        registry = Registry(self.session, 1)
         await registry.create_persistent_nodes()
         self.failures = []
         self.config = DynamicConfig(registry.configs, BrokerConfig.parse({}), 1)
@@ -94,8 +94,7 @@ async def test_settings_that_cannot_be_read_stay_as_they_were(caplog):
 @in_loop
 async def test_a_lost_session_is_left_to_the_next_one():
     watching = await Watching().start()
-    session = watching.config._store._tree
     await watching.stores.store("topics", "t", {"retention.ms": "8"})
-    watching.tree.expire(session.session_id)
+    watching.tree.expire(watching.session.session_id)
     await until_true(lambda: not len(watching.tasks))
     assert watching.failures == []
