@@ -133,12 +133,17 @@ class ClusterMember:
         self._logs.adopt_cluster(self.cluster_id)
         metadata_cache.know_cluster(self.cluster_id)
         replicas, dynamic_config = parts.replicas, parts.dynamic_config
+
+        def apply_to_topic(topic: str) -> None:
+            replicas.update_topic_config(topic, dynamic_config.topic_config(topic))
+            self.controller.settings_changed()
+
         config_watch = ConfigWatch(
             dynamic_config,
             self._world,
             self._tasks,
             lambda: dict.fromkeys(replica.topic_partition.topic for replica in replicas),
-            lambda topic: replicas.update_topic_config(topic, dynamic_config.topic_config(topic)),
+            apply_to_topic,
         )
         await config_watch.load()
         await self._read_features(metadata_cache)

@@ -14,7 +14,7 @@ from headrace.core.controller import (
     DeleteTopic,
     MarkForDeletion,
 )
-from headrace.model.cluster_metadata import PartitionState, TopicState
+from headrace.model.cluster_metadata import PartitionState
 from headrace.model.ids import ControllerEpoch, ZkVersion
 
 
@@ -47,23 +47,26 @@ def operations(changes: Iterable[Change], controller_epoch: ControllerEpoch) -> 
             case MarkForDeletion(name):
                 writes.append(Create(paths.delete_topic(name)))
             case DeleteTopic(topic):
-                writes += [Delete(path, ANY_VERSION) for path in nodes_of_topic(topic)]
+                writes += [
+                    Delete(path, ANY_VERSION)
+                    for path in nodes_of_topic(topic.name, range(len(topic.partitions)))
+                ]
             case _:
                 assert_never(change)
     return writes
 
 
-def nodes_of_topic(topic: TopicState) -> list[str]:
+def nodes_of_topic(name: str, partitions: Iterable[int]) -> list[str]:
     """The nodes of a topic pending deletion, children first, and the request last."""
     nodes = []
-    for partition in range(len(topic.partitions)):
-        nodes += [paths.state(topic.name, partition), paths.partition(topic.name, partition)]
+    for partition in partitions:
+        nodes += [paths.state(name, partition), paths.partition(name, partition)]
     return [
         *nodes,
-        paths.partitions(topic.name),
-        paths.topic(topic.name),
-        paths.config("topics", topic.name),
-        paths.delete_topic(topic.name),
+        paths.partitions(name),
+        paths.topic(name),
+        paths.config("topics", name),
+        paths.delete_topic(name),
     ]
 
 

@@ -13,6 +13,7 @@ from headrace.coordination import controller_writes, paths, values
 from headrace.coordination.topic_store import create_topic
 from headrace.coordination.tree import (
     ANY_VERSION,
+    BadVersion,
     Check,
     Conflict,
     Create,
@@ -126,14 +127,14 @@ class TermStore:
         await create_topic(self._tree, self.write, topic, overrides)
 
     async def assign(self, topic: TopicState, before: TopicState) -> None:
-        """Replace the replicas of a topic. Raises Rejected if they are not as in ``before``."""
+        """Replace the replicas and the id of a topic. Raises Rejected unless it is ``before``."""
         path = paths.topic(topic.name)
         node = await self._tree.get(path)
         try:
-            if node is None or values.decode_topic(topic.name, node.value) != values.decode_topic(
-                topic.name, values.encode_topic(before)
-            ):
-                raise NoNode(path)
+            if node is None or list(values.decode_topic(topic.name, node.value).replicas) != [
+                state.replicas for state in before.partitions
+            ]:
+                raise BadVersion(path)
             await self.write([Set(path, values.encode_topic(topic), node.zk_version)])
         except Conflict as conflict:
             raise Rejected(
@@ -150,7 +151,9 @@ class TermStore:
 
         A term that ends meanwhile leaves the request, and the next term continues.
         """
-        nodes = controller_writes.nodes_of_topic(topic)
+        # As stored: a tool may have added partitions meanwhile.
+        stored = await self._tree.children(paths.partitions(topic.name)) or []
+        nodes = controller_writes.nodes_of_topic(topic.name, map(int, stored))
         for batch in _batches(nodes):
             await self._tree.sync()
             present = await self._tree.get_many(batch)

@@ -54,7 +54,11 @@ class TopicStore:
         *,
         skips_unreadable: bool = False,
     ) -> LoadedTopics:
-        """The topics among ``names`` that exist. ``watch`` fires when their replicas change."""
+        """The topics among ``names`` that exist. ``watch`` fires when their replicas change.
+
+        With ``skips_unreadable``, a topic with a node that is not readable counts as missing.
+        Otherwise raises Corrupt.
+        """
         assigned: dict[str, values.Assignment] = {}
         for name, node in zip(names, await self._topic_nodes(names, watch), strict=True):
             if node is None:
@@ -70,19 +74,20 @@ class TopicStore:
             for name, assignment in assigned.items()
             for partition in range(len(assignment.replicas))
         ]
-        nodes = await self._tree.get_many([paths.state(*each) for each in partitions])
-        states: dict[str, list[PartitionState]] = {name: [] for name in assigned}
+        found = await self._tree.get_many([paths.state(*each) for each in partitions])
+        nodes = dict(zip(partitions, found, strict=True))
         loaded = LoadedTopics({}, {}, {})
-        for topic_partition, node in zip(partitions, nodes, strict=True):
-            name = topic_partition.topic
-            states[name].append(_state(topic_partition, assigned[name], node, live))
-            if node is not None:
+        for name, assignment in assigned.items():
+            try:
+                loaded.topics[name] = _topic(name, assignment, nodes, live)
+            except Corrupt as error:
+                if not skips_unreadable:
+                    raise
+                log.error("Ignoring topic %s: %s. Correct or delete that node", name, error)
+        for topic_partition, node in nodes.items():
+            if node is not None and topic_partition.topic in loaded.topics:
                 loaded.granted_zxids[topic_partition] = node.modified_zxid
                 loaded.born_zxids[topic_partition] = node.created_zxid
-        for name, assignment in assigned.items():
-            loaded.topics[name] = TopicState(
-                name, assignment.topic_id or NO_TOPIC_ID, tuple(states[name]), is_internal(name)
-            )
         return loaded
 
     async def _topic_nodes(self, names: Sequence[str], watch: Watch | None) -> list[Node | None]:
@@ -139,6 +144,21 @@ def unborn_states(states: Iterable[PartitionState]) -> tuple[PartitionState, ...
             partition_epoch=UNBORN,
         )
         for state in states
+    )
+
+
+def _topic(
+    name: str,
+    assignment: values.Assignment,
+    nodes: Mapping[TopicPartition, Node | None],
+    live: Collection[BrokerId],
+) -> TopicState:
+    partitions = (TopicPartition(name, number) for number in range(len(assignment.replicas)))
+    return TopicState(
+        name,
+        assignment.topic_id or NO_TOPIC_ID,
+        tuple(_state(each, assignment, nodes[each], live) for each in partitions),
+        is_internal(name),
     )
 
 

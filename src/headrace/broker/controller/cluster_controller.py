@@ -132,7 +132,7 @@ class ClusterController:
             self._topic_fired,
             skips_unreadable=True,
         )
-        term.loaded(loaded)
+        await self._topics.take_in(loaded)
         await self._deletions.requested(await watched.delete_requests(self._deletions_fired))
 
         def repair(states: Iterable[PartitionState]) -> list[ChangePartition]:
@@ -160,6 +160,7 @@ class ClusterController:
         self.term.end()
         if self._rebalance_timer is not None:
             self._rebalance_timer.cancel()
+        self._events.close()
         if self._running is not None:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
@@ -299,7 +300,7 @@ class ClusterController:
             notices = await self._registry.watched.log_dir_events(self._log_dirs_fired)
             for broker_id in dict.fromkeys(notices.values()):
                 for state in self.controller.states():
-                    if broker_id in state.replicas:
+                    if broker_id is not None and broker_id in state.replicas:
                         self.term.tell_replica(broker_id, state)
             for path in notices:
                 await self.term.store.delete(path)

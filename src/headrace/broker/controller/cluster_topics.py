@@ -15,7 +15,8 @@ from headrace.broker.controller.broker_requests import being_deleted
 from headrace.broker.controller.events import Events
 from headrace.broker.controller.term import Term
 from headrace.broker.metadata.dynamic_config import DynamicConfig
-from headrace.coordination.topic_store import unborn, unborn_states
+from headrace.broker.random_ids import draw_topic_id
+from headrace.coordination.topic_store import LoadedTopics, unborn, unborn_states
 from headrace.coordination.tree import Watch
 from headrace.core import elections, topic_changes
 from headrace.core.controller import (
@@ -29,7 +30,7 @@ from headrace.core.controller import (
 from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import PartitionState
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import BrokerId
+from headrace.model.ids import NO_TOPIC_ID, BrokerId
 from headrace.model.settings.resources import ResourceType
 
 if TYPE_CHECKING:
@@ -164,7 +165,17 @@ class ClusterTopics:
         )
         for name in loaded.topics:
             await self._read_settings(name)
-        term.loaded(loaded)
+        await self.take_in(loaded)
+
+    async def take_in(self, loaded: LoadedTopics) -> None:
+        """Within a turn: these topics were read. Old tools create topics without an id."""
+        for name, topic in loaded.topics.items():
+            if topic.topic_id == NO_TOPIC_ID:
+                topic_id = draw_topic_id(self._world.dice)
+                states = tuple(state._replace(topic_id=topic_id) for state in topic.partitions)
+                loaded.topics[name] = topic._replace(topic_id=topic_id, partitions=states)
+                await self._term.store.assign(loaded.topics[name], topic)
+        self._term.loaded(loaded)
 
     async def _read_settings(self, name: str) -> None:
         overrides = await self._term.registry.configs.read("topics", name)
