@@ -30,6 +30,8 @@ def cluster(tmp_path):
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
         new = NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})
         admin.create_topics([new])[TOPIC].result(LIMIT_S)
+        for internal in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
+            coordinator_of(running, internal, "any")  # creates it, while all brokers are there
         yield running
 
 
