@@ -15,7 +15,7 @@ from headrace.model.config import BrokerConfig
 from headrace.model.errors import ConfigError
 from tests.sim.clients.session import ClientSession
 from tests.sim.files import SimulatedDisk
-from tests.sim.loop import SimulatedLoop, SimulatedProcess
+from tests.sim.loop import SimulatedLoop, SimulatedProcess, current_process
 from tests.sim.network import SimulatedNetwork
 from tests.sim.plan import CLIENTS
 from tests.sim.tree import SimulatedEnsemble, TreeFaultRates
@@ -34,7 +34,7 @@ class SimulatedBroker:
         self.cluster = cluster
         self.broker_id = broker_id
         self.host = f"broker-{broker_id}"
-        self.disk = SimulatedDisk(lambda: wall_clock_ns(cluster.loop))
+        self.replace_disk()
         self.broker: Broker | None = None  # of the running process
         self.world: SimulatedWorld | None = None
         self.process: SimulatedProcess | None = None
@@ -53,8 +53,14 @@ class SimulatedBroker:
         self._change = asyncio.Lock()  # one start, stop or kill at a time
 
     @property
-    def is_up(self) -> bool:
-        return self.broker is not None and self.broker.services is not None
+    def is_reachable(self) -> bool:
+        """Whether it runs and the tree hears of it."""
+        is_up = self.broker is not None and self.broker.services is not None
+        return is_up and not self.cluster.ensemble.is_silent(self.host)
+
+    def replace_disk(self) -> None:
+        """With an empty one."""
+        self.disk = SimulatedDisk(lambda: wall_clock_ns(self.cluster.loop))
 
     # --- processes
 
@@ -219,6 +225,12 @@ class SimulatedCluster:
         """A finding that is no anomaly of the history."""
         self.note(failure)
         self.failures.append(failure)
+
+    def running_host(self) -> str:
+        """The host of the process that runs now."""
+        process = current_process()
+        hosts = [b.host for b in self.brokers if process is not None and b.process is process]
+        return hosts[0] if hosts else ""
 
     def later(self, seconds: float, act: Callable[[], Any]) -> None:
         """Run a coroutine function in the background."""

@@ -106,6 +106,9 @@ class SimulatedEnsemble:
     def expire(self, host: str) -> None:
         self._connection(host).expire()
 
+    def is_silent(self, host: str) -> bool:
+        return self._connection(host).is_silent
+
     def _connection(self, host: str) -> "_Connection":
         if host not in self._brokers:
             self._brokers[host] = _Connection(self, random.Random(f"{self._seed} {host}"))
@@ -122,6 +125,10 @@ class _Connection:
         self._session: SimulatedSession | None = None
         self._silent: dict[str, None] = {}  # reasons
         self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        return self.is_dead or bool(self._silent)
 
     def opened(self, session: "SimulatedSession") -> None:
         """The session before it, if any, goes on to expire."""
