@@ -14,7 +14,7 @@ from headrace.coordination.tree import TreeError
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ConfigError
 from tests.sim.clients.session import ClientSession
-from tests.sim.files import SimulatedDisk
+from tests.sim.files import SimulatedDisk, SimulatedFiles
 from tests.sim.loop import SimulatedLoop, SimulatedProcess, current_process
 from tests.sim.network import SimulatedNetwork
 from tests.sim.plan import CLIENTS
@@ -22,6 +22,7 @@ from tests.sim.tree import SimulatedEnsemble, TreeFaultRates
 from tests.sim.world import SimulatedWorld, wall_clock_ns
 
 PORT = 9092
+LOG_DIR = "/data"
 _START_AGAIN_S = 0.5
 
 
@@ -34,7 +35,7 @@ class SimulatedBroker:
         self.cluster = cluster
         self.broker_id = broker_id
         self.host = f"broker-{broker_id}"
-        self.replace_disk()
+        self.disk = SimulatedDisk(lambda: wall_clock_ns(cluster.loop))
         self.broker: Broker | None = None  # of the running process
         self.world: SimulatedWorld | None = None
         self.process: SimulatedProcess | None = None
@@ -47,7 +48,7 @@ class SimulatedBroker:
                 **settings,
                 "broker.id": str(broker_id),
                 "listeners": f"PLAINTEXT://{self.host}:{PORT}",
-                "log.dirs": "/data",
+                "log.dirs": LOG_DIR,
             }
         )
         self._change = asyncio.Lock()  # one start, stop or kill at a time
@@ -58,9 +59,11 @@ class SimulatedBroker:
         is_up = self.broker is not None and self.broker.services is not None
         return is_up and not self.cluster.ensemble.is_silent(self.host)
 
-    def replace_disk(self) -> None:
-        """With an empty one."""
-        self.disk = SimulatedDisk(lambda: wall_clock_ns(self.cluster.loop))
+    def remove_logs(self) -> None:
+        """Delete the directories of all partitions. The log directory itself stays known."""
+        files = SimulatedFiles(self.disk)
+        for name in files.directories_in(LOG_DIR):
+            files.remove_tree(f"{LOG_DIR}/{name}")
 
     # --- processes
 

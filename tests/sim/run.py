@@ -210,8 +210,8 @@ class Run:
                 broker.die_writing(fault.amount, fault.lasts_s)
             case "power loss of":
                 await self._lose_data(broker, fault.lasts_s)
-            case "replace the disk of":
-                await self._lose_data(broker, fault.lasts_s, replaces_disk=True)
+            case "remove the logs of":
+                await self._lose_data(broker, fault.lasts_s, removes_logs=True)
             case "stop":
                 await broker.stop()
                 self.cluster.later(fault.lasts_s, broker.start)
@@ -250,7 +250,7 @@ class Run:
                 await self._elect_preferred(broker)
 
     async def _lose_data(
-        self, broker: SimulatedBroker, down_s: float, *, replaces_disk: bool = False
+        self, broker: SimulatedBroker, down_s: float, *, removes_logs: bool = False
     ) -> None:
         """Lose what was not flushed, or all. Where the fault model does not allow it, a kill.
 
@@ -263,12 +263,12 @@ class Run:
             await broker.kill()
             self.cluster.later(down_s, broker.start)
             return
-        self._note(f"{broker.host} loses {'all' if replaces_disk else 'what it has not flushed'}")
+        self._note(f"{broker.host} loses {'all' if removes_logs else 'what it has not flushed'}")
         self._lost_data_since_whole = True
         self._is_safe.clear()
         await broker.kill(power_loss=True)
-        if replaces_disk:
-            broker.replace_disk()
+        if removes_logs:
+            broker.remove_logs()
         self.cluster.later(down_s, broker.start)
         while True:
             await asyncio.sleep(0.05)

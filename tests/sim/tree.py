@@ -72,6 +72,7 @@ class SimulatedEnsemble:
         self.tree = MemoryTree(lambda: Millis(wall_clock_ns(loop) // 1_000_000))
         # Of no process: what is on its way arrives although its sender is paused or dead.
         self.context = contextvars.Context()
+        self.handling: dict[asyncio.Future[Any], None] = {}  # requests that arrived
         self._seed = seed
         self._brokers: dict[str, _Connection] = {}
 
@@ -202,7 +203,7 @@ class SimulatedSession:
         self._inner = inner
         self._loop = ensemble.loop
         self._dice = dice
-        self._ensemble_context = ensemble.context
+        self._handling = ensemble.handling
         self._owner_context = contextvars.copy_context()
         self._there = _Way(ensemble.loop, dice, ensemble.context)
         self._back = _Way(ensemble.loop, dice, ensemble.context)
@@ -292,7 +293,13 @@ class SimulatedSession:
         elif answer.done():
             return  # lost with the connection
         handling = asyncio.ensure_future(request())
-        handling.add_done_callback(lambda done: self._back.send(_deliver, done, answer))
+        self._handling[handling] = None
+
+        def respond(done: asyncio.Future[Any]) -> None:
+            self._handling.pop(done, None)
+            self._back.send(_deliver, done, answer)
+
+        handling.add_done_callback(respond)
 
     def _late(self, watch: Watch | None) -> Watch | None:
         """The same object for the same watch, so that setting it twice calls it once."""
