@@ -142,7 +142,7 @@ def test_a_follower_that_is_cut_off_from_its_leader_does_not_stop_the_others(clu
     sender.send()
     leader = cluster.leader_of(TOPIC)
     # Without the controller the leader could not change the ISR, as in Kafka.
-    followers = [each for each in others(cluster, leader) if each != cluster.controller_id]
+    followers = [each for each in others(cluster, leader) if each != cluster.controller_id()]
     cluster.cut(leader, followers[0])
     sender.send()
     cluster.heal()
