@@ -84,7 +84,7 @@ BANNED_WORDS = re.compile(
 TESTED_BY = {
     "unit/world/test_jobs": "world/job_host world/job_process",
     "sim/test_storage": "world/locks",
-    "broker/test_acks_all": "broker/handlers/produce",
+    "broker/test_acks_all": "broker/handlers/produce broker/handlers/produced",
     "broker/test_coordinator_shards": "broker/coordinators/deadlines broker/coordinators/host "
     "broker/coordinators/loaded_shard broker/coordinators/loading broker/coordinators/runtime "
     "broker/coordinators/writing",
