@@ -93,9 +93,9 @@ async def test_a_member_that_is_not_the_controller_answers_not_controller_per_it
         controller = member.controller
         answers = await controller.create_topics([NewTopic("a", 1, 1), NewTopic("b", 1, 1)])
         answers += await controller.delete_topics(["a"])
+        answers += await controller.elect_leaders([TopicPartition("a", 0)], unclean=False)
         for work in (
             controller.create_partitions("a", 2),
-            controller.elect_leader(TopicPartition("a", 0), unclean=False),
             controller.update_features([]),
         ):
             with pytest.raises(Rejected) as refusal:
