@@ -155,6 +155,7 @@ class Fetcher:
         assert following is not None
         followed = _Followed(replica, following)
         self._followed[followed.key] = followed
+        self._session.pause(followed.key)  # it may be there, with the position of another epoch
         self._resume(followed)
 
     def remove(self, replica: "Replica") -> None:
@@ -372,7 +373,10 @@ class Fetcher:
         def append() -> list[Effect]:
             if data.records:
                 assert isinstance(data.records, memoryview)
+                log_end = log.log_end
                 log.append_as_follower(data.records)
+                if log.log_end == log_end:
+                    raise Corrupt("the leader sent a part of a batch")
             return following.fetched(
                 Offset(data.high_watermark),
                 Offset(data.log_start_offset),
