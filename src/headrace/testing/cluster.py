@@ -103,7 +103,8 @@ class Cluster(Handle):
     def _environment(self, data: Path) -> Environment:
         if self._process:
             return Processes(data / ZOOKEEPER)
-        return Threads(int(self._settings["zookeeper.session.timeout.ms"]) / 1000)
+        session_timeout_s = int(self._settings["zookeeper.session.timeout.ms"]) / 1000
+        return Threads(data / "coordination-tree.json", session_timeout_s)
 
     @property
     def _brokers(self) -> Brokers:
