@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from headrace.model.settings import descriptions, kafka, legacy_names  # noqa: E402
-from headrace.model.settings.headrace import NODE_DEFAULTS, OURS  # noqa: E402
+from headrace.model.settings.headrace import NODE_DEFAULTS, ON_ZOOKEEPER, OURS  # noqa: E402
 
 PAGE = ROOT / "docs" / "configuration.md"
 
@@ -61,7 +61,7 @@ bytes. `-` means no value.
 """
 
 # Settings that prevent the start.
-REFUSED = {"zookeeper.connect", "authorizer.class.name"}
+REFUSED = {"authorizer.class.name", "control.plane.listener.name"}
 
 CHANGES = {"": "restart", "b": "broker", "c": "cluster"}
 
@@ -95,6 +95,8 @@ def page() -> str:
     parts += [
         "### Dynamic only\n\nThese cannot be set in a file.\n",
         settings_table(kafka.DYNAMIC_ONLY),
+        "### Clusters on ZooKeeper\n\nSettings of Kafka 3.9, which Kafka 4 has removed.\n",
+        settings_table(ON_ZOOKEEPER),
         "### Headrace\n",
         settings_table(OURS),
         "## Topic settings\n\nThe broker setting that a topic inherits is in parentheses.\n",

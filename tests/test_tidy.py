@@ -85,8 +85,9 @@ TESTED_BY = {
     "unit/world/test_jobs": "world/job_host world/job_process",
     "sim/test_storage": "world/locks",
     "broker/test_acks_all": "broker/handlers/produce",
-    "broker/test_coordinator_shards": "broker/coordinators/loaded_shard "
-    "broker/coordinators/loading broker/coordinators/runtime broker/coordinators/writing",
+    "broker/test_coordinator_shards": "broker/coordinators/deadlines broker/coordinators/host "
+    "broker/coordinators/loaded_shard broker/coordinators/loading broker/coordinators/runtime "
+    "broker/coordinators/writing",
     "broker/test_ending_transactions": "broker/coordinators/markers "
     "broker/coordinators/transaction broker/handlers/transaction_verification",
     "broker/test_failed_start_and_stop": "broker/broker broker/needs broker/services",
@@ -99,6 +100,10 @@ TESTED_BY = {
     "broker/test_kit_records": "testing/records",
     "broker/test_periodic_tasks": "broker/periodic",
     "broker/test_repeated_fetches": "broker/dispatch broker/handlers/fetch",
+    "cli/test_cli_cluster": "cli/brokers cli/brokers_api_versions cli/cluster cli/cluster_view "
+    "cli/elect_leaders cli/features cli/partition_files",
+    "broker/test_replication": "broker/handlers/fetch_reads broker/replication/fetchers "
+    "broker/replication/replication",
     "cli/test_cli_configs": "cli/configs",
     "cli/test_cli_errors": "cli/broker_requests cli/client cli/main cli/options cli/outcomes",
     "cli/test_cli_groups": "cli/group_requests cli/groups_reset",
@@ -109,6 +114,8 @@ TESTED_BY = {
     "cli/perf_produce",
     "cli/test_cli_topics": "cli/offsets cli/partitions cli/topics cli/topics_delete_records "
     "cli/topics_describe cli/topics_offsets",
+    "cli/test_cli_up": "cli/demo_cluster cli/up launch/brokers launch/cluster",
+    "cli/test_cli_zookeeper": "cli/zookeeper cli/zookeeper_shell",
     "cli/test_cli_transactions": "cli/transaction_requests cli/transactions",
     "clients/test_consumer_protocol": "broker/handlers/consumer_groups",
     "clients/test_groups_wire": "broker/coordinators/group",
@@ -143,6 +150,7 @@ TESTED_BY = {
     "unit/broker/controller/test_service_metadata": "broker/handlers/metadata "
     "broker/metadata/dynamic_config",
     "unit/broker/test_error_responses": "broker/context model/errors",
+    "unit/coordination/test_zookeeper": "coordination/kazoo_session",
     "unit/core/groups/classic/test_rebalance": "core/groups/classic/responses "
     "core/groups/classic/state",
     "unit/core/groups/consumer/test_reconciliation": "core/groups/consumer/members",

@@ -9,7 +9,9 @@ import pytest
 from headrace.broker.broker import Broker
 from headrace.broker.clock import SteadyClock
 from headrace.broker.coordinators import loading as loading_module
-from headrace.broker.coordinators.runtime import CoordinatorRuntime, Host
+from headrace.broker.coordinators.host import Host
+from headrace.broker.coordinators.runtime import CoordinatorRuntime
+from headrace.broker.peers import Peers
 from headrace.core.outcome import NOTHING, NewRecord, Outcome, ProducerStamp, Reply
 from headrace.core.topics import NewTopic
 from headrace.model.config import BrokerConfig
@@ -17,6 +19,7 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, TopicPartition
 from headrace.records.record import Record, build_batch
 from headrace.storage.log_retention import delete_records_before
+from headrace.storage.log_truncation import truncate_to
 from headrace.wire import messages as m
 from tests.fakes.inside import in_sync, lose_leadership, regain_leadership
 from tests.fakes.standin import in_loop
@@ -93,6 +96,7 @@ def host_of(services):
         services.waiting,
         services.tasks,
         services.fail,
+        Peers(services.metadata.brokers.get, "PLAINTEXT", services.world.network.dial),
     )
 
 
@@ -546,6 +550,91 @@ async def test_waiting_requests_are_refused_when_another_broker_leads(tmp_path):
         assert refused.value.code == ErrorCode.NOT_COORDINATOR
 
 
+@in_loop
+async def test_a_gained_partition_is_loaded_before_the_first_request(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"k", b"v"))
+        lose_leadership(broker.services, TOPIC)
+        await until(lambda: not coordinator.has_shard(0))
+        regain_leadership(broker.services, TOPIC)
+        await until(lambda: coordinator.loaded_partitions() == [0])
+        assert read(coordinator, b"k") == "v"
+
+
+@in_loop
+async def test_a_shard_is_loaded_past_the_high_watermark_and_answers_once_that_is_committed(
+    tmp_path,
+):
+    effects = []
+    async with coordinated(tmp_path, effects=effects) as (broker, coordinator):
+        write(coordinator, (b"k", b"old"))
+        behind(broker, True)
+        refused = write(coordinator, (b"k", b"new"))
+        lose_leadership(broker.services, TOPIC)
+        with pytest.raises(Rejected) as refusal:
+            await refused
+        assert refusal.value.code == ErrorCode.NOT_COORDINATOR
+        behind(broker, True)  # it leads again, and the follower has not fetched yet
+        assert broker.services.replicas.require(TOPIC, 0).high_watermark == 1
+        await until(lambda: coordinator.loaded_partitions() == [0])
+        seen = coordinator.ask_partition(
+            0, lambda shard, ticket, now: shard.read(ticket, b"k")._replace(effects=("do it",))
+        )
+        await asyncio.sleep(0)
+        assert not seen.done() and effects == []
+        behind(broker, False)
+        assert (await seen).error_message == "new", "the record may be committed: it must count"
+        assert effects == [(0, "do it")]
+
+
+@in_loop
+async def test_a_leader_that_stays_keeps_its_shard_and_its_waiting_requests(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        shard = shard_of(coordinator)
+        waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        leader_epoch = broker.services.replicas.require(TOPIC, 0).partition.leader_epoch
+        for is_behind in (True, False):
+            behind(broker, is_behind)
+        assert broker.services.replicas.require(TOPIC, 0).partition.leader_epoch > leader_epoch
+        await asyncio.sleep(0.01)
+        assert shard_of(coordinator) is shard and not waiting.done()
+        assert write(coordinator, (b"k", b"v")).error_message == "written"
+
+
+@pytest.mark.parametrize("delete", [False, True])
+@in_loop
+async def test_a_stopped_replica_takes_its_shard_along(tmp_path, delete):
+    """A leader that was reassigned away hears StopReplica only."""
+    async with coordinated(tmp_path) as (broker, coordinator):
+        write(coordinator, (b"k", b"v"))
+        waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
+        replicas = broker.services.replicas
+        leader_epoch = replicas.require(TOPIC, 0).partition.leader_epoch
+        stopped = replicas.stop_replica(TopicPartition(TOPIC, 0), leader_epoch, delete=delete)
+        assert stopped is ErrorCode.NONE
+        broker.services.waiting.serve()
+        with pytest.raises(Rejected) as refused:
+            await waiting
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+        with pytest.raises(Rejected) as refused:
+            read(coordinator, b"k")
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+        assert not coordinator.has_shard(0)
+
+
+@in_loop
+async def test_a_key_has_no_partition_before_its_topic_is_known(tmp_path):
+    async with coordinated(tmp_path) as (broker, coordinator):
+        known = broker.services.metadata_cache.current
+        broker.services.metadata_cache.current = known.with_topics([], removed=[TOPIC])
+        with pytest.raises(Rejected) as refused:
+            coordinator.ask("any", lambda shard, ticket, now: shard.read(ticket, b"k"))
+        broker.services.metadata_cache.current = known
+        assert refused.value.code == ErrorCode.NOT_COORDINATOR
+        found = coordinator.ask("any", lambda shard, ticket, now: shard.read(ticket, b"k"))
+        assert found.error_message == "-"
+
+
 @asynccontextmanager
 async def loading(directory, monkeypatch, meanwhile):
     """A coordinator with three batches; calls ``meanwhile`` when it has replayed the first."""
@@ -587,6 +676,24 @@ async def test_a_topic_deleted_while_loading_logs_no_error(tmp_path, monkeypatch
                 broker.services.replicas.get(TOPIC, 0) is None and not len(broker.services.tasks)
             )
         )
+    assert "cannot be read" not in caplog.text
+
+
+@in_loop
+async def test_a_log_truncated_after_leadership_was_lost_is_not_reported(
+    tmp_path, monkeypatch, caplog
+):
+    def follow(broker):
+        lose_leadership(broker.services, TOPIC)
+        truncate_to(broker.services.replicas.require(TOPIC, 0).log, Offset(1))
+
+    async with loading(tmp_path, monkeypatch, follow) as (broker, coordinator):
+        await until(lambda: not len(broker.services.tasks))
+        assert not coordinator.has_shard(0)
+        assert broker.services.replicas.require(TOPIC, 0).log.log_end == 1
+        regain_leadership(broker.services, TOPIC)
+        await until(lambda: coordinator.loaded_partitions() == [0])
+        assert set(shard_of(coordinator).texts) == {b"a"}
     assert "cannot be read" not in caplog.text
 
 

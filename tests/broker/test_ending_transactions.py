@@ -326,3 +326,70 @@ def test_a_producer_id_that_cannot_be_reserved_does_not_stop_the_broker(start):
 
     inside.do(draw_in_vain)
     assert client.start("tx") == (producer_id, 1)
+
+
+# --- leaderships that move
+
+
+def test_a_transactional_batch_for_another_leader_is_not_verified_here(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    inside.do(lambda: lose_leadership(inside.services, "t"))
+    for version in (11, 12):
+        answered = client.put("tx", producer, "t", b"a", version=version)
+        assert answered is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_batch_whose_partition_gets_another_leader_during_verification_is_sent_there(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    asked, go_on = verify_slowly(inside)
+    _, join = in_thread(lambda: client.put("tx", producer, "t", b"a"))
+    assert asked.wait(20)
+    inside.do(lambda: lose_leadership(inside.services, "t"))
+    go_on.set()
+    assert join() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_offsets_for_another_group_coordinator_are_not_verified_here(start):
+    inside, client = start()
+    client.find("group", kind=0)
+    producer = client.start("tx")
+    assert client.add_offsets("tx", producer, "group") is NONE
+    partition = inside.do(lambda: inside.services.groups.partition_of("group"))
+    asked, _ = verify_slowly(inside)
+    inside.do(lambda: lose_leadership(inside.services, "__consumer_offsets", partition))
+    for version in (3, 5):
+        answered = client.commit_offsets("tx", "group", producer, "t", 5, version=version)
+        assert answered is ErrorCode.NOT_COORDINATOR
+    assert not asked.is_set()
+
+
+def test_a_bumped_leader_epoch_of_the_coordinator_does_not_disturb_a_transaction(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    assert client.put("tx", producer, "t", b"a") is NONE
+    partition = inside.do(lambda: inside.services.transactions.partition_of("tx"))
+    inside.catch_up("__transaction_state", partition)  # a new decision, and the leader stays
+    leader_epoch = inside.replica("__transaction_state", partition).partition.leader_epoch
+    assert leader_epoch > 0
+    assert client.add("tx", producer, "t", 1) is NONE
+    assert client.end("tx", producer, True) is NONE
+    wait_until(lambda: client.state("tx") == "CompleteCommit")
+    assert client.producers("t").active_producers[0].coordinator_epoch == leader_epoch
+
+
+def test_the_next_coordinator_continues_an_open_transaction(start):
+    inside, client = start()
+    producer = client.start("tx")
+    client.add("tx", producer, "t", 0)
+    assert client.put("tx", producer, "t", b"a") is NONE
+    partition = inside.do(lambda: inside.services.transactions.partition_of("tx"))
+    for move in (lose_leadership, regain_leadership):
+        inside.do(lambda: move(inside.services, "__transaction_state", partition))  # noqa: B023
+    wait_until(lambda: client.end("tx", producer, True) is NONE)
+    wait_until(lambda: client.state("tx") == "CompleteCommit")
+    assert client.last_stable_offset("t") == 2

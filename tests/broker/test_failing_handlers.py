@@ -26,7 +26,7 @@ def test_a_client_gets_the_error_of_a_handler_that_raises(monkeypatch, fault):
     broker.start()
     try:
         for broken in (at_once, later):
-            for api_key in handlers.HANDLERS:
+            for api_key in filter(SERVED.__contains__, handlers.HANDLERS):
                 monkeypatch.setattr(dispatch, "handler", lambda _, broken=broken: broken)
                 version = SERVED[api_key][1]
                 with RawClient(broker.bootstrap_servers) as client:

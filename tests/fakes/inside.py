@@ -79,7 +79,8 @@ def in_sync(
             leader_epoch=LeaderEpoch(replica.partition.leader_epoch + 1),
             isr=tuple(map(BrokerId, isr)),
             replicas=tuple(map(BrokerId, replicas)),
-        )
+        ),
+        is_new=False,
     )
     services.waiting.serve()
 

@@ -45,7 +45,7 @@ class Coordinator:
 
     def restart(self):
         """A new shard, loaded from the log."""
-        self.shard = TransactionShard(7, lambda: self.settings)
+        self.shard = TransactionShard(lambda: 7, lambda: self.settings)
         self.held_markers = []
         for offset, (key, value) in enumerate(self.log):
             self.shard.replay(key, value, offset, -1, -1)

@@ -1,5 +1,7 @@
 """The controller as a machine: brokers die and return, topics come and go, and the rules hold."""
 
+from collections.abc import Sequence
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -43,7 +45,7 @@ class ControllerLife(RuleBasedStateMachine):
         self.zxid += 1
         return BrokerEntry(broker, {}, None, broker_epoch=self.zxid)
 
-    def write(self, changes: list[Change], granted: bool = True) -> None:
+    def write(self, changes: Sequence[Change], granted: bool = True) -> None:
         """The tree: takes all changes or none, and checks the expected epochs."""
         before = self.controller.metadata
         if not granted:
@@ -135,15 +137,23 @@ class ControllerLife(RuleBasedStateMachine):
             else self.registered(broker)
             for broker in sorted(alive)
         }
-        self.write(elections.decide_brokers(self.controller, self.live, self.allowed))
-        self.controller.brokers_changed(self.live.values(), min(self.live))
+        gone = self.controller.brokers_changed(self.live.values(), min(self.live))
+        states = list(self.controller.states())
+        self.write(elections.decide_brokers(self.controller, states, gone, self.allowed))
 
     @precondition(lambda self: self.controller.metadata.topics)
     @rule(data=st.data(), granted=st.booleans())
     def a_leader_requests_another_isr(self, data: st.DataObject, granted: bool) -> None:
         state = data.draw(st.sampled_from(_all_states(self.controller.metadata)))
         isr = data.draw(st.sets(st.sampled_from(BROKERS)))
-        wanted = state._replace(isr=tuple(sorted(isr)))
+        wanted = elections.IsrProposal(
+            state.topic_id,
+            state.partition,
+            state.leader_epoch,
+            state.partition_epoch,
+            tuple(sorted(isr)),
+            {},
+        )
         try:
             change = elections.decide_isr(self.controller, wanted, state.leader)
         except Rejected as refusal:
@@ -153,7 +163,8 @@ class ControllerLife(RuleBasedStateMachine):
                 ErrorCode.FENCED_LEADER_EPOCH,
             )
         else:
-            self.write([change], granted)
+            if isinstance(change, ChangePartition):
+                self.write([change], granted)
 
     @precondition(lambda self: self.controller.metadata.topics)
     @rule(data=st.data(), unclean=st.booleans())

@@ -19,8 +19,8 @@ from headrace.broker.controller.producer_ids import ProducerIds
 from headrace.broker.controller.service import ControllerService
 from headrace.broker.controller.startup import FoundPartition, Startup
 from headrace.broker.coordinators.group import GroupCoordinator
+from headrace.broker.coordinators.host import Host
 from headrace.broker.coordinators.markers import MarkerWriter
-from headrace.broker.coordinators.runtime import Host
 from headrace.broker.coordinators.transaction import TransactionCoordinator
 from headrace.broker.dispatch import Dispatch
 from headrace.broker.handlers.fetch import Fetching
@@ -32,6 +32,7 @@ from headrace.broker.peers import Peers
 from headrace.broker.periodic import PeriodicTasks
 from headrace.broker.random_ids import draw_fetch_session_id
 from headrace.broker.replication.append import Appender
+from headrace.broker.replication.effects import Effects
 from headrace.broker.replication.log_dir_moves import LogDirMoves
 from headrace.broker.replication.replica_manager import ReplicaManager
 from headrace.broker.replication.waiting import Waiting
@@ -42,6 +43,7 @@ from headrace.coordination.embedded import EmbeddedTree
 from headrace.coordination.registry import Registry
 from headrace.coordination.tree import Tree
 from headrace.core.fetch_session import FetchSessions
+from headrace.core.replica_selection import RACK_AWARE_SELECTOR
 from headrace.model.cluster_metadata import Endpoint
 from headrace.model.config import BrokerConfig, topic_config
 from headrace.model.ids import BrokerId, TopicId, TopicPartition
@@ -57,6 +59,7 @@ from headrace.world.world import World
 
 if TYPE_CHECKING:
     from headrace.broker.cluster_member import ClusterMember
+    from headrace.broker.controller.api import ControllerApi
     from headrace.broker.controller.producer_ids import ProducerIdSource
     from headrace.broker.membership import Sessions
 
@@ -149,6 +152,7 @@ class Broker:
             services = await self._start_member(logs)
         else:
             services = await self._start_alone(logs)
+        on_stop("connections to brokers", lambda clean: services.transactions.disconnect())
         producing, dispatch = self._serving(services)
         on_stop("record validation", lambda clean: producing.close())
         logs.on_offline = lambda directory: self._directory_failed(services, directory)
@@ -296,7 +300,8 @@ class Broker:
     def _parts(self, broker_id: BrokerId, logs: LogManager, registry: Registry) -> Parts:
         dynamic_config = DynamicConfig(registry.configs, self._config, broker_id)
         dynamic_config.on_change(lambda config: self._config_changed(config, logs))
-        appender = Appender(self._world, self._waiting, self._tasks)
+        effects = Effects(self._waiting)
+        appender = Appender(self._world, self._waiting, effects, self._tasks)
         replicas = ReplicaManager(
             self._loop,
             broker_id,
@@ -305,7 +310,9 @@ class Broker:
             appender,
             self._waiting,
             dynamic_config.topic_config,
+            effects=effects,
             validates_records=self._config.bool("headrace.validate.records"),
+            lag_time_ms_max=self._config.int("replica.lag.time.max.ms"),
         )
         peers = Peers(
             lambda broker_id: self._metadata.current.brokers.get(broker_id),
@@ -318,7 +325,7 @@ class Broker:
         self,
         parts: Parts,
         logs: LogManager,
-        controller: "ControllerService",
+        controller: "ControllerApi",
         producer_ids: "ProducerIdSource",
         moved: Callable[[TopicPartition, str], Awaitable[None]],
         member: "ClusterMember | None",
@@ -326,7 +333,7 @@ class Broker:
         """``moved`` records the new log directory of a partition."""
         _, dynamic_config, appender, replicas, _ = parts
         waiting, metadata = self._waiting, self._metadata
-        host = self._coordinator_host(dynamic_config, replicas, appender)
+        host = self._coordinator_host(parts)
         groups = GroupCoordinator(host)
         markers = MarkerWriter(replicas, appender, waiting, groups, self._world)
         transactions = TransactionCoordinator(host, producer_ids, markers)
@@ -360,19 +367,18 @@ class Broker:
             member=member,
         )
 
-    def _coordinator_host(
-        self, dynamic_config: DynamicConfig, replicas: ReplicaManager, appender: Appender
-    ) -> Host:
+    def _coordinator_host(self, parts: Parts) -> Host:
         return Host(
             self._loop,
             SteadyClock(self._world.now, self._loop.time),
-            dynamic_config,
+            parts.dynamic_config,
             self._metadata,
-            replicas,
-            appender,
+            parts.replicas,
+            parts.appender,
             self._waiting,
             self._tasks,
             self.fail,
+            parts.peers,
         )
 
     def _serving(self, services: Services) -> tuple[Producing, Dispatch]:
@@ -392,6 +398,8 @@ class Broker:
             services.bugs,
             services.loop,
             size_max=self._config.int("fetch.max.bytes"),
+            selects_by_rack=self._config.optional_str("replica.selector.class")
+            == RACK_AWARE_SELECTOR,
         )
         return producing, Dispatch(services, producing, fetching)
 
@@ -435,11 +443,7 @@ class Broker:
     ) -> None:
         if not self._lifecycle.is_stopping:
             services.replicas.directory_failed(topic_partition for topic_partition, _ in lost)
-            self._tasks.spawn(
-                services.controller.replicas_failed(lost)
-                if services.member is None
-                else services.membership.tell_directory_failed()
-            )
+            self._tasks.spawn(services.controller.replicas_failed(lost))
 
     # --- the steps of a stop -------------------------------------------------
 

@@ -6,20 +6,22 @@ be a candidate for controller.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.broker.controlled_shutdown import shut_down
 from headrace.broker.controller.allocated_producer_ids import AllocatedProducerIds
+from headrace.broker.controller.member_controller import MemberController
 from headrace.broker.member_directories import MemberDirectories
-from headrace.broker.membership import Membership, Sessions, Term
+from headrace.broker.membership import Membership, Sessions
 from headrace.broker.metadata.config_watch import ConfigWatch
 from headrace.broker.random_ids import draw_cluster_id
 from headrace.coordination import paths
 from headrace.coordination.assignments import load_assignments
 from headrace.coordination.current_session import CurrentSession
 from headrace.coordination.embedded import FILE_NAME as EMBEDDED_TREE
-from headrace.coordination.registry import Elected, Registry
-from headrace.coordination.tree import ANY_VERSION, OutcomeUnknown
+from headrace.coordination.registry import Registry
+from headrace.coordination.tree import ANY_VERSION, OutcomeUnknown, SessionLost
 from headrace.core import features
 from headrace.model.cluster_metadata import BrokerEntry, Endpoint
 from headrace.model.errors import ConfigError
@@ -59,12 +61,14 @@ class ClusterMember:
         self._fail = fail
         self._tree: CurrentSession | None = None
         self._parts: Parts
+        self._metadata_cache: MetadataCache
         self._controller_id: Callable[[], BrokerId]
         self.broker_id: BrokerId
         self.cluster_id: str
         self.registry: Registry
         self.membership: Membership
         self.directories: MemberDirectories
+        self.controller: MemberController
         self.producer_ids: AllocatedProducerIds
 
     async def open_session(self) -> None:
@@ -86,16 +90,11 @@ class ClusterMember:
             broker_id=self.broker_id,
             world=self._world,
             fail=self._fail,
-            begin_term=self._begin_term,
+            begin_term=lambda *election: self.controller.begin_term(*election),
         )
 
-    def _begin_term(
-        self, registry: Registry, elected: Elected, on_fenced: Callable[[], None]
-    ) -> Term:
-        raise NotImplementedError
-
     def _refuse_embedded_tree(self) -> None:
-        path = self._logs.place_of(EMBEDDED_TREE)
+        path = self._logs.place_of(EMBEDDED_TREE) / EMBEDDED_TREE
         if self._world.files.exists(path):
             raise ConfigError(
                 f"{path} has the topics and settings of a standalone node, which the cluster does "
@@ -108,6 +107,7 @@ class ClusterMember:
         assert self._tree is not None, "open_session comes first"
         tree = self._tree
         self._parts = parts
+        self._metadata_cache = metadata_cache
         self._controller_id = lambda: metadata_cache.current.controller_id
         self.producer_ids = AllocatedProducerIds(
             parts.peers,
@@ -116,6 +116,18 @@ class ClusterMember:
             lambda: self.membership.broker_epoch,
             self._controller_id,
         )
+        self.controller = MemberController(
+            self.registry,
+            self.broker_id,
+            parts.dynamic_config,
+            metadata_cache,
+            parts.peers,
+            parts.replicas,
+            self._world,
+            self._tasks,
+            self._fail,
+            self.membership.tell_directory_failed,
+        )
         known = None if self._logs.cluster_is_new else self._logs.cluster_id
         self.cluster_id = await self.registry.settle_cluster_id(
             known, draw_cluster_id(self._world.dice)
@@ -123,16 +135,20 @@ class ClusterMember:
         self._logs.adopt_cluster(self.cluster_id)
         metadata_cache.know_cluster(self.cluster_id)
         replicas, dynamic_config = parts.replicas, parts.dynamic_config
+
+        def apply_to_topic(topic: str) -> None:
+            replicas.update_topic_config(topic, dynamic_config.topic_config(topic))
+            self.controller.settings_changed()
+
         config_watch = ConfigWatch(
             dynamic_config,
             self._world,
             self._tasks,
             lambda: dict.fromkeys(replica.topic_partition.topic for replica in replicas),
-            lambda topic: replicas.update_topic_config(topic, dynamic_config.topic_config(topic)),
+            apply_to_topic,
         )
         await config_watch.load()
-        levels, features_epoch = await self.registry.load_features(features.INITIAL_LEVELS)
-        metadata_cache.publish_features(levels, features_epoch)
+        await self._read_features(metadata_cache)
         pending = await self.directories.load_pending_deletions()
         self._logs.open_all(self._world.now(), pending)
         await self.directories.settle(await load_assignments(tree), pending)
@@ -140,8 +156,20 @@ class ClusterMember:
         async def catch_up() -> None:
             metadata_cache.keep_topics(await load_assignments(tree))
             await config_watch.load()
+            await self._read_features(metadata_cache)
 
         self.membership.on_new_session(catch_up)
+
+    async def _read_features(self, metadata_cache: "MetadataCache") -> None:
+        """Read the feature levels, now and whenever they change."""
+
+        def changed(path: str) -> None:
+            self._tasks.spawn(self._read_features(metadata_cache))
+
+        with suppress(SessionLost):  # the next session reads them
+            found = await self.registry.watched.features(changed)
+            if found is not None:
+                metadata_cache.publish_features(found.levels, found.epoch)
 
     def replicate(self) -> None:
         """Follow leaders on other brokers, and serve followers, from now on."""
@@ -163,10 +191,16 @@ class ClusterMember:
         )
         await self.membership.join(entry)
         await self.membership.wait_for_metadata()
+        self.producer_ids.prefetch()
 
     async def leave(self, *, clean: bool) -> None:
         """Give up leaderships, then the controllership. The registration lasts until ``close``."""
-        if clean and self._config.bool("controlled.shutdown.enable"):
+        # The last broker has no other to move its leaderships to.
+        if (
+            clean
+            and self._config.bool("controlled.shutdown.enable")
+            and self._metadata_cache.current.brokers.keys() - {self.broker_id}
+        ):
             await shut_down(
                 self._parts.peers,
                 self._parts.dynamic_config.config,

@@ -5,6 +5,7 @@ What a failure affects:
     PeerBroken        invalid bytes, or an API or version that the broker did not announce
                       -> the broker closes the connection
     Rejected          the handler cannot serve the request -> the response has the error code
+    Fenced, TreeError the cluster metadata cannot be written -> an error that clients retry
     other exceptions  a bug, before anything was appended -> UNKNOWN_SERVER_ERROR and a stack
                       trace in the log; the broker closes the connection
     other exceptions  a bug while writing or responding, so that the state of the logs is unknown
@@ -22,6 +23,7 @@ from headrace.broker.error_responses import refused
 from headrace.broker.handlers import handler
 from headrace.broker.handlers.fetch import Fetching, ParkedFetch, RememberedFetch
 from headrace.broker.handlers.produce import Producing, RememberedProduce
+from headrace.broker.outages import OUTAGES, as_rejection
 from headrace.broker.protocol_errors import ProtocolErrorLog
 from headrace.broker.replication.append import ACKS_NONE
 from headrace.broker.response_cache import CacheKey, ResponseCache
@@ -242,6 +244,8 @@ class Dispatch:
                 return await answer if inspect.isawaitable(answer) else answer  # type: ignore[no-any-return]
             except Rejected as refusal:
                 return refused(context, request, refusal)
+            except OUTAGES as outage:
+                return refused(context, request, as_rejection(context.api_key, outage))
 
         pending = decode_and_answer()
         self._tasks.spawn(self._answer_later(link, link.hold(), context, None, pending))
@@ -299,6 +303,8 @@ class Dispatch:
             answer = await pending
         except Rejected as refusal:
             answer = refused(context, request, refusal)
+        except OUTAGES as outage:
+            answer = refused(context, request, as_rejection(context.api_key, outage))
         except PeerBroken as broken:
             self.peer_broken(link, broken)
             link.close()

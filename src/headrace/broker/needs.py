@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Mapping
 
+    from headrace.broker.controller.api import ControllerApi
     from headrace.broker.controller.producer_ids import ProducerIdSource
-    from headrace.broker.controller.service import ControllerService
     from headrace.broker.coordinators.group import GroupCoordinator
     from headrace.broker.coordinators.markers import MarkerWriter
     from headrace.broker.coordinators.transaction import TransactionCoordinator
@@ -53,7 +53,7 @@ class NeedsMetadata(Protocol):
 
 class NeedsController(Protocol):
     @property
-    def controller(self) -> "ControllerService": ...
+    def controller(self) -> "ControllerApi": ...
 
 
 class NeedsReplicas(Protocol):

@@ -34,6 +34,8 @@ class Peer:
         *,
         negotiates: bool,
         timeout_s: float,
+        allocate: Callable[[int], bytearray],
+        receive_buffer_size: int | None,
     ) -> None:
         self.broker_id = broker_id
         self._address = address
@@ -41,6 +43,8 @@ class Peer:
         self._client_id = client_id
         self._negotiates = negotiates
         self._timeout_s = timeout_s
+        self._allocate = allocate
+        self._receive_buffer_size = receive_buffer_size
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
         self._closed = False
@@ -80,8 +84,16 @@ class Peer:
                     versions=None if self._negotiates else {},
                     timeout_s=self._timeout_s,
                     dial=self._dial,
+                    allocate=self._allocate,
+                    receive_buffer_size=self._receive_buffer_size,
                 )
+                if self.is_closed:  # meanwhile
+                    await self._connection.close()
             return self._connection
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
 
     async def close(self) -> None:
         """Close for good; requests in flight raise Disconnected."""
@@ -105,11 +117,14 @@ class Peers:
         negotiates: bool = False,
         timeout_s: float = 30.0,
         find_broker: FindBroker | None = None,
+        allocate: Callable[[int], bytearray] = bytearray,
+        receive_buffer_size: int | None = None,
     ) -> Peer:
         """A connection to ``broker_id``, which may be this broker, opened by its first request.
 
         With ``negotiates`` it asks for the versions of the broker first. ``find_broker`` replaces
-        the metadata cache for a caller that knows better, such as the controller.
+        the metadata cache for a caller that knows better, such as the controller. ``allocate``
+        and ``receive_buffer_size`` are those of ``Connection.open``.
         """
         find = find_broker or self._find_broker
 
@@ -132,4 +147,6 @@ class Peers:
             client_id,
             negotiates=negotiates,
             timeout_s=timeout_s,
+            allocate=allocate,
+            receive_buffer_size=receive_buffer_size,
         )

@@ -13,8 +13,9 @@ from headrace.wire.api import SERVED, SERVED_BY_MEMBERS, ApiKey
 if TYPE_CHECKING:
     from headrace.broker.bugs import Bugs
     from headrace.broker.cluster_member import ClusterMember
+    from headrace.broker.controller.api import ControllerApi
+    from headrace.broker.controller.member_controller import MemberController
     from headrace.broker.controller.producer_ids import ProducerIdSource
-    from headrace.broker.controller.service import ControllerService
     from headrace.broker.coordinators.group import GroupCoordinator
     from headrace.broker.coordinators.markers import MarkerWriter
     from headrace.broker.coordinators.transaction import TransactionCoordinator
@@ -62,7 +63,7 @@ class Services:
     waiting: "Waiting"
     appender: "Appender"
     replicas: "ReplicaManager"
-    controller: "ControllerService"
+    controller: "ControllerApi"
     producer_ids: "ProducerIdSource"
     groups: "GroupCoordinator"
     markers: "MarkerWriter"
@@ -83,6 +84,10 @@ class Services:
     @property
     def member_directories(self) -> "MemberDirectories":
         return self._as_member.directories
+
+    @property
+    def member_controller(self) -> "MemberController":
+        return self._as_member.controller
 
     @property
     def _as_member(self) -> "ClusterMember":

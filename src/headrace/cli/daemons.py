@@ -1,10 +1,10 @@
-"""The background brokers of this user on this machine, so that ``stop`` finds them.
+"""The background servers of this user on this machine, so that ``stop`` finds them.
 
     headrace-UID/PID    the path of that process's pid file
 
 The directory is in the system's runtime or temporary directory, and only this user may write to
 it: anyone else could make ``stop`` signal any process. An entry is only a hint; the lock on the pid
-file tells whether the broker still runs.
+file tells whether the server still runs.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from headrace.cli import pid_file
 
 
 def remember(process: int, pid_path: Path) -> None:
-    """Register a broker. If this fails, the user must name the broker to ``stop``."""
+    """Register a server. If this fails, the user must name the server to ``stop``."""
     with contextlib.suppress(OSError):
         directory = _directory()
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -24,8 +24,8 @@ def remember(process: int, pid_path: Path) -> None:
             (directory / str(process)).write_text(str(pid_path.absolute()))
 
 
-def running() -> list[Path]:
-    """The pid files of running brokers; entries of others are removed."""
+def running(*, zookeepers: bool = False) -> list[Path]:
+    """The pid files of running brokers, or of ``zookeepers``; entries of ended ones are removed."""
     found = []
     with contextlib.suppress(OSError):
         directory = _directory()
@@ -36,10 +36,10 @@ def running() -> list[Path]:
                 entry.unlink(missing_ok=True)
                 continue
             holder.close()
-            if str(holder.process) == entry.name:
-                found.append(path)
-            else:
+            if str(holder.process) != entry.name:
                 entry.unlink(missing_ok=True)
+            elif (path.name == pid_file.ZOOKEEPER_NAME) == zookeepers:
+                found.append(path)
     return found
 
 

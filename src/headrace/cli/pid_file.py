@@ -1,6 +1,7 @@
-"""The pid file of a broker: its process ID, and a lock that tells whether the process runs.
+"""The pid file of a server: its process ID, and a lock that tells whether the process runs.
 
-    headrace.pid    the process ID in decimal and a line feed
+    headrace.pid     of a broker: the process ID in decimal and a line feed
+    zookeeper.pid    of ``headrace zookeeper``: the same
 
 The process holds an fcntl lock on the file until it ends. A file without a lock is left over from a
 crash; its process ID may belong to another process by now, so it is never signaled. Waiting for the
@@ -13,10 +14,11 @@ from pathlib import Path
 from types import TracebackType
 
 NAME = "headrace.pid"
+ZOOKEEPER_NAME = "zookeeper.pid"
 
 
 class PidFile:
-    """Held by the broker; removed when the broker stops, unlocked when its process ends."""
+    """Held by the server; removed when the server stops, unlocked when its process ends."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -13,6 +13,7 @@ Writes are buffered without a limit. Callers bound them by the number of request
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Self, TypeVar
 
 from headrace.client.errors import Disconnected, Refused, error_code
@@ -28,7 +29,7 @@ from headrace.wire.session import (
     VersionRanges,
     has_response,
 )
-from headrace.world.network import Dial, SystemNetwork
+from headrace.world.network import Dial, SystemNetwork, set_receive_buffer
 
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -56,13 +57,16 @@ class Connection(asyncio.BufferedProtocol):
         timeout_s: float = 30.0,
         response_size_max: int = FRAME_SIZE_MAX,
         dial: Dial = SystemNetwork.dial,
+        allocate: Callable[[int], bytearray] = bytearray,
+        receive_buffer_size: int | None = None,
     ) -> Self:
         """Connect within ``timeout_s``, which is also the default timeout of a request.
 
         ``versions`` are the ranges that the broker serves; None asks the broker. Pass an empty
-        mapping if every request names its version.
+        mapping if every request names its version. ``allocate`` returns the buffer of a response
+        (``wire.session.FrameReader``). Without ``receive_buffer_size`` the kernel chooses it.
         """
-        session = Session(client_id, versions, size_max=response_size_max)
+        session = Session(client_id, versions, size_max=response_size_max, allocate=allocate)
         connection = cls(f"{host}:{port}", session, timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
@@ -73,6 +77,8 @@ class Connection(asyncio.BufferedProtocol):
             ) from None
         except OSError as failed:
             raise Disconnected(f"cannot connect to {connection.address}: {failed}") from failed
+        if receive_buffer_size is not None and connection._transport is not None:
+            set_receive_buffer(connection._transport, receive_buffer_size)
         if versions is None:
             try:
                 await connection._negotiate_versions()

@@ -54,8 +54,8 @@ class ConfigStore:
             and (overrides := values.decode_config(f"{parent}/{name}", node.value))
         }
 
-    async def load_one(self, kind: str, name: str) -> dict[str, str]:
-        """The settings of one resource, as they are now; empty if it has none."""
+    async def read(self, kind: str, name: str) -> dict[str, str]:
+        """The settings of one resource; none if it has no node."""
         path = paths.config(kind, name)
         node = await self._tree.get(path)
         return values.decode_config(path, node.value) if node is not None else {}

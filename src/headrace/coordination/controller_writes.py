@@ -47,16 +47,27 @@ def operations(changes: Iterable[Change], controller_epoch: ControllerEpoch) -> 
             case MarkForDeletion(name):
                 writes.append(Create(paths.delete_topic(name)))
             case DeleteTopic(topic):
-                for partition in range(len(topic.partitions)):
-                    writes.append(Delete(paths.state(topic.name, partition), ANY_VERSION))
-                    writes.append(Delete(paths.partition(topic.name, partition), ANY_VERSION))
-                writes.append(Delete(paths.partitions(topic.name), ANY_VERSION))
-                writes.append(Delete(paths.topic(topic.name), ANY_VERSION))
-                writes.append(Delete(paths.config("topics", topic.name), ANY_VERSION))
-                writes.append(Delete(paths.delete_topic(topic.name), ANY_VERSION))
+                writes += [
+                    Delete(path, ANY_VERSION)
+                    for path in nodes_of_topic(topic.name, range(len(topic.partitions)))
+                ]
             case _:
                 assert_never(change)
     return writes
+
+
+def nodes_of_topic(name: str, partitions: Iterable[int]) -> list[str]:
+    """The nodes of a topic pending deletion, children first, and the request last."""
+    nodes = []
+    for partition in partitions:
+        nodes += [paths.state(name, partition), paths.partition(name, partition)]
+    return [
+        *nodes,
+        paths.partitions(name),
+        paths.topic(name),
+        paths.config("topics", name),
+        paths.delete_topic(name),
+    ]
 
 
 def _creates(

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
+    EXCEPTIONS,
     BadVersionError,
     ConnectionLoss,
     KazooException,
@@ -28,10 +29,18 @@ from kazoo.exceptions import (
     NotEmptyError,
     RolledBackError,
     SessionExpiredError,
+    UnimplementedError,
     ZookeeperError,
 )
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
-from kazoo.protocol.states import Callback, EventType, KazooState, WatchedEvent
+from kazoo.protocol.serialization import (
+    GetData,
+    MultiHeader,
+    int_struct,
+    read_buffer,
+    stat_struct,
+)
+from kazoo.protocol.states import Callback, EventType, KazooState, WatchedEvent, ZnodeStat
 
 from headrace.coordination.tree import (
     BadVersion,
@@ -102,8 +111,8 @@ class Answer(NamedTuple):
     def value_for(self, path: str) -> Any:
         """The value; None if there is no such node.
 
-        Raises ConnectionResetError if the connection was lost before the answer came, and
-        SessionLost if the session has ended.
+        Raises ConnectionResetError if the connection was lost before the answer came, SessionLost
+        if the session has ended, and NotImplementedError if ZooKeeper does not know the request.
         """
         match self.error:
             case None:
@@ -114,6 +123,8 @@ class Answer(NamedTuple):
                 raise ConnectionResetError(f"Lost the connection to ZooKeeper at {path}")
             case SessionExpiredError():
                 raise SessionLost(path)
+            case UnimplementedError():
+                raise NotImplementedError
         raise self.error
 
 
@@ -184,6 +195,16 @@ class KazooSession:
     def children(self, path: str, watched: bool) -> asyncio.Future[Answer]:
         watcher = self._watcher(watched)
         return self._send(lambda: self._client.get_children_async(path, watcher, include_data=True))
+
+    def get_several(self, paths: Sequence[str]) -> asyncio.Future[Answer]:
+        """The answer has a list: for each path a value and a stat, or None."""
+
+        def call() -> _PostedResult:
+            result = self._handler.async_result()
+            self._client._call(_MultiRead(paths), result)
+            return result
+
+        return self._send(call)
 
     def sync(self, path: str) -> asyncio.Future[Answer]:
         return self._send(lambda: self._client.sync_async(path))
@@ -262,6 +283,40 @@ class KazooSession:
         self._ended.set()
         if stopped is not None:
             _post(self._loop, _resolve, stopped, None)
+
+
+class _MultiRead:
+    """Many reads in one request, which kazoo does not know. ZooKeeper has it since 3.6."""
+
+    type = 22
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
+
+    def serialize(self) -> bytes:
+        reads = b"".join(
+            MultiHeader(GetData.type, False, -1).serialize() + GetData(path, None).serialize()
+            for path in self.paths
+        )
+        return reads + bytes(MultiHeader(-1, True, -1).serialize())
+
+    @classmethod
+    def deserialize(cls, answer: bytes, offset: int) -> list[tuple[bytes, ZnodeStat] | None]:
+        found: list[tuple[bytes, ZnodeStat] | None] = []
+        header, offset = MultiHeader.deserialize(answer, offset)
+        while not header.done:
+            if header.type == GetData.type:
+                value, offset = read_buffer(answer, offset)
+                found.append((value, ZnodeStat._make(stat_struct.unpack_from(answer, offset))))
+                offset += stat_struct.size
+            else:
+                (code,) = int_struct.unpack_from(answer, offset)
+                if code != NoNodeError.code:
+                    raise EXCEPTIONS[code]()
+                found.append(None)
+                offset += int_struct.size
+            header, offset = MultiHeader.deserialize(answer, offset)
+        return found
 
 
 class _PostedResult(AsyncResult):

@@ -9,10 +9,11 @@
     /admin/delete_topics, /admin/reassign_partitions, /admin/preferred_replica_election
     /isr_change_notification, /log_dir_event_notification
     /latest_producer_id_block
-    /feature
+    /feature                                without levels: Kafka 3.9 stops at any it does not know
 
-Kafka on ZooKeeper has no nodes for the following. They are under our own root, one per broker:
+Kafka on ZooKeeper has no nodes for the following. They are under our own root:
 
+    /headrace/features                      the feature levels of the cluster
     /headrace/directory_assignment/0        paths of its log directories, by directory.id
     /headrace/directory_assignment/0/T      the directory of each partition of T
     /headrace/pending_deletions/0/ID        a deleted topic whose files are in offline directories
@@ -35,6 +36,7 @@ ISR_CHANGES = "/isr_change_notification"
 LOG_DIR_EVENTS = "/log_dir_event_notification"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURE = "/feature"
+FEATURE_LEVELS = "/headrace/features"
 DIRECTORY_ASSIGNMENT = "/headrace/directory_assignment"
 PENDING_DELETIONS = "/headrace/pending_deletions"
 

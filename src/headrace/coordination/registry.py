@@ -17,42 +17,28 @@ from typing import NamedTuple
 from headrace.coordination import controller_writes, paths, values
 from headrace.coordination.config_store import ConfigStore
 from headrace.coordination.directories import DirectoryStore
+from headrace.coordination.term_store import TermStore
+from headrace.coordination.topic_store import LoadedTopics, TopicStore
 from headrace.coordination.tree import (
-    ANY_VERSION,
     BadVersion,
     Check,
     Conflict,
     Create,
-    Delete,
     Done,
     NodeExists,
-    NoNode,
     Operation,
+    OutcomeUnknown,
     Set,
     Tree,
     Watch,
 )
-from headrace.coordination.watched import WatchedNodes
+from headrace.coordination.watched import FeatureLevels, WatchedNodes
 from headrace.coordination.writer import Writer
-from headrace.core.controller import UNBORN, Change
+from headrace.core.controller import Change
 from headrace.core.directory_assignment import AssignmentChange
-from headrace.core.topics import is_internal
-from headrace.model.cluster_metadata import (
-    NO_LEADER,
-    BrokerEntry,
-    PartitionState,
-    TopicState,
-)
+from headrace.model.cluster_metadata import BrokerEntry, TopicState
 from headrace.model.errors import ConfigError, Fenced
-from headrace.model.ids import (
-    NO_LEADER_EPOCH,
-    NO_TOPIC_ID,
-    BrokerId,
-    ControllerEpoch,
-    Millis,
-    TopicPartition,
-    ZkVersion,
-)
+from headrace.model.ids import BrokerId, ControllerEpoch, Millis, ZkVersion
 
 PRODUCER_IDS_PER_BLOCK = 1000
 
@@ -82,11 +68,6 @@ class OtherController(NamedTuple):
     broker_id: BrokerId
 
 
-class LoadedTopics(NamedTuple):
-    topics: dict[str, TopicState]
-    granted_zxids: dict[TopicPartition, int]  # when each partition's state was last written
-
-
 class Registry:
     """One broker's access to the cluster's state. ``close`` gives up its registration."""
 
@@ -94,14 +75,25 @@ class Registry:
         self._tree = tree
         self._broker_id = broker_id
         self._writer = Writer(tree)
-        self._controller_epoch = ControllerEpoch(0)
-        self._guard: Check | None = None  # of the controller epoch, once this broker is elected
+        self._term: TermStore | None = None  # once this broker is elected
         self.configs = ConfigStore(tree, self._writer)
         self.directories = DirectoryStore(tree, self._writer, broker_id)
+        self.topics = TopicStore(tree)
         self.watched = WatchedNodes(tree)
+
+    @property
+    def term(self) -> TermStore:
+        """The latest term of this broker as controller. Raises Fenced if it was never elected."""
+        if self._term is None:
+            raise Fenced("this broker is not the controller")
+        return self._term
 
     async def close(self) -> None:
         await self._tree.close()
+
+    async def sync(self) -> None:
+        """Let the reads that follow see every write that was answered before, to any broker."""
+        await self._tree.sync()
 
     # --- becoming a member, and the controller
 
@@ -182,8 +174,8 @@ class Registry:
                 if holder is not None:
                     return OtherController(holder)
                 continue  # it resigned meanwhile, or another broker incremented the epoch
-            self._controller_epoch = controller_epoch
-            self._guard = Check(paths.CONTROLLER_EPOCH, counted.zk_version)
+            guard = Check(paths.CONTROLLER_EPOCH, counted.zk_version)
+            self._term = TermStore(self._tree, self._writer, controller_epoch, guard)
             return Elected(controller_epoch)
 
     # --- topics
@@ -192,109 +184,80 @@ class Registry:
         self, changes: Sequence[Change], assignment: AssignmentChange | None = None
     ) -> None:
         """Write all ``changes`` of this controller and its broker's ``assignment``, or nothing."""
-        operations = controller_writes.operations(changes, self._controller_epoch)
+        operations = controller_writes.operations(changes, self.term.controller_epoch)
         own = self.directories.operations(assignment) if assignment is not None else []
         results = await self._write_as_controller([*operations, *own])
         self.directories.written(own, results[len(operations) :])
 
     async def load_topics(self, live: Collection[BrokerId]) -> LoadedTopics:
-        names = await self._tree.children(paths.BROKER_TOPICS) or []
-        nodes = await self._tree.get_many([paths.topic(name) for name in names])
-        assigned = {
-            name: values.decode_topic(name, node.value)
-            for name, node in zip(names, nodes, strict=True)
-            if node is not None
-        }
-        partitions = [
-            TopicPartition(name, partition)
-            for name, assignment in assigned.items()
-            for partition in range(len(assignment.replicas))
-        ]
-        found = await self._tree.get_many([paths.state(*each) for each in partitions])
-        granted_zxids: dict[TopicPartition, int] = {}
-        unborn: list[TopicPartition] = []
-        states: dict[str, list[PartitionState]] = {name: [] for name in assigned}
-        for topic_partition, node in zip(partitions, found, strict=True):
-            name, partition = topic_partition
-            assignment = assigned[name]
-            replicas = assignment.replicas[partition]
-            if node is not None:
-                leader, leader_epoch, isr = values.decode_state(name, partition, node.value)
-                granted_zxids[topic_partition] = node.modified_zxid
-            else:
-                # Kafka's tools assign replicas and leave the rest to the controller.
-                unborn.append(topic_partition)
-                leader, leader_epoch, isr = NO_LEADER, NO_LEADER_EPOCH, replicas
-            states[name].append(
-                PartitionState(
-                    topic=name,
-                    partition=partition,
-                    topic_id=assignment.topic_id or NO_TOPIC_ID,
-                    leader=leader,
-                    leader_epoch=leader_epoch,
-                    isr=isr,
-                    replicas=replicas,
-                    partition_epoch=node.zk_version if node is not None else UNBORN,
-                    adding=assignment.adding.get(partition, ()),
-                    removing=assignment.removing.get(partition, ()),
-                    offline=tuple(broker for broker in replicas if broker not in live),
-                )
-            )
-        await self._create_parents_of_states(unborn)
-        topics = {
-            name: TopicState(
-                name, assignment.topic_id or NO_TOPIC_ID, tuple(states[name]), is_internal(name)
-            )
-            for name, assignment in assigned.items()
-        }
-        return LoadedTopics(topics, granted_zxids)
+        """All topics, for this controller. States without parents get them."""
+        names = await self.watched.topics()
+        loaded = await self.topics.load(names, live)
+        if loaded.unborn:
+            await self.term.create_parents(loaded.unborn)
+        return loaded
 
-    async def _create_parents_of_states(self, partitions: Sequence[TopicPartition]) -> None:
-        parents = dict.fromkeys(
-            path
-            for topic_partition in partitions
-            for path in (
-                paths.partitions(topic_partition.topic),
-                paths.partition(*topic_partition),
-            )
-        )
-        present = await self._tree.get_many(list(parents)) if parents else []
-        missing = [
-            Create(path) for path, node in zip(parents, present, strict=True) if node is None
-        ]
-        if missing:
-            await self._write_as_controller(missing)
+    async def create_topic(self, topic: TopicState, overrides: Mapping[str, str]) -> None:
+        """Create a topic that a client or a coordinator needs; any broker may.
+
+        Raises Rejected if it exists.
+        """
+        await self.topics.create(self._writer.write, topic, overrides)
+
+    async def report_log_dir_failure(self) -> None:
+        """Tell the controller that a log directory of this broker has failed."""
+        value = values.encode_log_dir_event(self._broker_id)
+        while True:
+            with suppress(OutcomeUnknown):  # a second notice does no harm
+                await self._tree.create(paths.LOG_DIR_EVENT_PREFIX, value, sequential=True)
+                return
 
     async def drop_delete_request(self, topic: str) -> None:
         """Forget the request to delete a topic that does not exist."""
-        await self._delete_as_controller(paths.delete_topic(topic))
+        await self.term.delete(paths.delete_topic(topic))
 
     async def drop_topic_overrides(self, topic: str) -> None:
         """Delete settings that are left of a topic whose other nodes were lost."""
-        await self._delete_as_controller(paths.config("topics", topic))
+        await self.term.delete(paths.config("topics", topic))
 
     # --- features and producer ids
 
-    async def load_features(self, initial: Mapping[str, int]) -> tuple[dict[str, int], int]:
-        """The feature levels and their epoch; stores ``initial`` if there are none."""
-        node = await self._writer.get_or_create(paths.FEATURE, values.encode_feature(initial))
-        return values.decode_feature(node.value), node.zk_version
+    async def load_features(self, initial: Mapping[str, int]) -> FeatureLevels:
+        """The feature levels; stores ``initial`` if there are none."""
+        while True:
+            found = await self.watched.features()
+            if found is not None:
+                return found
+            # Earlier versions stored the levels of one node in Kafka's own node.
+            node = await self._tree.get(paths.FEATURE)
+            earlier = values.decode_feature(paths.FEATURE, node.value) if node is not None else {}
+            create = Create(paths.FEATURE_LEVELS, values.encode_feature(earlier or initial))
+            none = values.encode_feature({})
+            clear: Operation = (
+                Create(paths.FEATURE, none)
+                if node is None
+                else Set(paths.FEATURE, none, node.zk_version)
+            )
+            with suppress(Conflict):  # another controller was first: read again
+                await self.term.write([create, clear])
 
     async def store_features(self, levels: Mapping[str, int], features_epoch: int) -> int:
         """Replace the levels of ``features_epoch``; returns the new epoch."""
-        write = Set(paths.FEATURE, values.encode_feature(levels), ZkVersion(features_epoch))
+        value = values.encode_feature(levels)
+        write = Set(paths.FEATURE_LEVELS, value, ZkVersion(features_epoch))
         (done,) = await self._write_as_controller([write])
         return done.zk_version
 
-    async def reserve_producer_ids(self) -> range:
-        """A block of producer ids that no other broker ever gets."""
+    async def reserve_producer_ids(self, broker_id: BrokerId | None = None) -> range:
+        """A block of producer ids that no other broker ever gets; ``broker_id`` or this one."""
+        owner = self._broker_id if broker_id is None else broker_id
         while True:
             node = await self._tree.get(paths.PRODUCER_ID_BLOCK)
             assert node is not None, "one of the persistent nodes"
             latest = values.decode_producer_id_block(node.value)
             first = latest.last + 1 if latest is not None else 0
             ids = range(first, first + PRODUCER_IDS_PER_BLOCK)
-            block = values.ProducerIdBlock(self._broker_id, first, ids[-1])
+            block = values.ProducerIdBlock(owner, first, ids[-1])
             value = values.encode_producer_id_block(block)
             try:
                 await self._writer.write([Set(paths.PRODUCER_ID_BLOCK, value, node.zk_version)])
@@ -306,21 +269,6 @@ class Registry:
 
     async def _write_as_controller(self, operations: Sequence[Operation]) -> list[Done]:
         try:
-            return await self._write_guarded(operations)
+            return await self.term.write(operations)
         except Conflict as conflict:
             raise Fenced(f"another process wrote {conflict.path} ({conflict})") from conflict
-
-    async def _delete_as_controller(self, path: str) -> None:
-        with suppress(NoNode):  # it is gone already
-            await self._write_guarded([Delete(path, ANY_VERSION)])
-
-    async def _write_guarded(self, operations: Sequence[Operation]) -> list[Done]:
-        """Raises Fenced if there is a newer controller."""
-        if self._guard is None:
-            raise Fenced("this broker is not the controller")
-        try:
-            return (await self._writer.write([self._guard, *operations]))[1:]
-        except Conflict as conflict:
-            if conflict.index == 0:
-                raise Fenced("another broker has become controller") from conflict
-            raise

@@ -105,7 +105,9 @@ def decode_topic(topic: str, value: bytes) -> Assignment:
         raise _unreadable(paths.topic(topic), error) from error
 
 
-def encode_state(state: PartitionState, controller_epoch: ControllerEpoch) -> bytes:
+def encode_state(
+    state: "PartitionState | LeaderAndIsr", controller_epoch: ControllerEpoch
+) -> bytes:
     # Every start writes the state of every partition; this is ten times faster than json.dumps.
     isr = ",".join(map(str, state.isr))
     return (
@@ -279,13 +281,11 @@ def encode_feature(levels: Mapping[str, int]) -> bytes:
     return _dump({"features": dict(levels), "version": 2, "status": 1})
 
 
-def decode_feature(value: bytes) -> dict[str, int]:
+def decode_feature(path: str, value: bytes) -> dict[str, int]:
     try:
-        return {
-            str(name): int(level) for name, level in _load(paths.FEATURE, value)["features"].items()
-        }
+        return {str(name): int(level) for name, level in _load(path, value)["features"].items()}
     except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise _unreadable(paths.FEATURE, error) from error
+        raise _unreadable(path, error) from error
 
 
 def encode_topic_directories(topic: TopicDirectories) -> bytes:

@@ -3,10 +3,23 @@
 Each method reads and sets a watch, which fires once. Read again when it does.
 """
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
 from headrace.coordination import paths, values
-from headrace.coordination.tree import Node, Tree, Watch
+from headrace.coordination.tree import Tree, Watch
 from headrace.model.cluster_metadata import BrokerEntry
+from headrace.model.errors import Corrupt
 from headrace.model.ids import BrokerId, TopicPartition
+
+log = logging.getLogger("headrace.metadata")
+
+
+class FeatureLevels(NamedTuple):
+    levels: dict[str, int]  # by feature
+    epoch: int
 
 
 class WatchedNodes:
@@ -14,12 +27,20 @@ class WatchedNodes:
         self._tree = tree
 
     async def live_brokers(self, watch: Watch | None = None) -> dict[BrokerId, BrokerEntry]:
-        """Does not fire when a broker changes its registration without leaving."""
-        entries = [
-            values.decode_broker(BrokerId(int(name)), node.value, node.created_zxid)
-            for name, node in (await self._children(paths.BROKER_IDS, watch)).items()
-        ]
-        return {entry.broker_id: entry for entry in entries}
+        """The registered brokers. Registrations that cannot be read are skipped."""
+        entries: dict[BrokerId, BrokerEntry] = {}
+        for name in await self._tree.children(paths.BROKER_IDS, watch) or []:
+            # With a watch of its own: a broker may change its listeners without leaving.
+            path = f"{paths.BROKER_IDS}/{name}"
+            node = await self._tree.get(path, watch)
+            if node is None:
+                continue
+            try:
+                broker_id = BrokerId(int(name))
+                entries[broker_id] = values.decode_broker(broker_id, node.value, node.created_zxid)
+            except (Corrupt, ValueError) as error:
+                log.error("Ignoring the registration of broker %s: %s", name, error)
+        return entries
 
     async def controller(self, watch: Watch | None = None) -> BrokerId | None:
         node = await self._tree.get(paths.CONTROLLER, watch)
@@ -39,29 +60,54 @@ class WatchedNodes:
         node = await self._tree.get(paths.REASSIGN_PARTITIONS, watch)
         return values.decode_reassignment(node.value) if node is not None else {}
 
-    async def preferred_election_request(self, watch: Watch | None = None) -> list[TopicPartition]:
+    async def preferred_election_request(
+        self, watch: Watch | None = None
+    ) -> list[TopicPartition] | None:
+        """The partitions that a tool asked to give to their preferred leaders."""
         path = paths.PREFERRED_REPLICA_ELECTION
         node = await self._tree.get(path, watch)
-        return values.decode_partitions(path, node.value) if node is not None else []
+        return values.decode_partitions(path, node.value) if node is not None else None
 
     async def isr_changes(self, watch: Watch | None = None) -> dict[str, list[TopicPartition]]:
         """The partitions in each notice of changed ISRs, by its path."""
-        parent = paths.ISR_CHANGES
-        return {
-            f"{parent}/{name}": values.decode_partitions(f"{parent}/{name}", node.value)
-            for name, node in (await self._children(parent, watch)).items()
-        }
+        found: dict[str, list[TopicPartition]] = {}
+        for path, value in (await self._notices(paths.ISR_CHANGES, watch)).items():
+            found[path] = []
+            with _ignoring_unreadable():
+                found[path] = values.decode_partitions(path, value)
+        return found
 
-    async def log_dir_events(self, watch: Watch | None = None) -> dict[str, BrokerId]:
+    async def log_dir_events(self, watch: Watch | None = None) -> dict[str, BrokerId | None]:
         """The broker in each notice of a failed log directory, by its path."""
-        parent = paths.LOG_DIR_EVENTS
+        found: dict[str, BrokerId | None] = {}
+        for path, value in (await self._notices(paths.LOG_DIR_EVENTS, watch)).items():
+            found[path] = None
+            with _ignoring_unreadable():
+                found[path] = values.decode_log_dir_event(path, value)
+        return found
+
+    async def features(self, watch: Watch | None = None) -> FeatureLevels | None:
+        """The feature levels of the cluster; None before the first controller has set them."""
+        path = paths.FEATURE_LEVELS
+        node = await self._tree.get(path, watch)
+        if node is None:
+            return None
+        return FeatureLevels(values.decode_feature(path, node.value), node.zk_version)
+
+    async def _notices(self, parent: str, watch: Watch | None) -> dict[str, bytes]:
+        """The values of the children, without those deleted between the two reads."""
+        names = await self._tree.children(parent, watch) or []
+        notices = [f"{parent}/{name}" for name in names]
+        nodes = await self._tree.get_many(notices)
         return {
-            f"{parent}/{name}": values.decode_log_dir_event(f"{parent}/{name}", node.value)
-            for name, node in (await self._children(parent, watch)).items()
+            path: node.value for path, node in zip(notices, nodes, strict=True) if node is not None
         }
 
-    async def _children(self, parent: str, watch: Watch | None) -> dict[str, Node]:
-        """The children, without those deleted between the two reads."""
-        names = await self._tree.children(parent, watch) or []
-        nodes = await self._tree.get_many([f"{parent}/{name}" for name in names])
-        return {n: node for n, node in zip(names, nodes, strict=True) if node is not None}
+
+@contextmanager
+def _ignoring_unreadable() -> Iterator[None]:
+    """Another program may write anything. A notice that says nothing is only deleted."""
+    try:
+        yield
+    except Corrupt as error:
+        log.error("Ignoring a notice: %s", error)

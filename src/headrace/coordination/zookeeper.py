@@ -31,6 +31,7 @@ from headrace.coordination.tree import (
     SessionEvent,
     SessionLost,
     Set,
+    Unwritable,
     Watch,
     parent_of,
 )
@@ -45,6 +46,10 @@ log = logging.getLogger("headrace.metadata")
 
 # kazoo wakes its thread through a socket that holds fewer than 300 wake-ups and blocks when full.
 _IN_FLIGHT_MAX = 64
+_READS_PER_REQUEST = 200
+# ZooKeeper closes the connection at a larger request than 1 MiB (its jute.maxbuffer), paths
+# included, which would look like a lost answer.
+_WRITE_BYTES_MAX = 1_000_000
 _MISSING = 0  # the zxid that a watch on a missing node saw
 
 _Send = Callable[[], "asyncio.Future[Answer]"]
@@ -138,9 +143,15 @@ class ZooKeeperTree:
                 return None
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | None]:
-        if not paths:
-            self._check_alive("/")
-        return list(await asyncio.gather(*(self.get(path) for path in paths)))
+        parts = [
+            paths[start:][:_READS_PER_REQUEST] for start in range(0, len(paths), _READS_PER_REQUEST)
+        ]
+        self._check_alive("/")
+        try:
+            found = await asyncio.gather(*map(self._get_several, parts))
+        except NotImplementedError:  # by a ZooKeeper before 3.6
+            return list(await asyncio.gather(*map(self.get, paths)))
+        return [node for part in found for node in part]
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         full, watched = self._full(path), watch is not None
@@ -190,8 +201,17 @@ class ZooKeeperTree:
             except ConnectionResetError:
                 self._check_alive(path)
 
+    async def _get_several(self, paths: Sequence[str]) -> list[Node | None]:
+        full = [self._full(path) for path in paths]
+        found = await self._read(paths[0], lambda: self._session.get_several(full))
+        return [None if each is None else _node(*each) for each in found]
+
     async def _write(self, operations: Sequence[Operation]) -> list[Done]:
         path = operations[0].path
+        size = sum(len(each.value) for each in operations if isinstance(each, Create | Set))
+        if size > _WRITE_BYTES_MAX:
+            log.error("A write of %d bytes at %s is too large for ZooKeeper", size, path)
+            raise Unwritable(path)
         full = [each._replace(path=self._full(each.path)) for each in operations]
         answer = await self._ask(path, lambda: self._session.commit(full))
         try:

@@ -15,7 +15,7 @@ Epochs, all of which only grow:
     partition_epoch    one state of a partition; also grows when only the ISR changes
 """
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple, assert_never
 
 from headrace.core.topics import collision_key
@@ -71,16 +71,45 @@ class Controller:
         self.pending_deletion: dict[str, TopicState] = {}
         self.names_by_collision_key = {collision_key(name): name for name in metadata.topics}
         self._unservable: set[tuple[TopicPartition, BrokerId]] = set()
+        self._shutting_down: set[BrokerId] = set()
+
+    def states(self) -> Iterator[PartitionState]:
+        """The states of all partitions that are not pending deletion."""
+        return (state for topic in self.metadata.topics.values() for state in topic.partitions)
 
     # --- facts
 
-    def brokers_changed(self, brokers: Iterable[BrokerEntry], controller_id: BrokerId) -> None:
-        """Registrations are facts, not decisions: the tree already has them."""
+    def brokers_changed(
+        self, brokers: Iterable[BrokerEntry], controller_id: BrokerId
+    ) -> set[BrokerId]:
+        """Registrations are facts, not decisions: the tree already has them.
+
+        Returns the departed brokers, also those that have registered again since.
+        """
         entries = {entry.broker_id: entry for entry in brokers}
+        gone = {
+            broker_id
+            for broker_id, entry in self.metadata.brokers.items()
+            if broker_id not in entries or entries[broker_id].broker_epoch != entry.broker_epoch
+        }
+        self._shutting_down -= gone
+        self._unservable = {each for each in self._unservable if each[1] not in gone}
         self.metadata = self.metadata.with_brokers(entries.values(), controller_id)
-        self._mark_offline(
-            state for topic in self.metadata.topics.values() for state in topic.partitions
-        )
+        self._mark_offline(self.states())
+        return gone
+
+    def shuts_down(self, broker: BrokerId) -> None:
+        """Also a fact: ``broker`` is alive, but about to leave. It leads nothing new."""
+        self._shutting_down.add(broker)
+        self._mark_offline(self.states())
+
+    def found(self, topics: Iterable[TopicState]) -> None:
+        """Also a fact: the tree has these topics, or these partitions and states of them."""
+        found = list(topics)
+        for topic in found:
+            self.names_by_collision_key[collision_key(topic.name)] = topic.name
+        self.metadata = self.metadata.with_topics(found)
+        self._mark_offline(state for topic in found for state in topic.partitions)
 
     def replicas_failed(
         self, topic_partitions: Iterable[TopicPartition], broker: BrokerId, *, failed: bool = True
@@ -108,8 +137,10 @@ class Controller:
 
     def can_serve(self, state: PartitionState, broker: BrokerId, live: Container[BrokerId]) -> bool:
         """Whether ``broker`` is among the live brokers and its replica's disk is online."""
-        return broker in live and (
-            not self._unservable or (state.topic_partition, broker) not in self._unservable
+        return (
+            broker in live
+            and broker not in self._shutting_down
+            and (not self._unservable or (state.topic_partition, broker) not in self._unservable)
         )
 
     # --- accepted changes

@@ -1,101 +1,172 @@
 """Elections: who leads a partition, and which replicas are in sync.
 
-Every function decides over a ``Controller`` and changes nothing.
+Every function decides over a ``Controller`` and changes nothing. The leader epoch grows with every
+change but one: a leader that changes its own ISR keeps its epoch.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from headrace.core.controller import Change, ChangePartition, Controller
+from headrace.core.controller import ChangePartition, Controller
 from headrace.core.topics import check_replicas
-from headrace.model.cluster_metadata import NO_LEADER, BrokerEntry, PartitionState
+from headrace.model.cluster_metadata import NO_LEADER, PartitionState
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import BrokerId, LeaderEpoch, TopicPartition
+from headrace.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
+
+UNKNOWN_BROKER_EPOCH = -1  # Kafka 3.9 sends no epochs of ISR members
+
+UncleanAllowed = Callable[[str], bool]  # for the partitions of a topic
+
+
+class IsrProposal(NamedTuple):
+    """The ISR that the leader of a partition asks for, and the state that it knows."""
+
+    topic_id: TopicId
+    partition: int
+    leader_epoch: LeaderEpoch
+    partition_epoch: int
+    isr: tuple[BrokerId, ...]
+    broker_epochs: Mapping[BrokerId, int]  # of the members; UNKNOWN_BROKER_EPOCH if not sent
+    recovering: bool = False
 
 
 def decide_takeover(
     controller: Controller,
     granted_zxids: Mapping[TopicPartition, int],
-    unclean_allowed: Callable[[str], bool],
-) -> list[Change]:
+    unclean_allowed: UncleanAllowed,
+    states: Iterable[PartitionState] | None = None,
+) -> list[ChangePartition]:
     """What a new controller must repair after it has taken over the controllership.
 
-    ``granted_zxids`` tells when each partition state was last written. A leader that registered
-    after that is a new broker under an old id: even a restart that went unnoticed gets a new
-    leader epoch.
+    ``granted_zxids`` tells when each partition state was last written. A leader or ISR member
+    that registered after that is a new broker under an old id, whose log may have lost its tail,
+    even if no controller saw the restart. ``states`` are those to look at, by default all.
     """
     brokers = controller.metadata.brokers
-    changes: list[Change] = []
-    for topic in controller.metadata.topics.values():
-        for state in topic.partitions:
-            leader = brokers.get(state.leader)
-            granted = granted_zxids.get(state.topic_partition, 0)
-            if leader is None or granted < leader.broker_epoch:
-                changes += _elect(controller, state, brokers, unclean_allowed(topic.name))
+    changes: list[ChangePartition] = []
+    for state in controller.states() if states is None else states:
+        granted = granted_zxids.get(state.topic_partition, 0)
+        gone = [
+            broker_id
+            for broker_id in (state.leader, *state.isr)
+            if (entry := brokers.get(broker_id)) is None or entry.broker_epoch > granted
+        ]
+        changes += _without(controller, state, gone, unclean_allowed)
     return changes
 
 
 def decide_brokers(
     controller: Controller,
-    brokers: Mapping[BrokerId, BrokerEntry],
-    unclean_allowed: Callable[[str], bool],
-) -> list[Change]:
-    """The live brokers have changed to ``brokers``.
+    states: Iterable[PartitionState],
+    gone: Collection[BrokerId],
+    unclean_allowed: UncleanAllowed,
+) -> list[ChangePartition]:
+    """The live brokers have changed: ``gone`` are the departed ones (``brokers_changed``).
 
     Partitions without a leader get one if possible. A broker with a new broker epoch counts as a
-    departure and an arrival.
+    departure and an arrival: it leads again only if no other replica is in sync.
     """
-    before = controller.metadata.brokers
-    gone = {
-        broker_id
-        for broker_id, entry in before.items()
-        if broker_id not in brokers or brokers[broker_id].broker_epoch != entry.broker_epoch
-    }
-    came = any(broker_id not in before or broker_id in gone for broker_id in brokers)
-    changes: list[Change] = []
-    for topic in controller.metadata.topics.values():
-        for state in topic.partitions:
-            if state.leader in gone or (state.leader == NO_LEADER and came):
-                changes += _elect(controller, state, brokers, unclean_allowed(topic.name))
-            elif not gone.isdisjoint(state.isr):
-                # The leader must not wait for a dead follower. It takes the follower back into
-                # the ISR once that has caught up.
-                isr = tuple(b for b in state.isr if b not in gone)
-                changes.append(_changed(state, isr=isr))
+    changes: list[ChangePartition] = []
+    for state in states:
+        changes += _without(controller, state, gone, unclean_allowed)
     return changes
 
 
 def decide_failures(
-    controller: Controller, topic_partitions: Iterable[TopicPartition], broker: BrokerId
-) -> list[Change]:
-    """Elect leaders in place of ``broker`` where its replicas have failed."""
-    changes: list[Change] = []
+    controller: Controller,
+    topic_partitions: Iterable[TopicPartition],
+    broker: BrokerId,
+    unclean_allowed: UncleanAllowed = lambda topic: False,
+) -> list[ChangePartition]:
+    """Elect leaders in place of ``broker`` where its replicas have failed, and shrink the ISRs."""
+    changes: list[ChangePartition] = []
     for topic_partition in topic_partitions:
         state = controller.metadata.partition(*topic_partition)
-        if state is not None and state.leader == broker:
-            changes += _elect(controller, state, controller.metadata.brokers, unclean_allowed=False)
+        if state is not None and (state.leader == broker or _follows_in_sync(state, broker)):
+            changes += _without(controller, state, [broker], unclean_allowed)
     return changes
 
 
-def decide_isr(controller: Controller, target: PartitionState, by: BrokerId) -> ChangePartition:
-    """A leader requests another ISR: ``target`` is the current state with that ISR.
+class Departure(NamedTuple):
+    """What a broker that shuts down gives up."""
 
-    Raises Rejected unless ``by`` still leads in this leader epoch and partition epoch.
+    moved: list[ChangePartition]  # it led these
+    left: list[ChangePartition]  # it was in the ISR of these
+    remaining: list[TopicPartition]  # it must still lead these: no other replica is in sync
+
+
+def decide_shutdown(
+    controller: Controller, states: Iterable[PartitionState], broker: BrokerId
+) -> Departure:
+    """``broker`` shuts down, and ``shuts_down`` has been told. Partitions of one replica stay."""
+    departure = Departure([], [], [])
+    for state in states:
+        if broker not in state.replicas or len(state.replicas) == 1:
+            continue
+        if state.leader == broker:
+            change = _elect_in_sync(controller, state, [broker])
+            if change is not None:
+                departure.moved.append(change)
+            else:
+                departure.remaining.append(state.topic_partition)
+        elif _follows_in_sync(state, broker):
+            isr = tuple(member for member in state.isr if member != broker)
+            departure.left.append(_changed(state, leader=state.leader, isr=isr))
+    return departure
+
+
+def decide_isr(
+    controller: Controller, proposal: IsrProposal, by: BrokerId
+) -> ChangePartition | PartitionState:
+    """A leader requests another ISR. Returns the current state if it has that ISR already.
+
+    Epochs are checked before the members, so that a request which is sent again after it was
+    carried out is answered with its result. Raises Rejected with Kafka's code.
     """
-    state = controller.metadata.partition(target.topic, target.partition)
-    if state is None or state.topic_id != target.topic_id:
+    topic = controller.metadata.topic_by_id(proposal.topic_id)
+    if topic is None:
+        raise Rejected(ErrorCode.UNKNOWN_TOPIC_ID)
+    if not 0 <= proposal.partition < len(topic.partitions):
         raise Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    if state.leader != by or target.leader_epoch != state.leader_epoch:
+    state = topic.partitions[proposal.partition]
+    if (
+        proposal.leader_epoch > state.leader_epoch
+        or proposal.partition_epoch > state.partition_epoch
+    ):
+        raise Rejected(ErrorCode.NOT_CONTROLLER, "A newer controller has changed this partition.")
+    if proposal.leader_epoch < state.leader_epoch:
         raise Rejected(ErrorCode.FENCED_LEADER_EPOCH)
-    if target.partition_epoch != state.partition_epoch:
+    if state.leader != by:
+        raise Rejected(ErrorCode.INVALID_REQUEST, f"Broker {by} is not the leader.")
+    if set(proposal.isr) == set(state.isr):
+        return state
+    if proposal.partition_epoch < state.partition_epoch:
         raise Rejected(ErrorCode.INVALID_UPDATE_VERSION)
-    if by not in target.isr or not set(target.isr) <= set(state.replicas):
+    if proposal.recovering and len(proposal.isr) > 1:
+        raise Rejected(ErrorCode.INVALID_REQUEST, "A recovering leader is alone in the ISR.")
+    if by not in proposal.isr or not set(proposal.isr) <= set(state.replicas):
         raise Rejected(
             ErrorCode.INVALID_REQUEST,
-            f"ISR {list(target.isr)} must contain the leader and only assigned replicas.",
+            f"ISR {list(proposal.isr)} must contain the leader and only assigned replicas.",
         )
-    if not set(target.isr) <= controller.metadata.brokers.keys():
-        raise Rejected(ErrorCode.INELIGIBLE_REPLICA)
-    return _changed(state, isr=target.isr)
+    for member in proposal.isr:
+        _check_eligible(controller, state, member, proposal.broker_epochs)
+    return _changed(state, leader=by, isr=proposal.isr, same_term=True)
+
+
+def _check_eligible(
+    controller: Controller,
+    state: PartitionState,
+    member: BrokerId,
+    broker_epochs: Mapping[BrokerId, int],
+) -> None:
+    """A member must be alive, and still the broker that the leader has seen fetching."""
+    brokers = controller.metadata.brokers
+    if not controller.can_serve(state, member, brokers):
+        raise Rejected(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member} cannot serve now.")
+    seen = broker_epochs.get(member, UNKNOWN_BROKER_EPOCH)
+    if seen not in (UNKNOWN_BROKER_EPOCH, brokers[member].broker_epoch):
+        raise Rejected(ErrorCode.INELIGIBLE_REPLICA, f"Broker {member} has registered again since.")
 
 
 def decide_election(
@@ -106,20 +177,38 @@ def decide_election(
     Raises Rejected with ELECTION_NOT_NEEDED if that is the case already.
     """
     state = _existing(controller, topic_partition)
-    brokers = controller.metadata.brokers
     if unclean:
         if state.leader != NO_LEADER:
             raise Rejected(ErrorCode.ELECTION_NOT_NEEDED)
-        changes = _elect(controller, state, brokers, unclean_allowed=True)
-        if not changes or changes[0].state.leader == NO_LEADER:
+        change = _elect_in_sync(controller, state) or _elect_unclean(controller, state)
+        if change is None:
             raise Rejected(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
-        return changes[0]
+        return change
     preferred = state.replicas[0]
     if state.leader == preferred:
         raise Rejected(ErrorCode.ELECTION_NOT_NEEDED)
-    if preferred not in state.isr or not controller.can_serve(state, preferred, brokers):
+    if not _can_lead(controller, state, preferred):
         raise Rejected(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE)
     return _changed(state, leader=preferred, isr=state.isr)
+
+
+def decide_rebalance(controller: Controller, imbalance_max: int) -> list[ChangePartition]:
+    """Give leadership back to the preferred replicas of brokers that lead too little.
+
+    ``imbalance_max`` is the percentage of a broker's preferred partitions that others may lead.
+    """
+    preferred: dict[BrokerId, list[PartitionState]] = {}
+    for state in controller.states():
+        preferred.setdefault(state.replicas[0], []).append(state)
+    changes: list[ChangePartition] = []
+    for broker_id, states in preferred.items():
+        elsewhere = [state for state in states if state.leader != broker_id]
+        if 100 * len(elsewhere) <= imbalance_max * len(states):
+            continue
+        for state in elsewhere:
+            if not state.adding and not state.removing and _can_lead(controller, state, broker_id):
+                changes.append(_changed(state, leader=broker_id, isr=state.isr))
+    return changes
 
 
 def check_reassignment(
@@ -150,37 +239,70 @@ def _existing(controller: Controller, topic_partition: TopicPartition) -> Partit
     return state
 
 
-def _elect(
+def _without(
     controller: Controller,
     state: PartitionState,
-    live: Container[BrokerId],
-    unclean_allowed: bool,
+    gone: Collection[BrokerId],
+    unclean_allowed: UncleanAllowed,
 ) -> list[ChangePartition]:
-    """Elect the first live in-sync replica; else, if allowed, the first live one; else none."""
-    isr = tuple(broker for broker in state.isr if controller.can_serve(state, broker, live))
+    """The state without brokers that are gone; with a leader if there is none."""
+    if state.leader in gone or state.leader == NO_LEADER:
+        change = _elect_in_sync(controller, state, gone)
+        if change is None and unclean_allowed(state.topic):
+            change = _elect_unclean(controller, state)
+        if change is None and state.leader != NO_LEADER:
+            # The ISR stays as it was: its members may lead when they return.
+            change = _changed(state, leader=NO_LEADER, isr=state.isr)
+        return [change] if change is not None else []
+    isr = tuple(member for member in state.isr if member not in gone)
+    if isr == state.isr:
+        return []
+    # The leader must not wait for a dead follower. It takes the follower back into the ISR once
+    # that has caught up.
+    return [_changed(state, leader=state.leader, isr=isr)]
+
+
+def _elect_in_sync(
+    controller: Controller, state: PartitionState, gone: Collection[BrokerId] = ()
+) -> ChangePartition | None:
+    """Elect the first live in-sync replica; one that is gone and back only if there is no other."""
+    live = controller.metadata.brokers
+    able = tuple(member for member in state.isr if controller.can_serve(state, member, live))
+    isr = tuple(member for member in able if member not in gone) or able
     for broker in state.replicas:
         if broker in isr:
-            return [_changed(state, leader=broker, isr=isr)]
-    if unclean_allowed:
-        for broker in state.replicas:
-            if controller.can_serve(state, broker, live):
-                # Records that only other replicas have are lost, which the topic allows.
-                return [_changed(state, leader=broker, isr=(broker,))]
-    if state.leader == NO_LEADER:
-        return []
-    # The ISR stays as it was: its members may lead when they return.
-    return [_changed(state, leader=NO_LEADER, isr=state.isr)]
+            return _changed(state, leader=broker, isr=isr)
+    return None
+
+
+def _elect_unclean(controller: Controller, state: PartitionState) -> ChangePartition | None:
+    for broker in state.replicas:
+        if controller.can_serve(state, broker, controller.metadata.brokers):
+            # Records that only other replicas have are lost, which the topic allows.
+            return _changed(state, leader=broker, isr=(broker,))
+    return None
+
+
+def _can_lead(controller: Controller, state: PartitionState, broker: BrokerId) -> bool:
+    return broker in state.isr and controller.can_serve(state, broker, controller.metadata.brokers)
+
+
+def _follows_in_sync(state: PartitionState, broker: BrokerId) -> bool:
+    return broker in state.isr and state.leader not in (broker, NO_LEADER)
 
 
 def _changed(
-    state: PartitionState, *, isr: tuple[BrokerId, ...], leader: BrokerId | None = None
+    state: PartitionState,
+    *,
+    leader: BrokerId,
+    isr: tuple[BrokerId, ...],
+    same_term: bool = False,
 ) -> ChangePartition:
-    """Every choice of a leader is an election, even of the same broker: the leader epoch grows."""
-    elected = leader is not None
+    """``same_term`` keeps the leader epoch. Otherwise it grows, even if the leader stays."""
     return ChangePartition(
         state._replace(
-            leader=leader if leader is not None else state.leader,
-            leader_epoch=LeaderEpoch(state.leader_epoch + elected),
+            leader=leader,
+            leader_epoch=LeaderEpoch(state.leader_epoch + (not same_term)),
             isr=isr,
             partition_epoch=state.partition_epoch + 1,
         ),

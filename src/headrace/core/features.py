@@ -78,13 +78,37 @@ def decide_levels(
     return decided
 
 
+def initial_levels(brokers: Iterable[BrokerEntry]) -> dict[str, int]:
+    """The levels of a new cluster: the highest that all registered brokers support."""
+    registered = list(brokers)
+    return {
+        name: level
+        if name == METADATA_VERSION
+        else min([level, *(_highest(broker, name) for broker in registered)])
+        for name, level in INITIAL_LEVELS.items()
+    }
+
+
+def find_unsupported(levels: Mapping[str, int], broker: BrokerEntry) -> dict[str, int]:
+    """The levels of the cluster that are too high for ``broker``."""
+    return {
+        name: level
+        for name, level in levels.items()
+        if name != METADATA_VERSION and level > _highest(broker, name)
+    }
+
+
+def _highest(broker: BrokerEntry, feature: str) -> int:
+    return broker.features[feature].highest if feature in broker.features else 0
+
+
 def _check_brokers(update: FeatureUpdate, registered: Iterable[BrokerEntry]) -> None:
     """A broker that does not list a feature, such as Kafka 3.9, supports level 0 only.
 
     ``metadata.version`` is not checked: it belongs to KRaft, and no broker in a tree lists it.
     """
     for broker in registered:
-        highest = broker.features[update.name].highest if update.name in broker.features else 0
+        highest = _highest(broker, update.name)
         if update.level > highest:
             raise _refused(update, f"broker {broker.broker_id} supports levels up to {highest}")
 

@@ -60,6 +60,14 @@ class FollowerProgress:
         self._leader_log_end = leader_log_end
         return True
 
+    def ticked(self, leader_log_end: Offset, now: float) -> None:
+        """A follower that holds all records is caught up until the next one is written.
+
+        In a fetch session it does not repeat its position, so no fetch says so meanwhile.
+        """
+        if self.log_end >= leader_log_end:
+            self.caught_up_at = now
+
     def is_caught_up(self, leader_log_end: Offset, now: float, lag_time_ms_max: int) -> bool:
         """Whether the follower keeps up.
 

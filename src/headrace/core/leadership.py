@@ -203,6 +203,8 @@ class Leadership:
     def tick(self, now: float) -> list[Effect]:
         """Let followers that lag leave the ISR. Call it every half lag time."""
         self._may_propose_on_fetch = True
+        for progress in self.followers.values():
+            progress.ticked(self.log_end, now)
         self._count_replicas(now)
         effects = self._advance_high_watermark()
         lagging = [

@@ -6,6 +6,8 @@ A parked request waits on one or more keys (replicas) until an event of one of t
     HIGH_WATERMARK          requests that wait for it: acks=all, coordinator replies, markers,
                             fetches of uncommitted records
     LAST_STABLE_OFFSET      requests that wait for it: fetches of committed records
+    LOG_END                 requests that wait for it: fetches of followers
+    FOLLOWER_LOG_START      requests that wait for it: DeleteRecords
     LEADERSHIP_GAINED       every request that waits on the replica
     LEADERSHIP_LOST         every request that waits on the replica
     TOPIC_DELETED           every request that waits on the replica
@@ -32,6 +34,8 @@ class Event(Enum):
 
     HIGH_WATERMARK = auto()
     LAST_STABLE_OFFSET = auto()
+    LOG_END = auto()
+    FOLLOWER_LOG_START = auto()
     LEADERSHIP_GAINED = auto()
     LEADERSHIP_LOST = auto()
     TOPIC_DELETED = auto()
@@ -39,21 +43,24 @@ class Event(Enum):
     DEADLINE = auto()
 
 
+# Only requests that wait for such an offset are affected when it moves.
+OFFSETS = frozenset(
+    {Event.HIGH_WATERMARK, Event.LAST_STABLE_OFFSET, Event.LOG_END, Event.FOLLOWER_LOG_START}
+)
 # Read for every batch: a global name is found faster than an enumeration's attribute.
 _HIGH_WATERMARK = Event.HIGH_WATERMARK
-_LAST_STABLE_OFFSET = Event.LAST_STABLE_OFFSET
 
 
 class Parked(Generic[R]):
     """All and only the requests that are neither answered nor given up."""
 
-    __slots__ = ("_keys", "_by_key", "_deadlines", "_order", "_until_stable")
+    __slots__ = ("_keys", "_by_key", "_deadlines", "_order", "_until")
 
     def __init__(self) -> None:
         self._keys: dict[R, tuple[Hashable, ...]] = {}
         self._by_key: dict[Hashable, dict[R, None]] = {}  # a dict keeps the order of arrival
-        # All others wait for the high watermark.
-        self._until_stable: set[R] = set()
+        # The offset that a request waits for; all others wait for the high watermark.
+        self._until: dict[R, Event] = {}
         # Entries of removed requests stay until they reach the top or are too many.
         self._deadlines: list[tuple[float, int, R]] = []
         self._order = count()
@@ -71,10 +78,10 @@ class Parked(Generic[R]):
         deadline: float,
         until: Event = Event.HIGH_WATERMARK,
     ) -> None:
-        """Park a request until HIGH_WATERMARK or LAST_STABLE_OFFSET, whichever it names."""
+        """Park a request until the one of ``OFFSETS`` that it names moves."""
         self._keys[request] = taken = tuple(keys)
-        if until is _LAST_STABLE_OFFSET:
-            self._until_stable.add(request)
+        if until is not _HIGH_WATERMARK:
+            self._until[request] = until
         for key in taken:
             waiting = self._by_key.get(key)
             if waiting is None:
@@ -91,8 +98,8 @@ class Parked(Generic[R]):
         keys = self._keys.pop(request, None)
         if keys is None:
             return False
-        if self._until_stable:
-            self._until_stable.discard(request)
+        if self._until:
+            self._until.pop(request, None)
         for key in keys:
             waiting = self._by_key.get(key)
             if waiting is not None:
@@ -113,14 +120,12 @@ class Parked(Generic[R]):
         waiting = self._by_key.get(key)
         if not waiting:
             return []
-        until_stable = self._until_stable
-        if until_stable:
-            if event is _HIGH_WATERMARK:
-                return [request for request in waiting if request not in until_stable]
-            if event is _LAST_STABLE_OFFSET:
-                return [request for request in waiting if request in until_stable]
-        elif event is _LAST_STABLE_OFFSET:
-            return []
+        until = self._until
+        if event is _HIGH_WATERMARK:
+            if until:
+                return [request for request in waiting if request not in until]
+        elif event in OFFSETS:
+            return [request for request in waiting if until.get(request) is event]
         return list(waiting)
 
     def all(self) -> list[R]:

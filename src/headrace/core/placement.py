@@ -33,19 +33,24 @@ def place(
     if partition_count <= 0:
         raise Rejected(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
     racks = {entry.broker_id: entry.rack for entry in entries}
+    step = 1
     if None in racks.values():
         # If one broker has no rack, no rule about racks can hold: ignore them.
         racks = {broker: str(broker) for broker in racks}
         order = [entry.broker_id for entry in entries]
+        rack_count = len(order)
     else:
         order = alternate_racks([(entry.broker_id, entry.rack or "") for entry in entries])
-    rack_count = len(set(racks.values()))
+        # Neighbors are in different racks: a shift by all racks leads to the same rack again.
+        step = rack_count = len(set(racks.values()))
 
     placed = []
+    turns_before = max(0, first_partition - 1) // len(order)
     for partition in range(first_partition, first_partition + partition_count):
         first = (start + partition) % len(order)
-        # The shift grows once per full turn over the brokers.
-        grown = shift + partition // len(order)
+        # The shift grows once per full turn over the brokers, counted from the first partition
+        # that is placed.
+        grown = step * (shift + partition // len(order) - turns_before)
         chosen = [order[first]]
         chosen_racks = {racks[order[first]]}
         distance = 0

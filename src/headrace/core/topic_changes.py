@@ -158,9 +158,9 @@ def decide_add_partitions(
     if assignments is not None:
         chosen = _check_new_assignments(controller, more, assignments, len(first_replicas))
     else:
-        order = sorted(brokers)
         # Starting where the topic started keeps the leaders of old and new partitions even.
-        start = order.index(first_replicas[0]) if first_replicas[0] in order else 0
+        later = (i for i, broker in enumerate(sorted(brokers)) if broker >= first_replicas[0])
+        start = next(later, 0)
         chosen = placement.place(
             brokers.values(),
             more,

@@ -75,5 +75,6 @@ class Child:
         pipe.close()
 
     def last_lines(self, count: int = 5) -> str:
-        """The end of its log, for an error message."""
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-count:])
+        """The end of its log, for an error message. Indented lines are left out: stack traces."""
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return "\n".join([line for line in lines if line and not line[0].isspace()][-count:])

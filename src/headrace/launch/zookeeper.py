@@ -9,6 +9,7 @@ A cluster's state is a few MB: a small heap, the serial collector and one compil
 and ZooKeeper is ready in half a second.
 """
 
+import errno
 import socket
 import time
 from collections.abc import Sequence
@@ -18,9 +19,11 @@ from headrace.launch import java
 from headrace.launch.child import Child
 
 CLIENT_PORT = 2181
+CONFIG_NAME = "zoo.cfg"
 _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _HEAP_MB = 128
 _POLL_S = 0.01
+_STARTING_TIMEOUT_S = 0.25  # a ZooKeeper that is about to start may accept and never answer
 _STOP_TIMEOUT_S = 10
 _ANSWER_MAX = 1 << 16
 
@@ -34,7 +37,6 @@ initLimit=20
 syncLimit=10
 maxSessionTimeout=120000
 maxClientCnxns=0
-admin.enableServer=false
 4lw.commands.whitelist=srvr,ruok
 autopurge.snapRetainCount=3
 autopurge.purgeInterval=1
@@ -51,11 +53,15 @@ class ZooKeeperServer:
     def __init__(self, config: Path, *, heap_mb: int = _HEAP_MB) -> None:
         self.config = config
         settings = read_config(config)
-        self.data = Path(settings.get("dataDir", "."))
+        if not settings.get("dataDir"):
+            raise ZooKeeperFailed(
+                f"{config}: dataDir is missing, the directory for ZooKeeper's data"
+            )
+        self.data = Path(settings["dataDir"])
         host = settings.get("clientPortAddress", "127.0.0.1")
         self.host = "127.0.0.1" if host in ("0.0.0.0", "::", "*") else host
         self.port = int(settings.get("clientPort", CLIENT_PORT))
-        self._is_one_of_several = any(name.startswith("server.") for name in settings)
+        self.is_one_of_several = any(name.startswith("server.") for name in settings)
         self._heap_mb = heap_mb
         self._child: Child | None = None
 
@@ -72,7 +78,8 @@ class ZooKeeperServer:
     def start(self) -> None:
         """Start the process; ``wait_ready`` waits for its first answer."""
         self.data.mkdir(parents=True, exist_ok=True)
-        if self._is_one_of_several and not (self.data / "myid").exists():
+        _check_free(self.host, self.port)
+        if self.is_one_of_several and not (self.data / "myid").exists():
             raise ZooKeeperFailed(
                 f"{self.config} lists several servers, and {self.data / 'myid'} is missing. "
                 f"Write the number of this server to it: echo 1 > {self.data / 'myid'}"
@@ -87,6 +94,7 @@ class ZooKeeperServer:
             "-Dlog4j2.level=WARN",
             "-Dlog4j2.disable.jmx=true",
             "-Dzookeeper.jmx.log4j.disable=true",
+            "-Dzookeeper.admin.enableServer=false",  # it needs a web server that PySpark lacks
             "-cp",
             java.zookeeper_class_path(),
             _MAIN,
@@ -101,9 +109,8 @@ class ZooKeeperServer:
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            # Asked first: another ZooKeeper may answer at that address.
             ended = self.child.exit_status is not None
-            mode = None if ended else mode_of(self.host, self.port)
+            mode = None if ended else mode_of(self.host, self.port, _STARTING_TIMEOUT_S)
             if mode is not None:
                 return mode
             if ended or time.monotonic() > deadline:
@@ -142,7 +149,7 @@ def write_config(
     text += "".join(f"server.{number}={address}\n" for number, address in enumerate(servers, 1))
     if my_id is not None:
         (data / "myid").write_text(f"{my_id}\n")
-    path = data / "zoo.cfg"
+    path = data / CONFIG_NAME
     path.write_text(text)
     return path
 
@@ -161,6 +168,8 @@ def mode_of(host: str, port: int, timeout_s: float = 2) -> str | None:
     """``standalone``, ``leader``, ``follower`` or ``observer``; None if none serves there."""
     try:
         with socket.create_connection((host, port), timeout_s) as connection:
+            if connection.getsockname() == connection.getpeername():
+                return None  # without a listener TCP may connect a port to itself
             connection.sendall(b"srvr")
             answer = b""
             while (part := connection.recv(_ANSWER_MAX)) and len(answer) < _ANSWER_MAX:
@@ -171,6 +180,24 @@ def mode_of(host: str, port: int, timeout_s: float = 2) -> str | None:
         if line.startswith("Mode: "):
             return line.removeprefix("Mode: ")
     return None
+
+
+def _check_free(host: str, port: int) -> None:
+    """Otherwise the ZooKeeper that has the port would answer in place of the one to start."""
+    try:
+        with socket.create_server((host, port), family=_family(host)):
+            return
+    except OSError as refused:
+        if refused.errno not in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+            raise
+        raise ZooKeeperFailed(
+            f"Cannot listen on {host}:{port}: {refused.strerror}. Stop the process that uses it, "
+            "or choose another clientPort"
+        ) from None
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def free_port() -> int:

@@ -250,8 +250,8 @@ SERVED: dict[ApiKey, tuple[int, int]] = {key: ANNOUNCED[key] for key in _SERVED_
 # Kafka 4 starts at version 1, but KafkaJS sends version 0.
 SERVED[ApiKey.LIST_OFFSETS] = (0, ANNOUNCED[ApiKey.LIST_OFFSETS][1])
 
-# What brokers of Kafka 3.9 on ZooKeeper send each other, in versions with topic ids. Only members of
-# a cluster serve them: on one node they would let any client delete partitions.
+# What brokers of Kafka 3.9 on ZooKeeper send each other, in versions with topic ids. Only members
+# of a cluster serve them: on one node they would let any client delete partitions.
 BETWEEN_BROKERS: dict[ApiKey, tuple[int, int]] = {
     ApiKey.LEADER_AND_ISR: (5, 7),
     ApiKey.STOP_REPLICA: (3, 4),

@@ -15,11 +15,12 @@ record is copied.
 
 from collections.abc import Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 _FLEXIBLE_SINCE = 12
 TOPIC_ID_SINCE = 13
 _NO_REPLICA_ID_SINCE = 15
+_ENDPOINTS_SINCE = 16
 _ONE = 2  # one element, as a compact array count
 
 _read_epoch = Struct(">i").unpack_from
@@ -31,6 +32,7 @@ _i32 = Struct(">i").pack
 _i16 = Struct(">h").pack
 _aborted = Struct(">qq").pack
 _diverging = Struct(">iq").pack
+_current_leader = Struct(">ii").pack
 _put_head = Struct(">ii").pack_into
 
 
@@ -99,6 +101,8 @@ class FetchedPartition:
         "records",
         "records_size",
         "diverging",
+        "current_leader",
+        "preferred_read_replica",
     )
 
     def __init__(
@@ -112,6 +116,8 @@ class FetchedPartition:
         records: Any = None,
         records_size: int = 0,
         diverging: tuple[int, int] | None = None,  # (leader epoch, its end offset)
+        current_leader: tuple[int, int] | None = None,  # (broker, leader epoch), from version 12
+        preferred_read_replica: int = -1,
     ) -> None:
         self.partition = partition
         self.error_code = error_code
@@ -122,6 +128,17 @@ class FetchedPartition:
         self.records = records
         self.records_size = records_size
         self.diverging = diverging
+        self.current_leader = current_leader
+        self.preferred_read_replica = preferred_read_replica
+
+
+class NodeEndpoint(NamedTuple):
+    """The address of a broker that an entry names as leader (KIP-951)."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
 
 
 def _uvarint(value: int) -> bytes:
@@ -143,8 +160,12 @@ def encode_fetch_response(
     *,
     error_code: int = 0,
     throttle_time_ms: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Any]:
-    """The complete frame. ``topics`` have names up to version 12, and ids from version 13."""
+    """The complete frame. ``topics`` have names up to version 12, and ids from version 13.
+
+    ``endpoints`` are sent from version 16.
+    """
     flexible = version >= _FLEXIBLE_SINCE
     head = bytearray(9 if flexible else 8)  # size, correlation id, header tags
     parts: list[Any] = [head]
@@ -173,7 +194,9 @@ def encode_fetch_response(
                 _put_partition_tags(out, entry)
         if flexible:
             out.append(0)
-    if flexible:
+    if endpoints and version >= _ENDPOINTS_SINCE:
+        _put_endpoints(out, endpoints)
+    elif flexible:
         out.append(0)
     _put_head(head, 0, size + len(out), correlation_id)
     return parts
@@ -203,14 +226,32 @@ def _put_partition(out: bytearray, entry: FetchedPartition, version: int, flexib
             if flexible:
                 out.append(0)
     if version >= 11:
-        out += b"\xff\xff\xff\xff"  # preferred read replica: none
+        out += _i32(entry.preferred_read_replica)
     size = entry.records_size
     out += _uvarint(size + 1) if flexible else _i32(size)
 
 
 def _put_partition_tags(out: bytearray, entry: FetchedPartition) -> None:
-    if entry.diverging is None:
-        out.append(0)
-    else:
+    if entry.diverging is not None:
         # One tagged field with tag 0 and 13 bytes: leader epoch, end offset, no tags.
         out += b"\x01\x00\x0d" + _diverging(*entry.diverging) + b"\0"
+    elif entry.current_leader is not None:
+        # One tagged field with tag 1 and 9 bytes: broker, leader epoch, no tags.
+        out += b"\x01\x01\x09" + _current_leader(*entry.current_leader) + b"\0"
+    else:
+        out.append(0)
+
+
+def _put_endpoints(out: bytearray, endpoints: Sequence[NodeEndpoint]) -> None:
+    """The tags of the response: one tagged field with tag 0."""
+    field = bytearray(_uvarint(len(endpoints) + 1))
+    for node_id, host, port, rack in endpoints:
+        field += _i32(node_id) + _compact(host) + _i32(port)
+        field += b"\0" if rack is None else _compact(rack)
+        field.append(0)
+    out += b"\x01\x00" + _uvarint(len(field)) + field
+
+
+def _compact(text: str) -> bytes:
+    data = text.encode()
+    return _uvarint(len(data) + 1) + data

@@ -97,6 +97,13 @@ class Network(Protocol):
         """See ``Dial``."""
 
 
+def set_receive_buffer(transport: asyncio.BaseTransport, size: int) -> None:
+    """Set the size of a connected socket's receive buffer. A simulated one has no socket."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
+
 async def dial(protocol: asyncio.BufferedProtocol, host: str, port: int) -> None:
     """Open a TCP connection. asyncio sets TCP_NODELAY on it."""
     await asyncio.get_running_loop().create_connection(lambda: protocol, host, port)

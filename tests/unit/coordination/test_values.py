@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headrace.coordination import values
+from headrace.coordination import paths, values
 from headrace.model.cluster_metadata import (
     BrokerEntry,
     Endpoint,
@@ -148,7 +148,7 @@ def test_producer_id_blocks_features_and_the_controller_are_read_back():
     assert values.decode_producer_id_block(b"") is None
     block = values.ProducerIdBlock(BrokerId(1), 1000, 1999)
     assert values.decode_producer_id_block(values.encode_producer_id_block(block)) == block
-    assert values.decode_feature(values.encode_feature({"f": 2})) == {"f": 2}
+    assert values.decode_feature(paths.FEATURE_LEVELS, values.encode_feature({"f": 2})) == {"f": 2}
     assert values.decode_controller(values.encode_controller(BrokerId(6), 0)) == 6
 
 
@@ -171,7 +171,7 @@ def test_an_unreadable_node_is_corrupt_and_the_error_names_it(value):
         lambda: values.decode_cluster_id(value),
         lambda: values.decode_partitions("/x", value),
         lambda: values.decode_reassignment(value),
-        lambda: values.decode_feature(value),
+        lambda: values.decode_feature(paths.FEATURE_LEVELS, value),
         lambda: values.decode_config_change("/x", value),
         lambda: values.decode_log_dir_event("/x", value),
     ]

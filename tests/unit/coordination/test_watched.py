@@ -37,7 +37,7 @@ ENTRY = BrokerEntry(BrokerId(1), {"PLAINTEXT": Endpoint("h", 1)}, None, broker_e
         ),
         (
             "preferred_election_request",
-            [],
+            None,
             Create(paths.PREFERRED_REPLICA_ELECTION, values.encode_partitions(PARTITIONS)),
             PARTITIONS,
         ),

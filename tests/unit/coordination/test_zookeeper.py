@@ -5,8 +5,10 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from headrace.coordination.tree import (
     SessionEvent,
     SessionLost,
     Set,
+    Unwritable,
 )
 from headrace.coordination.writer import Writer
 from headrace.coordination.zookeeper import ZooKeeperTree, close_session
@@ -51,6 +54,12 @@ async def opened(connect: str, **changed) -> AsyncIterator[ZooKeeperTree]:
         yield tree
     finally:
         await tree.close()
+
+
+def run_elsewhere(story: Coroutine[Any, Any, None]) -> None:
+    """Run it on a thread of its own. The event loop of the caller does not turn meanwhile."""
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(asyncio.run, story).result()
 
 
 class Events:
@@ -128,6 +137,25 @@ async def test_thousands_of_nodes_are_read_at_once(connect):
 
 
 @in_loop
+async def test_a_zookeeper_that_cannot_read_many_at_once_reads_one_by_one(connect, monkeypatch):
+    async with opened(connect) as tree:
+        await tree.create("/a", b"1")
+        monkeypatch.setattr("headrace.coordination.kazoo_session._MultiRead.type", 99)
+        nodes = await tree.get_many(["/missing", "/a"])
+        assert [node and node.value for node in nodes] == [None, b"1"]
+
+
+@in_loop
+async def test_a_write_that_is_too_large_for_zookeeper_is_refused(connect):
+    async with opened(connect) as tree:
+        await tree.create("/a", b"x" * 999_999)
+        with pytest.raises(Unwritable):
+            await tree.multi([Set("/a", b"x" * 999_999, ANY_VERSION), Create("/b", b"xx")])
+        node = await tree.get("/a")
+        assert node is not None and node.zk_version == 0
+
+
+@in_loop
 async def test_the_zxid_of_a_write_is_its_own_while_others_write(connect):
     async with opened(connect) as tree, opened(connect) as other:
         done = await asyncio.gather(
@@ -136,6 +164,24 @@ async def test_the_zxid_of_a_write_is_its_own_while_others_write(connect):
         await tree.sync()
         nodes = await tree.get_many([each.path for each in done])
         assert [node and node.created_zxid for node in nodes] == [each.zxid for each in done]
+
+
+@in_loop
+async def test_a_watch_hears_a_change_that_comes_together_with_the_answer_to_its_read(connect):
+    async with opened(connect) as tree:
+        await tree.create("/a")
+        fired: asyncio.Queue = asyncio.Queue()
+        reading = asyncio.create_task(tree.get("/a", watch=fired.put_nowait))
+        await asyncio.sleep(0)  # the read is sent
+
+        async def change() -> None:
+            async with opened(connect) as other:
+                await other.set("/a", b"1", ANY_VERSION)
+
+        run_elsewhere(change())
+        assert await asyncio.wait_for(fired.get(), PATIENCE_SECONDS) == "/a"
+        node = await reading
+        assert node is not None and node.value == b""
 
 
 # --- lost connections
@@ -235,6 +281,22 @@ async def test_a_read_after_a_reconnect_fires_the_other_watches_of_the_node(prox
 
 
 @in_loop
+async def test_a_flood_of_calls_at_the_moment_of_the_cut_does_not_block_the_loop(proxy, connect):
+    chroot = connect.partition("/")[2]
+    async with opened(f"127.0.0.1:{proxy.port}/{chroot}") as tree:
+        events, session = Events(tree), tree._session
+        flood = [asyncio.create_task(tree.get("/")) for _ in range(2000)]
+        proxy.cut()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while session._client.connected:  # the calls come before the loop hears of the cut
+            assert time.monotonic() < deadline
+        await events.until(SessionEvent.SUSPENDED)
+        proxy.heal()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert None not in await asyncio.gather(*flood)
+
+
+@in_loop
 async def test_a_tree_closes_at_once_without_a_connection(proxy, connect):
     async with opened(f"127.0.0.1:{proxy.port}/lost") as tree:
         events = Events(tree)
@@ -280,6 +342,35 @@ async def test_a_process_reattaches_to_its_session(connect):
 
 
 @in_loop
+async def test_no_write_reaches_the_session_that_kazoo_opens_after_an_expiry(connect):
+    async with opened(connect) as tree, opened(connect) as other:
+        session = tree._session
+        stop, may_stop = session._stop, threading.Event()
+
+        def stop_late(*arguments) -> None:
+            may_stop.wait(PATIENCE_SECONDS)
+            stop(*arguments)
+
+        session._stop = stop_late
+
+        async def expire() -> None:
+            assert await close_session(connect, tree.credentials, **TIMEOUTS)
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while session._client.client_id in (None, tree.credentials):
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.01)
+
+        run_elsewhere(expire())  # so the loop has not heard of it when it writes
+        try:
+            with pytest.raises(SessionLost):
+                await tree.create("/late", ephemeral=True)
+            await other.sync()
+            assert await other.get("/late") is None
+        finally:
+            may_stop.set()
+
+
+@in_loop
 async def test_a_stuck_event_loop_loses_its_session(connect):
     async with opened(connect, session_timeout_ms=1000) as tree:
         events = Events(tree)
@@ -292,9 +383,7 @@ async def test_a_stuck_event_loop_loses_its_session(connect):
                     await asyncio.wait_for(fired.get(), PATIENCE_SECONDS)
                 assert await other.get("/leader") is None
 
-        elsewhere = threading.Thread(target=asyncio.run, args=(gone_elsewhere(),))
-        elsewhere.start()
-        elsewhere.join()  # this loop does not turn meanwhile
+        run_elsewhere(gone_elsewhere())
         await events.until(SessionEvent.LOST)
         with pytest.raises(SessionLost):
             await tree.get("/leader")

@@ -29,81 +29,200 @@ def test_a_partition_that_was_assigned_and_never_led_gets_its_first_leader():
     assert (change.state.leader_epoch, change.state.partition_epoch) == (0, 0)
 
 
+def after(controller, brokers, unclean=False):
+    """The changes once the live brokers are ``brokers``."""
+    gone = controller.brokers_changed(brokers.values(), min(brokers))
+    return elections.decide_brokers(controller, controller.states(), gone, lambda topic: unclean)
+
+
 def test_the_first_live_replica_in_sync_leads_after_a_leader_dies():
     controller = a_controller(1, 2, 3, topics=(a_topic(a_state(isr=(1, 3))),))
-    (change,) = elections.decide_brokers(controller, entries(2, 3), lambda topic: False)
-    assert change == ChangePartition(
-        a_state(isr=(3,), leader=3, leader_epoch=5, partition_epoch=7), 6
-    )
+    (change,) = after(controller, entries(2, 3))
+    wanted = a_state(isr=(3,), leader=3, leader_epoch=5, partition_epoch=7)
+    assert change == ChangePartition(wanted._replace(offline=(1,)), 6)
 
 
-def test_a_dead_follower_leaves_the_isr_and_the_leader_keeps_its_epoch():
+def test_a_dead_follower_leaves_the_isr_with_a_new_leader_epoch():
     controller = a_controller(1, 2, 3, topics=(a_topic(),))
-    (change,) = elections.decide_brokers(controller, entries(1, 2), lambda topic: False)
-    assert change == ChangePartition(a_state(isr=(1, 2), partition_epoch=7), 6)
+    (change,) = after(controller, entries(1, 2))
+    wanted = a_state(isr=(1, 2), leader_epoch=5, partition_epoch=7)
+    assert change == ChangePartition(wanted._replace(offline=(3,)), 6)
 
 
 def test_the_death_of_a_follower_out_of_sync_changes_nothing():
     controller = a_controller(1, 2, 3, topics=(a_topic(a_state(isr=(1, 2))),))
-    assert elections.decide_brokers(controller, entries(1, 2), lambda topic: False) == []
+    assert after(controller, entries(1, 2)) == []
 
 
 def test_without_a_live_replica_in_sync_there_is_no_leader_and_the_isr_is_kept():
     controller = a_controller(1, 2, 3, topics=(a_topic(a_state(isr=(1,))),))
-    (change,) = elections.decide_brokers(controller, entries(2, 3), lambda topic: False)
-    assert isinstance(change, ChangePartition)
+    (change,) = after(controller, entries(2, 3))
     assert (change.state.leader, change.state.isr, change.state.leader_epoch) == (
         NO_LEADER,
         (1,),
         5,
     )
     controller.replay([change])
-    controller.brokers_changed(entries(2, 3).values(), BrokerId(2))
-    assert elections.decide_brokers(controller, entries(2, 3), lambda topic: False) == []
-    (back,) = elections.decide_brokers(controller, entries(1, 2, 3), lambda topic: False)
-    assert isinstance(back, ChangePartition)
+    assert after(controller, entries(2, 3)) == []
+    (back,) = after(controller, entries(1, 2, 3))
     assert (back.state.leader, back.state.isr, back.state.leader_epoch) == (1, (1,), 6)
 
 
 def test_an_unclean_election_takes_the_first_alive_if_the_topic_allows_it():
     controller = a_controller(1, 2, 3, topics=(a_topic(a_state(isr=(1,))),))
-    (change,) = elections.decide_brokers(controller, entries(2, 3), lambda topic: topic == "t")
-    assert isinstance(change, ChangePartition)
+    (change,) = after(controller, entries(2, 3), unclean=True)
     assert (change.state.leader, change.state.isr) == (2, (2,))
 
 
-def test_a_quick_restart_counts_as_another_broker():
+def reborn(controller, *numbers):
+    """The brokers after a quick restart of ``numbers``."""
+    again = {BrokerId(number): a_broker(number, broker_epoch=9) for number in numbers}
+    return {**controller.metadata.brokers, **again}
+
+
+def test_a_quick_restart_counts_as_another_broker_which_is_out_of_sync():
     controller = a_controller(1, 2, topics=(a_topic(a_state((1, 2))),))
-    reborn = {**entries(2), BrokerId(1): a_broker(1, broker_epoch=9)}
-    (change,) = elections.decide_brokers(controller, reborn, lambda topic: False)
-    assert isinstance(change, ChangePartition)
-    assert change.state.leader_epoch == 5
+    (change,) = after(controller, reborn(controller, 1))
+    assert (change.state.leader, change.state.isr, change.state.leader_epoch) == (2, (2,), 5)
 
 
-def test_only_the_leader_of_this_epoch_and_state_changes_the_isr():
+def test_the_last_in_sync_replica_leads_again_after_a_quick_restart():
+    controller = a_controller(1, 2, topics=(a_topic(a_state((1, 2), isr=(1,))),))
+    (change,) = after(controller, reborn(controller, 1))
+    assert (change.state.leader, change.state.isr, change.state.leader_epoch) == (1, (1,), 5)
+
+
+def test_a_takeover_notices_a_follower_that_restarted_after_the_state_was_written():
     controller = a_controller(1, 2, 3, topics=(a_topic(),))
-    wanted = a_state(isr=(1, 2))
-    change = elections.decide_isr(controller, wanted, BrokerId(1))
-    assert change == ChangePartition(wanted._replace(partition_epoch=7), 6)
-    for strange, by, code in [
-        (wanted, 2, ErrorCode.FENCED_LEADER_EPOCH),
-        (wanted._replace(leader_epoch=3), 1, ErrorCode.FENCED_LEADER_EPOCH),
-        (wanted._replace(partition_epoch=5), 1, ErrorCode.INVALID_UPDATE_VERSION),
-        (wanted._replace(isr=(2, 3)), 1, ErrorCode.INVALID_REQUEST),
-        (wanted._replace(isr=(1, 9)), 1, ErrorCode.INVALID_REQUEST),
-        (wanted._replace(topic="u"), 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-        (wanted._replace(topic_id=b"x" * 16), 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
-    ]:
-        with pytest.raises(Rejected) as refused:
-            elections.decide_isr(controller, strange, BrokerId(by))
-        assert refused.value.code == code
+    controller.brokers_changed(reborn(controller, 3).values(), BrokerId(1))
+    tp = TopicPartition("t", 0)
+    (change,) = elections.decide_takeover(controller, {tp: 8}, lambda topic: False)
+    assert (change.state.leader, change.state.isr, change.state.leader_epoch) == (1, (1, 2), 5)
+    assert elections.decide_takeover(controller, {tp: 10}, lambda topic: False) == []
 
 
-def test_a_dead_broker_cannot_join_the_isr():
-    controller = a_controller(1, topics=(a_topic(a_state(isr=(1,))),))
+# --- ISR changes
+
+
+def proposes(state=None, isr=(1, 2), **changes):
+    state = state or a_state()
+    made = elections.IsrProposal(
+        state.topic_id, state.partition, state.leader_epoch, state.partition_epoch, isr, {}
+    )
+    return made._replace(**changes)
+
+
+def test_the_leader_changes_the_isr_and_keeps_its_epoch():
+    controller = a_controller(1, 2, 3, topics=(a_topic(),))
+    change = elections.decide_isr(controller, proposes(), BrokerId(1))
+    assert change == ChangePartition(a_state(isr=(1, 2), partition_epoch=7), 6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "by", "code"),
+    [
+        ({"topic_id": b"x" * 16}, 1, ErrorCode.UNKNOWN_TOPIC_ID),
+        ({"partition": 1}, 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"leader_epoch": 3}, 1, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"leader_epoch": 5}, 1, ErrorCode.NOT_CONTROLLER),
+        ({"partition_epoch": 7}, 1, ErrorCode.NOT_CONTROLLER),
+        ({"partition_epoch": 5}, 1, ErrorCode.INVALID_UPDATE_VERSION),
+        ({}, 2, ErrorCode.INVALID_REQUEST),
+        ({"isr": (2, 3)}, 1, ErrorCode.INVALID_REQUEST),
+        ({"isr": (1, 9)}, 1, ErrorCode.INVALID_REQUEST),
+        ({"isr": (1, 2), "recovering": True}, 1, ErrorCode.INVALID_REQUEST),
+        ({"isr": (1, 2), "broker_epochs": {2: 8}}, 1, ErrorCode.INELIGIBLE_REPLICA),
+        # Epochs come first: the leader must learn that its proposal is outdated.
+        ({"partition_epoch": 5, "broker_epochs": {2: 8}}, 1, ErrorCode.INVALID_UPDATE_VERSION),
+    ],
+)
+def test_a_proposed_isr_is_refused_with_kafkas_code(changes, by, code):
+    controller = a_controller(1, 2, 3, topics=(a_topic(),))
     with pytest.raises(Rejected) as refused:
-        elections.decide_isr(controller, a_state(isr=(1, 2)), BrokerId(1))
-    assert refused.value.code == ErrorCode.INELIGIBLE_REPLICA
+        elections.decide_isr(controller, proposes(**changes), BrokerId(by))
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize("partition_epoch", [5, 6])
+def test_a_proposal_that_was_carried_out_already_gets_the_current_state(partition_epoch):
+    controller = a_controller(1, topics=(a_topic(a_state(isr=(1, 2))),))
+    again = proposes(partition_epoch=partition_epoch)
+    assert elections.decide_isr(controller, again, BrokerId(1)) == a_state(isr=(1, 2))
+
+
+@pytest.mark.parametrize("epoch", [-1, 1])
+def test_members_have_the_registered_epoch_or_none(epoch):
+    controller = a_controller(1, 2, 3, topics=(a_topic(),))
+    wanted = proposes(broker_epochs={BrokerId(2): epoch})
+    assert isinstance(elections.decide_isr(controller, wanted, BrokerId(1)), ChangePartition)
+
+
+def test_a_dead_broker_and_one_that_shuts_down_cannot_join_the_isr():
+    controller = a_controller(1, 3, topics=(a_topic(a_state(isr=(1,))),))
+    controller.shuts_down(BrokerId(3))
+    for member in (2, 3):
+        with pytest.raises(Rejected) as refused:
+            elections.decide_isr(controller, proposes(isr=(1, member)), BrokerId(1))
+        assert refused.value.code == ErrorCode.INELIGIBLE_REPLICA
+
+
+# --- shutdown, failed disks, rebalance
+
+
+def test_a_broker_that_shuts_down_gives_up_what_others_can_lead():
+    states = (
+        a_state((1, 2), partition=0),
+        a_state((2, 1), leader=2, partition=1),
+        a_state((1, 2), isr=(1,), partition=2),
+        a_state((1,), partition=3),
+        a_state((2, 1), leader=2, isr=(2,), partition=4),
+    )
+    controller = a_controller(1, 2, topics=(a_topic(*states),))
+    controller.shuts_down(BrokerId(1))
+    departure = elections.decide_shutdown(controller, controller.states(), BrokerId(1))
+    (moved,), (left,) = departure.moved, departure.left
+    assert (moved.state.partition, moved.state.leader, moved.state.isr) == (0, 2, (2,))
+    assert (left.state.partition, left.state.leader, left.state.isr) == (1, 2, (2,))
+    assert (moved.state.leader_epoch, left.state.leader_epoch) == (5, 5)
+    assert departure.remaining == [TopicPartition("t", 2)]
+
+
+def test_replicas_on_a_failed_disk_leave_the_isr_and_their_leadership():
+    states = (
+        a_state((1, 2), partition=0),
+        a_state((2, 1), leader=2, partition=1),
+        a_state((1, 2), isr=(1,), partition=2),
+    )
+    controller = a_controller(1, 2, topics=(a_topic(*states),))
+    failed = [state.topic_partition for state in states]
+    controller.replicas_failed(failed, BrokerId(1))
+    changes = elections.decide_failures(controller, failed, BrokerId(1))
+    assert [(c.state.leader, c.state.isr, c.state.leader_epoch) for c in changes] == [
+        (2, (2,), 5),
+        (2, (2,), 5),
+        (NO_LEADER, (1,), 5),
+    ]
+
+
+def test_preferred_leaders_return_when_more_than_the_allowed_share_is_led_elsewhere():
+    led = [a_state((1, 2), partition=p) for p in range(8)]
+    moved = [a_state((1, 2), leader=2, partition=8), a_state((1, 2), leader=2, partition=9)]
+    controller = a_controller(1, 2, topics=(a_topic(*led, *moved),))
+    assert elections.decide_rebalance(controller, 20) == []
+    changes = elections.decide_rebalance(controller, 19)
+    assert [(c.state.partition, c.state.leader, c.state.leader_epoch) for c in changes] == [
+        (8, 1, 5),
+        (9, 1, 5),
+    ]
+
+
+def test_a_preferred_leader_out_of_sync_or_in_a_move_does_not_return():
+    away = [
+        a_state((1, 2), leader=2, isr=(2,), partition=0),
+        a_state((1, 2), leader=2, partition=1)._replace(adding=(3,)),
+    ]
+    controller = a_controller(1, 2, topics=(a_topic(*away),))
+    assert elections.decide_rebalance(controller, 10) == []
 
 
 def test_the_preferred_replica_is_elected_when_it_is_in_sync():

@@ -265,7 +265,9 @@ def test_a_caught_up_follower_stays_in_the_isr_while_nothing_is_produced():
     fetch(leadership, FOLLOWER, 5, now=100)
     assert leadership.tick(50 * LAG_MS) == []
     append(leadership, 6)
-    assert leadership.tick(50 * LAG_MS) == [proposal_for(LEADER)]
+    # It names no position again in its fetch session, so it was caught up until that tick.
+    assert leadership.tick(51 * LAG_MS) == []
+    assert leadership.tick(51 * LAG_MS + 1) == [proposal_for(LEADER)]
 
 
 def test_a_follower_that_reaches_the_log_end_of_its_last_fetch_keeps_up_under_load():

@@ -215,22 +215,41 @@ def test_an_old_name_without_a_successor_produces_a_warning(name):
 
 
 def test_a_setting_without_effect_produces_a_message_with_the_reason():
-    config = BrokerConfig.parse({"num.io.threads": "16", "replica.fetch.min.bytes": "2"})
+    config = BrokerConfig.parse({"num.io.threads": "16", "request.timeout.ms": "2"})
 
-    assert any(
-        line.startswith("replica.fetch.min.bytes has no effect: ") for line in config.warnings
-    )
+    assert any(line.startswith("request.timeout.ms has no effect: ") for line in config.warnings)
     # A thread count is not worth a warning: the operator loses nothing.
     assert any(line.startswith("num.io.threads has no effect: ") for line in config.notes)
 
 
 def test_settings_of_a_cluster_are_refused_by_name():
-    assert refusal({"zookeeper.connect": "zk:2181"}).startswith("zookeeper.connect=zk:2181: ")
     voters = "1@a:9093,2@b:9093,3@c:9093"
     assert "clusters are not supported yet" in refusal({"controller.quorum.voters": voters})
     assert "process.roles" in refusal({"process.roles": "controller"})
     elsewhere = {"process.roles": "broker", "controller.quorum.bootstrap.servers": "c:9093"}
     assert "a controller on another node" in refusal(elsewhere)
+
+
+def test_internal_topics_have_the_replicas_of_kafka_in_a_cluster_unless_settings_say_otherwise():
+    alone = BrokerConfig.parse({})
+    member = BrokerConfig.parse({"zookeeper.connect": "zk:2181/a"})
+    for name, replicas in [
+        ("offsets.topic.replication.factor", 3),
+        ("transaction.state.log.replication.factor", 3),
+        ("transaction.state.log.min.isr", 2),
+    ]:
+        assert (alone.int(name), member.int(name)) == (1, replicas)
+        assert member.default_text(name) == str(replicas)
+        given = {"zookeeper.connect": "zk:2181", name: "2"}
+        assert BrokerConfig.parse(given).int(name) == 2
+    assert member.is_on_zookeeper and not alone.is_on_zookeeper
+    assert not BrokerConfig.parse({"zookeeper.connect": ""}).is_on_zookeeper
+
+
+def test_a_listener_for_the_controller_alone_is_refused():
+    assert "control.plane.listener.name=CONTROL" in refusal(
+        {"control.plane.listener.name": "CONTROL"}
+    )
 
 
 def test_a_node_with_an_authorizer_does_not_start():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.model.config import BrokerConfig
 from headrace.model.settings import descriptions, kafka, legacy_names
-from headrace.model.settings.headrace import NODE_DEFAULTS, OURS
+from headrace.model.settings.headrace import ADDED, NODE_DEFAULTS
 from headrace.model.settings.values import parse_value, value_to_text
 
 
@@ -24,7 +24,7 @@ def test_any_values_are_accepted_or_refused_by_name(values):
         assert any(name in str(refused) for name in (*values, *kafka.BROKER))
 
 
-TABLES = [kafka.BROKER, kafka.TOPIC, kafka.GROUP, kafka.CLIENT_METRICS, kafka.DYNAMIC_ONLY, OURS]
+TABLES = [kafka.BROKER, kafka.TOPIC, kafka.GROUP, kafka.CLIENT_METRICS, kafka.DYNAMIC_ONLY, ADDED]
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -52,7 +52,7 @@ def test_every_old_name_has_a_successor_or_a_reason():
 
 
 def test_descriptions_are_of_existing_settings():
-    known = {*kafka.BROKER, *kafka.TOPIC, *kafka.DYNAMIC_ONLY, *OURS}
+    known = {*kafka.BROKER, *kafka.TOPIC, *kafka.DYNAMIC_ONLY, *ADDED}
     assert descriptions.MEANINGS.keys() <= known
     assert descriptions.OLD_DEFAULTS.keys() <= known
 

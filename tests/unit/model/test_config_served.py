@@ -10,11 +10,23 @@ from pathlib import Path
 import pytest
 
 from headrace.model.settings import kafka
-from headrace.model.settings.headrace import OURS
+from headrace.model.settings.headrace import ADDED
 
 TESTS = Path(__file__).parents[2]
 
 SHOWN_BY = {
+    "test_fetches_carry_the_settings_and_the_identity_of_the_broker": (
+        "replica.fetch.max.bytes",
+        "replica.fetch.min.bytes",
+        "replica.fetch.response.max.bytes",
+        "replica.fetch.wait.max.ms",
+        "replica.socket.receive.buffer.bytes",
+        "replica.socket.timeout.ms",
+    ),
+    "test_a_partition_with_an_error_is_left_out_for_a_while": ("replica.fetch.backoff.ms",),
+    "test_a_follower_that_stops_fetching_leaves_the_isr": ("replica.lag.time.max.ms",),
+    "test_a_consumer_reads_from_the_replica_in_its_rack": ("replica.selector.class",),
+    "test_several_fetchers_share_the_partitions_of_a_leader": ("num.replica.fetchers",),
     "test_a_node_has_the_id_the_rack_and_the_addresses_that_its_settings_give": (
         "advertised.listeners",
         "broker.id",
@@ -190,6 +202,34 @@ SHOWN_BY = {
         "transactional.id.expiration.ms",
     ),
     "test_records_are_validated_only_where_the_setting_asks_for_it": ("headrace.validate.records",),
+    "test_a_broker_asks_for_its_shutdown_only_if_that_is_enabled": ("controlled.shutdown.enable",),
+    "test_the_request_is_repeated_while_partitions_remain": (
+        "controlled.shutdown.max.retries",
+        "controlled.shutdown.retry.backoff.ms",
+    ),
+    "test_leadership_goes_back_to_the_preferred_leader": (
+        "auto.leader.rebalance.enable",
+        "leader.imbalance.check.interval.seconds",
+        "leader.imbalance.per.broker.percentage",
+    ),
+    "test_brokers_talk_on_the_listener_that_is_named_for_them": ("inter.broker.listener.name",),
+    "test_brokers_talk_on_the_listener_with_the_protocol_that_is_set": (
+        "security.inter.broker.protocol",
+    ),
+    "test_the_controller_gives_a_silent_broker_up_after_the_socket_timeout": (
+        "controller.socket.timeout.ms",
+    ),
+    "test_records_survive_the_clean_restart_of_every_broker": ("zookeeper.connect",),
+    "test_a_taken_broker_id_is_refused_with_the_address_of_its_owner": (
+        "zookeeper.session.timeout.ms",
+    ),
+    "test_zookeeper_must_answer_within_the_connection_timeout": (
+        "zookeeper.connection.timeout.ms",
+    ),
+    "test_a_broker_without_an_id_gets_one_from_the_cluster": (
+        "broker.id.generation.enable",
+        "reserved.broker.max.id",
+    ),
 }
 
 # Shown by the test of the topic setting, and by one that all of them share.
@@ -210,7 +250,7 @@ def files_of_tests():
 
 
 def test_every_served_setting_has_a_test_that_shows_it():
-    tables = (kafka.BROKER, kafka.DYNAMIC_ONLY, kafka.TOPIC, kafka.GROUP, OURS)
+    tables = (kafka.BROKER, kafka.DYNAMIC_ONLY, kafka.TOPIC, kafka.GROUP, ADDED)
     served = {name for table in tables for name, row in table.items() if not row.no_effect}
     shown = {name for names in SHOWN_BY.values() for name in names}
     inherited = {name for name, topic_setting in INHERITED.items() if topic_setting in shown}

@@ -1,12 +1,14 @@
 """Producer ids of a member of a cluster: the controller allocates blocks of them.
 
-As in Kafka 3.9, a producer that comes while no id is left hears COORDINATOR_LOAD_IN_PROGRESS and
-asks again; the next block is requested when a tenth of the current one is left.
+The next block is requested when a tenth of the current one is left. A producer that comes while no
+id is left waits for the block; if that takes too long it hears COORDINATOR_LOAD_IN_PROGRESS, as in
+Kafka 3.9, and asks again.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from headrace.client.errors import ClientError
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.broker")
 
 _LEFT_AT_PREFETCH = 0.1  # of a block
+# A client that is refused comes back after half a second or later.
+_WAIT_S_MAX = 1.0
 _RETRY_S = 0.1
 _RETRY_S_MAX = 5.0
 
@@ -43,25 +47,37 @@ class AllocatedProducerIds:
         self._used_count = 0  # of the current block
         self._next: range | None = None
         self._is_fetching = False
+        self._fetched = asyncio.Event()  # replaced with every block
 
     async def next(self) -> ProducerId:
-        """An id that no producer of this cluster has had before. Raises Rejected if there is none."""
-        if self._used_count == len(self._current) and self._next is not None:
-            self._current, self._next, self._used_count = self._next, None, 0
-        left = len(self._current) - self._used_count
-        if left <= len(self._current) * _LEFT_AT_PREFETCH and self._next is None:
-            self._prefetch()
-        if not left:
+        """An id that no producer of this cluster has had. Raises Rejected if there is none."""
+        producer_id = self._take()
+        if producer_id is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WAIT_S_MAX):
+                    await self._fetched.wait()
+            producer_id = self._take()
+        if producer_id is None:
             raise Rejected(
                 ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
                 "The broker waits for a block of producer ids from the controller. Retry.",
             )
-        producer_id = self._current[self._used_count]
-        self._used_count += 1
-        return ProducerId(producer_id)
+        return producer_id
 
-    def _prefetch(self) -> None:
-        if not self._is_fetching:
+    def _take(self) -> ProducerId | None:
+        if self._used_count == len(self._current) and self._next is not None:
+            self._current, self._next, self._used_count = self._next, None, 0
+        left = len(self._current) - self._used_count
+        if left <= len(self._current) * _LEFT_AT_PREFETCH:
+            self.prefetch()
+        if not left:
+            return None
+        self._used_count += 1
+        return ProducerId(self._current[self._used_count - 1])
+
+    def prefetch(self) -> None:
+        """Request the next block, unless it is here or has been requested."""
+        if self._next is None and not self._is_fetching:
             self._is_fetching = True
             self._tasks.spawn(self._fetch())
 
@@ -78,6 +94,8 @@ class AllocatedProducerIds:
             finally:
                 await peer.close()
         self._is_fetching = False
+        fetched, self._fetched = self._fetched, asyncio.Event()
+        fetched.set()
 
     async def _ask(self, peer: "Peer") -> range | None:
         answer = await peer.request(

@@ -12,20 +12,19 @@ The deletion of a topic has four steps, and a crash may interrupt it after any o
 A start that finds the request continues with step 3 (``startup``).
 """
 
-import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.broker.controller import internal_topics
+from headrace.broker.controller import internal_topics, topic_requests
 from headrace.broker.controller.changes import ClusterChanges
+from headrace.broker.controller.missing_topics import MissingTopics
+from headrace.broker.controller.settings_changes import SettingsChanges
 from headrace.broker.metadata.dynamic_config import DynamicConfig
-from headrace.broker.random_ids import draw_dice, draw_topic_id
-from headrace.broker.repeat_limit import RepeatLimit
 from headrace.core import elections, features, topic_changes
 from headrace.core.controller import AddPartitions, CreateTopic, DeleteTopic
 from headrace.core.directory_assignment import AssignmentChange
-from headrace.core.topics import INTERNAL_TOPICS, NewTopic
+from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, TopicId, TopicPartition
@@ -50,23 +49,20 @@ class ControllerService:
         self._dynamic_config = dynamic_config
         self._metadata_cache = metadata_cache
         self._world = world
-        self._missing_limit = RepeatLimit()
+        self._settings = SettingsChanges(
+            dynamic_config, lambda: changes.metadata, changes.replicas, changes.lock
+        )
+        self._missing = MissingTopics()
 
     # --- topics
 
     async def create_topics(
-        self, requests: Sequence[NewTopic], *, validate_only: bool = False
+        self, requests: Sequence[NewTopic], *, validate_only: bool = False, timeout_s: float = 0.0
     ) -> list[CreateTopic | Rejected]:
         """One result per request, in order; created topics have leaders when this returns."""
-        config, dice = self._dynamic_config.config, self._world.dice
         async with self._changes.lock:
-            answers = topic_changes.decide_creates(
-                self._changes.controller,
-                requests,
-                lambda: (draw_topic_id(dice), draw_dice(dice)),
-                default_partition_count=config.int("num.partitions"),
-                default_replication_factor=config.int("default.replication.factor"),
-                check_settings=self._dynamic_config.check_topic,
+            answers = topic_requests.decide_creates(
+                self._changes.controller, requests, self._dynamic_config, self._world
             )
             accepted = [answer for answer in answers if isinstance(answer, CreateTopic)]
             if not accepted or validate_only:
@@ -109,50 +105,23 @@ class ControllerService:
         answers = await self.create_topics(
             [internal_topics.new_topic(name, self._dynamic_config.config) for name in names]
         )
-        refusals = {
-            name: answer
-            for name, answer in zip(names, answers, strict=True)
-            # Another client created it meanwhile.
-            if isinstance(answer, Rejected) and answer.code != ErrorCode.TOPIC_ALREADY_EXISTS
-        }
-        for name in INTERNAL_TOPICS & refusals.keys():
-            self._report_missing(name, refusals[name])
-        return {name: refusal.code for name, refusal in refusals.items()}
+        return self._missing.codes(
+            {
+                name: answer
+                for name, answer in zip(names, answers, strict=True)
+                if isinstance(answer, Rejected)
+            }
+        )
 
-    def _report_missing(self, internal_topic: str, refusal: Rejected) -> None:
-        """Clients only learn that their coordinator is not available, and ask again and again."""
-        now = asyncio.get_running_loop().time()
-        repetitions = self._missing_limit.occurred((internal_topic, str(refusal)), now)
-        if repetitions is not None:
-            _log.error(
-                "Cannot create %s, so its coordinators are not available: %s%s",
-                internal_topic,
-                refusal,
-                repetitions,
-            )
-
-    async def delete_topics(self, wanted: Sequence[str | TopicId]) -> list[TopicState | Rejected]:
+    async def delete_topics(
+        self, wanted: Sequence[str | TopicId], *, timeout_s: float = 0.0
+    ) -> list[TopicState | Rejected]:
         """One result per name or id, in order: the deleted topic, or the error."""
-        if not self._dynamic_config.config.bool("delete.topic.enable"):
-            return [
-                Rejected(ErrorCode.TOPIC_DELETION_DISABLED, "delete.topic.enable is false.")
-                for _ in wanted
-            ]
         async with self._changes.lock:
-            answers: list[TopicState | Rejected] = []
-            pending = []
-            for each in wanted:
-                if isinstance(each, str):
-                    topic = self._changes.metadata.topics.get(each)
-                    missing = Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-                else:
-                    topic = self._changes.metadata.topic_by_id(each)
-                    missing = Rejected(ErrorCode.UNKNOWN_TOPIC_ID, "The topic no longer exists.")
-                if topic is None:
-                    answers.append(missing)
-                else:
-                    answers.append(topic)
-                    pending.append(topic)
+            answers = topic_requests.find_to_delete(
+                self._changes.metadata, wanted, self._dynamic_config.config
+            )
+            pending = [answer for answer in answers if isinstance(answer, TopicState)]
             try:
                 await self._delete(pending)
             except Rejected as refusal:
@@ -185,6 +154,7 @@ class ControllerService:
         assignments: Sequence[Sequence[BrokerId]] | None = None,
         *,
         validate_only: bool = False,
+        timeout_s: float = 0.0,
     ) -> AddPartitions:
         """Increase a topic to ``count`` partitions. Raises Rejected."""
         async with self._changes.lock:
@@ -288,36 +258,8 @@ class ControllerService:
         *,
         built_on: Mapping[str, str] | None = None,
     ) -> None:
-        """Replace all settings of one resource. Raises Rejected if they are invalid.
-
-        ``built_on`` are the settings that an incremental change started from. If they have
-        changed since, the change is rejected.
-        """
-        async with self._changes.lock:
-            if resource_type == ResourceType.TOPIC and name not in self._changes.metadata.topics:
-                raise Rejected(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist."
-                )
-            if built_on is not None and built_on != self._dynamic_config.overrides(
-                resource_type, name
-            ):
-                raise Rejected(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"'{name}' was deleted and created again meanwhile. Retry the request.",
-                )
-            self._dynamic_config.check(resource_type, name, overrides)
-            if validate_only:
-                return
-            await self._dynamic_config.replace(resource_type, name, overrides)
-            touched: Iterable[str] = ()
-            if resource_type == ResourceType.BROKER:
-                touched = self._changes.metadata.topics
-            elif resource_type == ResourceType.TOPIC:
-                touched = (name,)
-            for topic in touched:
-                self._changes.replicas.update_topic_config(
-                    topic, self._dynamic_config.topic_config(topic)
-                )
+        """Replace all settings of one resource. Raises Rejected if they are invalid."""
+        await self._settings.alter(resource_type, name, overrides, validate_only, built_on)
 
     # --- features
 

@@ -111,8 +111,10 @@ class Startup:
         await self._dynamic_config.load(self._world.now())
         levels, features_epoch = await registry.load_features(features.INITIAL_LEVELS)
         self._metadata_cache.publish_features(levels, features_epoch)
-        topics, granted_zxids = await registry.load_topics(brokers)
-        metadata = ClusterMetadata(cluster_id, self._broker_id, brokers, topics, generation=1)
+        loaded = await registry.load_topics(brokers)
+        metadata = ClusterMetadata(
+            cluster_id, self._broker_id, brokers, loaded.topics, generation=1
+        )
         changes = ClusterChanges(
             registry,
             Controller(election.controller_epoch, metadata),
@@ -125,7 +127,9 @@ class Startup:
         await self._finish_deletions(changes)
         changes.controller.replicas_failed(self._find_offline(changes), self._broker_id)
         await changes.commit(
-            elections.decide_takeover(changes.controller, granted_zxids, self._unclean_allowed)
+            elections.decide_takeover(
+                changes.controller, loaded.granted_zxids, self._unclean_allowed
+            )
         )
         await self._adopt_directories(changes)
         await self._settle_directory_assignment(changes)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from headrace.broker.coordinators.runtime import CoordinatorRuntime, Host
+from headrace.broker.coordinators.host import Host
+from headrace.broker.coordinators.runtime import CoordinatorRuntime
 from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.cluster_metadata import ClusterMetadata
 from headrace.model.config import BrokerConfig

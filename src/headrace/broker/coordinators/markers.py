@@ -4,8 +4,8 @@ A marker is written like a batch with acks=all: it is committed once the high wa
 it. For a partition of ``__consumer_offsets`` the group coordinator writes the marker, because its
 shard must replay the marker right after the append.
 
-For a partition that another broker leads the result is NOT_LEADER_OR_FOLLOWER, and the transaction
-coordinator retries.
+For a partition that another broker leads the result is NOT_LEADER_OR_FOLLOWER;
+``marker_sending`` finds the leaders.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from headrace.broker.repeat_limit import RepeatLimit
 from headrace.core.parked import Event
 from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.errors import ErrorCode, Rejected
@@ -103,6 +104,7 @@ class MarkerWriter:
         self._waiting = waiting
         self._groups = groups
         self._world = world
+        self._limit = RepeatLimit()
 
     def write(
         self,
@@ -128,14 +130,24 @@ class MarkerWriter:
             code = refusal.code
             if code in _COORDINATOR_AWAY:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            self._log_refusal(marker, topic_partition, refusal)
+            sending.answered(topic_partition, code)
+
+    def _log_refusal(
+        self, marker: Marker, topic_partition: TopicPartition, refusal: Rejected
+    ) -> None:
+        # The coordinator retries ten times a second, perhaps until a broker is back.
+        now = asyncio.get_running_loop().time()
+        repetitions = self._limit.occurred((topic_partition, refusal.code), now)
+        if repetitions is not None:
             _log.info(
-                "Could not write the transaction marker to %s (producer id %d, epoch %d): %s",
+                "Could not write the transaction marker to %s (producer id %d, epoch %d): %s%s",
                 topic_partition,
                 marker.producer_id,
                 marker.producer_epoch,
                 refusal,
+                repetitions,
             )
-            sending.answered(topic_partition, code)
 
     def _write_for_groups(
         self, marker: Marker, topic_partition: TopicPartition, sending: _Sending

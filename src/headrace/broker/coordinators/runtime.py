@@ -24,8 +24,10 @@ a future and without a task.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple
+from typing import Any, Generic
 
+from headrace.broker.coordinators.deadlines import Deadlines
+from headrace.broker.coordinators.host import Host
 from headrace.broker.coordinators.loaded_shard import LoadedShard, S, Tell
 from headrace.broker.coordinators.loading import UNREADABLE, replay_log
 from headrace.broker.coordinators.writing import ShardWriter, WriteFailed
@@ -37,15 +39,6 @@ from headrace.model.ids import Millis
 from headrace.records.batch import NO_CODEC
 from headrace.wire.schema import Message
 
-if TYPE_CHECKING:
-    from headrace.broker.clock import SteadyClock
-    from headrace.broker.metadata.cache import MetadataCache
-    from headrace.broker.metadata.dynamic_config import DynamicConfig
-    from headrace.broker.replication.append import Appender
-    from headrace.broker.replication.replica_manager import ReplicaManager
-    from headrace.broker.replication.waiting import Waiting
-    from headrace.broker.tasks import BackgroundTasks
-
 _log = logging.getLogger("headrace.coordinator")
 
 Decide = Callable[[S, Ticket, Millis], Outcome]
@@ -54,34 +47,6 @@ IsLarge = Callable[[S], bool]
 # After this time, a burst of deadlines pauses for requests.
 _TICK_BUDGET_S = 0.005
 _MARKER_WRITTEN = Message()
-
-
-class Host(NamedTuple):
-    """What a coordinator uses of its broker."""
-
-    loop: asyncio.AbstractEventLoop
-    clock: "SteadyClock"
-    dynamic_config: "DynamicConfig"
-    metadata: "MetadataCache"
-    replicas: "ReplicaManager"
-    appender: "Appender"
-    waiting: "Waiting"
-    tasks: "BackgroundTasks"
-    fail: Callable[[BaseException], None]
-
-
-class _Ticker:
-    """Wakes the runtime at the earliest deadline of its shards."""
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self.at = NEVER
-
-    def happened(self, event: Event, replica: object) -> bool:
-        raise AssertionError("a ticker waits for no replica")
-
-    def deadline_passed(self) -> None:
-        self._wake()
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -106,8 +71,10 @@ class CoordinatorRuntime(Generic[S]):
         self._writer = ShardWriter(host.appender, self._codec, host.fail)
         self._shards: dict[int, LoadedShard[S]] = {}
         self._last_ticket = 0
-        self._ticker = _Ticker(self._wake)
+        self._deadlines = Deadlines(host.waiting, self._wake)
         self._is_closed = False
+        self._will_refresh = False
+        host.replicas.on_change(self._refresh_soon)
 
     def _codec(self) -> int:
         if self._codec_setting is None:
@@ -132,6 +99,10 @@ class CoordinatorRuntime(Generic[S]):
         """The partitions with a loaded shard, for ``ask_partition``."""
         return [loaded.partition for loaded in self._shards.values() if loaded.is_current()]
 
+    def has_shard(self, partition: int) -> bool:
+        """Whether this broker coordinates the partition; its shard may still be loading."""
+        return partition in self._shards
+
     def is_loading(self) -> bool:
         return any(
             not loaded.is_loaded and loaded.problem is None for loaded in self._shards.values()
@@ -148,7 +119,14 @@ class CoordinatorRuntime(Generic[S]):
 
         ``is_large`` tells whether deciding would keep the loop for long.
         """
-        return self.ask_partition(self.partition_of(key), decide, is_large)
+        state = self._host.metadata.current.topics.get(self.topic)
+        if state is None:
+            # The settings may differ from the real partition count, and the group or transactional
+            # id would then get into the wrong partition.
+            raise Rejected(
+                ErrorCode.NOT_COORDINATOR, f"this broker does not know the topic {self.topic} yet"
+            )
+        return self.ask_partition(java_hash(key) % len(state.partitions), decide, is_large)
 
     def ask_partition(
         self, partition: int, decide: Decide[S], is_large: IsLarge[S] | None = None
@@ -323,7 +301,7 @@ class CoordinatorRuntime(Generic[S]):
         if not loaded.holds_back:
             self._host.waiting.park(loaded, (loaded.replica,))
         loaded.hold_back(replies, effects, deadline)
-        self._arm(deadline, now)
+        self._deadlines.arm(deadline, now)
 
     # -- markers --------------------------------------------------------------------------
 
@@ -379,6 +357,20 @@ class CoordinatorRuntime(Generic[S]):
             self._run(loaded, Outcome(replies=(reply,)), now)
 
     # -- loading and dropping -------------------------------------------------------------
+
+    def _refresh_soon(self) -> None:
+        """Refresh once after all changes of this turn; a request may change many partitions."""
+        if not self._will_refresh and not self._is_closed:
+            self._will_refresh = True
+            self._host.loop.call_soon(self._refresh_now)
+
+    def _refresh_now(self) -> None:
+        self._will_refresh = False
+        try:
+            self.refresh()
+            self._host.waiting.serve()
+        except Exception as error:  # noqa: BLE001 - a bug while shards are loaded or dropped
+            self._host.fail(error)
 
     def refresh(self) -> None:
         """Load shards for the partitions led here now, and drop all others."""
@@ -446,12 +438,16 @@ class CoordinatorRuntime(Generic[S]):
         started_at = loop.time()
 
         def is_wanted() -> bool:
-            return self._shards.get(loaded.partition) is loaded
+            return (
+                self._shards.get(loaded.partition) is loaded
+                and loaded.leadership is loaded.replica.leadership
+            )
 
         try:
             record_count = await replay_log(log, loaded.shard, is_wanted)
         except UNREADABLE as error:
-            if not log.closed:  # otherwise the topic was deleted
+            # Otherwise the topic was deleted, or the log is truncated to that of the next leader.
+            if is_wanted() and not log.closed:
                 loaded.problem = f"{loaded.replica.topic_partition} cannot be read: {error}"
                 _log.error(
                     "%s. The groups or transactions of this partition are not available. Check "
@@ -460,7 +456,7 @@ class CoordinatorRuntime(Generic[S]):
                     log.path,
                 )
             return
-        if not is_wanted() or loaded.leadership is not loaded.replica.leadership:
+        if not is_wanted():
             return
         _log.info(
             "Loaded %s: %d records in %.0f ms",
@@ -485,7 +481,7 @@ class CoordinatorRuntime(Generic[S]):
     def close(self) -> None:
         """Drop all shards, and refuse all waiting requests."""
         self._is_closed = True
-        self._host.waiting.unpark(self._ticker)
+        self._deadlines.close()
         for loaded in list(self._shards.values()):
             self._drop(loaded, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
@@ -493,18 +489,10 @@ class CoordinatorRuntime(Generic[S]):
 
     def _arm_for(self, loaded: LoadedShard[S], now: Millis) -> None:
         deadline = loaded.shard.next_deadline()
-        if deadline is not None and deadline < self._ticker.at and loaded.is_loaded:
-            self._arm(deadline, now)
-
-    def _arm(self, deadline: float, now: Millis) -> None:
-        if self._is_closed or deadline >= self._ticker.at:
-            return
-        self._ticker.at = deadline
-        # Not rounded up: a client that waits for exactly its session timeout finds it expired.
-        self._host.waiting.park(self._ticker, (), max(0.0, deadline - now))
+        if deadline is not None and deadline < self._deadlines.next and loaded.is_loaded:
+            self._deadlines.arm(deadline, now)
 
     def _wake(self) -> None:
-        self._ticker.at = NEVER
         loop = self._host.loop
         give_way_at = loop.time() + _TICK_BUDGET_S
         next_at = NEVER
@@ -522,4 +510,4 @@ class CoordinatorRuntime(Generic[S]):
                 self._run(loaded, loaded.shard.tick(now), now)
                 if not loaded.is_current():
                     break
-        self._arm(next_at, now)
+        self._deadlines.arm(next_at, now)

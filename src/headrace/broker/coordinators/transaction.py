@@ -7,16 +7,21 @@ second-generation clients the broker adds it (KIP-890).
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.broker.coordinators.host import Host
+from headrace.broker.coordinators.marker_sending import MarkerSender
 from headrace.broker.coordinators.markers import Codes, Marker, MarkerWriter
-from headrace.broker.coordinators.runtime import CoordinatorRuntime, Decide, Host
+from headrace.broker.coordinators.remote_verification import RemoteVerification
+from headrace.broker.coordinators.runtime import CoordinatorRuntime, Decide
 from headrace.core import features
 from headrace.core.outcome import Outcome, Ticket
 from headrace.core.topics import TRANSACTIONS_TOPIC
+from headrace.core.transaction_verification import Postponed
+from headrace.model.cluster_metadata import NO_LEADER
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import Millis, TopicPartition
+from headrace.model.ids import BrokerId, Millis, TopicPartition
 
 if TYPE_CHECKING:
     from headrace.broker.controller.producer_ids import ProducerIdSource
@@ -26,14 +31,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.coordinator")
 
 _CONCURRENT = ErrorCode.CONCURRENT_TRANSACTIONS
-RETRIED = frozenset(
-    {
-        ErrorCode.CONCURRENT_TRANSACTIONS,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
 
 
 class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
@@ -46,11 +43,10 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
             self._carry_out_effect,
         )
         self._producer_ids = producer_ids
-        self._markers = markers
-        host.metadata.on_topics_changed(lambda deleted: self.refresh())
-        # Partition, producer id and epoch -> the lowest sequence that the client must retry,
-        # because its transaction could not be verified. Losing an entry costs at most an abort.
-        self.postponed: dict[tuple[TopicPartition, int, int], int] = {}
+        self._markers = MarkerSender(markers, host.replicas, host.metadata, host.peers, host.tasks)
+        self._remote = RemoteVerification(host.replicas.broker_id, host.peers, host.tasks)
+        host.metadata.on_topics_changed(self._topics_changed)
+        self.postponed: Postponed = {}
         self._known_settings: tuple[object, object, Settings] | None = None
 
     def _new_shard(self, partition: int) -> "TransactionShard":
@@ -58,8 +54,19 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         from headrace.core.transactions.shard import TransactionShard
 
         replica = self._host.replicas.require(TRANSACTIONS_TOPIC, partition)
+        leadership = replica.lead()
         # Markers have the leader epoch of their coordinator, so that partitions can fence old ones.
-        return TransactionShard(replica.lead().leader_epoch, self._settings)
+        return TransactionShard(lambda: leadership.leader_epoch, self._settings)
+
+    def _topics_changed(self, deleted: Sequence[str]) -> None:
+        self.refresh()
+        self._markers.leaders_changed()
+        self._remote.coordinators_changed(self._other_coordinator)
+
+    async def disconnect(self) -> None:
+        """Close the connections to other brokers."""
+        await self._markers.close()
+        await self._remote.close()
 
     def _settings(self) -> "Settings":
         config = self._host.dynamic_config.config
@@ -96,24 +103,6 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
     def _write_markers(self, partition: int, effect: "WriteMarkers") -> None:
         from headrace.core.transactions import markers
 
-        topics = self._host.metadata.current.topics
-        # A deleted partition needs no marker: its records are gone.
-        present: list[TopicPartition] = []
-        deleted: list[TopicPartition] = []
-        for topic_partition in effect.partitions:
-            state = topics.get(topic_partition.topic)
-            exists = state is not None and topic_partition.partition < len(state.partitions)
-            (present if exists else deleted).append(topic_partition)
-
-        def report(codes: Codes) -> None:
-            all_codes = {**codes, **dict.fromkeys(deleted, ErrorCode.NONE)}
-            self._tell_if_led(
-                partition, lambda shard, now: markers.answered(shard, effect, all_codes, now)
-            )
-
-        if not present:
-            report({})
-            return
         marker = Marker(
             effect.producer_id,
             effect.producer_epoch,
@@ -121,7 +110,13 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
             effect.commit,
             effect.transaction_version,
         )
-        self._markers.write(marker, present, report)
+
+        def report(codes: Codes) -> None:
+            self._tell_if_led(
+                partition, lambda shard, now: markers.answered(shard, effect, codes, now)
+            )
+
+        self._markers.send(marker, effect.partitions, report)
 
     def _tell_if_led(
         self, partition: int, decide: Callable[["TransactionShard", Millis], Outcome]
@@ -234,6 +229,11 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         partitions: Sequence[TopicPartition],
         adds: bool,
     ) -> "Codes | asyncio.Future[Any]":
+        coordinator = self._other_coordinator(transactional_id)
+        if coordinator is not None:
+            return self._remote.verify_or_add(
+                coordinator, transactional_id, producer, partitions, adds=adds
+            )
         from headrace.core.transactions import add_partitions
 
         decision = add_partitions.verify_or_add if adds else add_partitions.verify
@@ -247,10 +247,22 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
             return dict.fromkeys(partitions, refusal.code)
         return answer if isinstance(answer, asyncio.Future) else _codes_of(answer)
 
+    def _other_coordinator(self, transactional_id: str) -> BrokerId | None:
+        """The broker to ask, if it is not this one; None also if no broker can be asked."""
+        partition = self.partition_of(transactional_id)
+        if self.has_shard(partition):
+            return None
+        state = self._host.metadata.current.partition(self.topic, partition)
+        if state is None or state.leader in (NO_LEADER, self._host.replicas.broker_id):
+            return None
+        return state.leader
+
 
 def _codes_of(answer: Any) -> Codes:
     from headrace.core.transactions.answers import VerifiedPartitions
 
+    if isinstance(answer, Mapping):
+        return answer  # of another broker
     if isinstance(answer, VerifiedPartitions):
         return answer.codes
     return {
@@ -260,32 +272,3 @@ def _codes_of(answer: Any) -> Codes:
         for topic in answer.topic_results
         for partition in topic.results_by_partition
     }
-
-
-_REASONS = {
-    ErrorCode.PRODUCER_FENCED: "a newer instance of the producer has fenced this one",
-    ErrorCode.TRANSACTION_ABORTABLE: "the partition was not added to the transaction",
-    ErrorCode.INVALID_PRODUCER_ID_MAPPING: "the transactional id belongs to another producer id",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
-        "the batch is part of a transaction, but the request has no transactional id"
-    ),
-}
-_NOT_YET = "the partition could not be verified yet; retry: "
-
-
-def refusal_of(code: ErrorCode, *, adds: bool, abortable: bool, retriable: ErrorCode) -> Rejected:
-    """The error of a partition that was not verified, with a code that the client's version knows.
-
-    ``abortable``: the version knows TRANSACTION_ABORTABLE. ``retriable``: the code that makes the
-    client retry.
-    """
-    reason = _REASONS.get(code, "the transaction coordinator refused the partition")
-    if code is ErrorCode.TRANSACTION_ABORTABLE and not abortable:
-        code = ErrorCode.INVALID_TXN_STATE
-    elif code is ErrorCode.PRODUCER_FENCED:
-        code = ErrorCode.INVALID_PRODUCER_EPOCH
-    elif code in RETRIED:
-        reason = _NOT_YET + code.name
-        if not (adds and code is _CONCURRENT):
-            code = retriable
-    return Rejected(code, reason)

@@ -71,6 +71,9 @@ HANDLERS: dict[int, str] = {
     ApiKey.LEADER_AND_ISR: "controller_requests:leader_and_isr",
     ApiKey.UPDATE_METADATA: "controller_requests:update_metadata",
     ApiKey.STOP_REPLICA: "controller_requests:stop_replica",
+    ApiKey.ALTER_PARTITION: "controller_apis:alter_partition",
+    ApiKey.CONTROLLED_SHUTDOWN: "controller_apis:controlled_shutdown",
+    ApiKey.ALLOCATE_PRODUCER_IDS: "controller_apis:allocate_producer_ids",
 }
 
 _loaded: dict[int, Handler] = {}

@@ -80,6 +80,8 @@ def alter_partition_reassignments(
                     None if wanted.replicas is None else [BrokerId(b) for b in wanted.replicas],
                 )
             except Rejected as refusal:
+                if refusal.code == ErrorCode.NOT_CONTROLLER:
+                    raise  # as a whole: clients then look for the controller
                 answer.error_code, answer.error_message = refusal.code, refusal.message
             answers.append(answer)
         responses.append(response.ReassignableTopicResponse(name=topic.name, partitions=answers))

@@ -1,4 +1,6 @@
-"""Fetch: send ranges of log files to consumers, at once or when ``min_bytes`` are available.
+"""Fetch: send ranges of log files to consumers and followers.
+
+A fetch is answered at once, or when ``min_bytes`` are available (``fetch_reads`` reads).
 
 A response contains whole batches. Its first batch is sent whatever its size (KIP-74), so that a
 consumer with a small limit cannot get stuck. A thread first reads data that is not in the page
@@ -11,13 +13,12 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
+from headrace.broker.handlers.fetch_reads import FetchReads, Follower
 from headrace.broker.replication.replica import READ_COMMITTED, Replica
 from headrace.broker.replication.waiting import Waiting
 from headrace.core.fetch_session import Fetch, FetchSessions, Want
-from headrace.core.leader_epochs import UNDEFINED
 from headrace.core.parked import Event
-from headrace.model.errors import Corrupt, ErrorCode, Rejected
-from headrace.model.ids import LeaderEpoch, Offset, ProducerId, TopicId
+from headrace.model.errors import Rejected
 from headrace.net.link import Link, Slot
 from headrace.storage.files import FileSlice
 from headrace.storage.page_cache import is_resident, read, read_resident, warm
@@ -77,16 +78,24 @@ class RememberedFetch:
 class ParkedFetch:
     """A fetch that may have to wait for ``min_bytes`` or its deadline."""
 
-    __slots__ = ("fetching", "link", "context", "request", "fetch", "slot")
+    __slots__ = ("fetching", "link", "context", "request", "fetch", "wants", "follower", "slot")
 
     def __init__(
-        self, fetching: "Fetching", link: Link, context: Context, request: Any, fetch: Fetch
+        self,
+        fetching: "Fetching",
+        link: Link,
+        context: Context,
+        request: Any,
+        fetch: Fetch,
+        follower: Follower | None,
     ) -> None:
         self.fetching = fetching
         self.link = link
         self.context = context
         self.request = request
         self.fetch = fetch
+        self.wants = fetch.wants  # that the response is about; see ``FetchReads.with_news``
+        self.follower = follower
         self.slot: Slot | None = None
 
     def happened(self, event: Event, replica: Replica) -> bool:
@@ -117,8 +126,12 @@ class Fetching:
         loop: asyncio.AbstractEventLoop,
         *,
         size_max: int,
+        selects_by_rack: bool = False,
     ) -> None:
-        """``size_max`` is the broker's fetch.max.bytes."""
+        """``size_max`` is the broker's fetch.max.bytes.
+
+        ``selects_by_rack``: replica.selector.class is Kafka's rack-aware selector.
+        """
         self._replicas = replicas
         self._sessions = sessions
         self._waiting = waiting
@@ -126,6 +139,7 @@ class Fetching:
         self._bugs = bugs
         self._loop = loop
         self._size_max = size_max
+        self._reads = FetchReads(replicas, loop, selects_by_rack=selects_by_rack)
 
     def fetch(self, link: Link, context: Context, request: Any) -> None:
         if request.max_bytes > self._size_max:
@@ -142,6 +156,7 @@ class Fetching:
                 asked.fetch_offset,
                 asked.last_fetched_epoch,
                 asked.partition_max_bytes,
+                asked.log_start_offset,
             )
             for topic in request.topics
             for asked in topic.partitions
@@ -151,6 +166,7 @@ class Fetching:
             for topic in request.forgotten_topics_data
             for partition in topic.partitions
         ]
+        follower = Follower.of(request)
         try:
             fetch = self._sessions.resolve(
                 request.session_id,
@@ -159,6 +175,7 @@ class Fetching:
                 forgotten,
                 by_topic_id,
                 self._loop.time() * 1000,
+                is_followers=follower is not None,
             )
         except Rejected as refusal:
             link.answer(
@@ -167,23 +184,25 @@ class Fetching:
                 )
             )
             return
-        waiting = ParkedFetch(self, link, context, request, fetch)
+        if follower is not None:
+            self._reads.note_progress(fetch.wants, wants, follower)
+        waiting = ParkedFetch(self, link, context, request, fetch, follower)
         entries = self._read(waiting, last_chance=request.max_wait_ms <= 0 or not fetch.wants)
         if entries is not None:
             self._answer(waiting, entries)
             return
         waiting.slot = link.hold()
         link.state.parked = waiting
-        committed = request.isolation_level == READ_COMMITTED
-        self._waiting.park(
-            waiting,
-            self._waited_for(waiting),
-            request.max_wait_ms,
-            Event.LAST_STABLE_OFFSET if committed else Event.HIGH_WATERMARK,
-        )
+        if follower is not None:
+            until = Event.LOG_END
+        elif request.isolation_level == READ_COMMITTED:
+            until = Event.LAST_STABLE_OFFSET
+        else:
+            until = Event.HIGH_WATERMARK
+        self._waiting.park(waiting, self._waited_for(waiting), request.max_wait_ms, until)
 
     def _waited_for(self, waiting: ParkedFetch) -> list[Replica]:
-        found = [self._replica(want) for want in waiting.fetch.wants]
+        found = [self._reads.replica(want) for want in waiting.fetch.wants]
         return [replica for replica in found if replica is not None]
 
     def try_again(self, waiting: ParkedFetch, *, last_chance: bool) -> bool:
@@ -196,91 +215,36 @@ class Fetching:
 
     # --- reading -------------------------------------------------------------
 
-    def _replica(self, want: Want) -> Replica | None:
-        topic = want.topic
-        if isinstance(topic, str):
-            return self._replicas.get(topic, want.partition)
-        return self._replicas.get_by_id(TopicId(topic), want.partition)
-
     def _read(self, waiting: ParkedFetch, *, last_chance: bool) -> list[FetchedPartition] | None:
-        """One entry per requested partition; None if the fetch should wait for more."""
+        """One entry for each of ``waiting.wants``; None if the fetch should wait for more."""
         request = waiting.request
-        isolation_level = request.isolation_level
+        api_version = waiting.context.api_version
+        follower = waiting.follower
+        reads = self._reads
         size_left = request.max_bytes
         size_read = 0
         answer_now = last_chance
         entries = []
-        for want in waiting.fetch.wants:
+        if follower is not None and waiting.fetch.incremental:
+            waiting.wants = reads.with_news(waiting.fetch.wants)
+        for want in waiting.wants:
+            size_max = min(want.size_max, size_left)
             try:
-                entry = self._read_one(
-                    want, isolation_level, min(want.size_max, size_left), size_read == 0
-                )
+                if follower is None:
+                    entry = reads.for_consumer(want, request, api_version, size_max, size_read == 0)
+                else:
+                    entry = reads.for_follower(want, follower, size_max, size_read == 0)
             except Rejected as refusal:
-                entry = FetchedPartition(want.partition, refusal.code)
+                entry = reads.refused(want, refusal)
                 answer_now = True
             size_read += entry.records_size
             size_left = max(0, size_left - entry.records_size)
-            if entry.diverging is not None:
+            if entry.diverging is not None or entry.preferred_read_replica >= 0:
                 answer_now = True
             entries.append(entry)
         if answer_now or (size_read and size_read >= request.min_bytes):
             return entries
         return entries if size_left == 0 or request.min_bytes <= 0 else None
-
-    def _read_one(
-        self, want: Want, isolation_level: int, size_max: int, at_least_one: bool
-    ) -> FetchedPartition:
-        replica = self._replica(want)
-        if replica is None:
-            raise self._replicas.unhosted(want.topic, want.partition)
-        high_watermark = replica.lead_in(want.current_leader_epoch).high_watermark
-        log = replica.log
-        if want.last_fetched_epoch >= 0:
-            diverging = log.leader_epochs.end_of(LeaderEpoch(want.last_fetched_epoch), log.log_end)
-            if diverging == UNDEFINED:
-                raise Rejected(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{replica.topic_partition} does not know leader epoch "
-                    f"{want.last_fetched_epoch}",
-                )
-            if (
-                diverging.leader_epoch < want.last_fetched_epoch
-                or diverging.end_offset < want.fetch_offset
-            ):
-                return FetchedPartition(want.partition, 0, diverging=diverging)
-        stable_end = log.last_stable_offset(high_watermark)
-        readable_end = stable_end if isolation_level == READ_COMMITTED else high_watermark
-        fetch_offset = Offset(want.fetch_offset)
-        if not log.log_start <= fetch_offset <= log.log_end:
-            raise Rejected(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {fetch_offset} is out of range: {replica.topic_partition} has offsets "
-                f"{log.log_start} to {log.log_end}",
-            )
-        found: FileSlice | None = None
-        aborted: list[tuple[ProducerId, Offset]] | None = (
-            [] if isolation_level == READ_COMMITTED else None
-        )
-        if fetch_offset < readable_end and (size_max > 0 or at_least_one):
-            try:
-                found = log.read(fetch_offset, size_max, readable_end, at_least_one=at_least_one)
-                if found is not None and aborted is not None:
-                    # Only those within the range sent. Otherwise a consumer far behind would get
-                    # all later ones with every response.
-                    end_offset = log.end_of(found, fetch_offset, readable_end)
-                    aborted = log.aborted_transactions(fetch_offset, end_offset)
-            except (Corrupt, OSError) as problem:
-                raise replica.unreadable(problem) from problem
-        return FetchedPartition(
-            want.partition,
-            0,
-            high_watermark,
-            stable_end,
-            log.log_start,
-            aborted,
-            found,
-            found.size if found is not None else 0,
-        )
 
     # --- responding ----------------------------------------------------------
 
@@ -319,7 +283,7 @@ class Fetching:
                     data = await asyncio.to_thread(read, file_slice)
                     entries[place].records, entries[place].records_size = data, len(data)
             except OSError as problem:
-                entries[place] = self._unreadable(waiting.fetch.wants[place], problem)
+                entries[place] = self._unreadable(waiting.wants[place], problem)
             except Exception as error:  # noqa: BLE001 - a bug closes only this connection
                 frame = self._bugs.frame(waiting.link, waiting.context, waiting.request, error)
                 assert waiting.slot is not None
@@ -329,7 +293,7 @@ class Fetching:
 
     def _unreadable(self, want: Want, problem: OSError) -> FetchedPartition:
         """The error of a partition whose records the disk does not return."""
-        replica = self._replica(want)
+        replica = self._reads.replica(want)
         if replica is None:
             refusal = self._replicas.unhosted(want.topic, want.partition)
         else:
@@ -340,7 +304,10 @@ class Fetching:
         fetch = waiting.fetch
         session = fetch.session
         topics: list[tuple[str | bytes, list[FetchedPartition]]] = []
-        for want, entry in zip(fetch.wants, entries, strict=True):
+        leaders: list[int] = []
+        for want, entry in zip(waiting.wants, entries, strict=True):
+            if entry.current_leader is not None:
+                leaders.append(entry.current_leader[0])
             if session is not None:
                 changed = session.answered(
                     want,
@@ -355,11 +322,13 @@ class Fetching:
                 topics[-1][1].append(entry)
             else:
                 topics.append((want.topic, [entry]))
+        context = waiting.context
         parts = encode_fetch_response(
-            waiting.context.api_version,
-            waiting.context.correlation_id,
+            context.api_version,
+            context.correlation_id,
             fetch.session_id,
             topics,
+            endpoints=self._replicas.endpoints_of(leaders, context.listener) if leaders else (),
         )
         if waiting.slot is None:
             waiting.link.answer(parts)

@@ -60,10 +60,14 @@ async def list_offsets(
                     )
                 replica = broker.replicas.require(topic.name, asked.partition_index)
                 replica.lead_in(asked.current_leader_epoch)
-                offset, timestamp, leader_epoch = await _find(
-                    replica, asked.timestamp, request.isolation_level
-                )
-                _check_available(context, replica, asked.timestamp, offset)
+                if request.replica_id >= 0 and asked.timestamp == LATEST:
+                    # A follower continues at the log end; the high watermark may be behind it.
+                    offset, timestamp, leader_epoch = _log_end(replica)
+                else:
+                    offset, timestamp, leader_epoch = await _find(
+                        replica, asked.timestamp, request.isolation_level
+                    )
+                    _check_available(context, replica, asked.timestamp, offset)
                 answer.offset = offset
                 answer.timestamp = timestamp
                 answer.leader_epoch = leader_epoch
@@ -96,6 +100,10 @@ def _asked_twice(request: m.ListOffsetsRequest) -> set[tuple[str, int]]:
             key = (topic.name, asked.partition_index)
             (twice if key in seen else seen).add(key)
     return twice
+
+
+def _log_end(replica: Replica) -> tuple[int, int, int]:
+    return replica.log.log_end, -1, replica.lead().leader_epoch
 
 
 async def _find(replica: Replica, timestamp: int, isolation_level: int) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ must be verified first.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
@@ -27,6 +27,7 @@ from headrace.model.ids import Offset, TopicId
 from headrace.net.link import Link, Slot
 from headrace.records.batch import CODEC_MASK, FLAGS_AT, BadBatch, check_produced
 from headrace.wire import messages as m
+from headrace.wire.api import ApiKey
 from headrace.wire.framing import encode_response
 from headrace.wire.produce import ProduceShape, outcome_position
 
@@ -49,17 +50,31 @@ ADMIN_CLIENT_ID = "__admin_client"
 class RememberedProduce:
     """A producer's usual request and its replica, valid while ``generation`` is current."""
 
-    __slots__ = ("shape", "replica", "acks", "timeout_ms", "api_version", "generation")
+    __slots__ = (
+        "shape",
+        "replica",
+        "acks",
+        "timeout_ms",
+        "api_version",
+        "replicas",
+        "generation",
+    )
 
     def __init__(
-        self, shape: ProduceShape, replica: Replica, request: Any, api_version: int, generation: int
+        self,
+        shape: ProduceShape,
+        replica: Replica,
+        request: Any,
+        api_version: int,
+        replicas: "ReplicaManager",
     ) -> None:
         self.shape = shape
         self.replica = replica
         self.acks: int = request.acks
         self.timeout_ms: int = request.timeout_ms
         self.api_version = api_version
-        self.generation = generation
+        self.replicas = replicas
+        self.generation = replicas.generation
 
 
 class _Outcome:
@@ -188,17 +203,19 @@ class Produced:
 
 
 class _ShapedProduced(Produced):
-    __slots__ = ("shape", "correlation_id")
+    __slots__ = ("remembered", "correlation_id")
 
     def __init__(self, link: Link, remembered: RememberedProduce, correlation_id: bytes) -> None:
         super().__init__(link, remembered.acks, remembered.timeout_ms)
-        self.shape = remembered.shape
+        self.remembered = remembered
         self.correlation_id = correlation_id
 
     def encode(self) -> list[Any]:
         outcome = self.outcomes[0]
+        if outcome.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return self._encode_with_leader()
         return [
-            self.shape.answer(
+            self.remembered.shape.answer(
                 self.correlation_id,
                 outcome.error_code,
                 outcome.base_offset,
@@ -207,53 +224,101 @@ class _ShapedProduced(Produced):
             )
         ]
 
+    def _encode_with_leader(self) -> list[Any]:
+        """The shape has no place for the current leader."""
+        remembered, request = self.remembered, m.ProduceRequest
+        (topic, partition), topic_id = (
+            remembered.replica.topic_partition,
+            remembered.replica.topic_id,
+        )
+        data = request.TopicProduceData(
+            name=topic,
+            topic_id=topic_id,
+            partition_data=[request.PartitionProduceData(index=partition)],
+        )
+        response = _response(
+            [data],
+            self.outcomes,
+            remembered.replicas,
+            self.link.listener_name,
+            remembered.api_version,
+        )
+        correlation_id = int.from_bytes(self.correlation_id, "big", signed=True)
+        return [encode_response(ApiKey.PRODUCE, remembered.api_version, correlation_id, response)]
+
 
 class _FullProduced(Produced):
-    __slots__ = ("context", "request")
+    __slots__ = ("context", "request", "replicas")
 
-    def __init__(self, link: Link, context: Context, request: Any) -> None:
+    def __init__(
+        self, link: Link, context: Context, request: Any, replicas: "ReplicaManager"
+    ) -> None:
         super().__init__(link, request.acks, request.timeout_ms)
         self.context = context
         self.request = request
+        self.replicas = replicas
 
     def encode(self) -> list[Any]:
-        response = m.ProduceResponse
-        topics = []
-        outcomes = iter(self.outcomes)
-        for topic in self.request.topic_data:
-            partitions = []
-            for data in topic.partition_data:
-                outcome = next(outcomes)
-                partitions.append(
-                    response.PartitionProduceResponse(
-                        index=data.index,
-                        error_code=outcome.error_code,
-                        base_offset=outcome.base_offset,
-                        log_append_time_ms=outcome.append_time,
-                        log_start_offset=outcome.log_start,
-                        record_errors=[
-                            response.BatchIndexAndErrorMessage(
-                                batch_index=index, batch_index_error_message=message
-                            )
-                            for index, message in outcome.record_errors
-                        ],
-                        error_message=outcome.error_message,
-                    )
-                )
-            topics.append(
-                response.TopicProduceResponse(
-                    name=topic.name, topic_id=topic.topic_id, partition_responses=partitions
-                )
-            )
         context = self.context
+        response = _response(
+            self.request.topic_data,
+            self.outcomes,
+            self.replicas,
+            context.listener,
+            context.api_version,
+        )
         return [
-            encode_response(
-                context.api_key,
-                context.api_version,
-                context.correlation_id,
-                response(responses=topics),
-            )
+            encode_response(context.api_key, context.api_version, context.correlation_id, response)
         ]
+
+
+def _response(
+    topic_data: Iterable[Any],
+    outcomes: Iterable[_Outcome],
+    replicas: "ReplicaManager",
+    listener: str,
+    api_version: int,
+) -> m.ProduceResponse:
+    response = m.ProduceResponse
+    topics, leaders = [], []
+    next_outcome = iter(outcomes)
+    for topic in topic_data:
+        partitions = []
+        for data in topic.partition_data:
+            outcome = next(next_outcome)
+            answer = response.PartitionProduceResponse(
+                index=data.index,
+                error_code=outcome.error_code,
+                base_offset=outcome.base_offset,
+                log_append_time_ms=outcome.append_time,
+                log_start_offset=outcome.log_start,
+                record_errors=[
+                    response.BatchIndexAndErrorMessage(
+                        batch_index=index, batch_index_error_message=message
+                    )
+                    for index, message in outcome.record_errors
+                ],
+                error_message=outcome.error_message,
+            )
+            if outcome.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                ref = topic.name if api_version < TOPIC_ID_SINCE else topic.topic_id
+                known = replicas.leader_of(ref, data.index)
+                if known is not None:
+                    leaders.append(known[0])
+                    answer.current_leader = response.LeaderIdAndEpoch(
+                        leader_id=known[0], leader_epoch=known[1]
+                    )
+            partitions.append(answer)
+        topics.append(
+            response.TopicProduceResponse(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=partitions
+            )
+        )
+    endpoints = [
+        response.NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
+        for node_id, host, port, rack in replicas.endpoints_of(leaders, listener)
+    ]
+    return response(responses=topics, node_endpoints=endpoints)
 
 
 class Producing:
@@ -304,7 +369,7 @@ class Producing:
         self, link: Link, context: Context, request: Any, frame: memoryview, *, is_known: bool
     ) -> None:
         """Stage a decoded request; ``is_known`` if its shape is remembered already."""
-        produced = _FullProduced(link, context, request)
+        produced = _FullProduced(link, context, request, self._replicas)
         staged: list[tuple[_Outcome, Replica, memoryview]] = []
         opening: list[tuple[_Outcome, Replica, bytearray]] = []
         for topic in request.topic_data:
@@ -416,13 +481,13 @@ class Producing:
         records = topic.partition_data[0].records
         shape = ProduceShape(frame, context.api_version, records)
         name_size = len(topic.name.encode()) if context.api_version < TOPIC_ID_SINCE else 0
-        template = _FullProduced(link, context, request)
+        template = _FullProduced(link, context, request, self._replicas)
         template.outcomes.append(_Outcome())
         shape.learn_answer(
             bytes(template.encode()[0]), outcome_position(context.api_version, name_size)
         )
         link.state.remembered_produce = RememberedProduce(
-            shape, replica, request, context.api_version, self._replicas.generation
+            shape, replica, request, context.api_version, self._replicas
         )
 
     # --- batches that must be opened or verified -----------------------------

@@ -36,7 +36,9 @@ async def create_topics(
         duplicates[topic.name] = duplicates.get(topic.name, 0) + 1
     new_topics = {topic.name: _new_topic(topic) for topic in request.topics}
     single = [new for name, new in new_topics.items() if duplicates[name] == 1]
-    answers = await broker.controller.create_topics(single, validate_only=request.validate_only)
+    answers = await broker.controller.create_topics(
+        single, validate_only=request.validate_only, timeout_s=request.timeout_ms / 1000
+    )
     defaults = (
         _default_settings(broker) if context.api_version >= _FIRST_VERSION_WITH_SETTINGS else []
     )
@@ -145,7 +147,9 @@ async def delete_topics(
         both = Rejected(ErrorCode.INVALID_REQUEST, "The topic is given by name and by id.")
         results += [_not_deleted(name, NO_TOPIC_ID, both) for name in sorted(twice)]
         names = [name for name in names if name not in twice]
-    answers = await broker.controller.delete_topics([ids.get(name, name) for name in names])
+    answers = await broker.controller.delete_topics(
+        [ids.get(name, name) for name in names], timeout_s=request.timeout_ms / 1000
+    )
     for name, answer in zip(names, answers, strict=True):
         if isinstance(answer, Rejected) and answer.code == ErrorCode.UNKNOWN_TOPIC_ID:
             results.append(_not_deleted(None, ids[name], answer))
@@ -211,6 +215,7 @@ async def create_partitions(
                 if topic.assignments is None
                 else [[BrokerId(b) for b in entry.broker_ids] for entry in topic.assignments],
                 validate_only=request.validate_only,
+                timeout_s=request.timeout_ms / 1000,
             )
         except Rejected as refusal:
             result.error_code, result.error_message = refusal.code, refusal.message

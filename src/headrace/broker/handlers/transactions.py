@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.broker.context import Context
 from headrace.broker.coordinators.runtime import Decide
-from headrace.broker.coordinators.transaction import refusal_of
 from headrace.broker.handlers.coordinator_requests import (
     TOO_LARGE,
     Answer,
@@ -25,6 +24,7 @@ from headrace.broker.needs import (
 )
 from headrace.core.groups.offset_commit import Commit, take_commits, txn_commit
 from headrace.core.topics import OFFSETS_TOPIC, is_internal
+from headrace.core.transaction_verification import is_still_open, refusal_of
 from headrace.core.transactions import add_partitions, answers
 from headrace.core.transactions import end_txn as ending
 from headrace.core.transactions.init_producer_id import init_producer_id
@@ -249,7 +249,8 @@ def txn_offset_commit(broker: Needs, context: Context, request: m.TxnOffsetCommi
     replica = broker.replicas.get(*offsets)
     is_verified = replica is not None and replica.log.producers.has_ongoing_transaction(*producer)
     verifies = broker.config.bool("transaction.partition.verification.enable")
-    if replica is None or is_verified or not (adds or verifies):
+    is_led = replica is not None and replica.leadership is not None
+    if replica is None or not is_led or is_verified or not (adds or verifies):
         return _commit(broker, request)
     codes = broker.transactions.verify_or_add(
         request.transactional_id, producer, [offsets], adds=adds
@@ -262,12 +263,7 @@ def txn_offset_commit(broker: Needs, context: Context, request: m.TxnOffsetCommi
             context,
             request,
             codes,
-            # Otherwise the transaction has ended meanwhile (see ``transaction_verification``).
-            lambda: (
-                adds
-                or producers.entries.get(producer[0]) is known
-                or producers.has_ongoing_transaction(*producer)
-            ),
+            lambda: adds or is_still_open(producers, producer, known),
         )
     return _commit_verified(broker, context, request, codes[offsets])
 

@@ -94,7 +94,7 @@ class DynamicConfig:
     async def reload(self, kind: int, name: str) -> None:
         """Read the settings of one resource again. ``name`` is the one in the tree."""
         try:
-            overrides = await self._store.load_one(_NODES[kind], name)
+            overrides = await self._store.read(_NODES[kind], name)
         except Corrupt as error:
             log.error("Keeping the settings of %s as they were: %s. Set them again", name, error)
             return

@@ -9,27 +9,12 @@ KAFKA_STORAGE_ERROR and the errors of an invalid batch. Coordinators translate t
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from headrace.broker.replication.effects import Effects
 from headrace.broker.replication.waiting import Waiting
 from headrace.core.parked import Event
-from headrace.core.partition_effects import (
-    AdvanceLogStart,
-    Effect,
-    FollowerLogStartAdvanced,
-    FollowLeader,
-    HighWatermarkAdvanced,
-    IsrChanged,
-    LeaderEpochBumped,
-    LeadershipGained,
-    LeadershipLost,
-    ProposeIsr,
-    RestartLog,
-    StaleLeaderEpoch,
-    StopFollowing,
-    Truncate,
-)
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset
 from headrace.storage.log import COORDINATOR, Appended
@@ -45,9 +30,12 @@ _FLUSH_AGAIN_AFTER_S = 1
 
 
 class Appender:
-    def __init__(self, world: "World", waiting: Waiting, tasks: "BackgroundTasks") -> None:
+    def __init__(
+        self, world: "World", waiting: Waiting, effects: Effects, tasks: "BackgroundTasks"
+    ) -> None:
         self._world = world
         self._waiting = waiting
+        self._effects = effects
         self._tasks = tasks
         self.staged: dict[Replica, None] = {}  # the replicas with staged batches
         self._flushing: dict[Replica, None] = {}
@@ -110,7 +98,10 @@ class Appender:
         log.write_staged()
         if leadership is None:
             return False
-        self.carry_out(replica, leadership.appended(log.log_end, log.flusher.recovery_point))
+        if leadership.followers:
+            self._waiting.happened(replica, Event.LOG_END)
+        effects = leadership.appended(log.log_end, log.flusher.recovery_point)
+        self._effects.carry_out(replica, effects)
         return leadership.log_end < log.log_end
 
     # --- flushing ------------------------------------------------------------
@@ -160,48 +151,8 @@ class Appender:
                 await asyncio.sleep(_FLUSH_AGAIN_AFTER_S)
         leadership = replica.leadership
         if leadership is not None:
-            self.carry_out(replica, leadership.appended(log.log_end, log.flusher.recovery_point))
-
-    # --- effects -------------------------------------------------------------
-
-    def carry_out(self, replica: "Replica", effects: Iterable[Effect]) -> None:
-        """Carry out effects in order, without decisions and without awaiting."""
-        for effect in effects:
-            match effect:
-                case HighWatermarkAdvanced(to):
-                    producers = replica.log.producers
-                    if producers.unreplicated:
-                        producers.high_watermark_advanced(to)
-                    if self._waiting.is_awaited(replica):
-                        self._high_watermark_advanced(replica, to)
-                case LeadershipGained(leader_epoch, start_offset):
-                    replica.log.leader_epochs.assign(leader_epoch, start_offset)
-                    self._waiting.happened(replica, Event.LEADERSHIP_GAINED)
-                case LeaderEpochBumped(leader_epoch, start_offset):
-                    replica.log.leader_epochs.assign(leader_epoch, start_offset)
-                case LeadershipLost():
-                    self._waiting.happened(replica, Event.LEADERSHIP_LOST)
-                case (
-                    ProposeIsr()
-                    | IsrChanged()
-                    | FollowerLogStartAdvanced()
-                    | FollowLeader()
-                    | StopFollowing()
-                    | StaleLeaderEpoch()
-                    | Truncate()
-                    | RestartLog()
-                    | AdvanceLogStart()
-                ):
-                    pass  # a cluster of one has no followers
-                case _:
-                    assert_never(effect)
-
-    def _high_watermark_advanced(self, replica: "Replica", to: Offset) -> None:
-        self._waiting.happened(replica, Event.HIGH_WATERMARK)
-        stable = replica.log.last_stable_offset(to)
-        if stable != replica.last_stable_offset:
-            replica.last_stable_offset = stable
-            self._waiting.happened(replica, Event.LAST_STABLE_OFFSET)
+            effects = leadership.appended(log.log_end, log.flusher.recovery_point)
+            self._effects.carry_out(replica, effects)
 
 
 def _not_enough_replicas(replica: "Replica") -> Rejected:

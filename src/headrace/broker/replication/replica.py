@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.repeat_limit import RepeatLimit
 from headrace.core.fetch_rules import check_leader_epoch
+from headrace.model.cluster_metadata import NO_LEADER
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
 from headrace.records.batch import CODEC_MASK, CODEC_NAMES, FLAGS_AT, NO_CODEC
 
 if TYPE_CHECKING:
+    from headrace.core.following import Following
     from headrace.core.leadership import Leadership
     from headrace.core.partition import Partition
     from headrace.storage.log import Log
@@ -80,15 +82,9 @@ class Replica:
         """The leadership. Raises Rejected if this broker does not lead the partition."""
         leadership = self.leadership
         if leadership is None:
-            raise Rejected(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"this broker does not lead {self.topic_partition}",
-            )
+            raise self._not_leading()
         if self.log.offline is not None:
-            raise Rejected(
-                ErrorCode.KAFKA_STORAGE_ERROR,
-                f"the disk of {self.topic_partition} failed: {self.log.offline}",
-            )
+            raise self._disk_failed()
         return leadership
 
     def lead_in(self, current_leader_epoch: int) -> "Leadership":
@@ -102,6 +98,27 @@ class Replica:
         ) and self.log.offline is None:
             check_leader_epoch(LeaderEpoch(current_leader_epoch), self.partition.leader_epoch)
         return self.lead()
+
+    def follow_in(self, current_leader_epoch: int) -> "Following":
+        """The role of a follower that serves consumers. Raises Rejected as ``lead_in`` does."""
+        if self.log.offline is not None:
+            raise self._disk_failed()
+        check_leader_epoch(LeaderEpoch(current_leader_epoch), self.partition.leader_epoch)
+        following = self.partition.following
+        if following is None or following.leader == NO_LEADER:
+            raise self._not_leading()
+        return following
+
+    def _not_leading(self) -> Rejected:
+        return Rejected(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.topic_partition}"
+        )
+
+    def _disk_failed(self) -> Rejected:
+        return Rejected(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"the disk of {self.topic_partition} failed: {self.log.offline}",
+        )
 
     @property
     def high_watermark(self) -> Offset:

@@ -1,23 +1,40 @@
 """The replica manager: the partitions that this broker hosts, as leader or follower."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from headrace.broker.replication.effects import Effects
 from headrace.broker.replication.replica import Replica
-from headrace.broker.replication.waiting import Waiting
+from headrace.broker.replication.waiting import Waiter, Waiting
 from headrace.core.leadership import ReplicationSettings
 from headrace.core.parked import Event
 from headrace.core.partition import EPOCH_DURING_DELETE, Partition
+from headrace.core.partition_effects import Effect, StaleLeaderEpoch
+from headrace.core.replica_selection import preferred_replica
 from headrace.model.cluster_metadata import PartitionState
 from headrace.model.config import TopicConfig
 from headrace.model.errors import ErrorCode, Rejected
-from headrace.model.ids import NO_TOPIC_ID, BrokerId, TopicId, TopicPartition
+from headrace.model.ids import (
+    NO_TOPIC_ID,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 from headrace.storage.log_manager import LogManager
+from headrace.wire.fetch import NodeEndpoint
 
 if TYPE_CHECKING:
     from headrace.broker.metadata.cache import MetadataCache
+    from headrace.broker.metadata.dynamic_config import DynamicConfig
+    from headrace.broker.peers import Peers
     from headrace.broker.replication.append import Appender
+    from headrace.broker.replication.replication import Replication
+
+_log = logging.getLogger("headrace.replication")
 
 
 class ReplicaManager:
@@ -31,9 +48,14 @@ class ReplicaManager:
         waiting: Waiting,
         config_of: Callable[[str], TopicConfig],
         *,
+        effects: Effects,
         validates_records: bool = False,
+        lag_time_ms_max: int = ReplicationSettings().lag_time_ms_max,
     ) -> None:
-        """``validates_records`` is headrace.validate.records."""
+        """``validates_records`` is headrace.validate.records.
+
+        ``lag_time_ms_max`` is replica.lag.time.max.ms.
+        """
         self._loop = loop
         self.broker_id = broker_id
         self._logs = logs
@@ -41,7 +63,10 @@ class ReplicaManager:
         self._appender = appender
         self._waiting = waiting
         self._config_of = config_of
+        self.effects = effects
         self._validates_records = validates_records
+        self._lag_time_ms_max = lag_time_ms_max
+        self._replication: Replication | None = None
         # Incremented when a partition is added, removed or changed; caches of replicas compare it.
         self.generation = 0
         self._listeners: list[Callable[[], None]] = []
@@ -56,6 +81,37 @@ class ReplicaManager:
         self.generation += 1
         for listener in self._listeners:
             listener()
+
+    # --- replication with other brokers --------------------------------------
+
+    def start(
+        self,
+        peers: "Peers",
+        dynamic_config: "DynamicConfig",
+        *,
+        broker_epoch: Callable[[], int],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """Replicate with the other brokers of a cluster, until ``stop``.
+
+        ``broker_epoch`` is the epoch of this broker's registration; ``fail`` stops the broker.
+        """
+        # Imported here: a cluster of one does not replicate.
+        from headrace.broker.replication.replication import Replication
+
+        self._replication = Replication(
+            self, self._waiting, peers, self._metadata, dynamic_config, broker_epoch, fail
+        )
+        self._replication.start()
+
+    async def stop(self) -> None:
+        """Stop fetching from other brokers. No effect on one node."""
+        if self._replication is not None:
+            await self._replication.stop()
+
+    def park(self, waiter: Waiter, replica: Replica, wait_ms: float, until: Event) -> None:
+        """Let a request wait for an offset of ``replica`` (``Waiting.park``)."""
+        self._waiting.park(waiter, (replica,), wait_ms, until)
 
     # --- finding -------------------------------------------------------------
 
@@ -112,34 +168,93 @@ class ReplicaManager:
             ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {name}-{partition}"
         )
 
+    # --- what clients are told about leaders ---------------------------------
+
+    def leader_of(self, topic: str | bytes, partition: int) -> tuple[BrokerId, LeaderEpoch] | None:
+        """The leader and its epoch, as known here, for a client that asked the wrong broker."""
+        if isinstance(topic, str):
+            replica = self.get(topic, partition)
+            known = self._metadata.current.topics.get(topic)
+        else:
+            replica = self.get_by_id(TopicId(topic), partition)
+            known = self._metadata.current.topic_by_id(TopicId(bytes(topic)))
+        if replica is not None:
+            following = replica.partition.following
+            leader = self.broker_id if following is None else following.leader
+            return leader, replica.partition.leader_epoch
+        if known is None or not 0 <= partition < len(known.partitions):
+            return None
+        state = known.partitions[partition]
+        return state.leader, state.leader_epoch
+
+    def endpoints_of(self, leaders: Iterable[int], listener_name: str) -> list[NodeEndpoint]:
+        """The addresses of ``leaders`` on the listener that the client uses."""
+        brokers = self._metadata.current.brokers
+        endpoints = []
+        for leader in dict.fromkeys(leaders):
+            broker = brokers.get(BrokerId(leader))
+            endpoint = None if broker is None else broker.endpoints.get(listener_name)
+            if broker is not None and endpoint is not None:
+                endpoints.append(NodeEndpoint(leader, endpoint.host, endpoint.port, broker.rack))
+        return endpoints
+
+    def preferred_replica(self, replica: Replica, rack: str, offset: Offset) -> BrokerId | None:
+        """The follower that a consumer in ``rack`` should read from; None: the leader."""
+        return preferred_replica(rack, replica.lead(), offset, self._metadata.current.brokers)
+
     # --- decisions of the controller -----------------------------------------
 
     async def apply(self, states: Iterable[PartitionState]) -> None:
         """Host the partitions of this broker in ``states``, as leader or follower."""
         for state in states:
             if self.broker_id in state.replicas:
-                self.lead_or_follow(state)
+                self._lead_or_follow(state, is_new=True)
 
-    def lead_or_follow(self, state: PartitionState) -> None:
-        """Host the partition, and take the role that ``state`` gives to this broker."""
+    def lead_or_follow(self, state: PartitionState, *, is_new: bool) -> ErrorCode:
+        """Host the partition, and take the role that ``state`` gives to this broker.
+
+        Nothing changes if the leader epoch is not higher than the known one, or if another topic
+        had that name. ``is_new``: the partition has no records yet, so this broker may create it.
+        """
+        try:
+            effects = self._lead_or_follow(state, is_new=is_new)
+        except Rejected as refusal:
+            _log.error("Cannot host %s: %s", state.topic_partition, refusal)
+            return refusal.code
+        if effects and isinstance(effects[0], StaleLeaderEpoch):
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        return ErrorCode.NONE
+
+    def _lead_or_follow(self, state: PartitionState, *, is_new: bool) -> list[Effect]:
         config = self._config_of(state.topic)
-        replica = self.get(state.topic, state.partition) or self._host(state, config)
-        self._take_role(replica, state)
+        replica = self.get(state.topic, state.partition)
+        if replica is None:
+            replica = self._host(state, config, is_new=is_new)
+        elif replica.topic_id != state.topic_id:
+            raise _inconsistent_topic_id(replica.topic_id, state)
+        elif replica.log.offline is not None:
+            raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"its disk failed: {replica.log.offline}")
+        effects = self._take_role(replica, state)
         self._changed()
+        return effects
 
-    def _host(self, state: PartitionState, config: TopicConfig) -> Replica:
+    def _host(self, state: PartitionState, config: TopicConfig, *, is_new: bool) -> Replica:
         topic_partition = TopicPartition(state.topic, state.partition)
         log = self._logs.get(topic_partition)
         if log is None:
+            if not is_new:
+                self._check_may_create(state)
             log = self._logs.create(topic_partition, state.topic_id, config)
         elif log.config is not config:
             log.update_config(config)
         if log.topic_id == NO_TOPIC_ID:
             # Its partition.metadata was lost, or the process died before writing it.
             log.adopt_topic_id(state.topic_id)
+        elif log.topic_id != state.topic_id:
+            raise _inconsistent_topic_id(log.topic_id, state)
         partition = Partition(
             self.broker_id,
-            _replication_settings(config),
+            self._replication_settings(config),
             self._logs.high_watermark(topic_partition),
         )
         replica = Replica(
@@ -149,29 +264,66 @@ class ReplicaManager:
         self._by_id.setdefault(state.topic_id, {})[state.partition] = replica
         return replica
 
-    def _take_role(self, replica: Replica, state: PartitionState) -> None:
+    def _check_may_create(self, state: PartitionState) -> None:
+        """Raise Rejected if an empty log could take the place of one with records."""
+        if state.leader == self.broker_id:
+            # As leader, an empty log would make the followers drop all their records.
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                "this broker should lead it, but has no log of it, and it is not new",
+            )
+        if any(directory.offline is not None for directory in self._logs.directories):
+            raise Rejected(
+                ErrorCode.KAFKA_STORAGE_ERROR, "its log may be in a log directory that is offline"
+            )
+
+    def _take_role(self, replica: Replica, state: PartitionState) -> list[Effect]:
         log, partition = replica.log, replica.partition
         effects = partition.apply(state, log.log_start, log.log_end, self._now_ms())
         replica.leadership = partition.leadership
-        self._appender.carry_out(replica, effects)
+        self.effects.carry_out(replica, effects)
+        return effects
 
     def _now_ms(self) -> float:
         return self._loop.time() * 1000
 
+    def stop_replica(
+        self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch, *, delete: bool
+    ) -> ErrorCode:
+        """Stop leading or following a partition (StopReplica), and delete its log if told so.
+
+        ``leader_epoch`` is EPOCH_DURING_DELETE if the topic is deleted.
+        """
+        replica = self.get(*topic_partition)
+        if replica is None:
+            if delete:
+                self._logs.delete(topic_partition)  # one that was not hosted, or not opened
+            return ErrorCode.NONE
+        if replica.log.offline is not None and not delete:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        effects = replica.partition.stop(leader_epoch)
+        if effects and isinstance(effects[0], StaleLeaderEpoch):
+            return ErrorCode.FENCED_LEADER_EPOCH
+        replica.leadership = None
+        if delete:
+            self._delete(replica)
+        else:
+            self.effects.carry_out(replica, effects)
+        self._changed()
+        return ErrorCode.NONE
+
+    def _delete(self, replica: Replica) -> None:
+        self._forget(replica)
+        self._appender.staged.pop(replica, None)
+        if self.effects.fetchers is not None:
+            self.effects.fetchers.stop_following(replica)
+        self._logs.delete(replica.topic_partition)
+        self._waiting.happened(replica, Event.TOPIC_DELETED)
+
     async def delete(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Stop hosting partitions, and delete their files."""
         for topic_partition in topic_partitions:
-            replica = self.get(*topic_partition)
-            if replica is None:
-                self._logs.delete(topic_partition)  # one that could not be opened
-                continue
-            self._forget(replica)
-            replica.partition.stop(EPOCH_DURING_DELETE)
-            replica.leadership = None
-            self._appender.staged.pop(replica, None)
-            self._logs.delete(topic_partition)
-            self._waiting.happened(replica, Event.TOPIC_DELETED)
-        self._changed()
+            self.stop_replica(topic_partition, EPOCH_DURING_DELETE, delete=True)
 
     def _forget(self, replica: Replica) -> None:
         topic, partition = replica.topic_partition
@@ -189,9 +341,9 @@ class ReplicaManager:
         for replica in self.of_topic(topic):
             replica.log.update_config(config)
             replica.config_changed(validates_records=self._validates_records)
-            settings = _replication_settings(config)
+            settings = self._replication_settings(config)
             effects = replica.partition.settings_changed(settings, self._now_ms())
-            self._appender.carry_out(replica, effects)
+            self.effects.carry_out(replica, effects)
         self._changed()
 
     def directory_failed(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -200,8 +352,18 @@ class ReplicaManager:
             replica = self.get(*topic_partition)
             if replica is not None:
                 self._waiting.happened(replica, Event.DISK_OFFLINE)
+                if self.effects.fetchers is not None:
+                    self.effects.fetchers.stop_following(replica)
         self._waiting.serve()
 
+    def _replication_settings(self, config: TopicConfig) -> ReplicationSettings:
+        return ReplicationSettings(
+            config.min_insync_replicas, config.flush_messages, self._lag_time_ms_max
+        )
 
-def _replication_settings(config: TopicConfig) -> ReplicationSettings:
-    return ReplicationSettings(config.min_insync_replicas, config.flush_messages)
+
+def _inconsistent_topic_id(known: TopicId, state: PartitionState) -> Rejected:
+    return Rejected(
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        f"its log here has topic id {known.hex()}, the controller says {state.topic_id.hex()}",
+    )

@@ -10,12 +10,10 @@ import asyncio
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.core.parked import NEVER, Event, Parked
+from headrace.core.parked import NEVER, OFFSETS, Event, Parked
 
 if TYPE_CHECKING:
     from headrace.broker.replication.replica import Replica
-
-_OFFSETS = frozenset({Event.HIGH_WATERMARK, Event.LAST_STABLE_OFFSET})
 
 
 class Waiter(Hashable, Protocol):
@@ -55,8 +53,7 @@ class Waiting:
     ) -> None:
         """Wait for events of ``replicas``, at most for ``wait_ms``.
 
-        ``until`` is the offset that the waiter waits for: the high watermark, or the last stable
-        offset.
+        ``until`` is the offset that the waiter waits for, one of ``core.parked.OFFSETS``.
         """
         deadline_ms = self._loop.time() * 1000 + wait_ms
         self._parked.add(waiter, replicas, deadline_ms, until)
@@ -91,7 +88,7 @@ class Waiting:
 
     def happened(self, replica: "Replica", event: Event) -> None:
         """Record an event for the next ``serve``. Later waiters see its outcome themselves."""
-        if self._parked.has(replica) or (replica in self._watching and event not in _OFFSETS):
+        if self._parked.has(replica) or (replica in self._watching and event not in OFFSETS):
             noted = self._events.get(replica)
             if noted is None:
                 noted = self._events[replica] = {}
@@ -108,7 +105,7 @@ class Waiting:
             for replica, events in noted.items():
                 for event in events:
                     watching = self._watching.get(replica)
-                    if watching is not None and event not in _OFFSETS:
+                    if watching is not None and event not in OFFSETS:
                         watching.happened(event, replica)
                     for waiter in self._parked.affected_by(replica, event):
                         if waiter.happened(event, replica):

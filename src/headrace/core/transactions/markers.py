@@ -26,7 +26,7 @@ def markers_of(shard: "TransactionShard", prepared: Transaction) -> tuple[WriteM
             prepared.transactional_id,
             prepared.producer_id,
             prepared.producer_epoch,
-            shard.coordinator_epoch,
+            shard.coordinator_epoch(),
             prepared.is_commit,
             prepared.client_transaction_version,
             tuple(sorted(partitions)),
@@ -49,7 +49,7 @@ def answered(
     codes: Mapping[TopicPartition, ErrorCode],
     now: Millis,
 ) -> Outcome:
-    """The results of writing markers; a partition without a result is tried again later."""
+    """The results of writing markers to some or all partitions; the others follow."""
     transactional_id = written.transactional_id
     known = shard.transactions.get(transactional_id)
     unmarked = shard.unmarked.get(transactional_id)
@@ -62,10 +62,13 @@ def answered(
         return NOTHING  # about an earlier transaction, which is complete
     for partition, code in codes.items():
         # With INVALID_PRODUCER_EPOCH, a newer epoch has already ended the transaction there.
-        # Everything else is tried again: a leader moves, a disk recovers. If a newer
-        # coordinator fenced this one, this shard will soon be dropped.
+        # Everything else is tried again: a leader moves, a disk recovers.
         if code in (ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH):
             unmarked.discard(partition)
+    if ErrorCode.TRANSACTION_COORDINATOR_FENCED in codes.values():
+        # A newer coordinator ends this transaction, and this shard will soon be dropped.
+        shard.timers.cancel((transactional_id, MARKERS))
+        return NOTHING
     # Also when no partition is left: the record that completes may fail to be written.
     shard.timers.set((transactional_id, MARKERS), now + RETRY_MS)
     return NOTHING if unmarked else complete(shard, known, now)

@@ -54,7 +54,10 @@ class _HandedOut(NamedTuple):
 class TransactionShard:
     """Satisfies ``outcome.Shard``. Requests are functions of their modules that take the shard."""
 
-    def __init__(self, coordinator_epoch: int, settings: Callable[[], Settings]) -> None:
+    def __init__(
+        self, coordinator_epoch: Callable[[], int], settings: Callable[[], Settings]
+    ) -> None:
+        """``coordinator_epoch`` is the leader epoch of the partition, which may be bumped."""
         self.coordinator_epoch = coordinator_epoch
         self.settings = settings
         self.transactions: dict[str, Transaction] = {}

@@ -7,7 +7,6 @@ from headrace.model.settings import kafka
 
 REASONS = {
     "clusters": "it concerns several brokers; clusters come with a later release",
-    "inter_broker": "no other broker connects to this one; clusters come with a later release",
     "one_coordinator": "one group coordinator serves both group protocols",
     "patterns": "patterns are matched again when topics change, not by a timer",
     "at_once": "the group coordinator writes every decision immediately, without a buffer",
@@ -23,7 +22,7 @@ REASONS = {
     "telemetry": "the broker does not collect client metrics",
     "tiered": "there is no tiered storage: logs are stored on local disks only",
     "quorum": "there is no Raft quorum: the controller runs in this process",
-    "zookeeper": "a standalone node needs no ZooKeeper; clusters come with a later release",
+    "zookeeper": "connections to ZooKeeper have neither TLS nor further settings",
     "java": "it names Java classes, which Headrace cannot load",
     "loop": "one event loop serves all connections",
     "pool": "the number of threads for fsync, deletion and cold reads is fixed",
@@ -37,7 +36,6 @@ REASONS = {
     "parked": "a parked request is removed as soon as it is answered; there is nothing to purge",
     "cordon": "new partitions are placed in every log directory",
     "unstable": "unstable versions are never offered",
-    "generation": "node ids are not generated: set node.id, or use the default 1",
     "per_topic": "set it on the topic instead",
     "removed_queue": "the controller has no queue",
     "lag_by_time": "only replica.lag.time.max.ms decides whether a replica is in sync (since 0.9)",
@@ -55,8 +53,6 @@ QUIET_REASONS = frozenset(
         "cleaner",
         "cleaner_buffer",
         "first_delay",
-        "generation",
-        "inter_broker",
         "loads",
         "loop",
         "on_time",
@@ -158,7 +154,25 @@ MEANINGS = {
     "replica.alter.log.dirs.io.max.bytes.per.second": (
         "maximum copy rate of moves between log directories; 0 pauses them"
     ),
+    "num.replica.fetchers": "connections to each leader that fetch its partitions",
+    "replica.fetch.backoff.ms": (
+        "longest pause after a failed fetch; the first pauses are shorter, from 20 ms on"
+    ),
+    "replica.fetch.max.bytes": (
+        "maximum size per partition that a follower fetches at once; a larger batch is sent alone"
+    ),
+    "replica.fetch.min.bytes": "minimum size that a follower's fetch waits for",
+    "replica.fetch.response.max.bytes": "maximum size of a response to a follower",
+    "replica.fetch.wait.max.ms": "maximum time that a follower's fetch waits for records",
     "replica.high.watermark.checkpoint.interval.ms": "how often all checkpoints are written",
+    "replica.lag.time.max.ms": "time after which a follower that lags leaves the ISR",
+    "replica.selector.class": (
+        "RackAwareReplicaSelector: consumers read from a replica in their rack (client.rack)"
+    ),
+    "replica.socket.receive.buffer.bytes": (
+        "receive buffer of fetchers; if not set, the operating system chooses"
+    ),
+    "replica.socket.timeout.ms": "time after which a fetcher gives up an unanswered request",
     # groups and their offsets
     "group.consumer.assignment.interval.ms": "minimum time between two assignments of a group",
     "group.consumer.assignors": "assignors of the consumer protocol, the default one first",
@@ -206,6 +220,32 @@ MEANINGS = {
     ),
     "transaction.state.log.segment.bytes": "segment.bytes of __transaction_state",
     "transactional.id.expiration.ms": "a transactional id unused for this long is forgotten",
+    # clusters
+    "auto.leader.rebalance.enable": "give leadership back to preferred leaders automatically",
+    "broker.id.generation.enable": "a broker without broker.id gets a number from the cluster",
+    "controlled.shutdown.enable": "give up all leaderships before the broker stops",
+    "controlled.shutdown.max.retries": "how often the broker asks to give them up",
+    "controlled.shutdown.retry.backoff.ms": "pause between these requests",
+    "controller.socket.timeout.ms": "time that the controller waits for a broker's response",
+    "inter.broker.listener.name": "listener that the other brokers connect to",
+    "leader.imbalance.check.interval.seconds": "how often the controller looks at the leaders",
+    "leader.imbalance.per.broker.percentage": (
+        "share of a broker's preferred leaderships that others may have before they are given back"
+    ),
+    "reserved.broker.max.id": "the cluster generates broker ids above this number",
+    "security.inter.broker.protocol": (
+        "protocol of the listener that other brokers connect to, if none is named"
+    ),
+    "zookeeper.connect": (
+        "hosts of the ZooKeeper ensemble, and a path below which the cluster has its nodes: "
+        "host1:2181,host2:2181/path. The broker joins that cluster"
+    ),
+    "zookeeper.connection.timeout.ms": (
+        "time to reach ZooKeeper at the start; zookeeper.session.timeout.ms if not set"
+    ),
+    "zookeeper.session.timeout.ms": (
+        "a broker that ZooKeeper does not hear from for this long loses its leaderships"
+    ),
     # ours
     "headrace.validate.records": (
         "unpack every produced batch and check its records, in a child process"

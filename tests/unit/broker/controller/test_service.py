@@ -36,7 +36,7 @@ async def test_a_first_start_creates_kafkas_tree_with_controller_epoch_one(tmp_p
         pass
     tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
     try:
-        for path in (*paths.PERSISTENT, paths.CLUSTER_ID, paths.FEATURE):
+        for path in (*paths.PERSISTENT, paths.CLUSTER_ID, paths.FEATURE_LEVELS):
             assert await tree.get(path) is not None, path
         node = await tree.get(paths.CONTROLLER_EPOCH)
         assert node is not None and node.value == b"1"
@@ -438,11 +438,27 @@ async def test_no_producer_id_is_assigned_twice_even_after_a_restart(tmp_path):
 
 
 @in_loop
+async def test_feature_levels_that_an_earlier_version_stored_in_kafkas_node_are_moved(tmp_path):
+    async with running(tmp_path):
+        pass
+    tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
+    await tree.delete(paths.FEATURE_LEVELS, ANY_VERSION)
+    await tree.set(paths.FEATURE, values.encode_feature({METADATA_VERSION: 20}), ANY_VERSION)
+    await tree.close()
+    async with running(tmp_path) as broker:
+        assert broker.metadata_cache.feature_levels == {METADATA_VERSION: 20}
+    tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
+    node = await tree.get(paths.FEATURE)
+    await tree.close()
+    assert node is not None and node.value == b'{"features":{},"version":2,"status":1}'
+
+
+@in_loop
 async def test_feature_levels_survive_and_their_epoch_grows_with_every_change(tmp_path):
     async with running(tmp_path):
         pass
     tree = await EmbeddedTree.open(tmp_path, StillWorld().now)
-    await tree.set(paths.FEATURE, values.encode_feature({METADATA_VERSION: 20}), ANY_VERSION)
+    await tree.set(paths.FEATURE_LEVELS, values.encode_feature({METADATA_VERSION: 20}), ANY_VERSION)
     await tree.close()
     async with running(tmp_path) as broker:
         assert (

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from headrace.broker.replication.append import ACKS_ALL, ACKS_LEADER, Appender
+from headrace.broker.replication.effects import Effects
 from headrace.broker.replication.replica import Replica
 from headrace.broker.replication.waiting import Waiting
 from headrace.broker.tasks import BackgroundTasks
@@ -47,7 +48,8 @@ class Leader:
         self.failures = []
         self.waiting = Waiting(loop, self.failures.append)
         self.tasks = BackgroundTasks(loop, self.failures.append)
-        self.appender = Appender(StillWorld(), self.waiting, self.tasks)
+        self.effects = Effects(self.waiting)
+        self.appender = Appender(StillWorld(), self.waiting, self.effects, self.tasks)
         partition = Partition(BROKER, ReplicationSettings(min_isr, flush_messages), Offset(0))
         self.replica = Replica(ORDERS, self.log, partition, validates_records=False)
         self.apply(a_state(isr=isr))
@@ -58,7 +60,7 @@ class Leader:
         partition = self.replica.partition
         effects = partition.apply(state, self.log.log_start, self.log.log_end, 0)
         self.replica.leadership = partition.leadership
-        self.appender.carry_out(self.replica, effects)
+        self.effects.carry_out(self.replica, effects)
 
     def stage(self, *values, acks=ACKS_ALL):
         return self.appender.stage(self.replica, batch(*values), acks, PRODUCE_VERSION)

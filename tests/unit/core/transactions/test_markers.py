@@ -2,6 +2,7 @@
 
 import pytest
 
+from headrace.core.transactions import markers
 from headrace.core.transactions.transaction import State
 from headrace.model.errors import ErrorCode
 from tests.fakes.transactions import Coordinator, partitions
@@ -87,3 +88,42 @@ def test_a_late_marker_result_does_not_complete_the_next_transaction(coordinator
     coordinator.end((100, 1), True, version=2)
     coordinator.write_markers(late)
     assert coordinator.known().state is State.PREPARE_COMMIT
+
+
+def test_the_partitions_of_each_leader_may_be_answered_on_their_own(coordinator):
+    coordinator.add((100, 0), 1, 2)
+    coordinator.hold_markers = True
+    coordinator.end((100, 0), True)
+    (effect,) = coordinator.held_markers
+    first, second = partitions(1, 2)
+    coordinator.hold_markers, coordinator.held_markers = False, []
+    coordinator.carry_out(
+        markers.answered(coordinator.shard, effect, {first: ErrorCode.NONE}, coordinator.now)
+    )
+    assert coordinator.known().state is State.PREPARE_COMMIT
+    coordinator.carry_out(
+        markers.answered(coordinator.shard, effect, {second: ErrorCode.NONE}, coordinator.now)
+    )
+    assert coordinator.known().state is State.COMPLETE_COMMIT
+
+
+def test_a_fenced_coordinator_leaves_the_markers_to_the_next_one(coordinator):
+    coordinator.add((100, 0), 1, 2)
+    coordinator.refusals = {partitions(2)[0]: ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+    coordinator.end((100, 0), True)
+    coordinator.advance(10_000)
+    assert coordinator.markers == [(1, 0, True)]
+    assert coordinator.known().state is State.PREPARE_COMMIT
+    coordinator.refusals = {}
+    coordinator.restart()
+    assert coordinator.known().state is State.COMPLETE_COMMIT
+
+
+def test_markers_have_the_current_epoch_of_a_coordinator_that_stays(coordinator):
+    coordinator.hold_markers = True
+    coordinator.add((100, 0), 1)
+    coordinator.end((100, 0), True)
+    coordinator.shard.coordinator_epoch = lambda: 8
+    (again,) = markers.pending(coordinator.shard)
+    (effect,) = coordinator.held_markers
+    assert (effect.coordinator_epoch, again.coordinator_epoch) == (7, 8)

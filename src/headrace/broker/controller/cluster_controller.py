@@ -1,0 +1,413 @@
+"""The controller of a cluster, for one term: takes over, follows the tree, answers requests.
+
+It watches brokers, topics and requests in the tree. Each change is an event: decide, write, replay,
+send (``term``). When a newer controller or the end of the session stops it, ``on_fenced`` is
+called, and the broker may stand for election again, with a new ``ClusterController``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.broker.controller import topic_requests
+from headrace.broker.controller.broker_channels import BrokerChannels
+from headrace.broker.controller.broker_requests import Sender
+from headrace.broker.controller.cluster_topics import ClusterTopics
+from headrace.broker.controller.deletions import Deletions
+from headrace.broker.controller.events import Events
+from headrace.broker.controller.leaders import Leaders
+from headrace.broker.controller.term import Term
+from headrace.broker.metadata.dynamic_config import DynamicConfig
+from headrace.coordination import paths
+from headrace.coordination.registry import Elected, Registry
+from headrace.core import elections, features
+from headrace.core.controller import AddPartitions, ChangePartition, Controller, CreateTopic
+from headrace.core.elections import IsrProposal
+from headrace.core.topics import NewTopic
+from headrace.model.cluster_metadata import (
+    BrokerEntry,
+    ClusterMetadata,
+    PartitionState,
+    TopicState,
+)
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import BrokerId, TopicId, TopicPartition
+
+if TYPE_CHECKING:
+    from headrace.broker.peers import Peers
+    from headrace.broker.tasks import BackgroundTasks
+    from headrace.world.world import World
+
+_log = logging.getLogger("headrace.controller")
+
+
+class ClusterController:
+    def __init__(
+        self,
+        registry: Registry,
+        elected: Elected,
+        *,
+        broker_id: BrokerId,
+        cluster_id: str,
+        dynamic_config: DynamicConfig,
+        peers: "Peers",
+        world: "World",
+        tasks: "BackgroundTasks",
+        fail: Callable[[BaseException], None],
+        on_fenced: Callable[[], None],
+    ) -> None:
+        """Create it right after the election, and ``start`` it once.
+
+        ``fail`` stops the broker: after a bug the state of the controller is unknown.
+        """
+        config = dynamic_config.config
+        self._broker_id = broker_id
+        self._registry = registry
+        self._dynamic_config = dynamic_config
+        self._fail = fail
+        metadata = ClusterMetadata(cluster_id, broker_id)
+        self.controller = Controller(elected.controller_epoch, metadata)
+        channels = BrokerChannels(
+            peers,
+            Sender(broker_id, elected.controller_epoch, config.inter_broker_listener),
+            lambda: self.controller.metadata.brokers,
+            timeout_s=config.int("controller.socket.timeout.ms") / 1000,
+            on_failed=self._replicas_failed,
+            fail=fail,
+        )
+        self._events = Events()
+        self.term = Term(registry, registry.term, self.controller, channels, on_fenced)
+        self._topics = ClusterTopics(
+            self.term, self._events, dynamic_config, world, self._topic_fired
+        )
+        self._deletions = Deletions(self.term, self._events, dynamic_config, tasks)
+        self._leaders = Leaders(self.term, dynamic_config)
+        self._changed_topics: dict[str, None] = {}
+        self._failed: list[tuple[BrokerId, list[TopicPartition]]] = []
+        self._running: asyncio.Task[None] | None = None
+        self._rebalance_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self.term.ended
+
+    @property
+    def metadata(self) -> ClusterMetadata:
+        return self.controller.metadata
+
+    # --- the term
+
+    async def start(self) -> None:
+        """Load everything, repair what the last term left, and tell all live brokers."""
+        try:
+            async with self.term.turn():
+                await self._take_over()
+        except Rejected as refusal:
+            if refusal.code != ErrorCode.NOT_CONTROLLER:
+                raise
+            return  # ``on_fenced`` was called
+        self._running = asyncio.get_running_loop().create_task(self._events.run())
+        self._running.add_done_callback(self._ended)
+        for event in (
+            self._topics.bear,
+            self._deletions.proceed,
+            self._preferred_requested,
+            self._reassignment_requested,
+            self._isrs_changed,
+            self._log_dirs_failed,
+        ):
+            self._events.post(event)
+        self._schedule_rebalance()
+
+    async def _take_over(self) -> None:
+        watched, controller, term = self._registry.watched, self.controller, self.term
+        # Another session may have written what this session has not seen yet.
+        await self._registry.sync()
+        brokers = await watched.live_brokers(self._brokers_fired)
+        controller.brokers_changed(brokers.values(), self._broker_id)
+        loaded = await self._registry.topics.load(
+            await watched.topics(self._topics_fired),
+            brokers,
+            self._topic_fired,
+            skips_unreadable=True,
+        )
+        await self._topics.take_in(loaded)
+        await self._deletions.requested(await watched.delete_requests(self._deletions_fired))
+
+        def repair(states: Iterable[PartitionState]) -> list[ChangePartition]:
+            return elections.decide_takeover(
+                controller, loaded.granted_zxids, self._leaders.unclean_allowed, states
+            )
+
+        changed = await term.change(list(controller.states()), repair)
+        await self._check_features(brokers.values())
+        for entry in brokers.values():
+            term.channels.open(entry, first=())
+        term.tell(controller.states())
+        term.channels.update_metadata(self._deletions.states)
+        _log.info(
+            "Broker %d is the controller in epoch %d; brokers: %d, topics: %d, states repaired: %d",
+            self._broker_id,
+            controller.controller_epoch,
+            len(brokers),
+            len(controller.metadata.topics),
+            len(changed),
+        )
+
+    async def stop(self) -> None:
+        """End the term: write and send nothing more."""
+        self.term.end()
+        if self._rebalance_timer is not None:
+            self._rebalance_timer.cancel()
+        self._events.close()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+        await self.term.channels.wait_closed()
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    # --- watches, each set again when its event is handled
+
+    def _post(self, event: Callable[[], Awaitable[None]]) -> None:
+        if not self.term.ended:
+            self._events.post(event)
+
+    def _brokers_fired(self, path: str) -> None:
+        self._post(self._brokers_changed)
+
+    def _topics_fired(self, path: str) -> None:
+        self._post(self._topics_changed)
+
+    def _topic_fired(self, path: str) -> None:
+        self._changed_topics[path.removeprefix(f"{paths.BROKER_TOPICS}/")] = None
+        self._post(self._replicas_changed)
+
+    def _deletions_fired(self, path: str) -> None:
+        self._post(self._deletion_requested)
+
+    def _preferred_fired(self, path: str) -> None:
+        self._post(self._preferred_requested)
+
+    def _reassignment_fired(self, path: str) -> None:
+        self._post(self._reassignment_requested)
+
+    def _isrs_fired(self, path: str) -> None:
+        self._post(self._isrs_changed)
+
+    def _log_dirs_fired(self, path: str) -> None:
+        self._post(self._log_dirs_failed)
+
+    # --- brokers
+
+    async def _brokers_changed(self) -> None:
+        controller, term = self.controller, self.term
+        async with term.turn():
+            brokers = await self._registry.watched.live_brokers(self._brokers_fired)
+            before = controller.metadata.brokers
+            if brokers == before:
+                return
+            gone = controller.brokers_changed(brokers.values(), self._broker_id)
+            came = [e for e in brokers.values() if e.broker_id not in before or e.broker_id in gone]
+            for broker_id in sorted(gone):
+                term.channels.close(broker_id)
+            term.channels.update_live_brokers()
+            changed = await term.change(
+                list(controller.states()),
+                lambda states: elections.decide_brokers(
+                    controller, states, gone, self._leaders.unclean_allowed
+                ),
+            )
+            term.tell(changed)
+            self._welcome(came)
+            await self._check_features(came)
+            touched = gone | {entry.broker_id for entry in came}
+            term.channels.update_metadata(
+                state for state in controller.states() if not touched.isdisjoint(state.replicas)
+            )
+            _log.info(
+                "Brokers gone: %s; brokers that came: %s; states changed: %d",
+                sorted(gone),
+                [entry.broker_id for entry in came],
+                len(changed),
+            )
+        self._post(self._deletions.proceed)
+
+    def _welcome(self, came: Iterable[BrokerEntry]) -> None:
+        for entry in came:
+            self.term.channels.open(entry, [*self.controller.states(), *self._deletions.states])
+            for state in self.controller.states():
+                if entry.broker_id in state.replicas:
+                    self.term.tell_replica(entry.broker_id, state)
+
+    # --- topics
+
+    async def _topics_changed(self) -> None:
+        async with self.term.turn():
+            names = await self._registry.watched.topics(self._topics_fired)
+            await self._topics.names_changed(names)
+        await self._topics.bear()
+
+    async def _replicas_changed(self) -> None:
+        async with self.term.turn():
+            names, self._changed_topics = list(self._changed_topics), {}
+            await self._topics.replicas_changed(names)
+        await self._topics.bear()
+
+    async def _deletion_requested(self) -> None:
+        async with self.term.turn():
+            names = await self._registry.watched.delete_requests(self._deletions_fired)
+            await self._deletions.requested(names)
+        await self._deletions.proceed()
+
+    # --- requests and notices in the tree
+
+    async def _preferred_requested(self) -> None:
+        async with self.term.turn():
+            watched = self._registry.watched
+            wanted = await watched.preferred_election_request(self._preferred_fired)
+            if wanted is not None:
+                await self._leaders.elect_within_turn(wanted, unclean=False)
+                await self.term.store.delete(paths.PREFERRED_REPLICA_ELECTION)
+
+    async def _reassignment_requested(self) -> None:
+        async with self.term.turn():
+            wanted = await self._registry.watched.reassignment_request(self._reassignment_fired)
+            if wanted:
+                _log.error(
+                    "Ignoring the request in %s: moving replicas between brokers is not "
+                    "supported yet",
+                    paths.REASSIGN_PARTITIONS,
+                )
+                await self.term.store.delete(paths.REASSIGN_PARTITIONS)
+
+    async def _isrs_changed(self) -> None:
+        """A leader of an old version changed ISRs itself."""
+        async with self.term.turn():
+            notices = await self._registry.watched.isr_changes(self._isrs_fired)
+            changed = {each for partitions in notices.values() for each in partitions}
+            if changed:
+                await self.term.reload(sorted(changed))
+            for path in notices:
+                await self.term.store.delete(path)
+
+    async def _log_dirs_failed(self) -> None:
+        """Ask the brokers with a failed log directory for each of their replicas."""
+        async with self.term.turn():
+            notices = await self._registry.watched.log_dir_events(self._log_dirs_fired)
+            for broker_id in dict.fromkeys(notices.values()):
+                for state in self.controller.states():
+                    if broker_id is not None and broker_id in state.replicas:
+                        self.term.tell_replica(broker_id, state)
+            for path in notices:
+                await self.term.store.delete(path)
+
+    def _replicas_failed(self, broker_id: BrokerId, failed: list[TopicPartition]) -> None:
+        self._failed.append((broker_id, failed))
+        self._post(self._handle_failures)
+
+    async def _handle_failures(self) -> None:
+        while self._failed:
+            broker_id, failed = self._failed.pop(0)
+            if broker_id in self.term.channels:
+                await self._leaders.replicas_failed(broker_id, failed)
+
+    def _schedule_rebalance(self) -> None:
+        interval_s = self._dynamic_config.config.int("leader.imbalance.check.interval.seconds")
+        self._rebalance_timer = asyncio.get_running_loop().call_later(
+            interval_s, self._rebalance_due
+        )
+
+    def _rebalance_due(self) -> None:
+        if not self.term.ended:
+            self._post(self._leaders.rebalance)
+            self._schedule_rebalance()
+
+    def settings_changed(self) -> None:
+        """Settings of topics changed: one may allow unclean elections now."""
+        self._post(self._leaders.elect_where_possible)
+
+    # --- requests
+
+    async def create_topics(
+        self, requests: Sequence[NewTopic], *, validate_only: bool = False, timeout_s: float
+    ) -> list[CreateTopic | Rejected]:
+        return await self._topics.create(requests, validate_only=validate_only, timeout_s=timeout_s)
+
+    async def create_partitions(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[BrokerId]] | None = None,
+        *,
+        validate_only: bool = False,
+        timeout_s: float,
+    ) -> AddPartitions:
+        return await self._topics.grow(
+            name, count, assignments, validate_only=validate_only, timeout_s=timeout_s
+        )
+
+    async def delete_topics(
+        self, wanted: Sequence[str | TopicId], *, timeout_s: float
+    ) -> list[TopicState | Rejected]:
+        async with self.term.turn():
+            answers = topic_requests.find_to_delete(
+                self.metadata, wanted, self._dynamic_config.config
+            )
+            topics = [answer for answer in answers if isinstance(answer, TopicState)]
+            await self._deletions.request(topics)
+        self._post(self._deletions.proceed)
+        await self._deletions.settled([topic.name for topic in topics], timeout_s)
+        return answers
+
+    async def elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
+        (refusal,) = await self._leaders.elect([topic_partition], unclean=unclean)
+        if refusal is not None:
+            raise refusal
+
+    def check_reassignment(
+        self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None
+    ) -> None:
+        elections.check_reassignment(self.controller, topic_partition, replicas)
+
+    async def alter_isr(
+        self, broker_id: BrokerId, broker_epoch: int, proposals: Sequence[IsrProposal]
+    ) -> list[PartitionState | Rejected]:
+        return await self._leaders.alter_isr(broker_id, broker_epoch, proposals)
+
+    async def shut_down(self, broker_id: BrokerId, broker_epoch: int) -> list[TopicPartition]:
+        return await self._leaders.shut_down(broker_id, broker_epoch)
+
+    async def allocate_producer_ids(self, broker_id: BrokerId, broker_epoch: int) -> range:
+        async with self.term.turn():
+            self._leaders.check_broker(broker_id, broker_epoch, ErrorCode.BROKER_ID_NOT_REGISTERED)
+            return await self._registry.reserve_producer_ids(broker_id)
+
+    async def update_features(
+        self, updates: Sequence[features.FeatureUpdate], *, validate_only: bool = False
+    ) -> None:
+        """Apply all updates, or raise Rejected and apply none."""
+        async with self.term.turn():
+            brokers = self.controller.metadata.brokers.values()
+            before = await self._registry.load_features(features.initial_levels(brokers))
+            levels = features.decide_levels(before.levels, updates, brokers)
+            if not validate_only and levels != before.levels:
+                await self._registry.store_features(levels, before.epoch)
+
+    async def _check_features(self, brokers: Iterable[BrokerEntry]) -> None:
+        """A new cluster gets its levels. Brokers that do not support them are reported."""
+        found = await self._registry.load_features(
+            features.initial_levels(self.controller.metadata.brokers.values())
+        )
+        for broker in brokers:
+            for name, level in features.find_unsupported(found.levels, broker).items():
+                _log.error(
+                    "Broker %d does not support level %d of feature %s, which the cluster uses. "
+                    "Lower the level with 'headrace features downgrade', or stop that broker",
+                    broker.broker_id,
+                    level,
+                    name,
+                )

@@ -1,0 +1,225 @@
+"""Topics of a cluster that come and grow: by a request, or because another broker wrote them.
+
+A topic comes in two steps. First its replicas are assigned, with which it exists. Then each
+partition is born: it gets a leader and its first state. A term that ends between the two leaves
+partitions without a state, and the next term finds them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from headrace.broker.controller import topic_requests
+from headrace.broker.controller.broker_requests import being_deleted
+from headrace.broker.controller.events import Events
+from headrace.broker.controller.term import Term
+from headrace.broker.metadata.dynamic_config import DynamicConfig
+from headrace.broker.random_ids import draw_topic_id
+from headrace.coordination.topic_store import LoadedTopics, unborn, unborn_states
+from headrace.coordination.tree import Watch
+from headrace.core import elections, topic_changes
+from headrace.core.controller import (
+    UNBORN,
+    AddPartitions,
+    ChangePartition,
+    CreateTopic,
+    DeleteTopic,
+    MarkForDeletion,
+)
+from headrace.core.topics import NewTopic
+from headrace.model.cluster_metadata import PartitionState
+from headrace.model.errors import ErrorCode, Rejected
+from headrace.model.ids import NO_TOPIC_ID, BrokerId
+from headrace.model.settings.resources import ResourceType
+
+if TYPE_CHECKING:
+    from headrace.world.world import World
+
+_log = logging.getLogger("headrace.controller")
+
+_BORN_PER_TURN = 200  # changes of ISRs wait no longer than for these
+
+
+class ClusterTopics:
+    def __init__(
+        self,
+        term: Term,
+        events: Events,
+        dynamic_config: DynamicConfig,
+        world: "World",
+        watch_topic: Watch,
+    ) -> None:
+        """``watch_topic`` is called when the replicas of a topic change."""
+        self._term = term
+        self._events = events
+        self._dynamic_config = dynamic_config
+        self._world = world
+        self._watch_topic = watch_topic
+
+    # --- requests
+
+    async def create(
+        self, requests: Sequence[NewTopic], *, validate_only: bool, timeout_s: float
+    ) -> list[CreateTopic | Rejected]:
+        """One result per request. The topics have leaders, of which all live brokers know."""
+        term = self._term
+        give_up_at = asyncio.get_running_loop().time() + timeout_s
+        async with term.turn():
+            answers = topic_requests.decide_creates(
+                term.controller, requests, self._dynamic_config, self._world
+            )
+            if validate_only:
+                return answers
+            for index, answer in enumerate(answers):
+                if isinstance(answer, CreateTopic):
+                    answers[index] = await self._create(answer)
+        created = any(isinstance(each, CreateTopic) for each in answers)
+        if created and not await self._stand(give_up_at):
+            late = Rejected(ErrorCode.REQUEST_TIMED_OUT, "The topic exists; leaders will follow.")
+            return [late if isinstance(each, CreateTopic) else each for each in answers]
+        return answers
+
+    async def _create(self, change: CreateTopic) -> CreateTopic | Rejected:
+        topic = change.topic
+        try:
+            await self._term.store.create_topic(unborn(topic), change.overrides)
+        except Rejected as refusal:
+            return refusal
+        self._dynamic_config.remember(ResourceType.TOPIC, topic.name, change.overrides)
+        await self._found([topic.name])
+        _log.info("Created topic %s; partitions: %d", topic.name, len(topic.partitions))
+        return change
+
+    async def grow(
+        self,
+        name: str,
+        count: int,
+        assignments: Sequence[Sequence[BrokerId]] | None,
+        *,
+        validate_only: bool,
+        timeout_s: float,
+    ) -> AddPartitions:
+        """Increase a topic to ``count`` partitions. Raises Rejected."""
+        term = self._term
+        give_up_at = asyncio.get_running_loop().time() + timeout_s
+        async with term.turn():
+            change = topic_changes.decide_add_partitions(term.controller, name, count, assignments)
+            if validate_only:
+                return change
+            before = term.controller.metadata.topics[name]
+            added = unborn_states(change.added)
+            topic = before._replace(partitions=before.partitions + added)
+            await term.store.assign(topic, before)
+            term.controller.found([topic])
+        _log.info("Added %d partitions to topic %s; it now has %d", len(added), name, count)
+        if not await self._stand(give_up_at):
+            raise Rejected(
+                ErrorCode.REQUEST_TIMED_OUT, "The partitions exist; leaders will follow."
+            )
+        return change
+
+    async def _stand(self, give_up_at: float) -> bool:
+        """Wait until partitions have leaders, and until live brokers know them or time is up."""
+        loop = asyncio.get_running_loop()
+        # An event, not a part of this request: a client that hangs up must not interrupt it.
+        births = self._events.post(self.bear)
+        done, _ = await asyncio.wait([births], timeout=max(0.0, give_up_at - loop.time()))
+        if not done:
+            return False
+        refusal = births.result()
+        if refusal is not None:
+            raise refusal
+        await self._term.channels.acknowledged(give_up_at - loop.time())
+        return True
+
+    # --- what others wrote
+
+    async def names_changed(self, names: Sequence[str]) -> None:
+        """Within a turn: these topics exist in the tree. Call ``bear`` after it."""
+        controller = self._term.controller
+        await self._found(
+            [
+                name
+                for name in names
+                if name not in controller.metadata.topics
+                and name not in controller.pending_deletion
+            ]
+        )
+        for name in [name for name in controller.metadata.topics if name not in names]:
+            topic = controller.metadata.topics[name]
+            _log.error("Another program deleted topic %s from the cluster metadata", name)
+            controller.replay([MarkForDeletion(name), DeleteTopic(topic)])
+            self._term.forget(state.topic_partition for state in topic.partitions)
+            self._term.channels.update_metadata(map(being_deleted, topic.partitions))
+
+    async def _found(self, names: Sequence[str]) -> None:
+        if not names:
+            return
+        term = self._term
+        loaded = await term.registry.topics.load(
+            names,
+            term.controller.metadata.brokers,
+            self._watch_topic,
+            skips_unreadable=True,
+        )
+        for name in loaded.topics:
+            await self._read_settings(name)
+        await self.take_in(loaded)
+
+    async def take_in(self, loaded: LoadedTopics) -> None:
+        """Within a turn: these topics were read. Old tools create topics without an id."""
+        for name, topic in loaded.topics.items():
+            if topic.topic_id == NO_TOPIC_ID:
+                topic_id = draw_topic_id(self._world.dice)
+                states = tuple(state._replace(topic_id=topic_id) for state in topic.partitions)
+                loaded.topics[name] = topic._replace(topic_id=topic_id, partitions=states)
+                await self._term.store.assign(loaded.topics[name], topic)
+        self._term.loaded(loaded)
+
+    async def _read_settings(self, name: str) -> None:
+        overrides = await self._term.registry.configs.read("topics", name)
+        self._dynamic_config.remember(ResourceType.TOPIC, name, overrides)
+
+    async def replicas_changed(self, names: Sequence[str]) -> None:
+        """Within a turn: the nodes of these topics have changed. Call ``bear`` after it."""
+        term = self._term
+        live = term.controller.metadata.brokers
+        loaded = await term.registry.topics.load(
+            names, live, self._watch_topic, skips_unreadable=True
+        )
+        for name, topic in loaded.topics.items():
+            known = term.controller.metadata.topics.get(name)
+            if known is None or known.topic_id != topic.topic_id:
+                continue
+            added = topic.partitions[len(known.partitions) :]
+            if added:
+                grown = known._replace(partitions=known.partitions + added)
+                term.controller.found([grown])
+
+    # --- births
+
+    async def bear(self) -> None:
+        """Give every partition without a state a leader, if one of its replicas is alive."""
+        term = self._term
+        while True:
+            async with term.turn():
+                waiting = self._unborn()
+                changed = await term.change(waiting[:_BORN_PER_TURN], self._decide_births)
+                term.tell(changed)
+                if not changed:
+                    term.channels.update_metadata(waiting)
+                    return
+
+    def _unborn(self) -> list[PartitionState]:
+        """Those that can be born first."""
+        controller = self._term.controller
+        live = controller.metadata.brokers
+        found = [state for state in controller.states() if state.partition_epoch == UNBORN]
+        found.sort(
+            key=lambda state: not any(controller.can_serve(state, b, live) for b in state.replicas)
+        )
+        return found
+
+    def _decide_births(self, states: Iterable[PartitionState]) -> list[ChangePartition]:
+        return elections.decide_brokers(self._term.controller, states, (), lambda topic: False)

@@ -1,0 +1,231 @@
+"""What a fetch returns for one partition: to a consumer, and to a follower.
+
+A consumer reads up to the high watermark or the last stable offset, from the leader or from a
+follower (KIP-392). A follower reads up to the log end; its request also tells how far it is.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.broker.replication.replica import READ_COMMITTED, Replica
+from headrace.core.fetch_rules import find_divergence
+from headrace.core.fetch_session import Want
+from headrace.core.leader_epochs import EpochEnd
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
+from headrace.model.ids import BrokerId, LeaderEpoch, Offset, ProducerId, TopicId
+from headrace.storage.files import FileSlice
+from headrace.wire.fetch import FetchedPartition
+
+if TYPE_CHECKING:
+    from headrace.broker.replication.replica_manager import ReplicaManager
+
+_ANY_REPLICA_SINCE = 11  # earlier consumers know the leader only
+# With these errors the response tells who leads (KIP-951).
+_NAMES_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+
+class Follower(NamedTuple):
+    """The broker whose replica fetches."""
+
+    broker_id: BrokerId
+    broker_epoch: int  # -1 before version 15
+
+    @classmethod
+    def of(cls, request: Any) -> "Follower | None":
+        """None for the request of a consumer."""
+        state = request.replica_state
+        if state.replica_id >= 0:
+            return cls(state.replica_id, state.replica_epoch)
+        return cls(request.replica_id, -1) if request.replica_id >= 0 else None
+
+
+class FetchReads:
+    def __init__(
+        self, replicas: "ReplicaManager", loop: asyncio.AbstractEventLoop, *, selects_by_rack: bool
+    ) -> None:
+        """``selects_by_rack``: replica.selector.class is Kafka's rack-aware selector."""
+        self._replicas = replicas
+        self._loop = loop
+        self._selects_by_rack = selects_by_rack
+
+    def replica(self, want: Want) -> Replica | None:
+        generation = self._replicas.generation
+        if want.found_in != generation:
+            topic = want.topic
+            want.found_in = generation
+            want.found = (
+                self._replicas.get(topic, want.partition)
+                if isinstance(topic, str)
+                else self._replicas.get_by_id(TopicId(topic), want.partition)
+            )
+        found: Replica | None = want.found
+        return found
+
+    def refused(self, want: Want, refusal: Rejected) -> FetchedPartition:
+        entry = FetchedPartition(want.partition, refusal.code)
+        if refusal.code in _NAMES_LEADER:
+            entry.current_leader = self._replicas.leader_of(want.topic, want.partition)
+        return entry
+
+    # --- consumers -----------------------------------------------------------
+
+    def for_consumer(
+        self, want: Want, request: Any, api_version: int, size_max: int, at_least_one: bool
+    ) -> FetchedPartition:
+        replica = self.replica(want)
+        if replica is None:
+            raise self._replicas.unhosted(want.topic, want.partition)
+        leadership = replica.leadership
+        if leadership is None and api_version >= _ANY_REPLICA_SINCE:
+            high_watermark = replica.follow_in(want.current_leader_epoch).high_watermark
+        else:
+            high_watermark = replica.lead_in(want.current_leader_epoch).high_watermark
+            if self._selects_by_rack and request.rack_id:
+                preferred = self._replicas.preferred_replica(
+                    replica, request.rack_id, Offset(want.fetch_offset)
+                )
+                if preferred is not None:
+                    return FetchedPartition(
+                        want.partition,
+                        0,
+                        high_watermark,
+                        log_start=replica.log.log_start,
+                        preferred_read_replica=preferred,
+                    )
+        log = replica.log
+        fetch_offset = Offset(want.fetch_offset)
+        diverging = find_divergence(
+            fetch_offset,
+            LeaderEpoch(want.last_fetched_epoch),
+            log.leader_epochs,
+            log.log_start,
+            log.log_end,
+        )
+        if diverging is not None:
+            return FetchedPartition(want.partition, 0, diverging=diverging)
+        stable_end = log.last_stable_offset(high_watermark)
+        is_committed = request.isolation_level == READ_COMMITTED
+        readable_end = stable_end if is_committed else high_watermark
+        found: FileSlice | None = None
+        aborted: list[tuple[ProducerId, Offset]] | None = [] if is_committed else None
+        if fetch_offset < readable_end and (size_max > 0 or at_least_one):
+            try:
+                found = log.read(fetch_offset, size_max, readable_end, at_least_one=at_least_one)
+                if found is not None and aborted is not None:
+                    # Only those within the range sent. Otherwise a consumer far behind would get
+                    # all later ones with every response.
+                    end_offset = log.end_of(found, fetch_offset, readable_end)
+                    aborted = log.aborted_transactions(fetch_offset, end_offset)
+            except (Corrupt, OSError) as problem:
+                raise replica.unreadable(problem) from problem
+        return FetchedPartition(
+            want.partition,
+            0,
+            high_watermark,
+            stable_end,
+            log.log_start,
+            aborted,
+            found,
+            found.size if found is not None else 0,
+        )
+
+    # --- followers -----------------------------------------------------------
+
+    def note_progress(
+        self, wants: Iterable[Want], listed: Iterable[Want], follower: Follower
+    ) -> None:
+        """Take what a follower's request proves about its log.
+
+        ``listed`` are the partitions that the request names, of all the ``wants`` of its session.
+        The others are where they were. That matters only to those that wait to join the ISR.
+        """
+        named = {(want.topic, want.partition) for want in listed}
+        broker_id = follower.broker_id
+        now = self._loop.time() * 1000
+        for want in wants:
+            replica = self.replica(want)
+            if replica is None or (leadership := replica.leadership) is None:
+                continue
+            if broker_id in leadership.isr and (want.topic, want.partition) not in named:
+                continue
+            try:
+                if self._divergence(replica, want, follower) is not None:
+                    continue
+            except Rejected:
+                continue  # reading reports it
+            effects = leadership.follower_fetched(
+                broker_id,
+                Offset(want.fetch_offset),
+                Offset(want.log_start),
+                follower.broker_epoch,
+                now,
+            )
+            if effects:
+                self._replicas.effects.carry_out(replica, effects)
+
+    def with_news(self, wants: Iterable[Want]) -> list[Want]:
+        """The partitions about which a follower's session has something to hear.
+
+        Called twice per fetch for every partition of the session, of which most are idle: so it
+        compares offsets and calls nothing.
+        """
+        generation = self._replicas.generation
+        found = []
+        for want in wants:
+            replica = want.found if want.found_in == generation else self.replica(want)
+            if replica is None or (leadership := replica.leadership) is None:
+                found.append(want)
+                continue
+            log = replica.log
+            if (
+                log.log_end != want.fetch_offset
+                or leadership.high_watermark != want.sent_high_watermark
+                or log.log_start != want.sent_log_start
+                or leadership.leader_epoch != want.current_leader_epoch
+                or log.directory.offline is not None
+            ):
+                found.append(want)
+        return found
+
+    def for_follower(
+        self, want: Want, follower: Follower, size_max: int, at_least_one: bool
+    ) -> FetchedPartition:
+        replica = self.replica(want)
+        if replica is None:
+            raise self._replicas.unhosted(want.topic, want.partition)
+        diverging = self._divergence(replica, want, follower)
+        if diverging is not None:
+            return FetchedPartition(want.partition, 0, diverging=diverging)
+        log = replica.log
+        found: FileSlice | None = None
+        if want.fetch_offset < log.log_end and (size_max > 0 or at_least_one):
+            try:
+                found = log.read(
+                    Offset(want.fetch_offset), size_max, log.log_end, at_least_one=at_least_one
+                )
+            except (Corrupt, OSError) as problem:
+                raise replica.unreadable(problem) from problem
+        return FetchedPartition(
+            want.partition,
+            0,
+            replica.lead().high_watermark,
+            log_start=log.log_start,
+            records=found,
+            records_size=found.size if found is not None else 0,
+        )
+
+    @staticmethod
+    def _divergence(replica: Replica, want: Want, follower: Follower) -> EpochEnd | None:
+        log = replica.log
+        if log.offline is not None:
+            replica.lead()  # raises
+        return replica.partition.check_follower_fetch(
+            follower.broker_id,
+            LeaderEpoch(want.current_leader_epoch),
+            Offset(want.fetch_offset),
+            LeaderEpoch(want.last_fetched_epoch),
+            log.leader_epochs,
+            log.log_start,
+            log.log_end,
+        )

@@ -1,0 +1,113 @@
+"""Effects of the partition machines: changes of the log, messages to waiters, orders to peers.
+
+``core.partition`` decides; ``carry_out`` does what it decided, in order, without decisions and
+without awaiting.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, assert_never
+
+from headrace.broker.replication.waiting import Waiting
+from headrace.core.parked import Event
+from headrace.core.partition_effects import (
+    AdvanceLogStart,
+    Effect,
+    FollowerLogStartAdvanced,
+    FollowLeader,
+    HighWatermarkAdvanced,
+    IsrChanged,
+    LeaderEpochBumped,
+    LeadershipGained,
+    LeadershipLost,
+    ProposeIsr,
+    RestartLog,
+    StaleLeaderEpoch,
+    StopFollowing,
+    Truncate,
+)
+from headrace.model.ids import Offset
+from headrace.storage.log_retention import delete_records_before
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from headrace.broker.replication.replica import Replica
+    from headrace.model.ids import BrokerId
+
+    class Following(Protocol):
+        def follow(self, replica: Replica, leader: BrokerId) -> None: ...
+        def stop_following(self, replica: Replica) -> None: ...
+
+    class Proposing(Protocol):
+        def propose(self, replica: Replica, proposal: ProposeIsr) -> None: ...
+
+
+class Effects:
+    """``fetchers`` and ``isr_proposals`` are those of a broker in a cluster, None on one node."""
+
+    def __init__(self, waiting: Waiting) -> None:
+        self._waiting = waiting
+        self.fetchers: Following | None = None
+        self.isr_proposals: Proposing | None = None
+
+    def carry_out(self, replica: "Replica", effects: Iterable[Effect]) -> None:
+        """Raises OSError if the disk refuses a truncation."""
+        for effect in effects:
+            match effect:
+                case HighWatermarkAdvanced(to):
+                    producers = replica.log.producers
+                    if producers.unreplicated:
+                        producers.high_watermark_advanced(to)
+                    if self._waiting.is_awaited(replica):
+                        self._high_watermark_advanced(replica, to)
+                case LeadershipGained(leader_epoch, start_offset):
+                    replica.log.leader_epochs.assign(leader_epoch, start_offset)
+                    self._waiting.happened(replica, Event.LEADERSHIP_GAINED)
+                case LeaderEpochBumped(leader_epoch, start_offset):
+                    replica.log.leader_epochs.assign(leader_epoch, start_offset)
+                case LeadershipLost():
+                    self._waiting.happened(replica, Event.LEADERSHIP_LOST)
+                case FollowerLogStartAdvanced():
+                    self._waiting.happened(replica, Event.FOLLOWER_LOG_START)
+                case Truncate() | RestartLog() | AdvanceLogStart():
+                    _change_log(replica, effect)
+                case ProposeIsr() | FollowLeader() | StopFollowing():
+                    self._tell_peers(replica, effect)
+                case IsrChanged() | StaleLeaderEpoch():
+                    pass  # the caller of the machine reports it
+                case _:
+                    assert_never(effect)
+
+    def _high_watermark_advanced(self, replica: "Replica", to: Offset) -> None:
+        self._waiting.happened(replica, Event.HIGH_WATERMARK)
+        stable = replica.log.last_stable_offset(to)
+        if stable != replica.last_stable_offset:
+            replica.last_stable_offset = stable
+            self._waiting.happened(replica, Event.LAST_STABLE_OFFSET)
+
+    def _tell_peers(
+        self, replica: "Replica", effect: ProposeIsr | FollowLeader | StopFollowing
+    ) -> None:
+        match effect:
+            case ProposeIsr():
+                if self.isr_proposals is not None:
+                    self.isr_proposals.propose(replica, effect)
+            case FollowLeader(leader):
+                if self.fetchers is not None:
+                    self.fetchers.follow(replica, leader)
+            case StopFollowing():
+                if self.fetchers is not None:
+                    self.fetchers.stop_following(replica)
+
+
+def _change_log(replica: "Replica", effect: Truncate | RestartLog | AdvanceLogStart) -> None:
+    # Imported here: a cluster of one never truncates.
+    from headrace.storage.log_truncation import truncate_fully, truncate_to
+
+    match effect:
+        case Truncate(to):
+            truncate_to(replica.log, to)
+        case RestartLog(at):
+            truncate_fully(replica.log, at)
+        case AdvanceLogStart(to):
+            delete_records_before(replica.log, to)

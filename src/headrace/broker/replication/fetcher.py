@@ -1,0 +1,490 @@
+"""One fetcher: copies the records of many partitions from one leader, over one connection.
+
+A request asks for all partitions at once, with a fetch session. Batches go from the receive buffer
+to the file as the leader stored them; nothing looks at single records. ``core.following`` decides
+what a response means for a replica.
+
+A partition that fails is paused, for 20 ms at first and then longer, up to
+``replica.fetch.backoff.ms``; the others go on. So does the whole fetcher if the connection fails.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.broker.replication.waiting import Waiting
+from headrace.client.errors import Disconnected, error_code
+from headrace.core.follower_session import FollowerSession
+from headrace.core.following import FetchPosition, Following
+from headrace.core.leader_epochs import EpochEnd
+from headrace.core.partition_effects import Effect
+from headrace.model.config import BrokerConfig
+from headrace.model.errors import Corrupt, ErrorCode, Rejected
+from headrace.model.ids import BrokerId, LeaderEpoch, Offset, TopicId
+from headrace.wire import messages as m
+
+if TYPE_CHECKING:
+    from headrace.broker.peers import Peer, Peers
+    from headrace.broker.replication.effects import Effects
+    from headrace.broker.replication.replica import Replica
+
+_log = logging.getLogger("headrace.replication")
+
+_FETCH_VERSION = 17
+_LIST_OFFSETS_VERSION = 9
+_LATEST, _EARLIEST = -1, -2
+_FIRST_PAUSE_S = 0.02
+# A new partition waits for the response in progress at most so long; then the fetcher reconnects.
+_PATIENCE_S = 0.02
+_BUFFER_SIZE_MIN = 1 << 16
+# The log start of an idle partition moves by retention; the leader is told after this time.
+_LOOK_AGAIN_S = 1.0
+_SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+_Key = tuple[TopicId, int]
+
+
+class FetcherSettings(NamedTuple):
+    wait_ms_max: int
+    size_min: int
+    size_max: int
+    partition_size_max: int
+    pause_s_max: float
+    timeout_s: float
+    receive_buffer_size: int | None
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> "FetcherSettings":
+        # Kafka's default is smaller than the kernel's choice, and slows replication down.
+        is_given = config.given_text("replica.socket.receive.buffer.bytes") is not None
+        buffer_size = config.int("replica.socket.receive.buffer.bytes")
+        return cls(
+            config.int("replica.fetch.wait.max.ms"),
+            config.int("replica.fetch.min.bytes"),
+            config.int("replica.fetch.response.max.bytes"),
+            config.int("replica.fetch.max.bytes"),
+            config.int("replica.fetch.backoff.ms") / 1000,
+            config.int("replica.socket.timeout.ms") / 1000,
+            buffer_size if is_given and buffer_size > 0 else None,
+        )
+
+
+class _Followed:
+    """One partition of a fetcher, in one leader epoch."""
+
+    __slots__ = ("replica", "following", "key", "position", "log_start", "failures")
+
+    def __init__(self, replica: "Replica", following: Following) -> None:
+        self.replica = replica
+        self.following = following
+        self.key = _key(replica)
+        self.position: FetchPosition | None = None  # None: the log must be flushed first
+        self.log_start = Offset(-1)  # as last sent
+        self.failures = 0  # in a row
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the replica still follows in this leader epoch; otherwise drop the answer."""
+        return self.replica.partition.role is self.following and not self.replica.is_gone
+
+    def next_position(self) -> FetchPosition | None:
+        log = self.replica.log
+        return self.following.fetch_position(
+            log.log_end, log.flusher.recovery_point, log.leader_epochs
+        )
+
+
+class Fetcher:
+    """Its task runs from the first partition until ``close``."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        leader: BrokerId,
+        number: int,
+        peers: "Peers",
+        effects: "Effects",
+        waiting: Waiting,
+        settings: FetcherSettings,
+        broker_epoch: Callable[[], int],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self.leader = leader
+        self.number = number
+        self.settings = settings
+        self._broker_id = broker_id
+        self._peers = peers
+        self._effects = effects
+        self._waiting = waiting
+        self._broker_epoch = broker_epoch
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._followed: dict[_Key, _Followed] = {}
+        self._asked: dict[_Key, _Followed] = {}  # as the leader knows them
+        self._session: FollowerSession[_Key] = FollowerSession()
+        self._buffer = bytearray(_BUFFER_SIZE_MIN)
+        self._peer = self._connect()
+        self._failures = 0  # of the connection, in a row
+        self._round = 0  # counts the requests
+        self._hurried_round = -1
+        self._has_work = asyncio.Event()
+        self._look_again_at = 0.0
+        self._errands: dict[asyncio.Task[None], None] = {}  # flushes, and connections to close
+        self._task = self._loop.create_task(self._run())
+
+    def __bool__(self) -> bool:
+        """Whether it has partitions."""
+        return bool(self._followed)
+
+    def __str__(self) -> str:
+        return f"broker-{self._broker_id}-fetcher-{self.number}"
+
+    # --- partitions ----------------------------------------------------------
+
+    def add(self, replica: "Replica") -> None:
+        """Fetch a partition, from now on in the leader epoch that it follows in."""
+        following = replica.partition.following
+        assert following is not None
+        followed = _Followed(replica, following)
+        self._followed[followed.key] = followed
+        self._session.pause(followed.key)  # it may be there, with the position of another epoch
+        self._resume(followed)
+
+    def remove(self, replica: "Replica") -> None:
+        followed = self._followed.pop(_key(replica), None)
+        if followed is not None:
+            self._session.pause(followed.key)
+            self._asked.pop(followed.key, None)
+
+    def _resume(self, followed: _Followed) -> None:
+        """Fetch a new partition, or one that was paused."""
+        if self._followed.get(followed.key) is not followed or not followed.is_current:
+            return
+        followed.position = followed.next_position()
+        if followed.position is None:
+            self._run_errand(self._flush(followed))
+            return
+        self._session.fetch(followed.key)
+        if self._has_work.is_set() and self._hurried_round != self._round:
+            self._hurried_round = self._round
+            self._loop.call_later(_PATIENCE_S, self._hurry, self._round)
+        self._has_work.set()
+
+    def _hurry(self, fetch_round: int) -> None:
+        """Give up a fetch that waits for records, so that new partitions need not wait for it."""
+        if self._round == fetch_round and self._followed:
+            given_up, self._peer = self._peer, self._connect()
+            self._run_errand(given_up.close())
+
+    async def _flush(self, followed: _Followed) -> None:
+        """A fetch says that all records before it count: ``flush.messages`` needs an fsync."""
+        log = followed.replica.log
+        try:
+            await log.flusher.flush()
+        except OSError as error:
+            log.directory.partition_failed(error)
+        if followed.next_position() is None:
+            self._pause(followed, "it could not be flushed, as flush.messages requires")
+        else:
+            self._resume(followed)
+
+    def _run_errand(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._errands[task] = None
+        task.add_done_callback(self._errand_done)
+
+    def _errand_done(self, task: "asyncio.Task[None]") -> None:
+        self._errands.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    async def close(self) -> None:
+        self._followed.clear()
+        self._task.cancel()
+        for errand in self._errands:
+            errand.cancel()
+        await asyncio.gather(self._task, *self._errands, return_exceptions=True)
+        await self._peer.close()
+
+    # --- the task ------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                await self._fetch_once()
+        except Exception as error:  # noqa: BLE001 - a bug while effects are applied
+            self._fail(error)
+
+    async def _fetch_once(self) -> None:
+        while not self._session:
+            self._has_work.clear()
+            await self._has_work.wait()
+        self._round += 1
+        peer = self._peer
+        try:
+            response = await peer.request(
+                self._next_request(),
+                m.FetchResponse,
+                api_version=_FETCH_VERSION,
+                timeout_s=self.settings.timeout_s,
+            )
+            out_of_range = self._process(response)
+            if out_of_range:
+                await self._find_range(out_of_range)
+            self._failures = 0
+        except Disconnected as lost:
+            self._session.restart(closed=False)
+            if peer is self._peer:
+                self._failures += 1
+                if self._failures == 1:
+                    _log.info("%s lost broker %d: %s. Retrying", self, self.leader, lost)
+                await asyncio.sleep(self._pause_s(self._failures))
+
+    def _connect(self) -> "Peer":
+        return self._peers.peer(
+            self.leader,
+            str(self),
+            timeout_s=self.settings.timeout_s,
+            allocate=self._allocate,
+            receive_buffer_size=self.settings.receive_buffer_size,
+        )
+
+    def _allocate(self, size: int) -> bytearray:
+        """One buffer for all responses: the last one is processed before the next request."""
+        if size > len(self._buffer):
+            self._buffer = bytearray(size)
+        return self._buffer
+
+    def _pause_s(self, failures: int) -> float:
+        if failures == 0:
+            return 0.0
+        return min(_FIRST_PAUSE_S * (1 << min(failures - 1, 16)), self.settings.pause_s_max)
+
+    # --- requests ------------------------------------------------------------
+
+    def _next_request(self) -> m.FetchRequest:
+        now = self._loop.time()
+        if now >= self._look_again_at:
+            self._look_again_at = now + _LOOK_AGAIN_S
+            for key, followed in self._followed.items():
+                if followed.replica.log.log_start != followed.log_start:
+                    self._session.moved(key)
+        session = self._session
+        session_id, session_epoch = session.session_id, session.epoch
+        named = session.next_request()
+        settings = self.settings
+        return m.FetchRequest(
+            replica_state=m.FetchRequest.ReplicaState(
+                replica_id=self._broker_id, replica_epoch=self._broker_epoch()
+            ),
+            max_wait_ms=settings.wait_ms_max,
+            min_bytes=settings.size_min,
+            max_bytes=settings.size_max,
+            session_id=session_id,
+            session_epoch=session_epoch,
+            topics=self._topics(named.partitions),
+            forgotten_topics_data=[
+                m.FetchRequest.ForgottenTopic(topic_id=topic_id, partitions=[partition])
+                for topic_id, partition in named.forgotten
+            ],
+        )
+
+    def _topics(self, keys: Sequence[_Key]) -> list[m.FetchRequest.FetchTopic]:
+        topics: dict[TopicId, list[m.FetchRequest.FetchPartition]] = {}
+        for key in keys:
+            followed = self._followed[key]
+            position = followed.position
+            assert position is not None, "a partition without a position is paused"
+            self._asked[key] = followed
+            followed.log_start = followed.replica.log.log_start
+            asked = m.FetchRequest.FetchPartition(
+                partition=key[1],
+                current_leader_epoch=position.current_leader_epoch,
+                fetch_offset=position.fetch_offset,
+                last_fetched_epoch=position.last_fetched_epoch,
+                log_start_offset=followed.log_start,
+                partition_max_bytes=self.settings.partition_size_max,
+            )
+            topics.setdefault(key[0], []).append(asked)
+        return [
+            m.FetchRequest.FetchTopic(topic_id=topic_id, partitions=partitions)
+            for topic_id, partitions in topics.items()
+        ]
+
+    # --- responses -----------------------------------------------------------
+
+    def _process(self, response: m.FetchResponse) -> list[_Followed]:
+        """Append what came; returns the partitions whose position is not in the leader's log."""
+        if response.error_code in _SESSION_ERRORS:
+            closed = response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            self._session.restart(closed=closed)
+            return []
+        if response.error_code:
+            raise Disconnected(f"it answered {error_code(response.error_code).name}")
+        self._session.answered(response.session_id)
+        out_of_range = []
+        for topic in response.responses:
+            topic_id = TopicId(bytes(topic.topic_id))
+            for data in topic.partitions:
+                key = (topic_id, data.partition_index)
+                followed = self._followed.get(key)
+                # A response to a request of an earlier leader epoch proves nothing in this one.
+                if (
+                    followed is None
+                    or followed is not self._asked.get(key)
+                    or not followed.is_current
+                ):
+                    continue
+                if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    out_of_range.append(followed)
+                elif data.error_code:
+                    self._pause(followed, error_code(data.error_code).name)
+                else:
+                    self._take(followed, data)
+        self._waiting.serve()
+        return out_of_range
+
+    def _take(self, followed: _Followed, data: m.FetchResponse.PartitionData) -> None:
+        log, following = followed.replica.log, followed.following
+        diverging = data.diverging_epoch
+        if diverging.epoch >= 0:
+            _log.info(
+                "%s: the leader, broker %d, has epoch %d up to offset %d only; truncating",
+                log.topic_partition,
+                self.leader,
+                diverging.epoch,
+                diverging.end_offset,
+            )
+            end = EpochEnd(LeaderEpoch(diverging.epoch), Offset(diverging.end_offset))
+            epochs = log.leader_epochs
+            decide = partial(following.diverged, end, epochs, log.log_start, log.log_end)
+            self._do(followed, decide)
+            self._session.moved(followed.key)
+            return
+
+        def append() -> list[Effect]:
+            if data.records:
+                assert isinstance(data.records, memoryview)
+                log_end = log.log_end
+                log.append_as_follower(data.records)
+                if log.log_end == log_end:
+                    raise Corrupt("the leader sent a part of a batch")
+            return following.fetched(
+                Offset(data.high_watermark),
+                Offset(data.log_start_offset),
+                log.log_start,
+                log.log_end,
+            )
+
+        self._do(followed, append)
+
+    def _do(self, followed: _Followed, decide: Callable[[], list[Effect]]) -> None:
+        """Change one partition. A failure of its log affects no other partition."""
+        replica = followed.replica
+        try:
+            self._effects.carry_out(replica, decide())
+        except (Corrupt, Rejected) as problem:
+            self._pause(followed, str(problem))
+        except OSError as error:
+            replica.log.directory.partition_failed(error)
+            self._pause(followed, str(error))
+        else:
+            followed.failures = 0
+            self._continue(followed)
+
+    def _continue(self, followed: _Followed) -> None:
+        """Tell the leader how far this replica is now."""
+        position = followed.next_position()
+        if position is None:
+            self._session.pause(followed.key)
+            self._run_errand(self._flush(followed))
+        elif position != followed.position or followed.replica.log.log_start != followed.log_start:
+            followed.position = position
+            self._session.moved(followed.key)
+
+    def _pause(self, followed: _Followed, reason: str) -> None:
+        """Leave a partition out for a while."""
+        followed.failures += 1
+        pause_s = self._pause_s(followed.failures)
+        # Errors around a change of leaders end soon, and concern many partitions at once.
+        if pause_s > self._pause_s(followed.failures - 1) and pause_s == self.settings.pause_s_max:
+            _log.info(
+                "Cannot fetch %s from broker %d: %s. Retrying",
+                followed.replica.topic_partition,
+                self.leader,
+                reason,
+            )
+        self._session.pause(followed.key)
+        self._loop.call_later(pause_s, self._resume, followed)
+
+    # --- out of range --------------------------------------------------------
+
+    async def _find_range(self, lost: Sequence[_Followed]) -> None:
+        """Ask where the leader's logs begin and end, and continue there."""
+        ends = await self._list_offsets(lost, _LATEST)
+        starts = await self._list_offsets(lost, _EARLIEST)
+        for followed in lost:
+            if not followed.is_current:
+                continue
+            name = followed.replica.topic_partition
+            start, end = starts.get(name), ends.get(name)
+            if start is None or end is None:
+                self._pause(followed, "its offset is out of range, and the leader's are unknown")
+                continue
+            log, following = followed.replica.log, followed.following
+            _log.warning(
+                "%s ends at %d, which is out of range on its leader, broker %d: that has %d to %d",
+                name,
+                log.log_end,
+                self.leader,
+                start,
+                end,
+            )
+            decide = partial(following.out_of_range, start, end, log.log_start, log.log_end)
+            self._do(followed, decide)
+            self._session.moved(followed.key)
+        self._waiting.serve()
+
+    async def _list_offsets(
+        self, followed: Sequence[_Followed], timestamp: int
+    ) -> dict[tuple[str, int], Offset]:
+        request = m.ListOffsetsRequest
+        answer = await self._peer.request(
+            request(
+                replica_id=self._broker_id,
+                topics=[
+                    request.ListOffsetsTopic(
+                        name=each.replica.topic_partition.topic,
+                        partitions=[
+                            request.ListOffsetsPartition(
+                                partition_index=each.replica.topic_partition.partition,
+                                current_leader_epoch=each.following.leader_epoch,
+                                timestamp=timestamp,
+                            )
+                        ],
+                    )
+                    for each in followed
+                ],
+            ),
+            m.ListOffsetsResponse,
+            api_version=_LIST_OFFSETS_VERSION,
+            timeout_s=self.settings.timeout_s,
+        )
+        return {
+            (topic.name, partition.partition_index): Offset(partition.offset)
+            for topic in answer.topics
+            for partition in topic.partitions
+            if not partition.error_code
+        }
+
+
+def _key(replica: "Replica") -> _Key:
+    return replica.topic_id, replica.topic_partition.partition

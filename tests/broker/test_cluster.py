@@ -1,0 +1,192 @@
+"""Three brokers as one cluster, with stock clients: replicas, failover, shutdown, return."""
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.fakes.clusters import ClusterOnOneLoop
+from tests.fakes.waiting import wait_until
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with ClusterOnOneLoop(tmp_path) as running:
+        yield running
+
+
+def create(cluster, topic="orders", partitions=1, replicas=3, **settings):
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    config = {name.replace("_", "."): value for name, value in settings.items()}
+    new = NewTopic(topic, partitions, replicas, config=config)
+    admin.create_topics([new])[topic].result(30)
+
+
+class Acknowledged:
+    """A producer with acks=all that keeps what was acknowledged."""
+
+    def __init__(self, cluster, **settings):
+        self.values = []
+        self.errors = []
+        self._producer = Producer(
+            {
+                "bootstrap.servers": cluster.bootstrap_servers,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "retry.backoff.ms": 20,
+                "topic.metadata.refresh.interval.ms": 500,
+                **settings,
+            }
+        )
+
+    def send(self, *values, topic="orders"):
+        for value in values:
+            self._producer.produce(topic, value, on_delivery=self._delivered)
+        assert self._producer.flush(30) == 0
+        assert self.errors == []
+
+    def _delivered(self, error, message):
+        if error is not None:
+            self.errors.append(error)
+        else:
+            self.values.append(message.value())
+
+
+def read_all(cluster, count, topic="orders", partition=0):
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "readers",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.assign([TopicPartition(topic, partition, 0)])
+    values = []
+    try:
+        wait_until(lambda: _read(consumer, values) >= count)
+    finally:
+        consumer.close()
+    return values
+
+
+def _read(consumer, values):
+    values += [each.value() for each in consumer.consume(500, 0.1) if each.error() is None]
+    return len(values)
+
+
+def test_records_survive_the_crash_of_their_leader(cluster):
+    create(cluster, min_insync_replicas="2")
+    producer = Acknowledged(cluster)
+    producer.send(*(b"before-%d" % n for n in range(100)))
+    leader = cluster.state("orders").leader
+    cluster.kill(leader)
+    producer.send(*(b"after-%d" % n for n in range(100)))
+    state = cluster.state("orders")
+    assert state.leader != leader and leader not in state.isr
+    assert read_all(cluster, 200) == producer.values
+
+
+def test_a_broker_that_comes_back_catches_up_and_is_in_sync_again(cluster):
+    create(cluster)
+    producer = Acknowledged(cluster)
+    producer.send(b"first")
+    leader = cluster.state("orders").leader
+    cluster.kill(leader)
+    producer.send(b"second")
+    cluster.start(leader)
+    wait_until(lambda: set(cluster.state("orders").isr) == {0, 1, 2})
+    producer.send(b"third")
+    others = [broker_id for broker_id in cluster.brokers if broker_id != leader]
+    for broker_id in others:
+        cluster.kill(broker_id)
+        wait_until(lambda gone=broker_id: gone not in cluster.state("orders", broker_id=leader).isr)
+    assert cluster.state("orders").leader == leader
+    assert read_all(cluster, 3) == [b"first", b"second", b"third"]
+
+
+def test_the_controller_can_be_killed(cluster):
+    create(cluster)
+    producer = Acknowledged(cluster)
+    producer.send(b"first")
+    gone = cluster.controller_id
+    cluster.kill(gone)
+    wait_until(lambda: cluster.controller_id not in (-1, gone))
+    producer.send(b"second")
+    create(cluster, "later", partitions=3, replicas=2)
+    producer.send(b"third", topic="later")
+    assert read_all(cluster, 2) == [b"first", b"second"]
+
+
+def test_a_clean_stop_moves_the_leaderships_first(cluster):
+    create(cluster, partitions=3)
+    stopped = cluster.state("orders").leader
+    cluster.stop(stopped)
+    states = [cluster.state("orders", partition) for partition in range(3)]
+    assert all(each.leader not in (stopped, -1) for each in states)
+    assert all(stopped not in each.isr for each in states)
+    Acknowledged(cluster).send(*(b"%d" % n for n in range(50)))
+
+
+def test_a_lost_session_makes_a_broker_a_newcomer(cluster):
+    create(cluster, partitions=3)
+    producer = Acknowledged(cluster)
+    producer.send(b"first")
+    broker_id = cluster.controller_id
+    epoch = cluster.brokers[broker_id].services.membership.broker_epoch
+    cluster.tree.expire(cluster.sessions[broker_id].session_id)
+    wait_until(lambda: cluster.brokers[broker_id].services.membership.broker_epoch > epoch)
+    producer.send(*(b"%d" % n for n in range(50)))
+    for partition in range(3):
+        wait_until(lambda n=partition: set(cluster.state("orders", n).isr) == {0, 1, 2})
+
+
+def test_every_broker_describes_the_whole_cluster(tmp_path):
+    with ClusterOnOneLoop(tmp_path) as cluster:
+        create(cluster, partitions=2, replicas=2)
+        for broker in cluster.brokers.values():
+            ((host, port),) = broker.addresses.values()
+            admin = AdminClient({"bootstrap.servers": f"{host}:{port}"})
+            described = admin.describe_cluster().result(30)
+            assert sorted(node.id for node in described.nodes) == [0, 1, 2]
+            assert described.controller.id == cluster.controller_id
+            topic = admin.list_topics("orders", timeout=30).topics["orders"]
+            for partition in topic.partitions.values():
+                assert partition.error is None and len(partition.replicas) == 2
+                assert sorted(partition.isrs) == sorted(partition.replicas)
+
+
+def test_topics_are_created_on_demand_by_any_broker(cluster):
+    for broker in cluster.brokers.values():
+        ((host, port),) = broker.addresses.values()
+        topic = f"from-{port}"
+        producer = Acknowledged(cluster, **{"bootstrap.servers": f"{host}:{port}"})
+        producer.send(b"x", topic=topic)
+        assert read_all(cluster, 1, topic) == [b"x"]
+
+
+def test_a_group_reads_on_when_its_coordinator_is_killed(cluster):
+    create(cluster, partitions=2)
+    producer = Acknowledged(cluster)
+    producer.send(*(b"%d" % n for n in range(20)))
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6000,
+        }
+    )
+    try:
+        consumer.subscribe(["orders"])
+        values = []
+        wait_until(lambda: _read(consumer, values) >= 20)
+        consumer.commit(asynchronous=False)
+        states = [cluster.state("__consumer_offsets", n) for n in range(2)]
+        cluster.kill(states[0].leader)
+        producer.send(*(b"%d" % n for n in range(20, 40)))
+        wait_until(lambda: _read(consumer, values) >= 40)
+        assert sorted(map(int, values)) == list(range(40))
+        wait_until(lambda: consumer.commit(asynchronous=False) is not None)
+    finally:
+        consumer.close()
