@@ -87,12 +87,14 @@ class Cluster(Handle):
         return self
 
     def stop(self) -> None:
-        """Stop all brokers cleanly. Raises BrokerFailed if one of them failed while it ran."""
+        """Stop all brokers. Raises BrokerFailed if one of them failed while it ran."""
         brokers, self._started = self._started, None
         try:
             if brokers is not None:
                 try:
-                    brokers.stop_all()
+                    # A clean end moves leaderships from broker to broker until none is left. That
+                    # takes longer, warns, and helps only if the data stays.
+                    brokers.end(clean=self._process or not self._is_temporary)
                 finally:
                     brokers.environment.close()
         finally:

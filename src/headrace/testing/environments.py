@@ -89,8 +89,10 @@ class Threads:
         return ThreadMember(settings, impairments, open_tree=open_tree)
 
     def kill(self, broker_id: int, member: Member) -> None:
-        self._sessions.silence(broker_id, Silence.KILLED)
-        member.kill()
+        try:
+            member.kill()
+        finally:
+            self._sessions.silence(broker_id, Silence.KILLED)
 
     def pause(self, broker_id: int, member: Member) -> None:
         member.pause()
