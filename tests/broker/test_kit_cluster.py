@@ -37,10 +37,6 @@ def values(cluster):
     return [record.value for record in cluster.records(TOPIC)]
 
 
-def wait_for_another_leader(cluster, old):
-    wait_until(lambda: cluster.leader_of(TOPIC) != old)
-
-
 def is_registered(cluster, broker_id):
     """As the other brokers know it."""
     others = [broker for broker in cluster.brokers if broker.broker_id != broker_id]
@@ -67,7 +63,7 @@ def test_a_leader_paused_for_longer_than_its_session_follows_another(cluster):
     cluster.produce(TOPIC, ["1"])
     leader = cluster.leader_of(TOPIC)
     cluster.pause(leader)
-    wait_for_another_leader(cluster, leader)
+    assert cluster.leader_of(TOPIC) != leader
     cluster.produce(TOPIC, ["2"])
     cluster.resume(leader)
     cluster.wait_in_sync(TOPIC)
@@ -80,7 +76,7 @@ def test_a_leader_cut_off_everything_is_replaced_and_follows_after_the_cut(clust
     leader = cluster.leader_of(TOPIC)
     cluster.cut(leader)
     cluster.cut(leader, "zookeeper")
-    wait_for_another_leader(cluster, leader)
+    assert cluster.leader_of(TOPIC) != leader
     cluster.produce(TOPIC, ["2"])
     cluster.heal()
     cluster.wait_in_sync(TOPIC)
@@ -139,7 +135,7 @@ def test_a_slow_way_delays_acknowledgements(threads):
 def test_a_broker_whose_session_expired_registers_again(threads):
     leader = threads.leader_of(TOPIC)
     threads.expire_session(leader)
-    wait_for_another_leader(threads, leader)
+    wait_until(lambda: threads.leader_of(TOPIC) != leader)
     threads.wait_in_sync(TOPIC)
     assert is_registered(threads, leader)
 

@@ -67,6 +67,11 @@ class Brokers:
             )
         return self.places[broker_id]
 
+    def is_heard(self, place: Place) -> bool:
+        """Whether the broker runs and reaches the tree, so that it keeps its session."""
+        way = self._tree_ways.get(place.broker_id, NO_IMPAIRMENT)
+        return place.state is State.RUNNING and not way.cut
+
     # --- runs ----------------------------------------------------------------
 
     def start(self, places: Iterable[Place]) -> None:
