@@ -116,7 +116,9 @@ class Drill:
 
     def _write(self) -> None:
         output.heading("\n2. A topic with three replicas, and records that all of them have")
-        self._headrace("topics", "create", _TOPIC, "--partitions", "1", "--replicas", "3")
+        self._headrace(
+            "topics", "create", _TOPIC, "--partitions", "1", "--replicas", "3", "--if-not-exists"
+        )
         self._headrace("produce", _TOPIC, "--acks", "all", records=_RECORDS)
         self._headrace("topics", "describe", _TOPIC)
 

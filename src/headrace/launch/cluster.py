@@ -98,12 +98,6 @@ class ClusterProcesses:
         if self.zookeeper is not None:
             self.zookeeper.stop()
 
-    def kill(self) -> None:
-        for broker in self.brokers:
-            broker.kill()
-        if self.zookeeper is not None:
-            self.zookeeper.child.kill()
-
     def _check_started(self, deadline: float) -> None:
         if self.zookeeper is not None and self.zookeeper.child.exit_status is not None:
             child = self.zookeeper.child
