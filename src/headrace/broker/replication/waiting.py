@@ -36,6 +36,7 @@ class Waiting:
         self._parked: Parked[Waiter] = Parked()
         self._watching: dict[Replica, Waiter] = {}
         self._events: dict[Replica, dict[Event, None]] = {}
+        self._will_serve = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER  # the deadline that the timer is set for
 
@@ -110,6 +111,23 @@ class Waiting:
                     for waiter in self._parked.affected_by(replica, event):
                         if waiter.happened(event, replica):
                             self._parked.remove(waiter)
+
+    def serve_soon(self) -> None:
+        """Serve in the next turn of the loop.
+
+        For code that runs in clients' turns and in tasks, and waits for what its events bring
+        about: a follower's fetch must hear of records before they can be committed.
+        """
+        if not self._will_serve:
+            self._will_serve = True
+            self._loop.call_soon(self._serve_now)
+
+    def _serve_now(self) -> None:
+        self._will_serve = False
+        try:
+            self.serve()
+        except Exception as error:  # noqa: BLE001 - see ``fail``
+            self._fail(error)
 
     # --- deadlines -----------------------------------------------------------
 
