@@ -100,8 +100,8 @@ class ClusterMember:
         if traces:
             raise ConfigError(
                 f"{traces[0]} has the topics and settings of a standalone node, which the cluster "
-                "does not know. Carry them over with 'headrace migrate-to-zookeeper', or choose empty "
-                "log.dirs"
+                "does not know. Carry them over with 'headrace migrate-to-zookeeper', or choose "
+                "empty log.dirs"
             )
 
     async def load(self, parts: "Parts", metadata_cache: "MetadataCache") -> None:
