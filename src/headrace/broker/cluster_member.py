@@ -6,6 +6,7 @@ be a candidate for controller.
 """
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,7 @@ class ClusterMember:
         self._parts: Parts
         self._metadata_cache: MetadataCache
         self._controller_id: Callable[[], BrokerId]
+        self._topics_at_start: AbstractSet[str] = frozenset()
         self.broker_id: BrokerId
         self.cluster_id: str
         self.registry: Registry
@@ -94,12 +96,12 @@ class ClusterMember:
         )
 
     def _refuse_embedded_tree(self) -> None:
-        path = self._logs.place_of(EMBEDDED_TREE) / EMBEDDED_TREE
-        if self._world.files.exists(path):
+        traces = self._logs.traces_of(EMBEDDED_TREE)
+        if traces:
             raise ConfigError(
-                f"{path} has the topics and settings of a standalone node, which the cluster does "
-                "not know. Carry them over with 'headrace migrate-to-zookeeper', or choose empty "
-                "log.dirs"
+                f"{traces[0]} has the topics and settings of a standalone node, which the cluster "
+                "does not know. Carry them over with 'headrace migrate-to-zookeeper', or choose "
+                "empty log.dirs"
             )
 
     async def load(self, parts: "Parts", metadata_cache: "MetadataCache") -> None:
@@ -147,7 +149,10 @@ class ClusterMember:
         await self._read_features(metadata_cache)
         pending = await self.directories.load_pending_deletions()
         self._logs.open_all(self._world.now(), pending)
-        await self.directories.settle(await load_assignments(tree), pending)
+        assignments = await load_assignments(tree)
+        await self.directories.settle(assignments, pending)
+        deleted = await self.registry.watched.delete_requests()
+        self._topics_at_start = assignments.keys() - deleted
 
         async def catch_up() -> None:
             metadata_cache.keep_topics(await load_assignments(tree))
@@ -204,7 +209,9 @@ class ClusterMember:
             features.SUPPORTED,
         )
         await self.membership.join(entry)
-        await self.membership.wait_for_metadata()
+        await self.membership.wait_for_metadata(
+            lambda: self._topics_at_start <= self._metadata_cache.current.topics.keys()
+        )
         self.producer_ids.prefetch()
 
     async def leave(self, *, clean: bool) -> None:
