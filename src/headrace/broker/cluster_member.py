@@ -99,9 +99,9 @@ class ClusterMember:
         traces = self._logs.traces_of(EMBEDDED_TREE)
         if traces:
             raise ConfigError(
-                f"{traces[0]} has the topics and settings of a standalone node, which the cluster does "
-                "not know. Carry them over with 'headrace migrate-to-zookeeper', or choose empty "
-                "log.dirs"
+                f"{traces[0]} has the topics and settings of a standalone node, which the cluster "
+                "does not know. Carry them over with 'headrace migrate-to-zookeeper', or choose "
+                "empty log.dirs"
             )
 
     async def load(self, parts: "Parts", metadata_cache: "MetadataCache") -> None:
