@@ -148,6 +148,7 @@ TESTED_BY = {
     "test_tidy": "model/loggers",
     "unit/arrow/test_rows": "arrow/errors",
     "unit/broker/controller/test_cluster_controller": "broker/controller/term",
+    "unit/broker/controller/test_leaders": "broker/controller/tree_notices",
     "unit/broker/controller/test_member_controller": "broker/controller/api "
     "broker/controller/missing_topics broker/handlers/controller_apis",
     "unit/broker/controller/test_service": "broker/controller/changes "
