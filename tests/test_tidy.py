@@ -143,7 +143,12 @@ TESTED_BY = {
     "spark/test_typed_values": "spark/dead_letters",
     "test_tidy": "model/loggers",
     "unit/arrow/test_rows": "arrow/errors",
-    "unit/broker/controller/test_service": "broker/controller/changes broker/controller/startup",
+    "unit/broker/controller/test_cluster_controller": "broker/controller/term",
+    "unit/broker/controller/test_member_controller": "broker/controller/api "
+    "broker/controller/missing_topics broker/handlers/controller_apis",
+    "unit/broker/controller/test_service": "broker/controller/changes "
+    "broker/controller/settings_changes broker/controller/startup "
+    "broker/controller/topic_requests",
     "unit/broker/controller/test_service_cluster": "broker/handlers/admin broker/handlers/cluster",
     "unit/broker/controller/test_service_topics": "broker/handlers/topics",
     "unit/broker/handlers/test_describe_configs": "model/settings/resources",

@@ -168,6 +168,17 @@ def test_the_cluster_id_is_checked_against_the_log_directories(cluster, tmp_path
         cluster.start(2)
 
 
+def test_partitions_are_not_set_aside_because_of_a_wrong_address(tmp_path, caplog):
+    with ClusterOnOneLoop(tmp_path, 1) as cluster:
+        create(cluster, replicas=1)
+    with (
+        pytest.raises(Exception, match="there is no cluster at the address"),
+        ClusterOnOneLoop(tmp_path, 1),  # its tree is empty
+    ):
+        pass
+    assert (tmp_path / "0" / "orders-0").exists()
+
+
 def test_the_data_of_a_standalone_node_is_not_forgotten(cluster, tmp_path):
     cluster.stop(2)
     (tmp_path / "2" / "headrace.sqlite").write_bytes(b"")

@@ -53,12 +53,6 @@ class SimulatedBroker:
         )
         self._change = asyncio.Lock()  # one start, stop or kill at a time
 
-    @property
-    def is_reachable(self) -> bool:
-        """Whether it runs and the tree hears of it."""
-        is_up = self.broker is not None and self.broker.services is not None
-        return is_up and not self.cluster.ensemble.is_silent(self.host)
-
     def remove_logs(self) -> None:
         """Delete the directories of all partitions. The log directory itself stays known."""
         files = SimulatedFiles(self.disk)

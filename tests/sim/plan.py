@@ -61,10 +61,10 @@ class Times(NamedTuple):
 
 def draw_times(dice: random.Random) -> Times:
     return Times(
-        duration=dice.uniform(8, 16),
+        duration=dice.uniform(5, 11),
         session_timeout=dice.choice([0.5, 1.5, 4.0]),
         replica_lag=dice.choice([0.5, 1.0, 3.0]),
-        fault_every=dice.choice([0.3, 0.8, 2.0]),
+        fault_every=dice.choice([0.3, 0.7, 1.5]),
         fault_lasts=dice.choice([0.3, 1.0, 3.0]),
     )
 

@@ -107,8 +107,9 @@ class SimulatedEnsemble:
     def expire(self, host: str) -> None:
         self._connection(host).expire()
 
-    def is_silent(self, host: str) -> bool:
-        return self._connection(host).is_silent
+    def live_session(self, host: str) -> int | None:
+        """The id of the session that the broker uses; None while the tree hears nothing of it."""
+        return self._connection(host).live_session
 
     def _connection(self, host: str) -> "_Connection":
         if host not in self._brokers:
@@ -128,8 +129,10 @@ class _Connection:
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
-    def is_silent(self) -> bool:
-        return self.is_dead or bool(self._silent)
+    def live_session(self) -> int | None:
+        if self.is_dead or self._silent or self._session is None:
+            return None
+        return self._session.session_id
 
     def opened(self, session: "SimulatedSession") -> None:
         """The session before it, if any, goes on to expire."""
