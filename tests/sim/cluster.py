@@ -53,6 +53,11 @@ class SimulatedBroker:
         )
         self._change = asyncio.Lock()  # one start, stop or kill at a time
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether it is being started, stopped or killed."""
+        return self._change.locked()
+
     def remove_logs(self) -> None:
         """Delete the directories of all partitions. The log directory itself stays known."""
         files = SimulatedFiles(self.disk)

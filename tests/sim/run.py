@@ -260,6 +260,7 @@ class Run:
             self._lost_data_since_whole = False
         if (
             self._lost_data_since_whole
+            or any(other.is_changing for other in self.cluster.brokers)
             or not await self._are_all_registered()
             or await self._is_last_in_sync(broker)
         ):
