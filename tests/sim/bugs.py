@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace.broker.coordinators import runtime
-from headrace.broker.replication import replica as replica_module
+from headrace.broker.handlers import produce
 from headrace.broker.replication.replica_manager import ReplicaManager
-from headrace.coordination.tree import ANY_VERSION, Check, Create, Done, Set
+from headrace.coordination.tree import Create, Done
 from headrace.coordination.writer import Writer
 from headrace.core import elections
-from headrace.core import partition as partition_module
 from headrace.core.controller import Controller
 from headrace.core.controller_fencing import ControllerFence
 from headrace.core.groups.classic.group import ClassicGroup
@@ -70,19 +69,6 @@ def _guesses_that_it_was_stored(original: Any) -> Any:
     return read_back
 
 
-def _does_not_guard(original: Any) -> Any:
-    async def write(self: Any, operations: Any) -> Any:
-        unguarded = [
-            operation._replace(expected=ANY_VERSION)
-            if isinstance(operation, Set | Check)
-            else operation
-            for operation in operations
-        ]
-        return await original(self, unguarded)
-
-    return write
-
-
 def _ignores_broker_epochs(original: Any) -> Any:
     def brokers_changed(self: Any, brokers: Any, controller_id: Any) -> Any:
         entries = list(brokers)
@@ -127,6 +113,19 @@ def _ends_any_transaction(original: Any) -> Any:
     return end
 
 
+def _obeys_any_controller(self: Any, *epochs: Any, is_kraft: bool = False) -> ErrorCode:
+    return ErrorCode.NONE
+
+
+def _applies_old_leader_epochs(original: Any) -> Any:
+    def apply(self: Any, state: Any, *log: Any) -> Any:
+        if state.leader_epoch < self.role.leader_epoch:
+            self.role.leader_epoch = state.leader_epoch - 1
+        return original(self, state, *log)
+
+    return apply
+
+
 def _elects_any_replica(original: Any) -> Any:
     def elect(controller: Any, state: Any, gone: Any = ()) -> Any:
         return original(controller, state._replace(isr=state.replicas), gone)
@@ -165,9 +164,6 @@ BUGS = {
         "_read_back",
         _guesses_that_it_was_stored,
     ),
-    "rule-4-unguarded": _bug(
-        "Writes to the tree name no version", Writer, "write", _does_not_guard
-    ),
     "rule-5": Bug(
         "A broker that registers again is the same broker",
         (
@@ -175,17 +171,11 @@ BUGS = {
             Patch(elections, "decide_takeover", _ignores_when_brokers_registered),
         ),
     ),
-    "rule-6-controller": _bug(
-        "Brokers obey a controller that was replaced",
-        ControllerFence,
-        "check",
-        lambda original: lambda self, *epochs, is_kraft=False: ErrorCode.NONE,
-    ),
-    "rule-6-leader": Bug(
-        "A leader serves followers and consumers of any leader epoch",
+    "rule-6-controller": Bug(
+        "Brokers obey requests of old controllers, with old leader epochs",
         (
-            Patch(partition_module, "check_leader_epoch", lambda original: _accept_any),
-            Patch(replica_module, "check_leader_epoch", lambda original: _accept_any),
+            Patch(ControllerFence, "check", lambda original: _obeys_any_controller),
+            Patch(Partition, "apply", _applies_old_leader_epochs),
         ),
     ),
     "rule-6-group": _bug(

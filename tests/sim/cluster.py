@@ -211,7 +211,10 @@ class SimulatedCluster:
         self.network = SimulatedNetwork(loop, random.Random(dice.getrandbits(64)))
         self.ensemble = SimulatedEnsemble(loop, dice.getrandbits(64), tree_rates, session_timeout_s)
         client_disk = SimulatedDisk(lambda: wall_clock_ns(loop))
-        self._client_world = SimulatedWorld(loop, dice, self.network, client_disk, CLIENTS)
+        self._client_worlds = [
+            SimulatedWorld(loop, dice, self.network, client_disk, host) for host in CLIENTS
+        ]
+        self._session_count = 0
         self.brokers = [
             SimulatedBroker(self, broker_id, settings, dice.choice([0, 0, -5_000, 60_000]))
             for broker_id in range(count)
@@ -251,10 +254,12 @@ class SimulatedCluster:
             self.fail(f"the simulation failed: {error!r}")
 
     def session(self, name: str) -> ClientSession:
-        """A client that knows all brokers."""
+        """A client that knows all brokers, on one of the hosts of clients."""
+        self._session_count += 1
+        world = self._client_worlds[self._session_count % len(self._client_worlds)]
         return ClientSession(
             name,
-            self._client_world.network.dial,
+            world.network.dial,
             [(broker.host, PORT) for broker in self.brokers],
             random.Random(self.dice.getrandbits(64)),
         )
