@@ -186,11 +186,9 @@ BUGS = {
     ),
     "rule-7": _bug(
         "acks=all is answered once the leader has the batch",
-        Leadership,
-        "acknowledgement",
-        lambda original: (
-            lambda self, offset_end: ErrorCode.NONE if self.log_end >= offset_end else None
-        ),
+        produce._Outcome,
+        "committed",
+        lambda original: property(lambda self: True),
     ),
     "rule-8": _bug(
         "A lone leader advances the high watermark",
