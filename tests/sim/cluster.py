@@ -202,6 +202,7 @@ class SimulatedCluster:
         *,
         session_timeout_s: float,
         tree_rates: TreeFaultRates,
+        releases_sessions: bool,
     ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
@@ -209,7 +210,13 @@ class SimulatedCluster:
         self.dice = dice
         self.started_at = loop.time()
         self.network = SimulatedNetwork(loop, random.Random(dice.getrandbits(64)))
-        self.ensemble = SimulatedEnsemble(loop, dice.getrandbits(64), tree_rates, session_timeout_s)
+        self.ensemble = SimulatedEnsemble(
+            loop,
+            dice.getrandbits(64),
+            tree_rates,
+            session_timeout_s,
+            releases_sessions=releases_sessions,
+        )
         client_disk = SimulatedDisk(lambda: wall_clock_ns(loop))
         self._client_worlds = [
             SimulatedWorld(loop, dice, self.network, client_disk, host) for host in CLIENTS
