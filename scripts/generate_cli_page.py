@@ -51,8 +51,8 @@ INTRODUCTION = """\
 - **Kafka scripts.** Headrace accepts the command lines of Kafka's scripts: the script's name as the
   first word (`headrace kafka-topics.sh --create --topic orders`), a script's options behind a
   Headrace noun (`headrace topics --list`), and options of older versions (`--broker-list`,
-  `--consumer-property`, and `--zookeeper` if it names this machine). A command line that no single
-  command can express is refused with status 2 and the commands to use instead.
+  `--consumer-property`, `--zookeeper`, which is asked for the brokers of its cluster). A command
+  line that no single command can express is refused with status 2 and the commands to use instead.
 """
 
 

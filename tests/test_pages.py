@@ -63,8 +63,10 @@ def commands():
     root = typer.main.get_command(built(list(COMMANDS)))
     found = {}
     for noun in COMMANDS:
-        verbs = getattr(root.commands[noun], "commands", {})
-        for words in [(noun, verb) for verb in verbs] or [(noun,)]:
+        command = root.commands[noun]
+        verbs = [(noun, verb) for verb in getattr(command, "commands", {})]
+        alone = [] if verbs and not command.invoke_without_command else [(noun,)]
+        for words in verbs + alone:
             found[words] = help_of(*words)
     return found
 

@@ -84,19 +84,24 @@ BANNED_WORDS = re.compile(
 TESTED_BY = {
     "unit/world/test_jobs": "world/job_host world/job_process",
     "sim/test_storage": "world/locks",
-    "broker/test_acks_all": "broker/handlers/produce",
+    "broker/test_acks_all": "broker/handlers/produce broker/handlers/produced",
     "broker/test_coordinator_shards": "broker/coordinators/deadlines broker/coordinators/host "
     "broker/coordinators/loaded_shard broker/coordinators/loading broker/coordinators/runtime "
     "broker/coordinators/writing",
     "broker/test_ending_transactions": "broker/coordinators/markers "
     "broker/coordinators/transaction broker/handlers/transaction_verification",
     "broker/test_failed_start_and_stop": "broker/broker broker/needs broker/services",
-    "broker/test_kit_broker": "testing/broker testing/runners",
+    "broker/test_kit_broker": "testing/broker testing/handle testing/runners",
+    "broker/test_kit_cluster": "testing/cluster testing/cluster_brokers",
+    "broker/test_kit_environments": "testing/environments",
     "broker/test_kit_faults": "testing/faults",
+    "broker/test_kit_members": "testing/member_process testing/members",
     "broker/test_kit_plugin": "testing/plugin",
     "broker/test_kit_records": "testing/records",
     "broker/test_periodic_tasks": "broker/periodic",
     "broker/test_repeated_fetches": "broker/dispatch broker/handlers/fetch",
+    "cli/test_cli_cluster": "cli/brokers cli/brokers_api_versions cli/cluster cli/cluster_view "
+    "cli/elect_leaders cli/features cli/partition_files",
     "broker/test_replication": "broker/handlers/fetch_reads broker/replication/fetchers "
     "broker/replication/replication",
     "cli/test_cli_configs": "cli/configs",
@@ -109,6 +114,7 @@ TESTED_BY = {
     "cli/perf_produce",
     "cli/test_cli_topics": "cli/offsets cli/partitions cli/topics cli/topics_delete_records "
     "cli/topics_describe cli/topics_offsets",
+    "cli/test_cli_up": "cli/demo_cluster cli/up launch/brokers launch/cluster",
     "cli/test_cli_zookeeper": "cli/zookeeper cli/zookeeper_shell",
     "cli/test_cli_transactions": "cli/transaction_requests cli/transactions",
     "clients/test_consumer_protocol": "broker/handlers/consumer_groups",
@@ -137,7 +143,12 @@ TESTED_BY = {
     "spark/test_typed_values": "spark/dead_letters",
     "test_tidy": "model/loggers",
     "unit/arrow/test_rows": "arrow/errors",
-    "unit/broker/controller/test_service": "broker/controller/changes broker/controller/startup",
+    "unit/broker/controller/test_cluster_controller": "broker/controller/term",
+    "unit/broker/controller/test_member_controller": "broker/controller/api "
+    "broker/controller/missing_topics broker/handlers/controller_apis",
+    "unit/broker/controller/test_service": "broker/controller/changes "
+    "broker/controller/settings_changes broker/controller/startup "
+    "broker/controller/topic_requests",
     "unit/broker/controller/test_service_cluster": "broker/handlers/admin broker/handlers/cluster",
     "unit/broker/controller/test_service_topics": "broker/handlers/topics",
     "unit/broker/handlers/test_describe_configs": "model/settings/resources",

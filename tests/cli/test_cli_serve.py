@@ -161,14 +161,28 @@ def test_stop_without_arguments_stops_the_only_daemon_but_not_one_of_several(sta
     serve("one")
     serve("two")
     try:
-        status, _, err = ended(start("kafka-server-stop.sh"))
+        status, _, err = ended(start("stop"))
         assert status == 2 and "2 brokers" in err and str(tmp_path / "two") in err
     finally:
         assert ended(start("stop", "--data", "two"))[0] == 0
-        assert ended(start("kafka-server-stop.sh"))[0] == 0
+        assert ended(start("stop"))[0] == 0
     status, _, err = ended(start("stop"))
     assert status == 1 and "no running broker found (looked in" in err
     assert list((tmp_path / f"headrace-{os.getuid()}").iterdir()) == []
+
+
+def test_kafka_server_stop_stops_every_daemon(start, tmp_path):
+    for name in "ab":
+        (tmp_path / f"server-{name}.properties").write_text(
+            f"log.dirs={tmp_path / name}\nlisteners=PLAINTEXT://127.0.0.1:0\n"
+        )
+        ended(start("kafka-server-start.sh", "-daemon", f"server-{name}.properties"))
+    status, out, err = ended(start("kafka-server-stop.sh"))
+    assert status == 0 and out.count("Stopped process") == 2, err
+    status, _, err = ended(start("kafka-server-stop.sh"))
+    assert status == 1 and "no running broker found" in err
+    status, _, err = ended(start("stop", "--all", "--data", "a"))
+    assert status == 2 and "--all names every broker" in err
 
 
 def test_a_daemon_that_cannot_start_says_why_on_the_terminal(start, tmp_path):

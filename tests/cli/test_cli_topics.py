@@ -219,7 +219,7 @@ def test_on_a_terminal_deletion_asks_first(headrace, topic, answer):
 
 def test_kafka_scripts_work_end_to_end(headrace, topic, broker):
     server = ("--bootstrap-server", broker.bootstrap_servers)
-    zookeeper = ("--zookeeper", "localhost:2181")
+    zookeeper = ("--zookeeper", "localhost:1")  # none runs there
     headrace("kafka-topics.sh", "--create", "--topic", topic, "--partitions", "2", *zookeeper)
     assert topic in headrace("kafka-topics", "--list", *server).lines
     headrace("kafka-topics", "--alter", "--topic", topic, "--config", "flush.messages=1", *server)

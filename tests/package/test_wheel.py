@@ -1,4 +1,4 @@
-"""The wheel in an empty environment: small and complete, and the README's example works."""
+"""The wheel in an empty environment: small and complete, and the README's examples work."""
 
 import json
 import os
@@ -78,9 +78,8 @@ def own_environment(bare):
     return {**kept, "PATH": f"{bare}{os.pathsep}{os.environ['PATH']}"}
 
 
-def readme_example():
-    (shown,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
-    return shown
+def readme_examples():
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
 
 
 def test_the_wheel_contains_the_package_and_nothing_else_of_the_repository(wheel):
@@ -114,9 +113,11 @@ def test_the_installed_versions_are_the_pinned_ones(bare):
             assert package["version"] == pinned.get(name), f"{name} is not pinned"
 
 
-def test_the_example_of_the_readme_runs_without_pytest(bare, tmp_path):
+def test_the_examples_of_the_readme_run_without_pytest(bare, tmp_path):
     program = tmp_path / "example.py"
-    program.write_text(readme_example() + "\ntest_what_is_sent_arrives()\nprint('passed')\n")
+    names = [re.search(r"def (\w+)", shown)[1] for shown in readme_examples()]
+    calls = [f"{name}()" for name in names]
+    program.write_text("\n".join([*readme_examples(), *calls, "print('passed')\n"]))
     said = run(bare / "python", program, cwd=tmp_path, env=own_environment(bare))
     assert said == "passed\n"
 
@@ -153,11 +154,11 @@ def test_the_command_prints_its_version_and_serves(bare, tmp_path):
 
 def test_the_fixtures_exist_if_pytest_is_installed(bare, tmp_path):
     run(bare / "python", "-m", "pip", "install", "-q", "pytest", env=pip_environment())
-    (tmp_path / "test_readme.py").write_text(readme_example())
+    (tmp_path / "test_readme.py").write_text("\n".join(readme_examples()))
     (tmp_path / "test_fixtures.py").write_text(
         "def test_a_topic_for_each_test(headrace_broker, headrace_topic):\n"
         "    assert (headrace_broker.data / f'{headrace_topic}-0').is_dir()\n"
     )
     said = run(bare / "python", "-m", "pytest", "-q", "-W", "error", tmp_path,
                cwd=tmp_path, env=own_environment(bare))  # fmt: skip
-    assert "2 passed" in said
+    assert "3 passed" in said

@@ -128,11 +128,7 @@ class ClusterMember:
             self._fail,
             self.membership.tell_directory_failed,
         )
-        known = None if self._logs.cluster_is_new else self._logs.cluster_id
-        self.cluster_id = await self.registry.settle_cluster_id(
-            known, draw_cluster_id(self._world.dice)
-        )
-        self._logs.adopt_cluster(self.cluster_id)
+        await self._agree_on_cluster_id(tree)
         metadata_cache.know_cluster(self.cluster_id)
         replicas, dynamic_config = parts.replicas, parts.dynamic_config
 
@@ -159,6 +155,24 @@ class ClusterMember:
             await self._read_features(metadata_cache)
 
         self.membership.on_new_session(catch_up)
+
+    async def _agree_on_cluster_id(self, tree: CurrentSession) -> None:
+        known = None if self._logs.cluster_is_new else self._logs.cluster_id
+        if (
+            known is not None
+            and self._logs.has_partition_directories()
+            and await tree.get(paths.CLUSTER_ID) is None
+        ):
+            # In an empty tree every directory would be a stray.
+            raise ConfigError(
+                f"The log directories have partitions of cluster {known}, but there is no cluster "
+                "at the address in zookeeper.connect. Correct the host or the path, or choose "
+                "empty log.dirs"
+            )
+        self.cluster_id = await self.registry.settle_cluster_id(
+            known, draw_cluster_id(self._world.dice)
+        )
+        self._logs.adopt_cluster(self.cluster_id)
 
     async def _read_features(self, metadata_cache: "MetadataCache") -> None:
         """Read the feature levels, now and whenever they change."""

@@ -1,10 +1,11 @@
-"""Requests that librdkafka has no call for: some settings, groups of both protocols, transactions.
+"""Requests that librdkafka has no call for: settings, groups, transactions, the whole cluster.
 
-Each request uses a PLAINTEXT connection of its own. With TLS or SASL in the client settings, the
-command fails and says so.
+``open_cluster`` supports TLS and SASL. The other requests use PLAINTEXT connections of their own;
+with TLS or SASL in the client settings, the command fails and says so.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from headrace.cli import values
@@ -15,9 +16,11 @@ from headrace.cli.client import (
     no_such_broker,
     parsed_address,
 )
+from headrace.cli.client_security import security_of
 from headrace.cli.output import CommandFailed
 from headrace.client import blocking
-from headrace.client.errors import Disconnected
+from headrace.client.cluster import ClientSettings, Cluster
+from headrace.client.errors import ClientError, Disconnected
 from headrace.model.settings.resources import AlterOperation
 from headrace.wire import messages as m
 from headrace.wire.schema import Message
@@ -118,6 +121,30 @@ def ask(
         raise CommandFailed(str(failure)) from None
 
 
+@contextlib.contextmanager
+def open_cluster(connection: Connection) -> Iterator[Cluster]:
+    """A client that finds the controller and every broker; its errors end the command."""
+    security = security_of(connection.settings)
+    connection.reach()
+    addresses = [parsed_address(text) for text in connection.bootstrap.split(",")]
+    timeout_ms = round(ANSWER_TIMEOUT_S * 1000)
+    cluster = Cluster(
+        ClientSettings(
+            ",".join(f"[{host}]:{port}" for host, port in addresses),
+            security=security,
+            client_id="headrace-cli",
+            request_timeout_ms=timeout_ms,
+            api_timeout_ms=timeout_ms,
+        )
+    )
+    try:
+        yield cluster
+    except ClientError as failure:
+        raise CommandFailed(str(failure)) from None
+    finally:
+        cluster.close()
+
+
 def coordinator_of(connection: Connection, kind: int, key: str) -> tuple[int, Address]:
     """The ID and the address of the coordinator of a group or a transactional ID."""
     answer = ask(
@@ -148,8 +175,8 @@ def require_plaintext(connection: Connection) -> None:
     """Fail early, before the broker closes the connection without a reason."""
     if (connection.setting("security.protocol") or "plaintext").lower() != "plaintext":
         raise values.wrong(
-            "this command supports PLAINTEXT listeners only; use Kafka's kafka-configs or "
-            "kafka-transactions with this cluster"
+            "this command supports PLAINTEXT listeners only; use Kafka's own scripts with this "
+            "cluster"
         )
 
 

@@ -43,8 +43,8 @@ class Connection:
         self, bootstrap: str, settings: Sequence[str] | None = None, file: Path | None = None
     ) -> None:
         self.bootstrap = bootstrap
-        self._settings = dict(_from_file(file)) if file is not None else {}
-        self._settings.update(values.pairs(settings or (), "-X"))
+        self.settings = dict(_from_file(file)) if file is not None else {}
+        self.settings.update(values.pairs(settings or (), "-X"))
         # Only the last error: librdkafka repeats it with every attempt.
         self._last_error: KafkaError | None = None
         self._admin: AdminClient | None = None
@@ -69,7 +69,7 @@ class Connection:
 
     def setting(self, name: str) -> str | None:
         """A setting that the user gave with -X or in a file."""
-        return self._settings.get(name)
+        return self.settings.get(name)
 
     def metadata(self) -> ClusterMetadata:
         """The current brokers and topics of the cluster."""
@@ -88,7 +88,7 @@ class Connection:
         error = failure.args[0] if isinstance(failure, KafkaException) else failure
         if error.code() in _UNREACHED:
             why = self.last_trouble() or error.str()
-            protocol = str(self._settings.get("security.protocol", "plaintext"))
+            protocol = str(self.settings.get("security.protocol", "plaintext"))
             if protocol.lower() != "plaintext":
                 # Something listens there, or the client would not have been created.
                 return CommandFailed(
@@ -126,11 +126,11 @@ class Connection:
             "error_cb": self._remember,
             "socket.connection.setup.timeout.ms": round(_CONNECT_TIMEOUT_S * 1000),
             **own,
-            **self._settings,
+            **self.settings,
             "bootstrap.servers": self.bootstrap,
         }
         # Before creating a client: one that cannot connect takes seconds to stop at Ctrl-C.
-        self._reach()
+        self.reach()
         try:
             return kind(settings)
         except (KafkaException, ValueError, TypeError) as failure:
@@ -149,20 +149,17 @@ class Connection:
         if error.code() != KafkaError._ALL_BROKERS_DOWN or self._last_error is None:
             self._last_error = error
 
-    def _reach(self) -> None:
-        """Connect once before the client does, so that a refused connection fails immediately.
+    def reach(self) -> None:
+        """Connect once before a client does, so that a refused connection fails immediately.
 
         The client would retry until its timeout, which helps a service but not a person.
         """
         reasons = []
         for address in self.bootstrap.split(","):
-            try:
-                host, port = parsed_address(address)
-                socket.create_connection((host, port), _CONNECT_TIMEOUT_S).close()
-            except OSError as failure:
-                reasons.append(f"{address.strip()}: {failure.strerror or failure}")
-            else:
+            why = why_unreachable(*parsed_address(address))
+            if why is None:
                 return
+            reasons.append(f"{address.strip()}: {why}")
         raise self._unreached(f"cannot reach a broker ({'; '.join(reasons)})")
 
     def _unreached(self, what: str) -> CommandFailed:
@@ -184,6 +181,15 @@ def interruptible() -> Iterator[None]:
         if "without setting an exception" not in str(failure):
             raise
         raise KeyboardInterrupt from None
+
+
+def why_unreachable(host: str, port: int) -> str | None:
+    """Why no process accepts connections at an address; None if one does."""
+    try:
+        socket.create_connection((host, port), _CONNECT_TIMEOUT_S).close()
+    except OSError as failure:
+        return failure.strerror or str(failure)
+    return None
 
 
 def parsed_address(text: str) -> tuple[str, int]:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import output
-from headrace.cli.options import DEFAULT_BOOTSTRAP, examples
+from headrace.cli.demo_cluster import demo_cluster
+from headrace.cli.options import CONTEXT_SETTINGS, DEFAULT_BOOTSTRAP, examples
 from headrace.cli.serve import connectable, listener_of, start_failure
 from headrace.model.errors import ConfigError
 
@@ -27,13 +28,23 @@ _RECORDS = (("ann", "hello"), ("bob", "good morning"), ("ann", "how are you?"))
 _LIMIT_S = 30.0
 
 
+app = typer.Typer(
+    rich_markup_mode=None,
+    invoke_without_command=True,
+    context_settings=CONTEXT_SETTINGS,
+    epilog=examples(
+        "headrace demo", "headrace demo --data /tmp/log --keep-serving", "headrace demo cluster"
+    ),
+)
+
+
 def register(root: typer.Typer) -> None:
-    root.command(
-        "demo", epilog=examples("headrace demo", "headrace demo --data /tmp/log --keep-serving")
-    )(demo)
+    root.add_typer(app, name="demo")
 
 
+@app.callback()
 def demo(
+    context: typer.Context,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -61,10 +72,12 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Run a demo: a broker, a Kafka client and a Spark job.
+    """Run a demo: a broker, a client and a Spark job.
 
     The Spark job requires the extra 'pipeline' and Java 17 or newer; otherwise it is skipped.
     """
+    if context.invoked_subcommand is not None:
+        return
     if keep_serving is None:
         keep_serving = output.is_terminal()
     # SIGTERM and a closed terminal end the demo like Ctrl-C, so that its directory is removed.
@@ -90,6 +103,9 @@ def demo(
                 _serve_until_interrupted(node.address)
         finally:
             node.stop()
+
+
+app.command("cluster", epilog=examples("headrace demo cluster"))(demo_cluster)
 
 
 class Node:

@@ -45,7 +45,7 @@ def log_dirs(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show the disk usage of each broker's log directories.
+    """Show the disk usage of the log directories.
 
     A partition that is moving between directories is listed in both, with the number of records
     still to copy. The JSON document has the format of kafka-log-dirs. The exit status is 1 if a
@@ -58,7 +58,7 @@ def log_dirs(
     if unknown:
         raise no_such_broker(unknown[0], addresses)
     found = {
-        number: _described(connection, address, topics, internal)
+        number: read_log_dirs(connection, address, topics, internal=internal)
         for number, address in sorted(addresses.items())
         if not brokers or number in brokers
     }
@@ -95,8 +95,12 @@ class LogDir(NamedTuple):
     partitions: list[tuple[str, Any]]  # topic, and its partition in the broker's response
 
 
-def _described(
-    connection: Connection, address: tuple[str, int], topics: list[str] | None, internal: bool
+def read_log_dirs(
+    connection: Connection,
+    address: tuple[str, int],
+    topics: list[str] | None,
+    *,
+    internal: bool,
 ) -> list[LogDir]:
     answer = ask(
         connection,

@@ -14,7 +14,16 @@ from headrace.cli import output
 # Each command with its module in this package, in the sections and the order of the help. The
 # module's ``register`` adds the command to typer's root.
 SECTIONS = {
-    "Run": {"serve": "serve", "stop": "stop", "zookeeper": "zookeeper", "demo": "demo"},
+    "Run": {
+        "serve": "serve",
+        "up": "up",
+        "stop": "stop",
+        "zookeeper": "zookeeper",
+        "migrate-to-zookeeper": "migrate_to_zookeeper",
+        "demo": "demo",
+        "elect-leaders": "elect_leaders",
+        "features": "features",
+    },
     "Data": {
         "topics": "topics",
         "configs": "configs",
@@ -22,6 +31,8 @@ SECTIONS = {
         "consume": "consume",
     },
     "Inspect": {
+        "cluster": "cluster",
+        "brokers": "brokers",
         "groups": "groups",
         "transactions": "transactions",
         "log-dirs": "log_dirs",
@@ -62,12 +73,18 @@ def run(arguments: list[str]) -> int:
     translated = translate(arguments)
     for note in translated.notes:
         output.note(f"note: {note}")
-    if translated.arguments[:1] and translated.arguments[0] in _WITHOUT_TYPER:
-        return _run_without_typer(translated.arguments)
+    arguments = translated.arguments
+    if arguments[:1] and arguments[0] in _WITHOUT_TYPER:
+        return _run_without_typer(arguments)
+    if translated.zookeeper is not None:
+        from headrace.cli.zookeeper_brokers import bootstrap_servers
+
+        bootstrap = bootstrap_servers(translated.zookeeper)
+        arguments = [*arguments, *(["-b", bootstrap] if bootstrap is not None else [])]
 
     from headrace.cli.root import run_typer
 
-    return run_typer(translated.arguments)
+    return run_typer(arguments)
 
 
 def _run_without_typer(arguments: list[str]) -> int:

@@ -16,7 +16,10 @@ import json
 import os
 import sys
 from collections.abc import Container, Iterable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 DONE = 0
 FAILED = 1
@@ -106,7 +109,7 @@ def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], kept: Container[str] = ()
 ) -> None:
     """Print rows under headings; a column without any value is omitted unless it is ``kept``."""
-    cells = [[_cell(value) for value in row] for row in rows]
+    cells = [[cell(value) for value in row] for row in rows]
     needed = [
         slot
         for slot in range(len(columns))
@@ -115,7 +118,9 @@ def table(
     headings = [columns[slot] for slot in needed]
     body = [[row[slot] for slot in needed] for row in cells]
     if is_terminal():
-        _rich_table(headings, body)
+        from rich.console import Console
+
+        Console(highlight=False).print(rich_table(headings, body))
     else:
         line("\n".join(aligned([headings, *body])))
 
@@ -190,7 +195,8 @@ def leave(status: int) -> NoReturn:
     raise SystemExit(status)
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """The text of a value in a table."""
     if value is None or value == "":
         return ABSENT
     if isinstance(value, bool):
@@ -204,8 +210,8 @@ def _bar(share: float, width: int) -> str:
     return ("█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")).ljust(width)
 
 
-def _rich_table(headings: Sequence[str], body: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
+def rich_table(headings: Sequence[str], body: Sequence[Sequence[str]]) -> "Table":
+    """The table for a terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -215,4 +221,4 @@ def _rich_table(headings: Sequence[str], body: Sequence[Sequence[str]]) -> None:
         drawn.add_column(name, overflow="fold")
     for row in body:
         drawn.add_row(*(Text(cell) for cell in row))
-    Console(highlight=False).print(drawn)
+    return drawn

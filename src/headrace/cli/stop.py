@@ -29,6 +29,8 @@ Arguments:
 Options:
   --data DIR             Data directory of the broker. [default: ./headrace-data]
   --pid-file FILE        Pid file of the broker, if it was started with --pid-file.
+  --all                  Stop the broker of ./headrace-data and every broker that you started with
+                         -daemon, one after the other.
   --timeout SECONDS      Maximum time to wait for the process to end. [default: 30]
   -h, --help             Show this message and exit.
 
@@ -40,7 +42,7 @@ Example:
 """
 
 _WITH_VALUE = {"--data": "--data", "--pid-file": "--pid-file", "--timeout": "--timeout"}
-_FLAGS = {"-h": "--help", "--help": "--help"}
+_FLAGS = {"-h": "--help", "--help": "--help", "--all": "--all"}
 
 
 def register(root: "typer.Typer") -> None:
@@ -70,6 +72,10 @@ def run(arguments: Sequence[str]) -> int:
         raise output.CommandFailed(
             f"--timeout {timeout_text}: expected seconds", output.WRONG_USAGE
         ) from None
+    if "--all" in given.flags:
+        if given.positional or given.values.keys() - {"--timeout"}:
+            raise output.CommandFailed("--all names every broker", output.WRONG_USAGE)
+        return _stop_all(timeout_s)
     path = _pid_path(given.last("--pid-file"), given.last("--data"), given.positional)
     holder = pid_file.holder_of(path)
     if holder is None and not (given.values or given.positional):
@@ -81,6 +87,19 @@ def run(arguments: Sequence[str]) -> int:
             "--data or its pid file with --pid-file"
         )
     end_process(holder, timeout_s)
+    return output.DONE
+
+
+def _stop_all(timeout_s: float) -> int:
+    from headrace.cli import daemons
+
+    here = _pid_path(None, None, [])
+    holders = [pid_file.holder_of(path) for path in dict.fromkeys([here, *daemons.running()])]
+    running = [holder for holder in holders if holder is not None]
+    if not running:
+        raise output.CommandFailed("no running broker found")
+    for holder in running:
+        end_process(holder, timeout_s)
     return output.DONE
 
 

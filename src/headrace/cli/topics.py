@@ -1,6 +1,7 @@
 """``headrace topics``: create, list, alter and delete topics."""
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -90,17 +91,20 @@ def create(
     """Create topics."""
     overrides = values.pairs(config or (), "--config")
     connection = Connection(bootstrap, settings, client_file)
-    futures = connection.admin().create_topics(
-        [
-            NewTopic(name, num_partitions=count, replication_factor=replicas, config=overrides)
-            for name in names
-        ],
-        request_timeout=ANSWER_TIMEOUT_S,
-        validate_only=dry_run,
-    )
+
+    def send(wanted: list[str]) -> dict[str, Any]:
+        return connection.admin().create_topics(
+            [
+                NewTopic(name, num_partitions=count, replication_factor=replicas, config=overrides)
+                for name in wanted
+            ],
+            request_timeout=ANSWER_TIMEOUT_S,
+            validate_only=dry_run,
+        )
+
     tolerated = (KafkaError.TOPIC_ALREADY_EXISTS,) if if_not_exists else ()
     done = "would be created" if dry_run else "created"
-    _show_outcomes(connection, futures, done, tolerated, format)
+    _show_outcomes(connection, send, names, done, format, tolerated)
 
 
 @app.command(
@@ -141,7 +145,11 @@ def list_topics(
 
 app.command(
     "describe",
-    epilog=examples("headrace topics describe orders", "headrace topics describe --format json"),
+    epilog=examples(
+        "headrace topics describe orders",
+        "headrace topics describe --under-replicated",
+        "headrace topics describe --format json",
+    ),
 )(describe)
 
 
@@ -171,22 +179,29 @@ def alter(
 ) -> None:
     """Add partitions to a topic. Most keys then map to another partition."""
     connection = Connection(bootstrap, settings, client_file)
-    outcome = _grown(connection, name, count, dry_run=True)
+
+    def grow(dry_run: bool) -> outcomes.Outcome:
+        found = _outcomes(
+            connection,
+            lambda wanted: connection.admin().create_partitions(
+                [NewPartitions(one, count) for one in wanted],
+                request_timeout=ANSWER_TIMEOUT_S,
+                validate_only=dry_run,
+            ),
+            [name],
+            f"has {count} partitions",
+        )
+        return found[name]
+
+    outcome = grow(dry_run=True)
     if outcome.error is None:
         output.note(
             f"warning: with {count} partitions, most keys of {name} map to another partition than "
             "before. Existing records stay where they are, so records of one key are in order "
             "only within each partition"
         )
-        outcome = _grown(connection, name, count, dry_run=False)
+        outcome = grow(dry_run=False)
     outcomes.show(["topic", "status"], [(name, *outcome)], format)
-
-
-def _grown(connection: Connection, name: str, count: int, *, dry_run: bool) -> outcomes.Outcome:
-    futures = connection.admin().create_partitions(
-        [NewPartitions(name, count)], request_timeout=ANSWER_TIMEOUT_S, validate_only=dry_run
-    )
-    return _outcome(connection, name, futures[name], f"has {count} partitions")
 
 
 @app.command(
@@ -213,9 +228,12 @@ def delete(
         question = f"Delete {', '.join(names)} at {bootstrap} with all records?"
         if not output.confirmed(question):
             raise output.CommandFailed("nothing deleted")
-    futures = admin.delete_topics(names, request_timeout=ANSWER_TIMEOUT_S)
+
+    def send(wanted: list[str]) -> dict[str, Any]:
+        return admin.delete_topics(wanted, request_timeout=ANSWER_TIMEOUT_S)
+
     tolerated = (KafkaError.UNKNOWN_TOPIC_OR_PART,) if if_exists else ()
-    _show_outcomes(connection, futures, "deleted", tolerated, format)
+    _show_outcomes(connection, send, names, "deleted", format, tolerated)
 
 
 app.command(
@@ -240,22 +258,25 @@ app.command(
 
 def _show_outcomes(
     connection: Connection,
-    futures: dict[str, Any],
+    send: Callable[[list[str]], dict[str, Any]],
+    names: list[str],
     done: str,
-    tolerated: tuple[int, ...],
     format: Format,
+    tolerated: tuple[int, ...],
 ) -> None:
-    rows = [
-        (name, *_outcome(connection, name, future, done, tolerated))
-        for name, future in futures.items()
-    ]
-    outcomes.show(["topic", "status"], rows, format)
+    found = _outcomes(connection, send, names, done, tolerated)
+    outcomes.show(["topic", "status"], [(name, *one) for name, one in found.items()], format)
 
 
-def _outcome(
-    connection: Connection, name: str, future: Any, done: str, tolerated: tuple[int, ...] = ()
-) -> outcomes.Outcome:
-    outcome = outcomes.of(connection, future, f"topic {name}", done, tolerated)
-    if outcome.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name:
-        return outcome._replace(detail=partitions.no_such_topic(connection, name))
-    return outcome
+def _outcomes(
+    connection: Connection,
+    send: Callable[[list[str]], dict[str, Any]],
+    names: list[str],
+    done: str,
+    tolerated: tuple[int, ...] = (),
+) -> dict[str, outcomes.Outcome]:
+    found = outcomes.of_controller(connection, send, names, done, tolerated)
+    for name, outcome in found.items():
+        if outcome.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name:
+            found[name] = outcome._replace(detail=partitions.no_such_topic(connection, name))
+    return found

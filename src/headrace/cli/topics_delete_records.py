@@ -1,10 +1,9 @@
 """``headrace topics delete-records``: delete the oldest records of partitions."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from confluent_kafka import TopicPartition
@@ -20,6 +19,7 @@ from headrace.cli.options import (
     OutputFormat,
     Yes,
 )
+from headrace.cli.partition_files import read_entries
 from headrace.model.errors import ErrorCode
 
 _ALL_RECORDS = -1  # the offset that means the end of the partition
@@ -96,28 +96,12 @@ def _deletions(
 
 def _from_file(file: Path) -> list[TopicPartition]:
     """The deletions of a file in the format of kafka-delete-records."""
-    try:
-        document = json.loads(file.read_text())
-    except OSError as failure:
-        raise values.wrong(f"{file}: {failure.strerror}") from None
-    except ValueError as failure:
-        raise values.wrong(f"{file}: not a JSON document: {failure}") from None
-    entries = document.get("partitions") if isinstance(document, dict) else None
-    if not isinstance(entries, list):
-        example = '{"partitions": [{"topic": "t", "partition": 0, "offset": 5}]}'
-        raise values.wrong(f"{file}: expected a document such as {example}")
-    return [_from_entry(entry, f"{file}: partitions[{i}]") for i, entry in enumerate(entries)]
-
-
-def _from_entry(entry: object, place: str) -> TopicPartition:
-    found: dict[str, Any] = entry if isinstance(entry, dict) else {}
-    for name, kind in (("topic", str), ("partition", int), ("offset", int)):
-        if name not in found:
-            raise values.wrong(f'{place} has no "{name}"')
-        if type(found[name]) is not kind:
-            expected = "a string" if kind is str else "an integer"
-            raise values.wrong(f'{place}: "{name}" is {json.dumps(found[name])}, not {expected}')
-    return TopicPartition(found["topic"], found["partition"], found["offset"])
+    entries = read_entries(
+        file,
+        {"topic": str, "partition": int, "offset": int},
+        '{"partitions": [{"topic": "t", "partition": 0, "offset": 5}]}',
+    )
+    return [TopicPartition(one["topic"], one["partition"], one["offset"]) for one in entries]
 
 
 def _question(wanted: Sequence[TopicPartition], bootstrap: str) -> str:

@@ -1,4 +1,4 @@
-"""The cluster as a client sees it: leaders and coordinators, and requests that survive a move.
+"""The cluster as a client sees it: leaders, coordinators and the controller, wherever they move.
 
 Every request here may be repeated without harm. A request whose failure may be temporary is sent
 again, with growing pauses, until ``api_timeout_ms`` has passed. Requests that must not be repeated
@@ -98,7 +98,8 @@ class Cluster:
             pause_ms = min(2 * pause_ms, settings.retry_backoff_ms_max)
 
     def forget(self) -> None:
-        """Discard what may be out of date: leaders and coordinators."""
+        """Discard what may be out of date: leaders, coordinators and the controller."""
+        self.controller_id = -1
         self._topics.clear()
         self._coordinators.clear()
 
@@ -193,20 +194,8 @@ class Cluster:
 
         ``create`` allows the broker to create the topics (auto.create.topics.enable).
         """
-        request = m.MetadataRequest(
-            topics=None
-            if names is None
-            else [m.MetadataRequest.MetadataRequestTopic(name=name) for name in names],
-            allow_auto_topic_creation=create,
-        )
-        response = self.ask_any(request, m.MetadataResponse)
-        nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
-        for broker_id, address in self._nodes.items():
-            if nodes.get(broker_id) != address:
-                self.drop(broker_id)
-        self._nodes = nodes
         found = {}
-        for topic in response.topics:
+        for topic in self.metadata(names, create=create).topics:
             if topic.name is None or (names is None and topic.is_internal):
                 continue
             found[topic.name] = TopicMetadata(
@@ -219,8 +208,26 @@ class Cluster:
             )
         now = time.monotonic()
         self._topics.update((name, (metadata, now)) for name, metadata in found.items())
-        self.controller_id = response.controller_id
         return found
+
+    def metadata(
+        self, names: Sequence[str] | None = None, *, create: bool = False
+    ) -> m.MetadataResponse:
+        """As ``topics``, with everything that the broker answers; notes brokers and controller."""
+        request = m.MetadataRequest(
+            topics=None
+            if names is None
+            else [m.MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=create,
+        )
+        response = self.ask_any(request, m.MetadataResponse)
+        nodes = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        for broker_id, address in self._nodes.items():
+            if nodes.get(broker_id) != address:
+                self.drop(broker_id)
+        self._nodes = nodes
+        self.controller_id = response.controller_id
+        return response
 
     def topic(self, name: str) -> TopicMetadata:
         """The cached metadata of a topic; asked for if it is missing or too old."""
@@ -245,7 +252,34 @@ class Cluster:
             raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
         return leader
 
-    # --- coordinators -------------------------------------------------------------------
+    # --- the controller and coordinators ------------------------------------------------
+
+    def ask_controller(
+        self,
+        request: Message,
+        kind: type[_Answer],
+        errors: Callable[[_Answer], Iterable[int]],
+        what: str,
+        *,
+        timeout_s: float | None = None,
+    ) -> _Answer:
+        """Send a request to the controller, and again to the next one after NOT_CONTROLLER.
+
+        ``errors`` returns the error codes of a response; the caller handles all others. The
+        request must be repeatable: the old controller may have handled it before it broke down.
+        """
+
+        def attempt() -> _Answer:
+            if self.controller_id < 0:
+                self.metadata([])
+            if self.controller_id < 0:
+                raise Refused(ErrorCode.BROKER_NOT_AVAILABLE, "the cluster has no controller")
+            answer = self.ask(self.controller_id, request, kind, timeout_s=timeout_s)
+            if ErrorCode.NOT_CONTROLLER in errors(answer):
+                self._refuse(ErrorCode.NOT_CONTROLLER, f"broker {self.controller_id}")
+            return answer
+
+        return self.persistently(attempt, what)
 
     def group_coordinator(self, group: str) -> int:
         return self._coordinator(_GROUP, group)

@@ -52,8 +52,7 @@ def load_log(
         epochs=epochs,
         index_interval_size=config.index_interval_bytes,
         preallocated_size=preallocated_size(config),
-        compacted="compact" in config.cleanup_policy
-        or topic_partition in directory.cleaner_offsets,
+        compacted=_may_be_compacted(directory, topic_partition, config),
     )
     if directory.clean_start and loaded.recovered_size == 0:
         recovery_point = loaded.log_end
@@ -75,9 +74,8 @@ def load_log(
     )
     # Without a recovery point, no earlier process is known to have flushed the log.
     opened.flusher.is_new = directory.recovery_points.get(topic_partition, 0) == 0
-    if checkpoint.FUTURE_DIRECTORIES in listing.names:
-        note = path / checkpoint.FUTURE_DIRECTORIES
-        opened.copy_directory_ids.update(checkpoint.read_future_directories(files, note))
+    if (note := checkpoint.FUTURE_DIRECTORIES) in listing.names:
+        opened.copy_directory_ids.update(checkpoint.read_future_directories(files, path / note))
     if is_new:
         opened.save_leader_epochs()
     if loaded.recovered_size:
@@ -88,6 +86,12 @@ def load_log(
             loaded.log_end,
         )
     return opened
+
+
+def _may_be_compacted(
+    directory: LogDirectory, topic_partition: TopicPartition, config: TopicConfig
+) -> bool:
+    return "compact" in config.cleanup_policy or topic_partition in directory.cleaner_offsets
 
 
 def _read_small_files(files: SystemFiles, path: Path) -> tuple[TopicId | None, LeaderEpochs | None]:

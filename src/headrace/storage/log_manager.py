@@ -14,7 +14,7 @@ from pathlib import Path
 from headrace.model.config import TopicConfig
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, TopicId, TopicPartition
-from headrace.storage import checkpoint, shared_file
+from headrace.storage import checkpoint, directory_names, shared_file
 from headrace.storage.background import Background, Job
 from headrace.storage.files import OpenFiles
 from headrace.storage.log import Log
@@ -121,6 +121,14 @@ class LogManager:
     def cluster_is_new(self) -> bool:
         """Whether the cluster id was generated now, because no log directory had one."""
         return any(directory.cluster_is_new for directory in self._online())
+
+    def has_partition_directories(self) -> bool:
+        """Whether a log directory that is online has partitions, opened or not."""
+        return any(
+            directory_names.parse(name) is not None
+            for directory in self._online()
+            for name in self._files.directories_in(directory.path)
+        )
 
     def adopt_cluster(self, cluster_id: str) -> None:
         """Belong to this cluster, in place of a generated id."""

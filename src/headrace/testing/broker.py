@@ -5,27 +5,21 @@ It runs on its own thread and event loop, in a temporary directory, on a free po
 there the broker would compete with the test for the interpreter lock.
 """
 
-import asyncio
-import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from headrace.testing.faults import parse_api, parse_delay, parse_error, parse_times
 from headrace.testing.groups import Group
-from headrace.testing.records import Record, Sendable, read_all, send
-from headrace.testing.runners import BrokerFailed, ProcessRunner, ThreadRunner
+from headrace.testing.handle import Handle
+from headrace.testing.runners import ProcessRunner, ThreadRunner
 from headrace.testing.settings import TEST_DEFAULTS, as_text
-from headrace.testing.topics import Topics, create_topics, ensure_topics, parse_topics
-
-if TYPE_CHECKING:  # imported where it is used: a broker starts faster without it
-    from confluent_kafka.admin import AdminClient
+from headrace.testing.topics import Topics, ensure_topics, parse_topics
 
 
-class Broker:
+class Broker(Handle):
     """A single-node cluster for one test, or for many.
 
     ``config`` takes any Kafka broker setting. ``topics`` are created before ``start`` returns:
@@ -56,7 +50,7 @@ class Broker:
 
     # --- life ----------------------------------------------------------------
 
-    def start(self) -> "Broker":
+    def start(self) -> Self:
         if self._runner is not None:
             raise RuntimeError("this broker is already running")
         if self._data is None:
@@ -106,33 +100,6 @@ class Broker:
         runner, self._runner = self.runner, None
         runner.kill()
 
-    def __enter__(self) -> "Broker":
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self.stop()
-        else:
-            # The failure of the test itself says more.
-            with contextlib.suppress(BrokerFailed):
-                self.stop()
-
-    async def __aenter__(self) -> "Broker":
-        return await asyncio.to_thread(self.start)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await asyncio.to_thread(self.__exit__, kind, error, trace)
-
     def _remove_temporary_data(self) -> None:
         if self._is_temporary and self._data is not None:
             shutil.rmtree(self._data, ignore_errors=True)
@@ -158,35 +125,6 @@ class Broker:
         if self._data is None:
             raise RuntimeError("this broker has no directory yet; start it first")
         return self._data
-
-    def create_topics(self, topics: Topics) -> None:
-        """Create topics, with one partition each unless a mapping says otherwise.
-
-        Raises KafkaException if a topic exists.
-        """
-        create_topics(self._admin(), parse_topics(topics))
-
-    def reset(self) -> None:
-        """Delete every topic, so that the next test finds an empty broker.
-
-        This includes the internal topics, and with them all committed offsets.
-        """
-        admin = self._admin()
-        names = list(admin.list_topics(timeout=10).topics)
-        if names:
-            for deleted in admin.delete_topics(names).values():
-                deleted.result()
-
-    def produce(self, topic: str, records: Iterable[Sendable]) -> None:
-        """Send records and wait until the broker has acknowledged all of them.
-
-        A record is a value, a pair of key and value, or a ``Record``. Strings are sent as UTF-8.
-        """
-        send(self.bootstrap_servers, topic, records)
-
-    def records(self, topic: str, *, isolation_level: str = "read_committed") -> list[Record]:
-        """All records that the topic holds now, ordered by partition and offset."""
-        return read_all(self.bootstrap_servers, topic, isolation_level=isolation_level)
 
     def group(self, name: str) -> Group:
         """A consumer group: read its state and lag, force a rebalance, expire a member."""
@@ -219,9 +157,3 @@ class Broker:
                 "process=True"
             )
         return self.runner
-
-    def _admin(self) -> "AdminClient":
-        """A client that does not log lost connections: a test restarts its broker on purpose."""
-        from confluent_kafka.admin import AdminClient
-
-        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})

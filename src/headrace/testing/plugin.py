@@ -4,7 +4,8 @@
         headrace_broker.produce(headrace_topic, ["1 book"])
 
 ``headrace_broker`` serves the whole test session (with pytest-xdist: one broker per worker).
-``headrace_fresh_broker`` and ``headrace_async_broker`` serve one test.
+``headrace_fresh_broker`` and ``headrace_async_broker`` serve one test, as do the clusters of three
+brokers ``headrace_cluster`` and ``headrace_process_cluster``.
 """
 
 import importlib
@@ -18,6 +19,7 @@ import pytest
 
 if TYPE_CHECKING:
     from headrace.testing.broker import Broker
+    from headrace.testing.cluster import Cluster
 
 # Fixtures import the broker when they use it: most test sessions load this plugin only because
 # it is installed, and never start a broker.
@@ -83,6 +85,24 @@ def headrace_fresh_broker(pytestconfig: pytest.Config) -> "Iterator[Broker]":
 
     with Broker(config=broker_settings(pytestconfig)) as broker:
         yield broker
+
+
+@pytest.fixture
+def headrace_cluster(pytestconfig: pytest.Config) -> "Iterator[Cluster]":
+    """Three brokers for one test, on threads of this process."""
+    from headrace.testing.cluster import Cluster
+
+    with Cluster(config=broker_settings(pytestconfig)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def headrace_process_cluster(pytestconfig: pytest.Config) -> "Iterator[Cluster]":
+    """Three brokers for one test, in child processes, with a ZooKeeper. Requires Java."""
+    from headrace.testing.cluster import Cluster
+
+    with Cluster(process=True, config=broker_settings(pytestconfig)) as cluster:
+        yield cluster
 
 
 def _async_fixture(function: Function) -> Function:

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.broker.broker import Broker as Node
+from headrace.broker.broker import OpenTree
 from headrace.model.config import BrokerConfig
 from headrace.testing.faults import Faults
+from headrace.world.world import World
 
 _START_TIMEOUT_S = 30
 _STOP_TIMEOUT_S = 30
@@ -34,10 +36,26 @@ class BrokerFailed(Exception):
 
 
 class ThreadRunner:
-    """The node on a thread of this process."""
+    """The node on a thread of this process.
 
-    def __init__(self, settings: Mapping[str, str]) -> None:
+    ``open_tree`` opens a tree that it shares with other nodes. ``at_end`` is called on ``loop``
+    after the node has stopped.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        *,
+        world: World | None = None,
+        open_tree: OpenTree | None = None,
+        new_loop: Callable[[], asyncio.AbstractEventLoop] | None = None,
+        at_end: Callable[[], None] = lambda: None,
+    ) -> None:
         self._config = BrokerConfig.parse(settings, strict=True)
+        self._world = world
+        self._open_tree = open_tree
+        self._new_loop = new_loop
+        self._at_end = at_end
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -74,8 +92,27 @@ class ThreadRunner:
 
         asyncio.run_coroutine_threadsafe(act(), self.loop).result(_CALL_TIMEOUT_S)
 
+    def pause(self) -> "threading.Event":
+        """Stop the loop where it is, until the caller sets the event."""
+        paused, resumed = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            paused.set()
+            resumed.wait()
+
+        self.loop.call_soon_threadsafe(wait)
+        paused.wait(_CALL_TIMEOUT_S)
+        return resumed
+
     def start(self) -> None:
+        self.begin()
+        self.wait_started()
+
+    def begin(self) -> None:
+        """Start without waiting."""
         self._thread.start()
+
+    def wait_started(self) -> None:
         self._ready.wait()
         if self._error is not None:
             self._thread.join()
@@ -83,7 +120,8 @@ class ThreadRunner:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._serve())
+            with asyncio.Runner(loop_factory=self._new_loop) as runner:
+                runner.run(self._serve())
         except BaseException as error:  # noqa: BLE001 - raised again on the test's thread
             self._error = error
         finally:
@@ -91,12 +129,21 @@ class ThreadRunner:
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._node = Node(self._config)
-        await self._node.start()
-        host, self.port = next(iter(self._node.addresses.values()))
-        self.host = _LOOPBACK.get(host, host)
-        self._ready.set()
-        await self._node.wait_stopped()
+        self._node = Node(
+            self._config,
+            world=self._world,
+            open_tree=self._open_tree,
+            is_tree_shared=self._open_tree is not None,
+        )
+        try:
+            await self._node.start()
+            host, self.port = next(iter(self._node.addresses.values()))
+            self.host = _LOOPBACK.get(host, host)
+            self._ready.set()
+            await self._node.wait_stopped()
+        finally:
+            self._at_end()
+            await asyncio.sleep(0)  # connections close in the next turn of the loop
 
     def stop(self) -> None:
         self._end(self.node.stop)

@@ -17,6 +17,24 @@ TEST_DEFAULTS = {
 }
 
 
+def cluster_defaults(broker_count: int) -> dict[str, str]:
+    """Defaults for a cluster: replicate as widely as it can, and notice failures quickly."""
+    replicas = str(min(3, broker_count))
+    min_isr = "2" if broker_count >= 3 else "1"
+    return {
+        "default.replication.factor": replicas,
+        "min.insync.replicas": min_isr,
+        "offsets.topic.replication.factor": replicas,
+        "transaction.state.log.replication.factor": replicas,
+        "transaction.state.log.min.isr": min_isr,
+        "share.coordinator.state.topic.replication.factor": replicas,
+        "share.coordinator.state.topic.min.isr": min_isr,
+        "zookeeper.session.timeout.ms": "1000",
+        "replica.lag.time.max.ms": "1000",
+        "controlled.shutdown.retry.backoff.ms": "100",
+    }
+
+
 def as_text(argument: str, settings: Mapping[str, Any]) -> dict[str, str]:
     """Settings as text. Raises TypeError, with the argument named, for what is no setting."""
     if not isinstance(settings, Mapping):

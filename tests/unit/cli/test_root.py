@@ -62,14 +62,31 @@ def test_the_commands_are_grouped_by_what_they_are_for(script):
         if title != "Options"
     }
     assert list(listed) == ["Run", "Data", "Inspect", "Measure"]
-    assert listed["Run"] == ["serve", "stop", "zookeeper", "demo"]
+    assert listed["Run"] == [
+        "serve",
+        "up",
+        "stop",
+        "zookeeper",
+        "migrate-to-zookeeper",
+        "demo",
+        "elect-leaders",
+        "features",
+    ]
     assert [(name,) for names in listed.values() for name in names] == [
         words for words in script.commands() if len(words) == 1
     ]
 
 
 # These print no data, or what ZooKeeper's own scripts print.
-WITHOUT_JSON = {("serve",), ("stop",), ("demo",), ("zookeeper",)}
+WITHOUT_JSON = {
+    ("serve",),
+    ("up",),
+    ("stop",),
+    ("zookeeper",),
+    ("migrate-to-zookeeper",),
+    ("demo",),
+    ("demo", "cluster"),
+}
 
 
 def test_every_command_that_prints_data_prints_json_too(script):

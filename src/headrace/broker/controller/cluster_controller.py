@@ -249,13 +249,13 @@ class ClusterController:
         async with self.term.turn():
             names = await self._registry.watched.topics(self._topics_fired)
             await self._topics.names_changed(names)
-        await self._topics.bear()
+        self._post(self._topics.bear)
 
     async def _replicas_changed(self) -> None:
         async with self.term.turn():
             names, self._changed_topics = list(self._changed_topics), {}
             await self._topics.replicas_changed(names)
-        await self._topics.bear()
+        self._post(self._topics.bear)
 
     async def _deletion_requested(self) -> None:
         async with self.term.turn():
@@ -290,7 +290,7 @@ class ClusterController:
             notices = await self._registry.watched.isr_changes(self._isrs_fired)
             changed = {each for partitions in notices.values() for each in partitions}
             if changed:
-                self.term.channels.update_metadata(await self.term.reload(sorted(changed)))
+                await self.term.reload(sorted(changed))
             for path in notices:
                 await self.term.store.delete(path)
 
@@ -363,10 +363,10 @@ class ClusterController:
         await self._deletions.settled([topic.name for topic in topics], timeout_s)
         return answers
 
-    async def elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
-        (refusal,) = await self._leaders.elect([topic_partition], unclean=unclean)
-        if refusal is not None:
-            raise refusal
+    async def elect_leaders(
+        self, topic_partitions: Sequence[TopicPartition], *, unclean: bool
+    ) -> list[Rejected | None]:
+        return await self._leaders.elect(topic_partitions, unclean=unclean)
 
     def check_reassignment(
         self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None

@@ -57,6 +57,7 @@ class Deletions:
         self._dynamic_config = dynamic_config
         self._tasks = tasks
         self._pending: dict[str, _Deletion] = {}
+        term.when_ended.append(self._release)
 
     @property
     def states(self) -> Iterable[PartitionState]:
@@ -140,6 +141,11 @@ class Deletions:
             for task in pending:
                 task.cancel()
 
+    def _release(self) -> None:
+        """The next term continues; nothing is left to wait for in this one."""
+        for deletion in self._pending.values():
+            deletion.settled.set()
+
     async def _stop_replicas(self, deletion: _Deletion, brokers: Sequence[BrokerId]) -> None:
         channels = self._term.channels
         for delete in (False, True):
@@ -175,7 +181,9 @@ class Deletions:
         async with self._term.turn():
             if self._pending.get(topic.name) is not deletion:
                 return
-            await self._term.store.delete_topic(topic)
+            if not await self._term.store.delete_topic(topic.name):
+                self._events.post(self.proceed)
+                return
             self._term.controller.replay([DeleteTopic(topic)])
             self._term.forget(state.topic_partition for state in topic.partitions)
             self._dynamic_config.remember(ResourceType.TOPIC, topic.name, {})

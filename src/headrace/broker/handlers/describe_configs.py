@@ -25,7 +25,7 @@ from headrace.core.topics import check_name
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.settings import kafka
-from headrace.model.settings.headrace import OURS, row_of
+from headrace.model.settings.headrace import ADDED, OURS, row_of
 from headrace.model.settings.resources import ConfigSource, ResourceType
 from headrace.model.settings.values import parse_value, value_to_text
 from headrace.wire import messages as m
@@ -281,9 +281,10 @@ def _broker_settings(broker: Needs) -> list[_Setting]:
     dynamic = broker.dynamic_config.broker_overrides(None) | broker.dynamic_config.broker_overrides(
         broker.broker_id
     )
-    others = [name for name in dynamic if name not in kafka.BROKER and name not in OURS]
+    added = ADDED if broker.config.is_on_zookeeper else OURS
+    others = [name for name in dynamic if name not in kafka.BROKER and name not in added]
     settings = []
-    for name in (*kafka.BROKER, *OURS, *others):
+    for name in (*kafka.BROKER, *added, *others):
         if name in kafka.INTERNAL:
             continue
         given = _without_other_defaults(name, _given_by_broker(broker, _with_coarser_units(name)))

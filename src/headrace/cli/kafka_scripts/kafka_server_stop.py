@@ -15,4 +15,5 @@ def translate(arguments: Sequence[str]) -> Translation:
             "'headrace stop --data DIR', or by its configuration file, "
             "'headrace stop server.properties'"
         )
-    return Translation(["stop"])
+    # As the script, which stops every broker of this machine.
+    return Translation(["stop", "--all"])

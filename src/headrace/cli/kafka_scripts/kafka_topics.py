@@ -15,6 +15,13 @@ from headrace.cli.kafka_scripts.syntax import (
 )
 
 ACTIONS = ("--create", "--list", "--describe", "--alter", "--delete")
+# Filters of --describe with their names in ``headrace topics describe``.
+_FILTERS = {
+    "--under-replicated-partitions": "--under-replicated",
+    "--unavailable-partitions": "--unavailable",
+    "--under-min-isr-partitions": "--under-min-isr",
+    "--at-min-isr-partitions": "--at-min-isr",
+}
 
 _SYNTAX = Syntax(
     "kafka-topics",
@@ -32,6 +39,7 @@ _SYNTAX = Syntax(
     ),
     flags=(
         *ACTIONS,
+        *_FILTERS,
         "--if-exists",
         "--if-not-exists",
         "--exclude-internal",
@@ -55,7 +63,8 @@ def translate(arguments: Sequence[str]) -> Translation:
             return translation(["topics", "list", "--names", *internal, *kept], given)
         case "--describe":
             internal = internal_option(given)
-            return translation(["topics", "describe", *names, *internal, *kept], given)
+            filters = [ours for theirs, ours in _FILTERS.items() if theirs in given.flags]
+            return translation(["topics", "describe", *names, *internal, *filters, *kept], given)
     if not names:
         raise values.wrong(f"kafka-topics {action}: --topic is missing")
     match action:

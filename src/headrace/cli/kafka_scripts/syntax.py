@@ -1,8 +1,7 @@
 """Parse a script's options, and translate the options that every script has. Pure.
 
-``--zookeeper`` named the cluster's state, never a broker. If it names this machine, the command
-goes to the broker on this machine. If it names another machine, the command is refused: guessing
-the broker could delete the wrong topic.
+``--zookeeper`` names the cluster's state, not a broker. The translation keeps it, and
+``zookeeper_brokers`` asks that ZooKeeper for the brokers.
 """
 
 import re
@@ -14,7 +13,6 @@ from headrace.cli import values
 
 # How every script names the broker.
 ADDRESS = ("--bootstrap-server", "--broker-list", "--zookeeper", "-b")
-_LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1")
 _IGNORED_PROPERTIES = {
     "key.serializer",
     "value.serializer",
@@ -40,6 +38,7 @@ class Translation(NamedTuple):
 
     arguments: list[str]
     notes: tuple[str, ...] = ()
+    zookeeper: str | None = None  # knows the brokers' addresses, which the user did not give
 
 
 class Given(NamedTuple):
@@ -159,25 +158,19 @@ def addressed(
     """``command`` with the broker's address, which may be one of the ``special`` settings."""
     if special and "bootstrap.servers" in special:
         given.values.setdefault("--bootstrap-server", [special["bootstrap.servers"]])
-    address, address_notes = _address(given, command)
-    return Translation([*command, *address], (*address_notes, *notes))
+    address, address_notes = _address(given)
+    zookeeper = None if address else given.last("--zookeeper")
+    return Translation([*command, *address], (*address_notes, *notes), zookeeper)
 
 
-def _address(given: Given, command: Sequence[str]) -> tuple[list[str], list[str]]:
+def _address(given: Given) -> tuple[list[str], list[str]]:
     """The option that names the broker, and notes on how the user named it."""
     notes = []
     bootstrap = given.all("--bootstrap-server", "-b")
     if given.all("--broker-list"):
         notes.append("--broker-list is now --bootstrap-server (-b)")
         bootstrap = bootstrap or given.all("--broker-list")
-    zookeeper = given.last("--zookeeper")
-    if zookeeper is not None:
-        hosts = zookeeper.partition("/")[0].split(",")
-        if not bootstrap and any(host.rpartition(":")[0] not in _LOCAL_HOSTS for host in hosts):
-            raise values.wrong(
-                f"--zookeeper {zookeeper} does not name a broker; use "
-                f"{quoted([*command, '-b', 'HOST:9092'])}"
-            )
+    if given.all("--zookeeper"):
         notes.append("--zookeeper was removed; name a broker with --bootstrap-server (-b)")
     return (["-b", bootstrap[-1]] if bootstrap else []), notes
 

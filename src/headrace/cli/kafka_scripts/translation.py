@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 from headrace.cli import values
 from headrace.cli.kafka_scripts import (
+    kafka_broker_api_versions,
+    kafka_cluster,
     kafka_configs,
     kafka_console_consumer,
     kafka_console_producer,
@@ -17,11 +19,15 @@ from headrace.cli.kafka_scripts import (
     kafka_consumer_perf_test,
     kafka_delete_records,
     kafka_dump_log,
+    kafka_features,
     kafka_get_offsets,
+    kafka_leader_election,
     kafka_log_dirs,
+    kafka_preferred_replica_election,
     kafka_producer_perf_test,
     kafka_server_start,
     kafka_server_stop,
+    kafka_shutdown_broker,
     kafka_topics,
     kafka_transactions,
     zookeeper_scripts,
@@ -45,6 +51,12 @@ _SCRIPTS: dict[str, Translate] = {
     "kafka-producer-perf-test": kafka_producer_perf_test.translate,
     "kafka-consumer-perf-test": kafka_consumer_perf_test.translate,
     "kafka-dump-log": kafka_dump_log.translate,
+    "kafka-leader-election": kafka_leader_election.translate,
+    "kafka-preferred-replica-election": kafka_preferred_replica_election.translate,
+    "kafka-shutdown-broker": kafka_shutdown_broker.translate,
+    "kafka-features": kafka_features.translate,
+    "kafka-cluster": kafka_cluster.translate,
+    "kafka-broker-api-versions": kafka_broker_api_versions.translate,
     "zookeeper-server-start": zookeeper_scripts.start,
     "zookeeper-server-stop": zookeeper_scripts.stop,
     "zookeeper-shell": zookeeper_scripts.shell,
@@ -71,6 +83,11 @@ _CLASSES = {
     "ProducerPerformance": "kafka-producer-perf-test",
     "ConsumerPerformance": "kafka-consumer-perf-test",
     "ShutdownBroker": "kafka-shutdown-broker",
+    "LeaderElectionCommand": "kafka-leader-election",
+    "PreferredReplicaLeaderElectionCommand": "kafka-preferred-replica-election",
+    "FeatureCommand": "kafka-features",
+    "ClusterTool": "kafka-cluster",
+    "BrokerApiVersionsCommand": "kafka-broker-api-versions",
 }
 
 # A Headrace noun, the script whose options it also takes, and the options that only the script has.
@@ -82,20 +99,10 @@ _NOUNS: dict[str, tuple[Translate, tuple[str, ...]]] = {
     "groups": (kafka_consumer_groups.translate, kafka_consumer_groups.ACTIONS),
 }
 
-_NOTHING_TO_ELECT = "on one node every leader is the preferred leader, so there is nothing to elect"
 # Scripts without a command: why, and what to use instead.
 _REFUSED = {
-    "kafka-shutdown-broker": (
-        "ShutdownBroker was removed: a broker hands over its partitions when it stops; "
-        "use 'headrace stop --data DIR'"
-    ),
     "kafka-e2e-latency": "use 'headrace perf latency TOPIC'",
     "kafka-groups": "use 'headrace groups list', which shows consumer groups with state and type",
-    "kafka-preferred-replica-election": _NOTHING_TO_ELECT,
-    "kafka-leader-election": (
-        f"{_NOTHING_TO_ELECT}; to restart a partition whose disk is lost, use Kafka's own "
-        "kafka-leader-election --election-type unclean"
-    ),
     "kafka-reassign-partitions": (
         "on one node a partition can only move to another of log.dirs: use Kafka's own "
         "kafka-reassign-partitions; 'headrace log-dirs' shows the progress"

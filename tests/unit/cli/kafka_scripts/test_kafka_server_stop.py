@@ -8,7 +8,7 @@ from tests.unit.cli.kafka_scripts.command_lines import check_refused, check_tran
 @pytest.mark.parametrize(
     ("line", "translated"),
     [
-        ("kafka-server-stop.sh", "stop"),
+        ("kafka-server-stop.sh", "stop --all"),
         ("kafka-server-stop.sh --help", "stop --help"),
     ],
 )

@@ -79,6 +79,14 @@ from tests.unit.cli.kafka_scripts.command_lines import check_refused, check_tran
         ("kafka-topics --bootstrap-server=h:1 --list", "topics list --names -b h:1"),
         ("kafka-topics --create --if-not-exists --topic t", "topics create t --if-not-exists"),
         ("kafka-topics --describe", "topics describe --internal"),
+        (
+            "kafka-topics --describe --under-replicated-partitions --unavailable-partitions",
+            "topics describe --internal --under-replicated --unavailable",
+        ),
+        (
+            "kafka-topics --describe --topic t --under-min-isr-partitions --at-min-isr-partitions",
+            "topics describe t --under-min-isr --at-min-isr",
+        ),
     ],
 )
 def test_a_command_line_is_translated(line, translated):
@@ -88,10 +96,6 @@ def test_a_command_line_is_translated(line, translated):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (
-            "kafka-topics.sh --delete --topic t --zookeeper prod-1:2181,prod-2:2181/kafka",
-            "'headrace topics delete t --yes -b HOST:9092'",
-        ),
         (
             "kafka-topics.sh --alter --topic t --partitions 3 --config a=1",
             "'headrace topics alter t",

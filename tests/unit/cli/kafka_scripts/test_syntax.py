@@ -5,7 +5,6 @@ import shlex
 import pytest
 
 from headrace.cli.kafka_scripts.translation import translate
-from tests.unit.cli.kafka_scripts.command_lines import check_refused
 
 
 @pytest.mark.parametrize(
@@ -24,8 +23,18 @@ def test_a_replaced_option_gets_a_note(line, note):
     assert any(note in text for text in translate(shlex.split(line)).notes)
 
 
-def test_a_zookeeper_on_another_machine_is_refused_with_the_whole_command():
-    check_refused(
-        "kafka-topics.sh --delete --topic t --zookeeper prod-1:2181,prod-2:2181/kafka",
-        "'headrace topics delete t --yes -b HOST:9092'",
-    )
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kafka-topics.sh --delete --topic t",
+        "consume t",
+        "kafka-preferred-replica-election.sh",
+        "kafka-run-class.sh kafka.admin.ShutdownBroker --broker 1",
+    ],
+)
+def test_a_zookeeper_is_kept_to_be_asked_for_the_brokers(line):
+    zookeeper = "prod-1:2181,prod-2:2181/kafka"
+    translated = translate([*shlex.split(line), "--zookeeper", zookeeper])
+    assert translated.zookeeper == zookeeper and "-b" not in translated.arguments
+    translated = translate([*shlex.split(line), "--zookeeper", zookeeper, "-b", "h:1"])
+    assert translated.zookeeper is None and translated.arguments[-2:] == ["-b", "h:1"]

@@ -45,6 +45,11 @@ def test_a_script_is_known_by_its_path():
             "kafka-run-class kafka.tools.DumpLogSegments --deep-iteration --files a.log",
             "dump-log a.log --deep",
         ),
+        (
+            "kafka-run-class.sh kafka.admin.ShutdownBroker --zookeeper z:2181 --broker 1 "
+            "--num.retries 3 --retry.interval.ms 60",
+            "brokers shutdown 1 --num-retries 3 --retry-interval-ms 60",
+        ),
     ],
 )
 def test_a_java_class_is_known_by_its_script(line, translated):
@@ -58,12 +63,6 @@ def test_a_java_class_is_known_by_its_script(line, translated):
         ("kafka-acls.sh --list", "no Headrace command ('headrace --help'"),
         ("connect-standalone.sh worker.properties", "no Headrace command"),
         ("kafka-reassign-partitions.sh --zookeeper z:2181 --execute", "another of log.dirs"),
-        ("kafka-preferred-replica-election.sh --zookeeper z:2181", "nothing to elect"),
-        (
-            "kafka-run-class.sh kafka.admin.ShutdownBroker --zookeeper z:2181 --broker 1 "
-            "--num.retries 3 --retry.interval.ms 60",
-            "headrace stop",
-        ),
         ("kafka-run-class.sh kafka.Kafka", "Java class"),
         ("kafka-run-class.sh", "class is missing"),
         ("kafka-storage.sh random-uuid", "no formatting"),

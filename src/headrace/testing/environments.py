@@ -1,0 +1,216 @@
+"""Where the brokers of a test's cluster run, and what they agree in.
+
+Threads of this process share a tree in memory. Child processes share a ZooKeeper, which each of
+them reaches through a proxy of its own.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.coordination import paths
+from headrace.coordination.tree import Tree
+from headrace.model.ids import BrokerId
+from headrace.storage.log_manager import LogManager
+from headrace.testing.members import Member, ThreadMember
+from headrace.testing.network_faults import Impairment
+from headrace.testing.tree_sessions import Silence, TreeSessions
+from headrace.world.world import World
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+
+    from headrace.launch.zookeeper import ZooKeeperServer
+    from headrace.testing.proxies import Proxies
+
+_POLL_S = 0.01
+_EXPIRY_TIMEOUT_S = 30
+
+
+class Environment(Protocol):
+    """What a cluster asks of the place where its brokers run."""
+
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+
+    def member(
+        self,
+        broker_id: int,
+        settings: Mapping[str, str],
+        impairments: Mapping[int, Impairment],
+        data: Path,
+    ) -> Member:
+        """A broker that is about to start."""
+
+    def kill(self, broker_id: int, member: Member) -> None: ...
+    def pause(self, broker_id: int, member: Member) -> None: ...
+    def resume(self, broker_id: int, member: Member) -> None: ...
+    def impair_tree(self, broker_id: int, impairment: Impairment) -> None:
+        """Set the state of the way between a broker and the tree."""
+
+    def expire_session(self, broker_id: int) -> None: ...
+    def read(self, path: str) -> bytes | None:
+        """The value of a node of the tree."""
+
+
+class Threads:
+    """Brokers on threads of this process, and a tree in memory.
+
+    The tree is saved beside the data of the brokers, for another start.
+    """
+
+    def __init__(self, saved_tree: Path, session_timeout_s: float) -> None:
+        self._saved_tree = saved_tree
+        snapshot = saved_tree.read_bytes() if saved_tree.exists() else None
+        self._sessions = TreeSessions(session_timeout_s, snapshot)
+
+    def start(self) -> None:
+        """There is nothing to wait for."""
+
+    def close(self) -> None:
+        self._sessions.close()
+        self._saved_tree.write_bytes(self._sessions.snapshot())
+
+    def member(
+        self,
+        broker_id: int,
+        settings: Mapping[str, str],
+        impairments: Mapping[int, Impairment],
+        data: Path,
+    ) -> Member:
+        # A process that starts again in the same directory ends the session of its predecessor.
+        self._sessions.expire(broker_id)
+        self._sessions.hear(broker_id, Silence.KILLED)
+
+        async def open_tree(logs: LogManager, world: World) -> Tree:
+            return self._sessions.open(broker_id)
+
+        return ThreadMember(settings, impairments, open_tree=open_tree)
+
+    def kill(self, broker_id: int, member: Member) -> None:
+        try:
+            member.kill()
+        finally:
+            self._sessions.silence(broker_id, Silence.KILLED)
+
+    def pause(self, broker_id: int, member: Member) -> None:
+        member.pause()
+        self._sessions.silence(broker_id, Silence.PAUSED)
+
+    def resume(self, broker_id: int, member: Member) -> None:
+        self._sessions.hear(broker_id, Silence.PAUSED)
+        member.resume()
+
+    def impair_tree(self, broker_id: int, impairment: Impairment) -> None:
+        if impairment.delay_s:
+            raise ValueError(
+                "slow: a tree in memory has no connection to slow down; use Cluster(process=True)"
+            )
+        if impairment.cut:
+            self._sessions.silence(broker_id, Silence.CUT)
+        else:
+            self._sessions.hear(broker_id, Silence.CUT)
+
+    def expire_session(self, broker_id: int) -> None:
+        self._sessions.expire(broker_id)
+
+    def read(self, path: str) -> bytes | None:
+        return self._sessions.read(path)
+
+
+class Processes:
+    """Brokers in child processes, and a ZooKeeper."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self._server: ZooKeeperServer | None = None
+        self._proxies: Proxies | None = None
+        self._proxy_ports: dict[int, int] = {}  # by broker
+        self._client: KazooClient | None = None
+
+    def start(self) -> None:
+        from headrace.launch.zookeeper import ZooKeeperServer, write_config
+        from headrace.testing.proxies import Proxies
+
+        self._server = ZooKeeperServer(write_config(self._data))
+        self._server.start()
+        self._proxies = Proxies(self._server.host, self._server.port)
+        self._server.wait_ready()
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.stop()
+            self._client.close()
+        if self._proxies is not None:
+            self._proxies.close()
+        if self._server is not None:
+            self._server.stop()
+
+    @property
+    def proxies(self) -> "Proxies":
+        assert self._proxies is not None, "not started"
+        return self._proxies
+
+    def member(
+        self,
+        broker_id: int,
+        settings: Mapping[str, str],
+        impairments: Mapping[int, Impairment],
+        data: Path,
+    ) -> Member:
+        from headrace.testing.member_process import ProcessMember
+
+        connect = {"zookeeper.connect": self.connect_of(broker_id)}
+        return ProcessMember(connect | dict(settings), impairments, data)
+
+    def connect_of(self, broker_id: int) -> str:
+        """The address of ZooKeeper for one broker: its proxy."""
+        if broker_id not in self._proxy_ports:
+            self._proxy_ports[broker_id] = self.proxies.add()
+        return f"127.0.0.1:{self._proxy_ports[broker_id]}"
+
+    def kill(self, broker_id: int, member: Member) -> None:
+        member.kill()
+
+    def pause(self, broker_id: int, member: Member) -> None:
+        member.pause()
+
+    def resume(self, broker_id: int, member: Member) -> None:
+        member.resume()
+
+    def impair_tree(self, broker_id: int, impairment: Impairment) -> None:
+        self.proxies.impair(self._proxy_ports[broker_id], impairment)
+
+    def expire_session(self, broker_id: int) -> None:
+        """Cut the broker off until ZooKeeper has expired its session."""
+        path = paths.broker(BrokerId(broker_id))
+        port = self._proxy_ports[broker_id]
+        before = self.proxies.impairment(port)
+        self.proxies.impair(port, Impairment(cut=True))
+        try:
+            give_up_at = time.monotonic() + _EXPIRY_TIMEOUT_S
+            while self.read(path) is not None:
+                if time.monotonic() > give_up_at:
+                    raise TimeoutError(f"{path} still exists after {_EXPIRY_TIMEOUT_S} s")
+                time.sleep(_POLL_S)
+        finally:
+            self.proxies.impair(port, before)
+
+    def read(self, path: str) -> bytes | None:
+        from kazoo.exceptions import NoNodeError
+
+        try:
+            value: bytes = self._zookeeper().get(path)[0]
+        except NoNodeError:
+            return None
+        return value
+
+    def _zookeeper(self) -> "KazooClient":
+        if self._client is None:
+            from kazoo.client import KazooClient
+
+            assert self._server is not None, "not started"
+            self._client = KazooClient(self._server.connect)
+            self._client.start()
+        return self._client
