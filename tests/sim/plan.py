@@ -8,7 +8,7 @@ import random
 from typing import NamedTuple
 
 TREE = "tree"
-CLIENTS = "clients"
+CLIENTS = ("clients-0", "clients-1")  # two hosts
 
 
 class Fault(NamedTuple):
@@ -77,7 +77,7 @@ def draw_faults(dice: random.Random, times: Times, broker_ids: list[int]) -> lis
     while at < times.duration:
         (kind,) = dice.choices(kinds, weights)
         broker_id = dice.choice(broker_ids)
-        hosts = [f"broker-{b}" for b in broker_ids if b != broker_id] + [TREE, CLIENTS]
+        hosts = [f"broker-{b}" for b in broker_ids if b != broker_id] + [TREE, *CLIENTS]
         other, lasts_s = dice.choice(hosts), dice.uniform(0, 2 * times.fault_lasts)
         amount = dice.random()
         fault = Fault(len(faults), at, kind, broker_id)

@@ -81,6 +81,7 @@ class Run:
             self._settings(),
             session_timeout_s=self.times.session_timeout,
             tree_rates=rates,
+            releases_sessions=self.dice.random() < 0.5,
         )
         self._observer = self.cluster.ensemble.tree.open_session()
         self._lost_data_since_whole = False
@@ -260,6 +261,7 @@ class Run:
             self._lost_data_since_whole = False
         if (
             self._lost_data_since_whole
+            or any(other.is_changing for other in self.cluster.brokers)
             or not await self._are_all_registered()
             or await self._is_last_in_sync(broker)
         ):

@@ -226,7 +226,7 @@ class ClusterMember:
                 self._parts.peers,
                 self._parts.dynamic_config.config,
                 self.broker_id,
-                self.membership.broker_epoch,
+                lambda: self.membership.broker_epoch,
                 self._controller_id,
             )
         await self.membership.resign()

@@ -174,9 +174,10 @@ class Consumer:
         attempt = 0
         while not self._stopping:
             try:
-                await self.fetcher.fetch(dice.randint(1, 300), dice.choice([200, 1000, 1 << 20]))
-                if dice.random() < 0.5:
+                # A new leader is asked at once: its high watermark may be stale.
+                if attempt or dice.random() < 0.5:
                     await self.fetcher.latest()
+                await self.fetcher.fetch(dice.randint(1, 300), dice.choice([200, 1000, 1 << 20]))
                 attempt = 0
             except (Disconnected, Refused) as failed:
                 if isinstance(failed, Refused) and not failed.retriable:
