@@ -118,6 +118,14 @@ class SimulatedFiles:
         self._disk: Any = disk
         self._open: dict[int, _File] = {}
         self._last_fd = 2
+        self._dies_writing: tuple[float, Callable[[], None]] | None = None
+
+    def die_writing(self, share: float, die: Callable[[], None]) -> None:
+        """The process is killed within its next write: ``share`` of it reaches the kernel."""
+        self._dies_writing = (share, die)
+
+    def spare(self) -> None:
+        self._dies_writing = None
 
     def kill(self) -> None:
         """The process is gone: descriptors are closed, locks released, and every call fails.
@@ -191,6 +199,14 @@ class SimulatedFiles:
     def pwrite(self, fd: int, piece: Any, position: int) -> int:
         self._check_disk()
         file = self._file(fd)
+        if self._dies_writing is not None:
+            share, die = self._dies_writing
+            self._dies_writing = None
+            part = bytes(piece)[: int(len(piece) * share)]
+            self._grow(file, position + len(part))
+            file.write(part, position)
+            die()
+            raise OSError(errno.EIO, "the process was killed")
         self._grow(file, position + len(piece))
         file.modified_at_ns = self._disk.now_ns()
         return file.write(piece, position)

@@ -11,6 +11,7 @@ the identity or the hash of an object.
 """
 
 import asyncio
+import contextvars
 import errno
 import os
 import random
@@ -41,6 +42,8 @@ class SimulatedNetwork:
         self.loop = loop
         self.dice = dice
         self.buffer_size = buffer_size
+        # Of no process: bytes go on to arrive while their sender is paused.
+        self.context = contextvars.Context()
         self._hosts: dict[str, SimulatedHost] = {}  # with a process that runs
         self._names: dict[str, None] = {}  # of all hosts that ever ran a process
         self._powered_off: dict[str, None] = {}
@@ -68,6 +71,12 @@ class SimulatedNetwork:
         """Everything between two hosts takes longer until ``heal``."""
         self._slow_by_s[_pair(a, b)] = ms / 1000
 
+    def mend(self, a: str, b: str) -> None:
+        """No cut and no delay between two hosts any more."""
+        self._cuts.pop(_pair(a, b), None)
+        self._slow_by_s.pop(_pair(a, b), None)
+        self._unblock()
+
     def heal(self) -> None:
         """No cuts and no delays any more. Hosts without a process stay as they are."""
         self._cuts.clear()
@@ -82,6 +91,13 @@ class SimulatedNetwork:
         """The machine is gone, so the others learn nothing before it is back, or time out."""
         self._powered_off[name] = None
         self._hosts.pop(name).lose_power()
+
+    def reset_connections(self, name: str) -> None:
+        """Every connection of a host breaks, on both ends; requests may or may not have arrived."""
+        host = self._hosts.get(name)
+        for connection in list(host.connections.values()) if host is not None else []:
+            connection.break_off(errno.ECONNRESET)
+            connection.other.break_off(errno.ECONNRESET)
 
     # --- what hosts and connections use
 
@@ -109,7 +125,7 @@ class SimulatedNetwork:
             if self.is_open_between(a, b):
                 deliver(*arguments)
 
-        self.loop.call_later(self.latency_s(a, b), arrive)
+        self.loop.call_later(self.latency_s(a, b), arrive, context=self.context)
 
     def blocked(self, connection: "SimulatedConnection") -> None:
         self._blocked[connection.number] = connection
@@ -212,10 +228,12 @@ class _Watch:
         self._loop = loop
         self._holds = holds
         self._callback: Callable[[], None] | None = None
+        self._context: contextvars.Context | None = None
         self._is_scheduled = False
 
     def start(self, callback: Callable[[], None]) -> None:
         self._callback = callback
+        self._context = contextvars.copy_context()
         self.look()
 
     def stop(self) -> None:
@@ -225,7 +243,7 @@ class _Watch:
         """The condition may hold now."""
         if self._callback is not None and not self._is_scheduled and self._holds():
             self._is_scheduled = True
-            self._loop.call_soon(self._call)
+            self._loop.call_soon(self._call, context=self._context)
 
     def _call(self) -> None:
         self._is_scheduled = False
@@ -456,14 +474,16 @@ class SimulatedConnection:
 
     def _schedule_arrival(self) -> None:
         if self._in_flight:
-            self._arrival = self.network.loop.call_at(self._in_flight[0][0], self._arrive)
+            self._arrival = self.network.loop.call_at(
+                self._in_flight[0][0], self._arrive, context=self.network.context
+            )
 
     def _arrive(self) -> None:
         self._arrival = None
         if not self.network.is_open_between(*self._way()):
             self.network.blocked(self)
             self._giving_up = self.network.loop.call_later(
-                GIVE_UP_S, self.break_off, errno.ETIMEDOUT
+                GIVE_UP_S, self.break_off, errno.ETIMEDOUT, context=self.network.context
             )
             return
         _, piece = self._in_flight.popleft()

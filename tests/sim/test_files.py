@@ -56,3 +56,17 @@ def test_bytes_that_were_not_synced_use_no_space_after_a_power_cut(disk, files):
     write(files, "/data/lost", 100)
     disk.lose_power()
     assert disk.used == 5
+
+
+def test_a_process_killed_while_it_writes_leaves_a_part_of_that_write():
+    disk = SimulatedDisk(lambda: 0)
+    files = SimulatedFiles(disk)
+    fd = files.open("log", O_CREATE)
+    files.pwrite(fd, b"whole", 0)
+    files.die_writing(0.5, files.kill)
+    with pytest.raises(OSError, match="the process was killed"):
+        files.pwrite(fd, b"0123456789", 5)
+    with pytest.raises(OSError):
+        files.open("log", O_CREATE)
+    again = SimulatedFiles(disk)
+    assert again.pread(again.open("log", O_CREATE), 100, 0) == b"whole01234"

@@ -5,7 +5,13 @@ import random
 
 import pytest
 
-from tests.sim.loop import Deadlock, Livelock, in_virtual_time, run_simulated
+from tests.sim.loop import (
+    Deadlock,
+    Livelock,
+    SimulatedProcess,
+    in_virtual_time,
+    run_simulated,
+)
 
 
 @in_virtual_time
@@ -56,3 +62,50 @@ def test_tasks_that_are_left_are_cancelled():
 
     run_simulated(story(), random.Random(0))
     assert ended
+
+
+def test_a_paused_process_runs_nothing_until_it_is_resumed():
+    async def story():
+        loop = asyncio.get_running_loop()
+        process, other = SimulatedProcess(loop), SimulatedProcess(loop)
+        ticks = {"paused": [], "other": []}
+
+        async def tick(name):
+            while True:
+                await asyncio.sleep(1)
+                ticks[name].append(round(loop.time() - started_at, 1))
+
+        started_at = loop.time()
+        process.spawn(tick("paused"))
+        other.spawn(tick("other"))
+        await asyncio.sleep(2.5)
+        process.pause()
+        await asyncio.sleep(5)
+        process.resume()
+        await asyncio.sleep(1.2)
+        assert ticks["paused"] == [1, 2, 7.5, 8.5]
+        assert ticks["other"] == [1, 2, 3, 4, 5, 6, 7, 8]
+
+    run_simulated(story(), random.Random(0))
+
+
+def test_what_a_paused_process_holds_can_be_cancelled():
+    async def story():
+        loop = asyncio.get_running_loop()
+        process = SimulatedProcess(loop)
+        called = []
+
+        async def schedule():
+            second = loop.call_later(2, called.append, "second")
+            loop.call_later(1, second.cancel)
+            await asyncio.Event().wait()
+
+        process.spawn(schedule())
+        await asyncio.sleep(0.5)
+        process.pause()
+        await asyncio.sleep(5)
+        process.resume()
+        await asyncio.sleep(1)
+        assert called == []
+
+    run_simulated(story(), random.Random(0))

@@ -45,6 +45,9 @@ class SimulatedWorld:
     def now(self) -> Millis:
         return Millis(_EPOCH_MS + self._skew_ms + int(self._loop.time() * 1000))
 
+    def jump_clock(self, by_ms: int) -> None:
+        self._skew_ms += by_ms
+
     def host_name(self) -> str:
         return self.host
 

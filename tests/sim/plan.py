@@ -1,0 +1,98 @@
+"""The faults of one run, drawn from the seed before the run begins.
+
+Each fault has its time and its length, and needs no dice while it happens. So a run without one of
+them (``--without N``) has the same others.
+"""
+
+import random
+from typing import NamedTuple
+
+TREE = "tree"
+CLIENTS = "clients"
+
+
+class Fault(NamedTuple):
+    number: int
+    at: float  # seconds after the start
+    kind: str
+    broker_id: int
+    lasts_s: float = 0.0
+    other: str = ""  # the host at the other end of a cut or a delay
+    amount: float = 0.0  # what that is depends on the kind
+
+    def __str__(self) -> str:
+        text = f"{self.number:3}  {self.at:7.3f} s  {self.kind} broker {self.broker_id}"
+        if self.other:
+            text += f" and {self.other}"
+        if self.lasts_s:
+            text += f" for {self.lasts_s:.3f} s"
+        if self.amount:
+            text += f" ({self.amount:.3f})"
+        return text
+
+
+# Kinds and how often they are drawn. The seed changes these weights too.
+_WEIGHTS = {
+    "kill": 4,
+    "kill in a write of": 2,
+    "power loss of": 2,
+    "stop": 1,  # a clean shutdown, and a start after ``lasts_s``
+    "pause": 3,
+    "cut between": 4,
+    "isolate": 3,  # from all other brokers and the tree, but not from clients
+    "delay between": 2,
+    "expire the session of": 2,
+    "reset connections of": 3,
+    "jump the clock of": 1,
+    "prefer": 2,  # an election of preferred leaders, asked of this broker
+}
+
+
+class Times(NamedTuple):
+    """In seconds, drawn once for a run."""
+
+    duration: float
+    session_timeout: float
+    replica_lag: float
+    fault_every: float
+    fault_lasts: float
+
+
+def draw_times(dice: random.Random) -> Times:
+    return Times(
+        duration=dice.uniform(8, 16),
+        session_timeout=dice.choice([0.5, 1.5, 4.0]),
+        replica_lag=dice.choice([0.5, 1.0, 3.0]),
+        fault_every=dice.choice([0.3, 0.8, 2.0]),
+        fault_lasts=dice.choice([0.3, 1.0, 3.0]),
+    )
+
+
+def draw_faults(dice: random.Random, times: Times, broker_ids: list[int]) -> list[Fault]:
+    kinds = [kind for kind in _WEIGHTS if dice.random() < 0.6] or ["kill"]
+    weights = [_WEIGHTS[kind] * dice.uniform(0.2, 1) for kind in kinds]
+    faults = []
+    at = dice.uniform(0, 2)
+    while at < times.duration:
+        (kind,) = dice.choices(kinds, weights)
+        broker_id = dice.choice(broker_ids)
+        hosts = [f"broker-{b}" for b in broker_ids if b != broker_id] + [TREE, CLIENTS]
+        other, lasts_s = dice.choice(hosts), dice.uniform(0, 2 * times.fault_lasts)
+        amount = dice.random()
+        fault = Fault(len(faults), at, kind, broker_id)
+        match kind:
+            case "cut between":
+                fault = fault._replace(other=other, lasts_s=lasts_s)
+            case "delay between":
+                fault = fault._replace(other=other, lasts_s=lasts_s, amount=amount * 0.4)
+            case "kill in a write of":
+                fault = fault._replace(lasts_s=lasts_s, amount=amount)
+            case "jump the clock of":
+                fault = fault._replace(amount=(amount - 0.5) * 120)
+            case "expire the session of" | "reset connections of" | "prefer":
+                pass
+            case _:
+                fault = fault._replace(lasts_s=lasts_s)
+        faults.append(fault)
+        at += dice.uniform(0, 2 * times.fault_every)
+    return faults

@@ -1,0 +1,373 @@
+"""One run of the simulation: brokers and clients under the faults of a seed, then a check.
+
+``python -m tests.sim.run SEEDS [--without N] [--bug NAME] [--events]`` runs a range of seeds such
+as 1-200. For a seed with a finding it prints the faults and what was found. ``docs/simulation.md``
+describes the fault model.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.client.errors import Disconnected, Refused
+from headrace.model.errors import ErrorCode
+from headrace.model.ids import TopicPartition
+from headrace.records.batch import headers
+from headrace.records.record import iter_records
+from headrace.wire import messages as m
+from tests.history.checker import anomalies
+from tests.history.history import Entry, History
+from tests.sim.clients.consumers import Consumer, read_to_end
+from tests.sim.clients.groups import GroupMember
+from tests.sim.clients.producers import Producer
+from tests.sim.clients.session import ClientSession, refuse
+from tests.sim.clients.transactions import TransactionalProducer
+from tests.sim.cluster import SimulatedBroker, SimulatedCluster
+from tests.sim.files import SimulatedFiles
+from tests.sim.loop import Deadlock, Livelock, run_simulated
+from tests.sim.plan import TREE, Fault, Times, draw_faults, draw_times
+from tests.sim.tree import TreeFaultRates
+
+TOPIC = "t"
+MIN_ISR = 2
+REPLICATION_FACTOR = 3
+_START_LIMIT_S = 60.0
+_CONVERGE_LIMIT_S = 180.0
+_ITERATIONS_MAX = 600_000  # of the event loop; a usual run takes 60,000
+_INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
+
+
+@dataclass
+class Result:
+    """What a run found. Two runs of one seed have the same digest."""
+
+    seed: int
+    faults: list[Fault] = field(default_factory=list)
+    findings: list[str] = field(default_factory=list)
+    events: list[str] = field(default_factory=list)
+    acknowledged_count: int = 0
+    digest: str = ""
+
+
+class Run:
+    def __init__(self, seed: int, without: frozenset[int] = frozenset()) -> None:
+        plan_dice = random.Random(f"plan {seed}")
+        self.times: Times = draw_times(plan_dice)
+        self.broker_count = plan_dice.choice([3, 3, 3, 4, 5])
+        drawn = draw_faults(plan_dice, self.times, list(range(self.broker_count)))
+        self.faults = [fault for fault in drawn if fault.number not in without]
+        self.dice = random.Random(f"run {seed}")
+        self.history = History()
+        self.partition_count = self.dice.randint(1, 3)
+        rates = TreeFaultRates(
+            lost=self.dice.choice([0, 0, 0.02, 0.1]),
+            lag=self.dice.choice([0, 0, 0.2]),
+            lag_s_max=self.times.session_timeout / 2,
+        )
+        self.cluster = SimulatedCluster(
+            self.dice,
+            self.broker_count,
+            self._settings(),
+            session_timeout_s=self.times.session_timeout,
+            tree_rates=rates,
+        )
+        self._power_loss_since_whole = False
+        self._finite: list[asyncio.Task[Any]] = []
+        self._endless: list[Consumer | GroupMember] = []
+        self._endless_tasks: list[asyncio.Task[Any]] = []
+
+    def _settings(self) -> dict[str, str]:
+        times, dice = self.times, self.dice
+        return {
+            "min.insync.replicas": str(MIN_ISR),
+            "default.replication.factor": str(REPLICATION_FACTOR),
+            "offsets.topic.replication.factor": str(REPLICATION_FACTOR),
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": str(REPLICATION_FACTOR),
+            "transaction.state.log.num.partitions": "1",
+            "transaction.state.log.min.isr": str(MIN_ISR),
+            "zookeeper.session.timeout.ms": str(int(times.session_timeout * 1000)),
+            "replica.lag.time.max.ms": str(int(times.replica_lag * 1000)),
+            "replica.fetch.wait.max.ms": "200",
+            "replica.socket.timeout.ms": "2000",
+            "replica.fetch.backoff.ms": "100",
+            "controller.socket.timeout.ms": "2000",
+            "replica.high.watermark.checkpoint.interval.ms": dice.choice(["500", "5000"]),
+            "leader.imbalance.check.interval.seconds": dice.choice(["2", "300"]),
+            "group.initial.rebalance.delay.ms": "0",
+            "group.min.session.timeout.ms": "100",
+            "log.roll.ms": dice.choice(["500", "604800000"]),
+            "log.index.interval.bytes": "200",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+        }
+
+    # --- the story
+
+    async def run(self) -> None:
+        cluster = self.cluster
+        await cluster.start()
+        await self._create_topic()
+        self._start_clients()
+        self._note("faults begin")
+        begins_at = cluster.loop.time()
+        for fault in self.faults:
+            cluster.later(begins_at + fault.at - cluster.loop.time(), self._acts(fault))
+        await asyncio.sleep(self.times.duration)
+        await self._end_faults()
+        await self._converge()
+        await self._check()
+        await cluster.stop()
+
+    def _note(self, event: str) -> None:
+        self.cluster.note(event)
+
+    async def _create_topic(self) -> None:
+        session = self.cluster.session("admin")
+        topic = m.CreateTopicsRequest.CreatableTopic(
+            name=TOPIC,
+            num_partitions=self.partition_count,
+            replication_factor=REPLICATION_FACTOR,
+        )
+        request = m.CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+
+        async def create() -> None:
+            response = await session.ask_any(request, m.CreateTopicsResponse, 5)
+            code = response.topics[0].error_code
+            if code in (ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NOT_CONTROLLER):
+                raise Disconnected("not all brokers have arrived")
+            if code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                refuse(code, f"CreateTopics: {response.topics[0].error_message}")
+
+        await session.persistently(create, session.now + _START_LIMIT_S)
+        await session.close()
+
+    @property
+    def places(self) -> list[TopicPartition]:
+        return [TopicPartition(TOPIC, number) for number in range(self.partition_count)]
+
+    def _start_clients(self) -> None:
+        dice, cluster, history, places = self.dice, self.cluster, self.history, self.places
+        pause_s = dice.choice([0.05, 0.15])
+        for number in range(dice.randint(2, 4)):
+            producer = Producer(
+                cluster.session(f"p{number}"),
+                history,
+                dice.choice(places),
+                idempotent=dice.random() < 0.7,
+            )
+            self._finite.append(asyncio.ensure_future(producer.run(60, pause_s)))
+        for number in range(dice.randint(0, 2)):
+            transactional = TransactionalProducer(
+                cluster.session(f"tx{number}"),
+                history,
+                places,
+                new_protocol=dice.random() < 0.6,
+                timeout_s=5.0,
+            )
+            self._finite.append(asyncio.ensure_future(transactional.run(12, 2 * pause_s)))
+        for number in range(dice.randint(1, 2)):
+            place, committed_only = dice.choice(places), dice.random() < 0.5
+            session = cluster.session(f"c{number}")
+            self._endless.append(Consumer(session, history, place, committed_only=committed_only))
+        for number in range(dice.choice([0, 1, 2])):
+            session = cluster.session(f"m{number}")
+            self._endless.append(GroupMember(session, history, "g", places, session_timeout_s=2))
+        self._endless_tasks = [
+            asyncio.ensure_future(client.run(2 * pause_s)) for client in self._endless
+        ]
+
+    # --- faults
+
+    def _acts(self, fault: Fault) -> Callable[[], Coroutine[Any, Any, None]]:
+        async def act() -> None:
+            self._note(f"fault {fault.number}: {fault.kind} broker {fault.broker_id}")
+            await self._act(fault, self.cluster.brokers[fault.broker_id])
+
+        return act
+
+    async def _act(self, fault: Fault, broker: SimulatedBroker) -> None:
+        network, ensemble = self.cluster.network, self.cluster.ensemble
+        match fault.kind:
+            case "kill":
+                await broker.kill()
+                self.cluster.later(fault.lasts_s, broker.start)
+            case "kill in a write of":
+                broker.die_writing(fault.amount, fault.lasts_s)
+            case "power loss of":
+                await broker.kill(power_loss=self._may_lose_power(broker))
+                self.cluster.later(fault.lasts_s, broker.start)
+            case "stop":
+                await broker.stop()
+                self.cluster.later(fault.lasts_s, broker.start)
+            case "pause":
+                broker.pause()
+                await asyncio.sleep(fault.lasts_s)
+                broker.resume()
+            case "cut between" if fault.other == TREE:
+                ensemble.cut(broker.host)
+                await asyncio.sleep(fault.lasts_s)
+                ensemble.mend(broker.host)
+            case "cut between":
+                network.cut(broker.host, fault.other)
+                await asyncio.sleep(fault.lasts_s)
+                network.mend(broker.host, fault.other)
+            case "isolate":
+                others = [b.host for b in self.cluster.brokers if b is not broker]
+                ensemble.cut(broker.host)
+                for other in others:
+                    network.cut(broker.host, other)
+                await asyncio.sleep(fault.lasts_s)
+                ensemble.mend(broker.host)
+                for other in others:
+                    network.mend(broker.host, other)
+            case "delay between" if fault.other != TREE:
+                network.slow(broker.host, fault.other, fault.amount * 1000)
+                await asyncio.sleep(fault.lasts_s)
+                network.mend(broker.host, fault.other)
+            case "expire the session of":
+                ensemble.expire(broker.host)
+            case "reset connections of":
+                network.reset_connections(broker.host)
+            case "jump the clock of":
+                broker.jump_clock(int(fault.amount * 1000))
+            case "prefer":
+                await self._elect_preferred(broker)
+
+    def _may_lose_power(self, broker: SimulatedBroker) -> bool:
+        """Whether the fault model allows it; see docs/simulation.md."""
+        return False
+
+    async def _elect_preferred(self, broker: SimulatedBroker) -> None:
+        session = self.cluster.session("elections")
+        request = m.ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000)
+        with contextlib.suppress(Disconnected, Refused):
+            await session.ask_any(request, m.ElectLeadersResponse, 2)
+        await session.close()
+
+    async def _end_faults(self) -> None:
+        cluster = self.cluster
+        self._note("faults end")
+        cluster.network.heal()
+        cluster.ensemble.rates.are_on = False
+        for broker in cluster.brokers:
+            cluster.ensemble.mend(broker.host)
+            broker.resume()
+            broker.spare()
+            await broker.start()
+
+    # --- the end
+
+    async def _converge(self) -> None:
+        """All clients get through, and all replicas are in sync, on every broker's word."""
+        give_up_at = self.cluster.loop.time() + _CONVERGE_LIMIT_S
+        done, late = await asyncio.wait(self._finite, timeout=_CONVERGE_LIMIT_S)
+        assert not late, f"{len(late)} clients do not get through after the faults"
+        for task in done:
+            task.result()
+        session = self.cluster.session("observer")
+        while problem := await self._out_of_sync(session):
+            assert self.cluster.loop.time() < give_up_at, (
+                f"the cluster does not converge: {problem}"
+            )
+            await asyncio.sleep(0.5)
+        await session.close()
+        await asyncio.sleep(1)
+        for client in self._endless:
+            client.stop()
+        await asyncio.gather(*self._endless_tasks)
+
+    async def _out_of_sync(self, session: ClientSession) -> str:
+        """A replica that is not in sync, as any broker reports it; empty if there is none."""
+        for broker in self.cluster.brokers:
+            request = m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
+            try:
+                response = await session.ask_host(
+                    (broker.host, 9092), request, m.MetadataResponse, 12
+                )
+            except Disconnected as failed:
+                return str(failed)
+            if len(response.brokers) < len(self.cluster.brokers):
+                return f"{broker.host} knows brokers {[b.node_id for b in response.brokers]} only"
+            names = [topic.name for topic in response.topics]
+            if TOPIC not in names:
+                return f"{broker.host} knows topics {names}"
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    isr, replicas = partition.isr_nodes, partition.replica_nodes
+                    if partition.leader_id < 0 or sorted(isr) != sorted(replicas):
+                        place = f"{topic.name}-{partition.partition_index}"
+                        text = f"{broker.host}: {place} has leader {partition.leader_id}"
+                        return f"{text}, ISR {isr} of {replicas}"
+        return ""
+
+    async def _check(self) -> None:
+        session = self.cluster.session("last reader")
+        for place in self.places:
+            for committed_only in (False, True):
+                await read_to_end(session, self.history, place, committed_only=committed_only)
+        await asyncio.sleep(2)  # a follower learns the last high watermark with its next fetch
+        for place in self.places:
+            end = self.history.contents[place].end
+            for broker in self.cluster.brokers:
+                entries = _entries_on_disk(broker, place)
+                if entries is not None:
+                    self.history.find_replica(place, broker.broker_id, end, entries)
+        await session.close()
+
+
+def _entries_on_disk(broker: SimulatedBroker, place: TopicPartition) -> list[Entry] | None:
+    """The records of a replica, read from its files; None if the broker has no replica."""
+    files = SimulatedFiles(broker.disk)
+    directory = f"/data/{place}"
+    if not files.exists(directory):
+        return None
+    entries = []
+    for name in files.names_in(directory):
+        if name.endswith(".log"):
+            fd = files.open(f"{directory}/{name}", 0)
+            data = files.pread(fd, files.size_of(fd), 0)
+            for at, header in headers(data):
+                for record in iter_records(data[at : at + header.size]):
+                    value = None if header.is_control else record.value
+                    entries.append(Entry(record.offset, value, header.leader_epoch, record.key))
+            files.close(fd)
+    return entries
+
+
+def simulate(seed: int, without: frozenset[int] = frozenset()) -> Result:
+    """Run one seed to its end, and check it."""
+    result = Result(seed)
+    runs: list[Run] = []
+
+    async def story() -> None:
+        run = Run(seed, without)
+        runs.append(run)
+        result.faults, result.events = run.faults, run.cluster.events
+        await run.run()
+
+    try:
+        run_simulated(story(), random.Random(f"loop {seed}"), iterations_max=_ITERATIONS_MAX)
+    except (AssertionError, Deadlock, Livelock, Disconnected, Refused) as failed:
+        result.findings.append(f"{type(failed).__name__}: {failed}")
+    if runs:
+        run = runs[0]
+        result.findings += run.cluster.failures
+        if run.history.contents:
+            result.findings += [str(found) for found in anomalies(run.history)]
+        else:
+            result.findings += run.history.unexpected
+        result.acknowledged_count = sum(sent.offset >= 0 for sent in run.history.sent)
+        result.digest = _digest(run.history, run.cluster.events)
+    return result
+
+
+def _digest(history: History, events: list[str]) -> str:
+    """Of everything that clients saw and everything that happened."""
+    digest = hashlib.sha256()
+    for part in (events, history.sent, history.readings, history.latest, history.ownerships):
+        digest.update(repr(part).encode())
+    return digest.hexdigest()[:16]
