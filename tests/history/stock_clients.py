@@ -303,18 +303,21 @@ class StockClients:
         places = [place for reader in self.readers for place in reader._places]
         for topic in sorted({place.topic for place in places}):
             self.cluster.wait_in_sync(topic)
+        self._note_contents(places)
         for reader in self.readers:
             for place in reader._places:
-                end = self._note_contents(place)
+                end = self.history.contents[place].end
                 wait_until(
                     lambda r=reader, p=place, e=end: r.position(p) >= e, CONVERGE_LIMIT_S
                 )
+        for client in [*self.readers, *self.members]:
+            client.over.set()
         for client in [*self.readers, *self.members]:
             client.close()
         for place in places:
             self._note_replicas(place)
 
-    def _note_contents(self, place):
+    def _note_contents(self, places):
         consumer = Consumer(
             {
                 "bootstrap.servers": self.cluster.bootstrap_servers,
@@ -325,22 +328,27 @@ class StockClients:
                 **_QUICK,
             }
         )
-        entries = []
+        entries = {place: [] for place in places}
         try:
-            partition = TopicPartition(place.topic, place.partition)
-            start, end = consumer.get_watermark_offsets(partition, timeout=30)
-            consumer.assign([TopicPartition(place.topic, place.partition, start)])
+            ranges = {}
+            for place in places:
+                partition = TopicPartition(place.topic, place.partition)
+                ranges[place] = consumer.get_watermark_offsets(partition, timeout=30)
+            consumer.assign([TopicPartition(*place, ranges[place][0]) for place in places])
+            left = {place for place, (start, end) in ranges.items() if start < end}
             give_up_at = time.monotonic() + CONVERGE_LIMIT_S
-            while not entries or entries[-1].offset < end - 1:
-                if start == end:
-                    break
-                assert time.monotonic() < give_up_at, f"{place} cannot be read to its end {end}"
-                found = consumer.consume(10_000, 0.2)
-                entries += [_entry(message) for message in found if message.error() is None]
+            while left:
+                assert time.monotonic() < give_up_at, f"cannot be read to the end: {left}"
+                for message in consumer.consume(10_000, 0.1):
+                    if message.error() is None:
+                        place = Place(message.topic(), message.partition())
+                        entries[place].append(_entry(message))
+                        if message.offset() >= ranges[place][1] - 1:
+                            left.discard(place)
         finally:
             consumer.close()
-        self.history.find(place, start, end, entries)
-        return end
+        for place, (start, end) in ranges.items():
+            self.history.find(place, start, end, entries[place])
 
     def _note_replicas(self, place):
         end = self.history.contents[place].end
