@@ -128,11 +128,11 @@ def committed_values(cluster):
     values, ended = [], set()
 
     def poll():
-        message = consumer.poll(0.2)
-        if message is not None and message.error() is not None:
-            ended.add(message.partition())
-        elif message is not None:
-            values.append(message.value())
+        for message in consumer.consume(500, 0.2):
+            if message.error() is None:
+                values.append(message.value())
+            else:
+                ended.add(message.partition())
         return len(ended) == PARTITIONS
 
     try:

@@ -123,6 +123,21 @@ def test_the_death_of_a_broker_is_reported(start, tmp_path):
     assert up.wait(60) == 0
 
 
+def test_a_running_zookeeper_can_be_used(zookeeper, start, tmp_path):
+    connect = f"{zookeeper.connect}/of-up"
+    up, address = started(start, tmp_path, "--brokers", "1", "--zookeeper", connect)
+    assert [args for args in brokers_of(up).values() if "java" in args] == []
+    # A script that names this ZooKeeper finds the broker there.
+    listed = start("kafka-broker-api-versions.sh", "--zookeeper", connect)
+    assert listed.communicate(timeout=60)[0].decode().startswith(f"{address} (id: 1 ")
+    # The second signal does not wait for a clean shutdown.
+    children = brokers_of(up)
+    up.send_signal(signal.SIGTERM)
+    up.send_signal(signal.SIGTERM)
+    assert up.wait(60) in (0, 128 + signal.SIGTERM)
+    wait_until(lambda: not any(map(is_running, children)), limit_s=10)
+
+
 @pytest.mark.usefixtures("java")
 def test_the_drill_of_a_killed_leader(start):
     demo = start("demo", "cluster", "--port", "0")

@@ -37,6 +37,7 @@ class ClusterOnOneLoop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="cluster")
         self.tree = MemoryTree(lambda: Millis(1))
         self.brokers: dict[int, Broker] = {}
+        self._ports: dict[int, int] = {}  # a broker that is started again has the same
         self.sessions: dict[int, MemorySession] = {}
 
     def __enter__(self) -> "ClusterOnOneLoop":
@@ -70,15 +71,21 @@ class ClusterOnOneLoop:
 
     async def _start(self, broker_id: int, settings: dict[str, str]) -> None:
         own = {"broker.id": str(broker_id), "log.dirs": str(self._data / str(broker_id))}
+        if broker_id in self._ports:
+            own["listeners"] = f"PLAINTEXT://127.0.0.1:{self._ports[broker_id]}"
         config = BrokerConfig.parse(SETTINGS | own | self._settings | settings, strict=True)
 
         async def open_tree(logs: Any, world: Any) -> MemorySession:
             self.sessions[broker_id] = self.tree.open_session()
             return self.sessions[broker_id]
 
-        broker = Broker(config, open_tree=open_tree, is_tree_shared=True)
+        if config.is_on_zookeeper:
+            broker = Broker(config)
+        else:
+            broker = Broker(config, open_tree=open_tree, is_tree_shared=True)
         await broker.start()
         self.brokers[broker_id] = broker
+        self._ports[broker_id] = next(iter(broker.addresses.values()))[1]
 
     def stop(self, broker_id: int) -> None:
         self.run(self.brokers.pop(broker_id).stop())

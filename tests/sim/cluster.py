@@ -14,14 +14,15 @@ from headrace.coordination.tree import TreeError
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ConfigError
 from tests.sim.clients.session import ClientSession
-from tests.sim.files import SimulatedDisk
-from tests.sim.loop import SimulatedLoop, SimulatedProcess
+from tests.sim.files import SimulatedDisk, SimulatedFiles
+from tests.sim.loop import SimulatedLoop, SimulatedProcess, current_process
 from tests.sim.network import SimulatedNetwork
 from tests.sim.plan import CLIENTS
 from tests.sim.tree import SimulatedEnsemble, TreeFaultRates
 from tests.sim.world import SimulatedWorld, wall_clock_ns
 
 PORT = 9092
+LOG_DIR = "/data"
 _START_AGAIN_S = 0.5
 
 
@@ -47,14 +48,22 @@ class SimulatedBroker:
                 **settings,
                 "broker.id": str(broker_id),
                 "listeners": f"PLAINTEXT://{self.host}:{PORT}",
-                "log.dirs": "/data",
+                "log.dirs": LOG_DIR,
             }
         )
         self._change = asyncio.Lock()  # one start, stop or kill at a time
 
     @property
-    def is_up(self) -> bool:
-        return self.broker is not None and self.broker.services is not None
+    def is_reachable(self) -> bool:
+        """Whether it runs and the tree hears of it."""
+        is_up = self.broker is not None and self.broker.services is not None
+        return is_up and not self.cluster.ensemble.is_silent(self.host)
+
+    def remove_logs(self) -> None:
+        """Delete the directories of all partitions. The log directory itself stays known."""
+        files = SimulatedFiles(self.disk)
+        for name in files.directories_in(LOG_DIR):
+            files.remove_tree(f"{LOG_DIR}/{name}")
 
     # --- processes
 
@@ -219,6 +228,12 @@ class SimulatedCluster:
         """A finding that is no anomaly of the history."""
         self.note(failure)
         self.failures.append(failure)
+
+    def running_host(self) -> str:
+        """The host of the process that runs now."""
+        process = current_process()
+        hosts = [b.host for b in self.brokers if process is not None and b.process is process]
+        return hosts[0] if hosts else ""
 
     def later(self, seconds: float, act: Callable[[], Any]) -> None:
         """Run a coroutine function in the background."""

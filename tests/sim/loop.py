@@ -56,6 +56,10 @@ class SimulatedProcess:
         self._loop.run_again(held)
 
 
+def current_process() -> SimulatedProcess | None:
+    return _process.get()
+
+
 class _Handle(asyncio.Handle):
     """A callback that a paused process holds."""
 

@@ -36,6 +36,7 @@ _WEIGHTS = {
     "kill": 4,
     "kill in a write of": 2,
     "power loss of": 2,
+    "remove the logs of": 1,
     "stop": 1,  # a clean shutdown, and a start after ``lasts_s``
     "pause": 3,
     "cut between": 4,

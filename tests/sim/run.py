@@ -5,12 +5,18 @@ as 1-200. For a seed with a finding it prints the faults and what was found. ``d
 describes the fault model.
 """
 
+import argparse
 import asyncio
 import contextlib
 import hashlib
+import json
+import logging
+import multiprocessing
 import random
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from headrace.client.errors import Disconnected, Refused
@@ -21,6 +27,7 @@ from headrace.records.record import iter_records
 from headrace.wire import messages as m
 from tests.history.checker import anomalies
 from tests.history.history import Entry, History
+from tests.sim.bugs import BUGS, planted
 from tests.sim.clients.consumers import Consumer, read_to_end
 from tests.sim.clients.groups import GroupMember
 from tests.sim.clients.producers import Producer
@@ -75,7 +82,10 @@ class Run:
             session_timeout_s=self.times.session_timeout,
             tree_rates=rates,
         )
-        self._power_loss_since_whole = False
+        self._observer = self.cluster.ensemble.tree.open_session()
+        self._lost_data_since_whole = False
+        self._is_safe = asyncio.Event()  # not set while a broker without its tail is in an ISR
+        self._is_safe.set()
         self._finite: list[asyncio.Task[Any]] = []
         self._endless: list[Consumer | GroupMember] = []
         self._endless_tasks: list[asyncio.Task[Any]] = []
@@ -184,6 +194,7 @@ class Run:
 
     def _acts(self, fault: Fault) -> Callable[[], Coroutine[Any, Any, None]]:
         async def act() -> None:
+            await self._is_safe.wait()
             self._note(f"fault {fault.number}: {fault.kind} broker {fault.broker_id}")
             await self._act(fault, self.cluster.brokers[fault.broker_id])
 
@@ -198,8 +209,9 @@ class Run:
             case "kill in a write of":
                 broker.die_writing(fault.amount, fault.lasts_s)
             case "power loss of":
-                await broker.kill(power_loss=self._may_lose_power(broker))
-                self.cluster.later(fault.lasts_s, broker.start)
+                await self._lose_data(broker, fault.lasts_s)
+            case "remove the logs of":
+                await self._lose_data(broker, fault.lasts_s, removes_logs=True)
             case "stop":
                 await broker.stop()
                 self.cluster.later(fault.lasts_s, broker.start)
@@ -237,9 +249,49 @@ class Run:
             case "prefer":
                 await self._elect_preferred(broker)
 
-    def _may_lose_power(self, broker: SimulatedBroker) -> bool:
-        """Whether the fault model allows it; see docs/simulation.md."""
-        return False
+    async def _lose_data(
+        self, broker: SimulatedBroker, down_s: float, *, removes_logs: bool = False
+    ) -> None:
+        """Lose what was not flushed, or all. Where the fault model does not allow it, a kill.
+
+        No other broker fails until the controller has taken this one out of every ISR.
+        """
+        if await self._is_whole():
+            self._lost_data_since_whole = False
+        others_serve = all(other.is_reachable for other in self.cluster.brokers)
+        if self._lost_data_since_whole or not others_serve or await self._is_last_in_sync(broker):
+            await broker.kill()
+            self.cluster.later(down_s, broker.start)
+            return
+        self._note(f"{broker.host} loses {'all' if removes_logs else 'what it has not flushed'}")
+        self._lost_data_since_whole = True
+        self._is_safe.clear()
+        await broker.kill(power_loss=True)
+        if removes_logs:
+            broker.remove_logs()
+        self.cluster.later(down_s, broker.start)
+        while True:
+            await asyncio.sleep(0.05)
+            if all(broker.broker_id not in state["isr"] for state in await self._states()):
+                break
+        self._is_safe.set()
+
+    async def _states(self) -> list[dict[str, Any]]:
+        """The state of every partition, as the tree has it."""
+        tree, found = self._observer, []
+        for topic in await tree.children("/brokers/topics") or []:
+            for partition in await tree.children(f"/brokers/topics/{topic}/partitions") or []:
+                path = f"/brokers/topics/{topic}/partitions/{partition}/state"
+                node = await tree.get(path)
+                if node is not None:
+                    found.append(json.loads(node.value))
+        return found
+
+    async def _is_whole(self) -> bool:
+        return all(len(state["isr"]) == REPLICATION_FACTOR for state in await self._states())
+
+    async def _is_last_in_sync(self, broker: SimulatedBroker) -> bool:
+        return any(state["isr"] == [broker.broker_id] for state in await self._states())
 
     async def _elect_preferred(self, broker: SimulatedBroker) -> None:
         session = self.cluster.session("elections")
@@ -338,8 +390,14 @@ def _entries_on_disk(broker: SimulatedBroker, place: TopicPartition) -> list[Ent
     return entries
 
 
-def simulate(seed: int, without: frozenset[int] = frozenset()) -> Result:
-    """Run one seed to its end, and check it."""
+def simulate(
+    seed: int,
+    without: frozenset[int] = frozenset(),
+    *,
+    bug: str | None = None,
+    keeps_log: bool = False,
+) -> Result:
+    """Run one seed to its end, and check it. ``keeps_log`` adds the log lines to the events."""
     result = Result(seed)
     runs: list[Run] = []
 
@@ -350,7 +408,9 @@ def simulate(seed: int, without: frozenset[int] = frozenset()) -> Result:
         await run.run()
 
     try:
-        run_simulated(story(), random.Random(f"loop {seed}"), iterations_max=_ITERATIONS_MAX)
+        with planted(bug), _logging(runs, keeps_log):
+            dice = random.Random(f"loop {seed}")
+            run_simulated(story(), dice, iterations_max=_ITERATIONS_MAX)
     except (AssertionError, Deadlock, Livelock, Disconnected, Refused) as failed:
         result.findings.append(f"{type(failed).__name__}: {failed}")
     if runs:
@@ -361,13 +421,101 @@ def simulate(seed: int, without: frozenset[int] = frozenset()) -> Result:
         else:
             result.findings += run.history.unexpected
         result.acknowledged_count = sum(sent.offset >= 0 for sent in run.history.sent)
-        result.digest = _digest(run.history, run.cluster.events)
+        result.digest = _digest(run.history)
     return result
 
 
-def _digest(history: History, events: list[str]) -> str:
-    """Of everything that clients saw and everything that happened."""
+@contextlib.contextmanager
+def _logging(runs: list[Run], keeps_log: bool) -> Iterator[None]:
+    """Keep the log lines of the brokers, or drop them: faults make many."""
+    root = logging.getLogger("headrace")
+    handler: logging.Handler = logging.NullHandler()
+    if keeps_log:
+        handler = _EventLog(runs)
+    level, propagates = root.level, root.propagate
+    root.addHandler(handler)
+    root.propagate = False
+    root.setLevel(logging.INFO if keeps_log else logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        root.propagate = propagates
+
+
+class _EventLog(logging.Handler):
+    def __init__(self, runs: list[Run]) -> None:
+        super().__init__()
+        self._runs = runs
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for run in self._runs:
+            run.cluster.note(f"{run.cluster.running_host():9} {record.getMessage()}")
+
+
+def _digest(history: History) -> str:
+    """Of everything that clients saw, and when they owned what."""
     digest = hashlib.sha256()
-    for part in (events, history.sent, history.readings, history.latest, history.ownerships):
+    for part in (history.sent, history.readings, history.latest, history.ownerships):
         digest.update(repr(part).encode())
     return digest.hexdigest()[:16]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a range of seeds. The last line says how many ran and what was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.run", description=main.__doc__)
+    parser.add_argument("seeds", help="a range such as 1-200, or one seed")
+    parser.add_argument(
+        "--without", type=int, action="append", default=[], help="leave out the fault N"
+    )
+    parser.add_argument("--bug", choices=sorted(BUGS), help="plant a bug, by name")
+    parser.add_argument("--events", action="store_true", help="print what happened, with log lines")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--until-found", action="store_true", help="stop at the first finding")
+    options = parser.parse_args(arguments)
+    first, _, last = options.seeds.partition("-")
+    seeds = range(int(first), int(last or first) + 1)
+    simulation = partial(
+        simulate,
+        without=frozenset(options.without),
+        bug=options.bug,
+        keeps_log=options.events,
+    )
+    ran = found = 0
+    with _results(simulation, seeds, options.jobs) as results:
+        for result in results:
+            ran += 1
+            found += bool(result.findings)
+            if result.findings or options.events or len(seeds) == 1:
+                _report(result, options.events)
+            if result.findings and options.until_found:
+                break
+    print(f"{ran} seeds ran, {found} with findings")
+    return min(found, 1)
+
+
+@contextlib.contextmanager
+def _results(
+    simulation: Callable[[int], Result], seeds: Sequence[int], jobs: int
+) -> Iterator[Iterable[Result]]:
+    if jobs == 1:
+        yield map(simulation, seeds)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        yield pool.imap(simulation, seeds)
+
+
+def _report(result: Result, with_events: bool) -> None:
+    print(f"seed {result.seed}: {result.acknowledged_count} records, digest {result.digest}")
+    for fault in result.faults:
+        print(f"  fault {fault}")
+    if with_events:
+        for event in result.events:
+            print(f"  {event}")
+    for finding in result.findings:
+        print(f"  FOUND {finding}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -72,6 +72,7 @@ class SimulatedEnsemble:
         self.tree = MemoryTree(lambda: Millis(wall_clock_ns(loop) // 1_000_000))
         # Of no process: what is on its way arrives although its sender is paused or dead.
         self.context = contextvars.Context()
+        self.handling: dict[asyncio.Future[Any], None] = {}  # requests that arrived
         self._seed = seed
         self._brokers: dict[str, _Connection] = {}
 
@@ -106,6 +107,9 @@ class SimulatedEnsemble:
     def expire(self, host: str) -> None:
         self._connection(host).expire()
 
+    def is_silent(self, host: str) -> bool:
+        return self._connection(host).is_silent
+
     def _connection(self, host: str) -> "_Connection":
         if host not in self._brokers:
             self._brokers[host] = _Connection(self, random.Random(f"{self._seed} {host}"))
@@ -122,6 +126,10 @@ class _Connection:
         self._session: SimulatedSession | None = None
         self._silent: dict[str, None] = {}  # reasons
         self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def is_silent(self) -> bool:
+        return self.is_dead or bool(self._silent)
 
     def opened(self, session: "SimulatedSession") -> None:
         """The session before it, if any, goes on to expire."""
@@ -195,7 +203,7 @@ class SimulatedSession:
         self._inner = inner
         self._loop = ensemble.loop
         self._dice = dice
-        self._ensemble_context = ensemble.context
+        self._handling = ensemble.handling
         self._owner_context = contextvars.copy_context()
         self._there = _Way(ensemble.loop, dice, ensemble.context)
         self._back = _Way(ensemble.loop, dice, ensemble.context)
@@ -285,7 +293,13 @@ class SimulatedSession:
         elif answer.done():
             return  # lost with the connection
         handling = asyncio.ensure_future(request())
-        handling.add_done_callback(lambda done: self._back.send(_deliver, done, answer))
+        self._handling[handling] = None
+
+        def respond(done: asyncio.Future[Any]) -> None:
+            self._handling.pop(done, None)
+            self._back.send(_deliver, done, answer)
+
+        handling.add_done_callback(respond)
 
     def _late(self, watch: Watch | None) -> Watch | None:
         """The same object for the same watch, so that setting it twice calls it once."""

@@ -61,6 +61,7 @@ class ClusterMember:
         self._fail = fail
         self._tree: CurrentSession | None = None
         self._parts: Parts
+        self._metadata_cache: MetadataCache
         self._controller_id: Callable[[], BrokerId]
         self.broker_id: BrokerId
         self.cluster_id: str
@@ -106,6 +107,7 @@ class ClusterMember:
         assert self._tree is not None, "open_session comes first"
         tree = self._tree
         self._parts = parts
+        self._metadata_cache = metadata_cache
         self._controller_id = lambda: metadata_cache.current.controller_id
         self.producer_ids = AllocatedProducerIds(
             parts.peers,
@@ -193,7 +195,12 @@ class ClusterMember:
 
     async def leave(self, *, clean: bool) -> None:
         """Give up leaderships, then the controllership. The registration lasts until ``close``."""
-        if clean and self._config.bool("controlled.shutdown.enable"):
+        # The last broker has no other to move its leaderships to.
+        if (
+            clean
+            and self._config.bool("controlled.shutdown.enable")
+            and self._metadata_cache.current.brokers.keys() - {self.broker_id}
+        ):
             await shut_down(
                 self._parts.peers,
                 self._parts.dynamic_config.config,

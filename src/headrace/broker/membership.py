@@ -84,6 +84,7 @@ class Membership:
         self._fence = ControllerFence()
         self.obeying = asyncio.Lock()  # held while a request of the controller is applied
         self._entry: BrokerEntry | None = None  # as registered
+        self._is_registered = asyncio.Event()
         self._term: Term | None = None
         self._term_is_over = False
         self._session_is_lost = False
@@ -106,10 +107,15 @@ class Membership:
 
     # --- requests of the controller
 
-    def check_controller(
+    async def check_controller(
         self, controller_epoch: int, broker_epoch: int, *, is_kraft: bool
     ) -> ErrorCode:
-        """NONE if a request with these epochs is to be obeyed."""
+        """NONE if a request with these epochs is to be obeyed.
+
+        Waits for the registration: only its epoch tells a request for this process from one for
+        the last process with this broker id, which the controller may still believe to be alive.
+        """
+        await self._is_registered.wait()
         return self._fence.check(
             controller_epoch, broker_epoch, self.broker_epoch, is_kraft=is_kraft
         )
@@ -130,6 +136,7 @@ class Membership:
     async def join(self, entry: BrokerEntry) -> None:
         """Register, and be a candidate from now on. Raises BrokerIdInUse."""
         self._entry = await self._register(entry)
+        self._is_registered.set()
         _log.info("Registered as broker %d with epoch %d", self._broker_id, self.broker_epoch)
         self._tree.on_session_event = self._session_event
         self._wake.set()

@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.coordination.tree import SessionLost, Tree
+from headrace.coordination import zookeeper
+from headrace.coordination.tree import Tree
 from headrace.storage.files import read_file, write_atomically
 from headrace.world.files import SystemFiles
 
@@ -52,27 +53,24 @@ class ZooKeeperSessions:
         self._files = files
         self._path = log_dir / SESSION_FILE
 
-    async def open(self, reattach: tuple[int, bytes] | None = None) -> Tree:
-        # Imported here: one node needs neither this nor kazoo.
-        from headrace.coordination.zookeeper import ZooKeeperTree
-
-        return await ZooKeeperTree.open(
+    async def open(self) -> Tree:
+        return await zookeeper.ZooKeeperTree.open(
             self._connect,
             session_timeout_ms=self.timeout_ms,
             connection_timeout_ms=self._connection_timeout_ms,
-            reattach=reattach,
         )
 
     async def release(self, session_id: int) -> bool:
         kept = self._kept()
         if kept is None or kept[0] != session_id:
             return False
-        try:
-            session = await self.open(kept)
-        except SessionLost:
-            return True  # it ended meanwhile
-        await session.close()
-        return True
+        await zookeeper.close_session(
+            self._connect,
+            kept,
+            session_timeout_ms=self.timeout_ms,
+            connection_timeout_ms=self._connection_timeout_ms,
+        )
+        return True  # also if it ended meanwhile
 
     def _kept(self) -> tuple[int, bytes] | None:
         with suppress(OSError, ValueError):
@@ -81,7 +79,8 @@ class ZooKeeperSessions:
         return None
 
     def remember(self, session: Tree) -> None:
-        session_id, password = session.credentials  # type: ignore[attr-defined]
+        assert isinstance(session, zookeeper.ZooKeeperTree), "opened by this object"
+        session_id, password = session.credentials
         content = f"{session_id:x} {password.hex()}\n".encode()
         try:
             write_atomically(self._files, self._path, content, mode=_OWNER_ONLY)

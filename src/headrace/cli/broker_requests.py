@@ -1,7 +1,7 @@
 """Requests that librdkafka has no call for: settings, groups, transactions, the whole cluster.
 
-They use PLAINTEXT connections of their own. With TLS or SASL in the client settings, the command
-fails and says so.
+``open_cluster`` supports TLS and SASL. The other requests use PLAINTEXT connections of their own;
+with TLS or SASL in the client settings, the command fails and says so.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from headrace.cli.client import (
     no_such_broker,
     parsed_address,
 )
+from headrace.cli.client_security import security_of
 from headrace.cli.output import CommandFailed
 from headrace.client import blocking
 from headrace.client.cluster import ClientSettings, Cluster
@@ -123,13 +124,14 @@ def ask(
 @contextlib.contextmanager
 def open_cluster(connection: Connection) -> Iterator[Cluster]:
     """A client that finds the controller and every broker; its errors end the command."""
-    require_plaintext(connection)
+    security = security_of(connection.settings)
     connection.reach()
     addresses = [parsed_address(text) for text in connection.bootstrap.split(",")]
     timeout_ms = round(ANSWER_TIMEOUT_S * 1000)
     cluster = Cluster(
         ClientSettings(
             ",".join(f"[{host}]:{port}" for host, port in addresses),
+            security=security,
             client_id="headrace-cli",
             request_timeout_ms=timeout_ms,
             api_timeout_ms=timeout_ms,

@@ -43,8 +43,8 @@ class Connection:
         self, bootstrap: str, settings: Sequence[str] | None = None, file: Path | None = None
     ) -> None:
         self.bootstrap = bootstrap
-        self._settings = dict(_from_file(file)) if file is not None else {}
-        self._settings.update(values.pairs(settings or (), "-X"))
+        self.settings = dict(_from_file(file)) if file is not None else {}
+        self.settings.update(values.pairs(settings or (), "-X"))
         # Only the last error: librdkafka repeats it with every attempt.
         self._last_error: KafkaError | None = None
         self._admin: AdminClient | None = None
@@ -69,7 +69,7 @@ class Connection:
 
     def setting(self, name: str) -> str | None:
         """A setting that the user gave with -X or in a file."""
-        return self._settings.get(name)
+        return self.settings.get(name)
 
     def metadata(self) -> ClusterMetadata:
         """The current brokers and topics of the cluster."""
@@ -88,7 +88,7 @@ class Connection:
         error = failure.args[0] if isinstance(failure, KafkaException) else failure
         if error.code() in _UNREACHED:
             why = self.last_trouble() or error.str()
-            protocol = str(self._settings.get("security.protocol", "plaintext"))
+            protocol = str(self.settings.get("security.protocol", "plaintext"))
             if protocol.lower() != "plaintext":
                 # Something listens there, or the client would not have been created.
                 return CommandFailed(
@@ -126,7 +126,7 @@ class Connection:
             "error_cb": self._remember,
             "socket.connection.setup.timeout.ms": round(_CONNECT_TIMEOUT_S * 1000),
             **own,
-            **self._settings,
+            **self.settings,
             "bootstrap.servers": self.bootstrap,
         }
         # Before creating a client: one that cannot connect takes seconds to stop at Ctrl-C.

@@ -1,6 +1,6 @@
 """The cluster as one broker describes it: its brokers, its controller, and every partition."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from headrace.client.cluster import Cluster
@@ -9,6 +9,9 @@ from headrace.model.settings.resources import ResourceType
 from headrace.wire import messages as m
 
 MIN_ISR = "min.insync.replicas"
+
+Topic = m.MetadataResponse.MetadataResponseTopic
+Setting = m.DescribeConfigsResponse.DescribeConfigsResourceResult
 
 
 class BrokerView(NamedTuple):
@@ -76,7 +79,10 @@ def read_view(cluster: Cluster) -> ClusterView:
     """Ask any broker for everything; internal topics are included."""
     response = cluster.persistently(cluster.metadata, "reading the cluster metadata")
     names = [topic.name for topic in response.topics if topic.name is not None]
-    min_isr = _min_isr(cluster, names)
+    min_isr = {
+        topic: min_isr_of(settings)
+        for topic, settings in read_topic_settings(cluster, names, [MIN_ISR]).items()
+    }
     return ClusterView(
         response.cluster_id,
         response.controller_id if response.controller_id >= 0 else None,
@@ -85,20 +91,32 @@ def read_view(cluster: Cluster) -> ClusterView:
             for broker in sorted(response.brokers, key=lambda one: one.node_id)
         },
         [
-            PartitionView(
-                topic.name,
-                one.partition_index,
-                one.leader_id if one.leader_id >= 0 else None,
-                list(one.replica_nodes),
-                list(one.isr_nodes),
-                list(one.offline_replicas),
-                min_isr.get(topic.name, 1),
-            )
+            partition
             for topic in sorted(response.topics, key=lambda one: (_is_internal(one), one.name))
             if topic.name is not None
-            for one in sorted(topic.partitions, key=lambda one: one.partition_index)
+            for partition in partitions_of(topic, min_isr.get(topic.name, 1))
         ],
     )
+
+
+def partitions_of(topic: Topic, min_isr: int) -> list[PartitionView]:
+    return [
+        PartitionView(
+            topic.name or "",
+            one.partition_index,
+            one.leader_id if one.leader_id >= 0 else None,
+            list(one.replica_nodes),
+            list(one.isr_nodes),
+            list(one.offline_replicas),
+            min_isr,
+        )
+        for one in sorted(topic.partitions, key=lambda one: one.partition_index)
+    ]
+
+
+def min_isr_of(settings: Iterable[Setting]) -> int:
+    """The effective min.insync.replicas among the settings of a topic."""
+    return next((int(one.value) for one in settings if one.name == MIN_ISR and one.value), 1)
 
 
 def numbers(broker_ids: Iterable[int]) -> str:
@@ -106,30 +124,25 @@ def numbers(broker_ids: Iterable[int]) -> str:
     return ",".join(map(str, broker_ids))
 
 
-def _is_internal(topic: m.MetadataResponse.MetadataResponseTopic) -> bool:
+def _is_internal(topic: Topic) -> bool:
     return topic.is_internal or is_internal(topic.name or "")
 
 
-def _min_isr(cluster: Cluster, topics: list[str]) -> dict[str, int]:
-    """The effective min.insync.replicas of each topic."""
+def read_topic_settings(
+    cluster: Cluster, topics: Sequence[str], names: list[str] | None = None
+) -> dict[str, list[Setting]]:
+    """The settings with these names of each topic, or all settings."""
     if not topics:
         return {}
     request = m.DescribeConfigsRequest(
         resources=[
             m.DescribeConfigsRequest.DescribeConfigsResource(
-                resource_type=ResourceType.TOPIC,
-                resource_name=name,
-                configuration_keys=[MIN_ISR],
+                resource_type=ResourceType.TOPIC, resource_name=topic, configuration_keys=names
             )
-            for name in topics
+            for topic in topics
         ]
     )
     response = cluster.persistently(
         lambda: cluster.ask_any(request, m.DescribeConfigsResponse), "reading topic settings"
     )
-    return {
-        result.resource_name: int(entry.value)
-        for result in response.results
-        for entry in result.configs
-        if entry.name == MIN_ISR and entry.value is not None
-    }
+    return {result.resource_name: list(result.configs) for result in response.results}

@@ -19,6 +19,7 @@ SECTIONS = {
         "up": "up",
         "stop": "stop",
         "zookeeper": "zookeeper",
+        "migrate-to-zookeeper": "migrate_to_zookeeper",
         "demo": "demo",
         "elect-leaders": "elect_leaders",
         "features": "features",

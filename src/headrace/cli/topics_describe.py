@@ -1,21 +1,25 @@
-"""``headrace topics describe``: partitions, leaders, replicas and settings of topics."""
+"""``headrace topics describe``: partitions, leaders, replicas and settings of topics.
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+Any broker answers, so the command also works while the cluster has no controller.
+"""
+
+from base64 import urlsafe_b64encode
+from typing import Annotated, NamedTuple
 
 import typer
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exports are undeclared
-    AdminClient,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-    TopicDescription,
-)
 
 from headrace.cli import output, partitions
-from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, explained
-from headrace.cli.cluster_view import MIN_ISR, PartitionView, numbers
+from headrace.cli.broker_requests import open_cluster
+from headrace.cli.client import Connection, code_name
+from headrace.cli.cluster_view import (
+    PartitionView,
+    Setting,
+    Topic,
+    min_isr_of,
+    numbers,
+    partitions_of,
+    read_topic_settings,
+)
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -25,6 +29,9 @@ from headrace.cli.options import (
     IncludeInternal,
     OutputFormat,
 )
+from headrace.client.cluster import Cluster
+from headrace.model.errors import ErrorCode
+from headrace.model.settings.resources import ConfigSource
 
 OptionalNames = Annotated[
     list[str] | None,
@@ -32,8 +39,37 @@ OptionalNames = Annotated[
 ]
 
 
-# The settings of topics by topic and name.
-Settings = dict[str, Mapping[str, ConfigEntry]]
+class Described(NamedTuple):
+    """One topic as a broker describes it."""
+
+    topic: Topic
+    settings: list[Setting]
+
+    @property
+    def name(self) -> str:
+        return self.topic.name or ""
+
+    @property
+    def topic_id(self) -> str:
+        """In URL-safe base64, as Kafka's tools and the files on disk have it."""
+        return urlsafe_b64encode(self.topic.topic_id).decode().rstrip("=")
+
+    @property
+    def partitions(self) -> list[PartitionView]:
+        return partitions_of(self.topic, min_isr_of(self.settings))
+
+    @property
+    def replication_factor(self) -> int:
+        return max((len(one.replicas) for one in self.partitions), default=0)
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """The settings that differ from the defaults."""
+        return {
+            one.name: one.value or ""
+            for one in sorted(self.settings, key=lambda one: one.name)
+            if one.config_source != ConfigSource.DEFAULT_CONFIG
+        }
 
 
 def describe(
@@ -70,10 +106,8 @@ def describe(
     With several filters, a partition is shown if one of them applies.
     """
     connection = Connection(bootstrap, settings, client_file)
-    admin = connection.admin()
-    wanted = list(names or partitions.shown(connection.metadata().topics, internal))
-    described, failures = _described(connection, admin, wanted)
-    found = _settings(connection, admin, [topic.name for topic in described])
+    with open_cluster(connection) as cluster:
+        described, failures = _described(cluster, names, internal)
     filters = {
         "is_under_replicated": under_replicated,
         "is_under_min_isr": under_min_isr,
@@ -82,169 +116,98 @@ def describe(
     }
     chosen = [name for name, is_given in filters.items() if is_given]
     if chosen:
-        _show_partitions(described, found, chosen, format)
+        _show_partitions(described, chosen, format)
     elif format is Format.JSON:
-        output.document([_document(topic, _overrides(found, topic)) for topic in described])
+        output.document([_document(topic) for topic in described])
     else:
         for number, topic in enumerate(described):
             if number:
                 output.line("")
-            _show(topic, _overrides(found, topic))
-    for name, error in failures:
-        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            output.error(partitions.no_such_topic(connection, name))
+            _show(topic)
+    for failed in failures:
+        if failed.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            output.error(partitions.no_such_topic(connection, failed.name or ""))
         else:
-            output.error(f"topic {name}: {explained(error)}")
+            output.error(f"topic {failed.name}: {code_name(failed.error_code)}")
     if failures:
         output.leave(output.FAILED)
 
 
 def _described(
-    connection: Connection, admin: AdminClient, names: list[str]
-) -> tuple[list[TopicDescription], list[tuple[str, KafkaError]]]:
-    described, failures = [], []
-    if not names:
-        return [], []
-    futures = admin.describe_topics(TopicCollection(names), request_timeout=ANSWER_TIMEOUT_S)
-    for name, future in futures.items():
-        try:
-            described.append(connection.answer(future, f"topic {name}"))
-        except KafkaException as failure:
-            failures.append((name, failure.args[0]))
-    return described, failures
-
-
-def _settings(connection: Connection, admin: AdminClient, names: list[str]) -> Settings:
-    if not names:
-        return {}
-    futures = admin.describe_configs(
-        [ConfigResource(ResourceType.TOPIC, name) for name in names],
-        request_timeout=ANSWER_TIMEOUT_S,
+    cluster: Cluster, names: list[str] | None, internal: bool
+) -> tuple[list[Described], list[Topic]]:
+    """The topics in the order of their names in the request, and those that have an error."""
+    response = cluster.persistently(
+        lambda: cluster.metadata(names or None), "reading the cluster metadata"
     )
-    try:
-        return {
-            resource.name: connection.answer(future, "settings")
-            for resource, future in futures.items()
-        }
-    except KafkaException as failure:
-        raise connection.failed(failure, "reading topic settings") from None
+    topics = {topic.name: topic for topic in response.topics if topic.name is not None}
+    wanted = dict.fromkeys(names or partitions.shown(topics, internal))
+    found = [topics[name] for name in wanted if name in topics]
+    good = [topic for topic in found if not topic.error_code]
+    settings = read_topic_settings(cluster, [topic.name or "" for topic in good])
+    return (
+        [Described(topic, settings.get(topic.name or "", [])) for topic in good],
+        [topic for topic in found if topic.error_code],
+    )
 
 
-def _overrides(settings: Settings, topic: TopicDescription) -> dict[str, str]:
-    """The settings of a topic that differ from the defaults."""
-    return {
-        name: entry.value or ""
-        for name, entry in sorted(settings[topic.name].items())
-        if not entry.is_default
-    }
-
-
-def _show_partitions(
-    described: list[TopicDescription], settings: Settings, chosen: list[str], format: Format
-) -> None:
+def _show_partitions(described: list[Described], chosen: list[str], format: Format) -> None:
     """Only the partitions for which one of the ``chosen`` properties is true."""
-    partitions = [
+    found = [
         partition
         for topic in described
-        for partition in _partitions(topic, int(settings[topic.name][MIN_ISR].value or 1))
+        for partition in topic.partitions
         if any(getattr(partition, name) for name in chosen)
     ]
     if format is Format.JSON:
         output.document(
-            [
-                {
-                    "topic": one.topic,
-                    "partition": one.partition,
-                    "leader": one.leader,
-                    "replicas": one.replicas,
-                    "isr": one.isr,
-                    "min_isr": one.min_isr,
-                }
-                for one in partitions
-            ]
+            [{"topic": one.topic, **_replicas(one), "min_isr": one.min_isr} for one in found]
         )
     else:
         output.table(
             ["Topic", "Partition", "Leader", "Replicas", "Isr", "MinIsr"],
-            [
-                (
-                    one.topic,
-                    one.partition,
-                    "none" if one.leader is None else one.leader,
-                    numbers(one.replicas),
-                    numbers(one.isr),
-                    one.min_isr,
-                )
-                for one in partitions
-            ],
+            [(one.topic, *_cells(one), one.min_isr) for one in found],
         )
 
 
-def _partitions(topic: TopicDescription, min_isr: int) -> list[PartitionView]:
-    return [
-        PartitionView(
-            topic.name,
-            one.id,
-            _node_id(one.leader),
-            [node.id for node in one.replicas],
-            [node.id for node in one.isr],
-            [],
-            min_isr,
-        )
-        for one in topic.partitions
-    ]
-
-
-def _document(topic: TopicDescription, overrides: dict[str, str]) -> dict[str, object]:
+def _document(topic: Described) -> dict[str, object]:
     return {
         "name": topic.name,
-        "topic_id": _topic_id(topic),
-        "internal": topic.is_internal,
+        "topic_id": topic.topic_id,
+        "internal": topic.topic.is_internal,
         "partition_count": len(topic.partitions),
-        "replication_factor": _replication_factor(topic),
-        "configs": overrides,
-        "partitions": [
-            {
-                "partition": p.id,
-                "leader": _node_id(p.leader),
-                "replicas": [node.id for node in p.replicas],
-                "isr": [node.id for node in p.isr],
-            }
-            for p in topic.partitions
-        ],
+        "replication_factor": topic.replication_factor,
+        "configs": topic.overrides,
+        "partitions": [_replicas(partition) for partition in topic.partitions],
     }
 
 
-def _show(topic: TopicDescription, overrides: dict[str, str]) -> None:
-    configs = ",".join(f"{name}={value}" for name, value in overrides.items())
+def _replicas(partition: PartitionView) -> dict[str, object]:
+    return {
+        "partition": partition.partition,
+        "leader": partition.leader,
+        "replicas": partition.replicas,
+        "isr": partition.isr,
+    }
+
+
+def _show(topic: Described) -> None:
+    configs = ",".join(f"{name}={value}" for name, value in topic.overrides.items())
     output.heading(
-        f"Topic: {topic.name}  TopicId: {_topic_id(topic)}  "
+        f"Topic: {topic.name}  TopicId: {topic.topic_id}  "
         f"PartitionCount: {len(topic.partitions)}  "
-        f"ReplicationFactor: {_replication_factor(topic)}  Configs: {configs}".rstrip()
+        f"ReplicationFactor: {topic.replication_factor}  Configs: {configs}".rstrip()
     )
     output.table(
         ["Partition", "Leader", "Replicas", "Isr"],
-        [
-            (
-                p.id,
-                "none" if _node_id(p.leader) is None else _node_id(p.leader),
-                ",".join(str(node.id) for node in p.replicas),
-                ",".join(str(node.id) for node in p.isr),
-            )
-            for p in topic.partitions
-        ],
+        [_cells(partition) for partition in topic.partitions],
     )
 
 
-def _topic_id(topic: TopicDescription) -> str:
-    """In URL-safe base64, as Kafka's tools and the files on disk have it; the client's is not."""
-    return str(topic.topic_id).translate(str.maketrans("+/", "-_"))
-
-
-def _node_id(node: Any) -> int | None:
-    """None for a partition without a leader, a case that the client's types omit."""
-    return None if node is None else int(node.id)
-
-
-def _replication_factor(topic: TopicDescription) -> int:
-    return max((len(p.replicas) for p in topic.partitions), default=0)
+def _cells(partition: PartitionView) -> tuple[object, ...]:
+    return (
+        partition.partition,
+        "none" if partition.leader is None else partition.leader,
+        numbers(partition.replicas),
+        numbers(partition.isr),
+    )

@@ -105,7 +105,9 @@ def decode_topic(topic: str, value: bytes) -> Assignment:
         raise _unreadable(paths.topic(topic), error) from error
 
 
-def encode_state(state: PartitionState, controller_epoch: ControllerEpoch) -> bytes:
+def encode_state(
+    state: "PartitionState | LeaderAndIsr", controller_epoch: ControllerEpoch
+) -> bytes:
     # Every start writes the state of every partition; this is ten times faster than json.dumps.
     isr = ",".join(map(str, state.isr))
     return (

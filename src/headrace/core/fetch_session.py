@@ -6,7 +6,7 @@ starve the others when the size of a response is limited.
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.model.errors import ErrorCode, Rejected
 
@@ -30,6 +30,8 @@ class Want:
         "size_max",
         "sent_high_watermark",
         "sent_log_start",
+        "found",
+        "found_in",
     )
 
     def __init__(
@@ -52,6 +54,9 @@ class Want:
         self.log_start = log_start
         self.sent_high_watermark = -1
         self.sent_log_start = -1
+        # For the caller: what it found under this name, and in which generation of its registry.
+        self.found: Any = None
+        self.found_in = -1
 
     def asked_again(self, want: "Want") -> None:
         """The client changed its request for the partition; the last sent offsets stay."""
@@ -65,13 +70,16 @@ class Want:
 class Session:
     """The partitions of one client, least recently returned first."""
 
-    __slots__ = ("session_id", "next_epoch", "wants", "by_topic_id", "used_at")
+    __slots__ = ("session_id", "next_epoch", "wants", "by_topic_id", "is_followers", "used_at")
 
-    def __init__(self, session_id: int, by_topic_id: bool, now: float) -> None:
+    def __init__(
+        self, session_id: int, by_topic_id: bool, now: float, *, is_followers: bool = False
+    ) -> None:
         self.session_id = session_id
         self.next_epoch = 1
         self.wants: dict[tuple[TopicRef, int], Want] = {}
         self.by_topic_id = by_topic_id
+        self.is_followers = is_followers
         self.used_at = now
 
     def answered(
@@ -110,7 +118,8 @@ class FetchSessions:
     """All sessions of a broker, at most ``count_max``.
 
     A new session replaces the least recently used one if that was idle for ``idle_ms_min`` or
-    longer. Otherwise the client gets no session and names all its partitions each time.
+    longer. Otherwise the client gets no session and names all its partitions each time. A
+    follower's session replaces a consumer's in any case: it has many more partitions.
     """
 
     def __init__(
@@ -132,6 +141,8 @@ class FetchSessions:
         forgotten: Iterable[tuple[TopicRef, int]],
         by_topic_id: bool,
         now: float,
+        *,
+        is_followers: bool = False,
     ) -> Fetch:
         """Find, open, change or close the session of a request. Raises Rejected."""
         if session_epoch == FINAL_EPOCH:
@@ -139,7 +150,7 @@ class FetchSessions:
             return Fetch(wants, None, False)
         if session_epoch == INITIAL_EPOCH:
             self._sessions.pop(session_id, None)
-            session = self._open(wants, by_topic_id, now)
+            session = self._open(wants, by_topic_id, now, is_followers=is_followers)
             return Fetch(wants, session, False)
         session = self._sessions.get(session_id)
         if session is None:
@@ -174,18 +185,30 @@ class FetchSessions:
             return Fetch([], None, False)
         return Fetch(list(session.wants.values()), session, True)
 
-    def _open(self, wants: list[Want], by_topic_id: bool, now: float) -> Session | None:
+    def _open(
+        self, wants: list[Want], by_topic_id: bool, now: float, *, is_followers: bool
+    ) -> Session | None:
         if not wants:
             return None
         if len(self._sessions) >= self.count_max:
-            oldest = next(iter(self._sessions.values()), None)
-            if oldest is None or now - oldest.used_at < self.idle_ms_min:
+            replaced = self._replaceable(now, is_followers=is_followers)
+            if replaced is None:
                 return None
-            del self._sessions[oldest.session_id]
+            del self._sessions[replaced.session_id]
         session_id = self._draw_id()
         while session_id in self._sessions or session_id <= 0:
             session_id = self._draw_id()
-        session = self._sessions[session_id] = Session(session_id, by_topic_id, now)
+        session = self._sessions[session_id] = Session(
+            session_id, by_topic_id, now, is_followers=is_followers
+        )
         for want in wants:
             session.wants[want.topic, want.partition] = want
         return session
+
+    def _replaceable(self, now: float, *, is_followers: bool) -> Session | None:
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is not None and now - oldest.used_at >= self.idle_ms_min:
+            return oldest
+        if not is_followers:
+            return None
+        return next((each for each in self._sessions.values() if not each.is_followers), None)

@@ -52,8 +52,7 @@ def load_log(
         epochs=epochs,
         index_interval_size=config.index_interval_bytes,
         preallocated_size=preallocated_size(config),
-        compacted="compact" in config.cleanup_policy
-        or topic_partition in directory.cleaner_offsets,
+        compacted=_may_be_compacted(directory, topic_partition, config),
     )
     if directory.clean_start and loaded.recovered_size == 0:
         recovery_point = loaded.log_end
@@ -88,6 +87,12 @@ def load_log(
             loaded.log_end,
         )
     return opened
+
+
+def _may_be_compacted(
+    directory: LogDirectory, topic_partition: TopicPartition, config: TopicConfig
+) -> bool:
+    return "compact" in config.cleanup_policy or topic_partition in directory.cleaner_offsets
 
 
 def _read_small_files(files: SystemFiles, path: Path) -> tuple[TopicId | None, LeaderEpochs | None]:

@@ -200,7 +200,25 @@ async def test_requests_for_an_earlier_registration_are_refused():
     (member,) = await members(1)
     epoch = member.membership.broker_epoch
     check = member.membership.check_controller
-    assert check(1, epoch, is_kraft=False) is ErrorCode.NONE
-    assert check(1, epoch - 1, is_kraft=False) is ErrorCode.STALE_BROKER_EPOCH
-    assert check(0, epoch, is_kraft=False) is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert await check(1, epoch, is_kraft=False) is ErrorCode.NONE
+    assert await check(1, epoch - 1, is_kraft=False) is ErrorCode.STALE_BROKER_EPOCH
+    assert await check(0, epoch, is_kraft=False) is ErrorCode.STALE_CONTROLLER_EPOCH
     await leave(member)
+
+
+@in_loop
+async def test_a_broker_that_waits_for_its_registration_obeys_no_request_for_its_last_process():
+    (member,) = await members(1)
+    last_epoch = member.membership.broker_epoch
+    await leave(member)
+    restarted = Member(member.tree, 1)
+    joining = asyncio.create_task(restarted.join())
+    await until_true(lambda: hasattr(restarted, "membership"))
+    check = restarted.membership.check_controller
+    checking = asyncio.create_task(check(1, last_epoch, is_kraft=False))
+    await asyncio.sleep(0.05)
+    assert not checking.done()
+    member.expire()
+    await joining
+    assert await checking is ErrorCode.STALE_BROKER_EPOCH
+    await leave(restarted)

@@ -92,3 +92,14 @@ def test_epochs_wrap_to_one():
     session.next_epoch = 0x7FFFFFFF
     cache.resolve(1, 0x7FFFFFFF, [], [], False, now=0)
     assert session.next_epoch == 1
+
+
+def test_a_followers_session_replaces_a_consumers_but_not_another_followers():
+    cache = sessions()
+    cache.resolve(0, 0, [want()], [], False, now=0, is_followers=True)
+    cache.resolve(0, 0, [want()], [], False, now=1)
+    assert cache.resolve(0, 0, [want()], [], False, now=2).session_id == 0
+    replacing = cache.resolve(0, 0, [want()], [], False, now=3, is_followers=True)
+    assert replacing.session_id == 3
+    assert cache.resolve(0, 0, [want()], [], False, now=4, is_followers=True).session_id == 0
+    assert len(cache) == 2

@@ -202,6 +202,34 @@ SHOWN_BY = {
         "transactional.id.expiration.ms",
     ),
     "test_records_are_validated_only_where_the_setting_asks_for_it": ("headrace.validate.records",),
+    "test_a_broker_asks_for_its_shutdown_only_if_that_is_enabled": ("controlled.shutdown.enable",),
+    "test_the_request_is_repeated_while_partitions_remain": (
+        "controlled.shutdown.max.retries",
+        "controlled.shutdown.retry.backoff.ms",
+    ),
+    "test_leadership_goes_back_to_the_preferred_leader": (
+        "auto.leader.rebalance.enable",
+        "leader.imbalance.check.interval.seconds",
+        "leader.imbalance.per.broker.percentage",
+    ),
+    "test_brokers_talk_on_the_listener_that_is_named_for_them": ("inter.broker.listener.name",),
+    "test_brokers_talk_on_the_listener_with_the_protocol_that_is_set": (
+        "security.inter.broker.protocol",
+    ),
+    "test_the_controller_gives_a_silent_broker_up_after_the_socket_timeout": (
+        "controller.socket.timeout.ms",
+    ),
+    "test_records_survive_the_clean_restart_of_every_broker": ("zookeeper.connect",),
+    "test_a_taken_broker_id_is_refused_with_the_address_of_its_owner": (
+        "zookeeper.session.timeout.ms",
+    ),
+    "test_zookeeper_must_answer_within_the_connection_timeout": (
+        "zookeeper.connection.timeout.ms",
+    ),
+    "test_a_broker_without_an_id_gets_one_from_the_cluster": (
+        "broker.id.generation.enable",
+        "reserved.broker.max.id",
+    ),
 }
 
 # Shown by the test of the topic setting, and by one that all of them share.

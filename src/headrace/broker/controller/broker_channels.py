@@ -133,7 +133,9 @@ class BrokerChannel:
                 self._sender, self.broker_epoch, batch.roles.values(), self._live_brokers()
             )
             version = broker_requests.LEADER_AND_ISR_VERSION
-            self._check_roles(batch, await self._send(request, m.LeaderAndIsrResponse, version))
+            told = await self._send(request, m.LeaderAndIsrResponse, version)
+            if self._check(request, told):
+                self._check_roles(batch, told)
         if batch.updates_metadata:
             update = broker_requests.update_metadata(
                 self._sender, self.broker_epoch, batch.states.values(), self._live_brokers()

@@ -290,7 +290,7 @@ class ClusterController:
             notices = await self._registry.watched.isr_changes(self._isrs_fired)
             changed = {each for partitions in notices.values() for each in partitions}
             if changed:
-                self.term.channels.update_metadata(await self.term.reload(sorted(changed)))
+                await self.term.reload(sorted(changed))
             for path in notices:
                 await self.term.store.delete(path)
 

@@ -67,7 +67,7 @@ class ClusterTopics:
         give_up_at = asyncio.get_running_loop().time() + timeout_s
         async with term.turn():
             answers = topic_requests.decide_creates(
-                term.controller, requests, self._dynamic_config, self._world.dice
+                term.controller, requests, self._dynamic_config, self._world
             )
             if validate_only:
                 return answers

@@ -57,6 +57,7 @@ class Deletions:
         self._dynamic_config = dynamic_config
         self._tasks = tasks
         self._pending: dict[str, _Deletion] = {}
+        term.when_ended.append(self._release)
 
     @property
     def states(self) -> Iterable[PartitionState]:
@@ -139,6 +140,11 @@ class Deletions:
             _, pending = await asyncio.wait(waiting, timeout=max(0.0, timeout_s))
             for task in pending:
                 task.cancel()
+
+    def _release(self) -> None:
+        """The next term continues; nothing is left to wait for in this one."""
+        for deletion in self._pending.values():
+            deletion.settled.set()
 
     async def _stop_replicas(self, deletion: _Deletion, brokers: Sequence[BrokerId]) -> None:
         channels = self._term.channels

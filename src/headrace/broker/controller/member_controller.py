@@ -121,7 +121,7 @@ class MemberController:
             Controller(ControllerEpoch(0), metadata),
             [internal_topics.new_topic(name, self._dynamic_config.config) for name in names],
             self._dynamic_config,
-            self._world.dice,
+            self._world,
         )
         refusals: dict[str, Rejected] = {}
         for name, answer in zip(names, answers, strict=True):

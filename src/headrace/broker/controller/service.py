@@ -62,7 +62,7 @@ class ControllerService:
         """One result per request, in order; created topics have leaders when this returns."""
         async with self._changes.lock:
             answers = topic_requests.decide_creates(
-                self._changes.controller, requests, self._dynamic_config, self._world.dice
+                self._changes.controller, requests, self._dynamic_config, self._world
             )
             accepted = [answer for answer in answers if isinstance(answer, CreateTopic)]
             if not accepted or validate_only:

@@ -41,6 +41,7 @@ class Term:
         self.ended = False
         self._on_end = on_end
         self._lock = asyncio.Lock()
+        self.when_ended: list[Callable[[], None]] = []
         self._born: dict[TopicPartition, int] = {}  # the zxid of the first state
 
     @asynccontextmanager
@@ -66,6 +67,8 @@ class Term:
         self.ended = True
         self.store.end()
         self.channels.close_all()
+        for listener in self.when_ended:
+            listener()
 
     # --- within a turn
 
@@ -96,7 +99,7 @@ class Term:
         return changed
 
     async def reload(self, topic_partitions: Iterable[TopicPartition]) -> list[PartitionState]:
-        """Read states again that another process has changed, and return them."""
+        """Read states again that another process has changed, tell all brokers, and return them."""
         stale = list(topic_partitions)
         _log.warning("Another process changed the state of %s; reading it again", stale[0])
         names = list(dict.fromkeys(each.topic for each in stale))
@@ -107,7 +110,9 @@ class Term:
             )
         )
         found = [self.controller.metadata.partition(*each) for each in stale]
-        return [state for state in found if state is not None]
+        states = [state for state in found if state is not None]
+        self.channels.update_metadata(states)
+        return states
 
     # --- sending
 

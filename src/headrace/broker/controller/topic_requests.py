@@ -14,21 +14,21 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import TopicId
 
 if TYPE_CHECKING:
-    from random import Random
+    from headrace.world.world import World
 
 
 def decide_creates(
     controller: Controller,
     requests: Sequence[NewTopic],
     dynamic_config: DynamicConfig,
-    dice: "Random",
+    world: "World",
 ) -> list[CreateTopic | Rejected]:
     """One answer per request, in order, with the defaults of the broker's settings."""
     config = dynamic_config.config
     return topic_changes.decide_creates(
         controller,
         requests,
-        lambda: (draw_topic_id(dice), draw_dice(dice)),
+        lambda: (draw_topic_id(world.dice), draw_dice(world.dice)),
         default_partition_count=config.int("num.partitions"),
         default_replication_factor=config.int("default.replication.factor"),
         check_settings=dynamic_config.check_topic,

@@ -59,7 +59,7 @@ async def leader_and_isr(
 ) -> m.LeaderAndIsrResponse:
     await _read_settings(broker, request)
     async with broker.membership.obeying:
-        refusal = broker.membership.check_controller(
+        refusal = await broker.membership.check_controller(
             request.controller_epoch, request.broker_epoch, is_kraft=request.is_k_raft_controller
         )
         if refusal is not ErrorCode.NONE:
@@ -147,7 +147,7 @@ async def update_metadata(
     broker: Needs, context: Context, request: m.UpdateMetadataRequest
 ) -> m.UpdateMetadataResponse:
     async with broker.membership.obeying:
-        refusal = broker.membership.check_controller(
+        refusal = await broker.membership.check_controller(
             request.controller_epoch, request.broker_epoch, is_kraft=request.is_k_raft_controller
         )
         if refusal is ErrorCode.NONE:
@@ -166,7 +166,7 @@ async def stop_replica(
 ) -> m.StopReplicaResponse:
     response = m.StopReplicaResponse
     async with broker.membership.obeying:
-        refusal = broker.membership.check_controller(
+        refusal = await broker.membership.check_controller(
             request.controller_epoch, request.broker_epoch, is_kraft=request.is_k_raft_controller
         )
         if refusal is not ErrorCode.NONE:

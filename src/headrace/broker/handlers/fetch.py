@@ -78,7 +78,7 @@ class RememberedFetch:
 class ParkedFetch:
     """A fetch that may have to wait for ``min_bytes`` or its deadline."""
 
-    __slots__ = ("fetching", "link", "context", "request", "fetch", "follower", "slot")
+    __slots__ = ("fetching", "link", "context", "request", "fetch", "wants", "follower", "slot")
 
     def __init__(
         self,
@@ -94,6 +94,7 @@ class ParkedFetch:
         self.context = context
         self.request = request
         self.fetch = fetch
+        self.wants = fetch.wants  # that the response is about; see ``FetchReads.with_news``
         self.follower = follower
         self.slot: Slot | None = None
 
@@ -165,6 +166,7 @@ class Fetching:
             for topic in request.forgotten_topics_data
             for partition in topic.partitions
         ]
+        follower = Follower.of(request)
         try:
             fetch = self._sessions.resolve(
                 request.session_id,
@@ -173,6 +175,7 @@ class Fetching:
                 forgotten,
                 by_topic_id,
                 self._loop.time() * 1000,
+                is_followers=follower is not None,
             )
         except Rejected as refusal:
             link.answer(
@@ -181,7 +184,6 @@ class Fetching:
                 )
             )
             return
-        follower = Follower.of(request)
         if follower is not None:
             self._reads.note_progress(fetch.wants, wants, follower)
         waiting = ParkedFetch(self, link, context, request, fetch, follower)
@@ -214,7 +216,7 @@ class Fetching:
     # --- reading -------------------------------------------------------------
 
     def _read(self, waiting: ParkedFetch, *, last_chance: bool) -> list[FetchedPartition] | None:
-        """One entry per requested partition; None if the fetch should wait for more."""
+        """One entry for each of ``waiting.wants``; None if the fetch should wait for more."""
         request = waiting.request
         api_version = waiting.context.api_version
         follower = waiting.follower
@@ -223,7 +225,9 @@ class Fetching:
         size_read = 0
         answer_now = last_chance
         entries = []
-        for want in waiting.fetch.wants:
+        if follower is not None and waiting.fetch.incremental:
+            waiting.wants = reads.with_news(waiting.fetch.wants)
+        for want in waiting.wants:
             size_max = min(want.size_max, size_left)
             try:
                 if follower is None:
@@ -279,7 +283,7 @@ class Fetching:
                     data = await asyncio.to_thread(read, file_slice)
                     entries[place].records, entries[place].records_size = data, len(data)
             except OSError as problem:
-                entries[place] = self._unreadable(waiting.fetch.wants[place], problem)
+                entries[place] = self._unreadable(waiting.wants[place], problem)
             except Exception as error:  # noqa: BLE001 - a bug closes only this connection
                 frame = self._bugs.frame(waiting.link, waiting.context, waiting.request, error)
                 assert waiting.slot is not None
@@ -301,7 +305,7 @@ class Fetching:
         session = fetch.session
         topics: list[tuple[str | bytes, list[FetchedPartition]]] = []
         leaders: list[int] = []
-        for want, entry in zip(fetch.wants, entries, strict=True):
+        for want, entry in zip(waiting.wants, entries, strict=True):
             if entry.current_leader is not None:
                 leaders.append(entry.current_leader[0])
             if session is not None:

@@ -50,16 +50,17 @@ class FetchReads:
         self._selects_by_rack = selects_by_rack
 
     def replica(self, want: Want) -> Replica | None:
-        topic = want.topic
-        if isinstance(topic, str):
-            return self._replicas.get(topic, want.partition)
-        return self._replicas.get_by_id(TopicId(topic), want.partition)
-
-    def _require(self, want: Want) -> Replica:
-        replica = self.replica(want)
-        if replica is None:
-            raise self._replicas.unhosted(want.topic, want.partition)
-        return replica
+        generation = self._replicas.generation
+        if want.found_in != generation:
+            topic = want.topic
+            want.found_in = generation
+            want.found = (
+                self._replicas.get(topic, want.partition)
+                if isinstance(topic, str)
+                else self._replicas.get_by_id(TopicId(topic), want.partition)
+            )
+        found: Replica | None = want.found
+        return found
 
     def refused(self, want: Want, refusal: Rejected) -> FetchedPartition:
         entry = FetchedPartition(want.partition, refusal.code)
@@ -140,12 +141,13 @@ class FetchReads:
         The others are where they were. That matters only to those that wait to join the ISR.
         """
         named = {(want.topic, want.partition) for want in listed}
+        broker_id = follower.broker_id
         now = self._loop.time() * 1000
         for want in wants:
             replica = self.replica(want)
             if replica is None or (leadership := replica.leadership) is None:
                 continue
-            if (want.topic, want.partition) not in named and follower.broker_id in leadership.isr:
+            if broker_id in leadership.isr and (want.topic, want.partition) not in named:
                 continue
             try:
                 if self._divergence(replica, want, follower) is not None:
@@ -153,7 +155,7 @@ class FetchReads:
             except Rejected:
                 continue  # reading reports it
             effects = leadership.follower_fetched(
-                follower.broker_id,
+                broker_id,
                 Offset(want.fetch_offset),
                 Offset(want.log_start),
                 follower.broker_epoch,
@@ -162,10 +164,36 @@ class FetchReads:
             if effects:
                 self._replicas.effects.carry_out(replica, effects)
 
+    def with_news(self, wants: Iterable[Want]) -> list[Want]:
+        """The partitions about which a follower's session has something to hear.
+
+        Called twice per fetch for every partition of the session, of which most are idle: so it
+        compares offsets and calls nothing.
+        """
+        generation = self._replicas.generation
+        found = []
+        for want in wants:
+            replica = want.found if want.found_in == generation else self.replica(want)
+            if replica is None or (leadership := replica.leadership) is None:
+                found.append(want)
+                continue
+            log = replica.log
+            if (
+                log.log_end != want.fetch_offset
+                or leadership.high_watermark != want.sent_high_watermark
+                or log.log_start != want.sent_log_start
+                or leadership.leader_epoch != want.current_leader_epoch
+                or log.directory.offline is not None
+            ):
+                found.append(want)
+        return found
+
     def for_follower(
         self, want: Want, follower: Follower, size_max: int, at_least_one: bool
     ) -> FetchedPartition:
-        replica = self._require(want)
+        replica = self.replica(want)
+        if replica is None:
+            raise self._replicas.unhosted(want.topic, want.partition)
         diverging = self._divergence(replica, want, follower)
         if diverging is not None:
             return FetchedPartition(want.partition, 0, diverging=diverging)

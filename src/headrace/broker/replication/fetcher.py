@@ -155,6 +155,7 @@ class Fetcher:
         assert following is not None
         followed = _Followed(replica, following)
         self._followed[followed.key] = followed
+        self._session.pause(followed.key)  # it may be there, with the position of another epoch
         self._resume(followed)
 
     def remove(self, replica: "Replica") -> None:
@@ -263,6 +264,8 @@ class Fetcher:
         return self._buffer
 
     def _pause_s(self, failures: int) -> float:
+        if failures == 0:
+            return 0.0
         return min(_FIRST_PAUSE_S * (1 << min(failures - 1, 16)), self.settings.pause_s_max)
 
     # --- requests ------------------------------------------------------------
@@ -370,7 +373,10 @@ class Fetcher:
         def append() -> list[Effect]:
             if data.records:
                 assert isinstance(data.records, memoryview)
+                log_end = log.log_end
                 log.append_as_follower(data.records)
+                if log.log_end == log_end:
+                    raise Corrupt("the leader sent a part of a batch")
             return following.fetched(
                 Offset(data.high_watermark),
                 Offset(data.log_start_offset),
@@ -408,7 +414,8 @@ class Fetcher:
         """Leave a partition out for a while."""
         followed.failures += 1
         pause_s = self._pause_s(followed.failures)
-        if followed.failures == 1 or pause_s < self.settings.pause_s_max <= 2 * pause_s:
+        # Errors around a change of leaders end soon, and concern many partitions at once.
+        if pause_s > self._pause_s(followed.failures - 1) and pause_s == self.settings.pause_s_max:
             _log.info(
                 "Cannot fetch %s from broker %d: %s. Retrying",
                 followed.replica.topic_partition,

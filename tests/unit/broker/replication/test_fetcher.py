@@ -1,6 +1,7 @@
 """What a fetcher asks its leader for, and what it does with the answers."""
 
 import asyncio
+import errno
 from contextlib import asynccontextmanager
 
 import pytest
@@ -260,6 +261,27 @@ async def test_damaged_records_are_not_appended_but_fetched_again(disk):
 
 
 @in_loop
+async def test_a_part_of_a_batch_is_fetched_again_later(disk):
+    async with a_follower(disk) as follower:
+        follower.peers.answer(answer(batch(b"a", b"b")[:-3]))
+        asked = await follower.asked(2)
+        assert (asked.fetch_offset, follower.log.log_end) == (0, 0)
+
+
+@in_loop
+async def test_a_new_leader_epoch_waits_for_the_flush_that_its_position_needs(disk):
+    async with a_follower(disk) as follower:
+        follower.peers.answer(answer(batch(b"a")))
+        await follower.sent(2)
+        follower.replica.partition.settings = ReplicationSettings(flush_messages=1)
+        follower.follow(leader_epoch=4)
+        follower.peers.answer(nothing(0, ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+        asked = await follower.asked(3)
+        assert (asked.current_leader_epoch, asked.fetch_offset) == (4, 1)
+        assert follower.log.flusher.recovery_point == 1
+
+
+@in_loop
 async def test_records_count_after_an_fsync_where_flush_messages_requires_it(disk):
     async with a_follower(disk, flush_messages=1) as follower:
         follower.peers.answer(answer(batch(b"a")))
@@ -279,3 +301,20 @@ async def test_a_removed_partition_is_forgotten(disk):
         follower.follow(leader_epoch=5)
         assert (await follower.asked(3)).fetch_offset == 0
         assert follower.log.log_end == 0
+
+
+@in_loop
+async def test_a_full_disk_pauses_a_partition_and_a_failed_one_ends_it(disk):
+    async with a_follower(disk) as follower:
+        await follower.sent(1)
+        with disk.files.failing(errno.ENOSPC, "pwrite", "pwritev"):
+            follower.peers.answer(answer(batch(b"a")))
+            assert (await follower.asked(2)).fetch_offset == 0
+        follower.peers.answer(answer(batch(b"a")))
+        assert (await follower.asked(3)).fetch_offset == 1
+        with disk.files.failing(errno.EIO, "pwrite", "pwritev"):
+            follower.peers.answer(answer(batch(b"b", base_offset=1)))
+            await until(lambda: follower.log.offline is not None)
+        follower.follow(leader_epoch=4)
+        follower.fetcher.remove(follower.replica)
+        assert len(follower.peers.requests) == 3

@@ -1,0 +1,103 @@
+"""Settings of clusters, each seen in the behavior of running brokers."""
+
+import logging
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.broker.controller.leaders import Leaders
+from tests.broker.test_cluster import Acknowledged, create, read_all
+from tests.fakes.clusters import ClusterOnOneLoop
+from tests.fakes.waiting import wait_until
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_a_broker_asks_for_its_shutdown_only_if_that_is_enabled(tmp_path, caplog, enabled):
+    caplog.set_level(logging.INFO)
+    settings = {"controlled.shutdown.enable": enabled}
+    with ClusterOnOneLoop(tmp_path, 2, **settings) as cluster:
+        create(cluster, replicas=2)
+        leader = cluster.state("orders").leader
+        cluster.stop(leader)
+        wait_until(lambda: cluster.state("orders").leader not in (leader, -1))
+    assert ("Controlled shutdown: other brokers lead" in caplog.text) is (enabled == "true")
+
+
+@pytest.mark.parametrize(
+    ("enabled", "percentage", "goes_back"),
+    [("true", "10", True), ("true", "100", False), ("false", "10", False)],
+)
+def test_leadership_goes_back_to_the_preferred_leader(tmp_path, enabled, percentage, goes_back):
+    settings = {
+        "auto.leader.rebalance.enable": enabled,
+        "leader.imbalance.per.broker.percentage": percentage,
+        "leader.imbalance.check.interval.seconds": "1",
+    }
+    with ClusterOnOneLoop(tmp_path, 2, **settings) as cluster:
+        create(cluster, replicas=2)
+        create(cluster, "second", replicas=2)
+        preferred = cluster.state("orders").leader
+        other = 1 - preferred
+        cluster.kill(preferred)
+        wait_until(lambda: cluster.state("orders").leader == other)
+        cluster.start(preferred)
+        wait_until(lambda: len(cluster.state("orders", broker_id=preferred).isr) == 2)
+        if goes_back:
+            wait_until(lambda: cluster.state("orders").leader == preferred)
+        else:
+            services = cluster.brokers[cluster.controller_id].services
+            term = services.member_controller._current.term
+            cluster.run(Leaders(term, services.dynamic_config).rebalance())
+            assert cluster.state("orders").leader == other
+
+
+def test_brokers_talk_on_the_listener_that_is_named_for_them(tmp_path):
+    settings = {
+        "listeners": "CLIENTS://127.0.0.1:0,INSIDE://127.0.0.1:0",
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,INSIDE:PLAINTEXT",
+        "inter.broker.listener.name": "INSIDE",
+    }
+    with ClusterOnOneLoop(tmp_path, 2, **settings) as cluster:
+        for broker in cluster.brokers.values():
+            counts = broker.services.limits.count_by_listener
+            assert counts["CLIENTS"] == 0 and counts["INSIDE"] > 0
+        bootstrap = ",".join(
+            "{}:{}".format(*broker.addresses["CLIENTS"]) for broker in cluster.brokers.values()
+        )
+        producer = Acknowledged(cluster, **{"bootstrap.servers": bootstrap})
+        create(cluster, replicas=2)
+        producer.send(b"x")
+        assert read_all(cluster, 1) == [b"x"]
+
+
+def test_brokers_talk_on_the_listener_with_the_protocol_that_is_set(tmp_path):
+    settings = {
+        "listeners": "CLIENTS://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+        "listener.security.protocol.map": "CLIENTS:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "security.inter.broker.protocol": "PLAINTEXT",
+    }
+    with ClusterOnOneLoop(tmp_path, 2, **settings) as cluster:
+        for broker in cluster.brokers.values():
+            counts = broker.services.limits.count_by_listener
+            assert counts["CLIENTS"] == 0 and counts["PLAINTEXT"] > 0
+
+
+def test_the_controller_gives_a_silent_broker_up_after_the_socket_timeout(tmp_path, caplog):
+    caplog.set_level(logging.DEBUG, "headrace.controller")
+    settings = {"controller.socket.timeout.ms": "300"}
+    with ClusterOnOneLoop(tmp_path, 2, **settings) as cluster:
+        silent = 1 - cluster.controller_id
+        membership = cluster.brokers[silent].services.membership
+
+        async def let_go():
+            membership.obeying.release()
+
+        cluster.run(membership.obeying.acquire())
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+        created = admin.create_topics([NewTopic("orders", 1, 2)])["orders"]
+        try:
+            wait_until(lambda: "no response to LeaderAndIsrRequest within 0.3 s" in caplog.text)
+        finally:
+            cluster.run(let_go())
+        created.result(30)
+        assert cluster.state("orders", broker_id=silent) is not None
