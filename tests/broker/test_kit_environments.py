@@ -86,8 +86,8 @@ async def limited(story):
         await story
 
 
-def test_a_tree_in_memory_cannot_be_slow():
-    environment = Threads(LIMIT_S)
+def test_a_tree_in_memory_cannot_be_slow(tmp_path):
+    environment = Threads(tmp_path / "tree", LIMIT_S)
     with pytest.raises(ValueError, match=r"use Cluster\(process=True\)"):
         environment.impair_tree(A, Impairment(delay_s=1))
     environment.close()

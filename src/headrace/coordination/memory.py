@@ -12,6 +12,7 @@ new value before the watch on the old one has fired, as in ZooKeeper.
 """
 
 import asyncio
+import json
 import logging
 import threading
 from bisect import bisect_left
@@ -90,11 +91,11 @@ _Before = dict[str, _Entry | None]
 class MemoryTree:
     """The nodes that all sessions share. ``now`` stamps them with their time of creation."""
 
-    def __init__(self, now: Callable[[], Millis]) -> None:
+    def __init__(self, now: Callable[[], Millis], snapshot: bytes | None = None) -> None:
+        """A tree with the nodes of a ``snapshot``; without one it has only a root."""
         self._now = now
         self._lock = threading.RLock()
-        self._zxid = 0
-        self._entries: dict[str, _Entry] = {"/": _ROOT}
+        self._zxid, self._entries = (0, {"/": _ROOT}) if snapshot is None else _restored(snapshot)
         self._sessions: dict[int, MemorySession] = {}
         self._last_session_id = NO_SESSION
 
@@ -118,6 +119,18 @@ class MemoryTree:
         with self._lock:
             entry = self._entries.get(path)
         return None if entry is None else entry.node.value
+
+    def snapshot(self) -> bytes:
+        """All nodes that are not ephemeral, as JSON. From any thread."""
+        with self._lock:
+            nodes = [
+                (path, value.decode(), *numbers, next_number)
+                for path, ((value, *numbers, owner), _, next_number) in sorted(
+                    self._entries.items()
+                )
+                if owner == NO_SESSION
+            ]
+            return json.dumps({"zxid": self._zxid, "nodes": nodes}).encode()
 
     # --- called by sessions, with the lock held
 
@@ -230,6 +243,21 @@ class MemoryTree:
         if expected not in (ANY_VERSION, entry.node.zk_version):
             raise BadVersion(path)
         return entry
+
+
+def _restored(snapshot: bytes) -> tuple[int, dict[str, _Entry]]:
+    """The last zxid, and the nodes."""
+    saved = json.loads(snapshot)
+    entries: dict[str, _Entry] = {}
+    for path, value, zk_version, created, modified, created_at, next_number in saved["nodes"]:
+        node = Node(value.encode(), ZkVersion(zk_version), created, modified, Millis(created_at))
+        entries[path] = _Entry(node, (), next_number)
+    for path in sorted(entries):
+        if path != "/":  # the nodes are sorted, and so are the children of each
+            parent = entries[parent_of(path)]
+            children = (*parent.children, path.rpartition("/")[2])
+            entries[parent_of(path)] = parent._replace(children=children)
+    return saved["zxid"], entries
 
 
 class _View:

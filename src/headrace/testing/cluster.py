@@ -87,12 +87,14 @@ class Cluster(Handle):
         return self
 
     def stop(self) -> None:
-        """Stop all brokers cleanly. Raises BrokerFailed if one of them failed while it ran."""
+        """Stop all brokers. Raises BrokerFailed if one of them failed while it ran."""
         brokers, self._started = self._started, None
         try:
             if brokers is not None:
                 try:
-                    brokers.stop_all()
+                    # A clean end moves leaderships from broker to broker until none is left. That
+                    # takes longer, warns, and helps only if the data stays.
+                    brokers.end(clean=self._process or not self._is_temporary)
                 finally:
                     brokers.environment.close()
         finally:
@@ -103,7 +105,8 @@ class Cluster(Handle):
     def _environment(self, data: Path) -> Environment:
         if self._process:
             return Processes(data / ZOOKEEPER)
-        return Threads(int(self._settings["zookeeper.session.timeout.ms"]) / 1000)
+        session_timeout_s = int(self._settings["zookeeper.session.timeout.ms"]) / 1000
+        return Threads(data / "coordination-tree.json", session_timeout_s)
 
     @property
     def _brokers(self) -> Brokers:
@@ -119,8 +122,9 @@ class Cluster(Handle):
         return ",".join(_address(place) for place in self._brokers.places)
 
     def _answering_servers(self) -> str:
-        places = [place for place in self._brokers.places if place.state is State.RUNNING]
-        return ",".join(_address(place) for place in places)
+        # A broker that is cut off the tree answers, but its metadata may be old.
+        places = [place for place in self._brokers.places if self._brokers.is_heard(place)]
+        return ",".join(map(_address, places)) or self.bootstrap_servers
 
     @property
     def brokers(self) -> list[ClusterBroker]:
@@ -131,10 +135,14 @@ class Cluster(Handle):
         ]
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
-        """The broker that leads a partition. Waits while there is none, or while it is killed."""
+        """The broker that leads a partition.
+
+        Waits while there is none, and for another one while the leader is about to lose its
+        session: killed, paused or cut off the tree.
+        """
         read = self._brokers.environment.read
         return wait_for(
-            lambda: self._if_alive(cluster_state.leader_of(read, topic, partition)),
+            lambda: self._if_heard(cluster_state.leader_of(read, topic, partition)),
             lambda: (
                 f"{topic}-{partition} has the leader "
                 f"{cluster_state.leader_of(read, topic, partition)}"
@@ -142,10 +150,10 @@ class Cluster(Handle):
         )
 
     def controller_id(self) -> int:
-        """The broker that is the controller. Waits while there is none, or while it is killed."""
+        """The broker that is the controller. Waits as ``leader_of`` does."""
         read = self._brokers.environment.read
         return wait_for(
-            lambda: self._if_alive(cluster_state.controller_id(read)),
+            lambda: self._if_heard(cluster_state.controller_id(read)),
             lambda: f"the controller is {cluster_state.controller_id(read)}",
         )
 
@@ -160,8 +168,9 @@ class Cluster(Handle):
             ),
         )
 
-    def _if_alive(self, broker_id: int | None) -> int | None:
-        if broker_id is None or self._brokers.place(broker_id).state is State.STOPPED:
+    def _if_heard(self, broker_id: int | None) -> int | None:
+        brokers = self._brokers
+        if broker_id is None or not brokers.is_heard(brokers.place(broker_id)):
             return None
         return broker_id
 

@@ -13,6 +13,7 @@ from typing import Any
 from headrace.testing.environments import Environment
 from headrace.testing.members import Member
 from headrace.testing.network_faults import NO_IMPAIRMENT, Impairment
+from headrace.testing.runners import BrokerFailed
 
 
 class State(Enum):
@@ -66,6 +67,11 @@ class Brokers:
             )
         return self.places[broker_id]
 
+    def is_heard(self, place: Place) -> bool:
+        """Whether the broker runs and reaches the tree, so that it keeps its session."""
+        way = self._tree_ways.get(place.broker_id, NO_IMPAIRMENT)
+        return place.state is State.RUNNING and not way.cut
+
     # --- runs ----------------------------------------------------------------
 
     def start(self, places: Iterable[Place]) -> None:
@@ -108,16 +114,26 @@ class Brokers:
         for end in ends:
             end.result()
 
-    def stop_all(self) -> None:
+    def end(self, *, clean: bool) -> None:
+        """Stop all brokers cleanly, or kill them. Raises the first error after all have ended."""
         self.heal()
         for place in self.places:
-            if place.state is State.PAUSED:
-                self.resume(place)
-        self.stop(self.places)
+            self.resume(place)
+        if clean:
+            self.stop(self.places)
+            return
+        errors = []
+        for place in self.places:
+            if place.state is not State.STOPPED:
+                try:
+                    self.kill(place)
+                except BrokerFailed as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
     def restart(self, place: Place) -> None:
-        if place.state is State.PAUSED:
-            self.resume(place)
+        self.resume(place)
         self.stop([place])
         self.start([place])
 

@@ -58,16 +58,22 @@ class Environment(Protocol):
 
 
 class Threads:
-    """Brokers on threads of this process, and a tree in memory."""
+    """Brokers on threads of this process, and a tree in memory.
 
-    def __init__(self, session_timeout_s: float) -> None:
-        self._sessions = TreeSessions(session_timeout_s)
+    The tree is saved beside the data of the brokers, for another start.
+    """
+
+    def __init__(self, saved_tree: Path, session_timeout_s: float) -> None:
+        self._saved_tree = saved_tree
+        snapshot = saved_tree.read_bytes() if saved_tree.exists() else None
+        self._sessions = TreeSessions(session_timeout_s, snapshot)
 
     def start(self) -> None:
         """There is nothing to wait for."""
 
     def close(self) -> None:
         self._sessions.close()
+        self._saved_tree.write_bytes(self._sessions.snapshot())
 
     def member(
         self,
@@ -86,8 +92,10 @@ class Threads:
         return ThreadMember(settings, impairments, open_tree=open_tree)
 
     def kill(self, broker_id: int, member: Member) -> None:
-        self._sessions.silence(broker_id, Silence.KILLED)
-        member.kill()
+        try:
+            member.kill()
+        finally:
+            self._sessions.silence(broker_id, Silence.KILLED)
 
     def pause(self, broker_id: int, member: Member) -> None:
         member.pause()

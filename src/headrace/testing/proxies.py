@@ -6,10 +6,10 @@ broker alone. The proxies share one thread.
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from headrace.testing.network_faults import NO_IMPAIRMENT, FaultyNetwork, Impairment
+from headrace.testing.network_faults import FaultyNetwork, Impairment
 
 _HOST = "127.0.0.1"
 _BUFFER_SIZE = 1 << 16
@@ -26,6 +26,7 @@ class Proxies:
         self._loop = asyncio.new_event_loop()
         self._networks: dict[int, FaultyNetwork] = {}  # by the port of the proxy
         self._listeners: list[asyncio.Server] = []
+        self._connections: list[_Near] = []
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="headrace-proxies", daemon=True
         )
@@ -54,7 +55,13 @@ class Proxies:
 
     async def _add(self) -> int:
         network = FaultyNetwork()
-        listener = await self._loop.create_server(lambda: _Near(network, self._server), _HOST, 0)
+
+        def near() -> _Near:
+            connection = _Near(network, self._server, self._connections.remove)
+            self._connections.append(connection)
+            return connection
+
+        listener = await self._loop.create_server(near, _HOST, 0)
         self._listeners.append(listener)
         port: int = listener.sockets[0].getsockname()[1]
         self._networks[port] = network
@@ -64,24 +71,31 @@ class Proxies:
         self._networks[port].impair({self._server[1]: impairment})
 
     async def _close(self) -> None:
+        # asyncio loses the socket of a connection that it is accepting when its server closes, so
+        # let every connection appear and close it first.
+        while self._connections or len(asyncio.all_tasks()) > 1:
+            for connection in self._connections:
+                connection.abort()
+            await asyncio.sleep(0)
         for listener in self._listeners:
             listener.close()
         for network in self._networks.values():
-            network.impair({self._server[1]: NO_IMPAIRMENT})
             network.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for dialing in others:
-            dialing.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.sleep(0)  # connections close in the next turn of the loop
+        await asyncio.sleep(0)
 
 
 class _Near(asyncio.Protocol):
     """The connection of a client to the proxy."""
 
-    def __init__(self, network: FaultyNetwork, server: tuple[str, int]) -> None:
+    def __init__(
+        self,
+        network: FaultyNetwork,
+        server: tuple[str, int],
+        forget: Callable[["_Near"], None],
+    ) -> None:
         self._network = network
         self._server = server
+        self._forget = forget
         self._transport: asyncio.Transport | None = None
         self._far = _Far(self)
         self._dialing: asyncio.Task[None] | None = None
@@ -101,6 +115,7 @@ class _Near(asyncio.Protocol):
         self._far.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._forget(self)
         if self._dialing is not None:
             self._dialing.cancel()
         self._far.abort()

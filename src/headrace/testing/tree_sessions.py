@@ -23,9 +23,10 @@ class Silence(Enum):
 class TreeSessions:
     """All methods may be called from any thread, ``open`` on the event loop of the broker."""
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, snapshot: bytes | None = None) -> None:
+        """The tree begins with the nodes of an earlier tree's ``snapshot``."""
         self._timeout_s = timeout_s
-        self._tree = MemoryTree(lambda: Millis(time.time_ns() // 1_000_000))
+        self._tree = MemoryTree(lambda: Millis(time.time_ns() // 1_000_000), snapshot)
         self._lock = threading.RLock()
         self._brokers: dict[int, _BrokerSession] = {}
 
@@ -60,6 +61,9 @@ class TreeSessions:
     def read(self, path: str) -> bytes | None:
         """The value of a node of the tree."""
         return self._tree.read(path)
+
+    def snapshot(self) -> bytes:
+        return self._tree.snapshot()
 
     def close(self) -> None:
         with self._lock:

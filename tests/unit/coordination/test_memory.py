@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from headrace.coordination.memory import Delivery, MemorySession
+from headrace.coordination.memory import Delivery, MemorySession, MemoryTree
 from headrace.coordination.tree import (
     ANY_VERSION,
     Create,
@@ -13,6 +13,7 @@ from headrace.coordination.tree import (
     OutcomeUnknown,
     SessionEvent,
 )
+from headrace.model.ids import Millis
 from tests.fakes.standin import in_loop
 from tests.fakes.trees import ScriptedFaults, memory_tree
 
@@ -265,3 +266,32 @@ async def test_a_multi_that_fails_leaves_the_children_as_they_were():
     with pytest.raises(NodeExists):
         await session.multi([Create("/a"), Create("/c"), Create("/b")])
     assert await session.children("/") == ["b"]
+
+
+@in_loop
+async def test_a_test_reads_the_newest_value_without_a_session():
+    tree = memory_tree()
+    session = tree.open_session()
+    await session.create("/a", b"old")
+    session.disconnect()
+    await tree.open_session().set("/a", b"new", ANY_VERSION)
+    assert tree.read("/a") == b"new" and tree.read("/b") is None
+
+
+@in_loop
+async def test_a_snapshot_has_everything_but_ephemeral_nodes():
+    tree = memory_tree()
+    session = tree.open_session()
+    await session.create("/a", b"1")
+    await session.create("/a/b")
+    await session.create("/a-b")  # sorts between /a and its children
+    numbered = await session.create("/a/number-", sequential=True)
+    await session.set("/a", b"2", ANY_VERSION)
+    kept = await session.get("/a")
+    await session.create("/gone", ephemeral=True)
+    restored = MemoryTree(lambda: Millis(0), tree.snapshot()).open_session()
+    assert await restored.children("/") == ["a", "a-b"]
+    assert await restored.children("/a") == ["b", "number-0000000000"]
+    assert await restored.get("/a") == kept
+    following = await restored.create("/a/number-", sequential=True)
+    assert following.path == "/a/number-0000000001" and following.zxid > numbered.zxid
