@@ -17,10 +17,16 @@ from headrace.records.record import iter_records
 from tests.fakes.waiting import wait_until
 from tests.history.history import Entry
 
-CONVERGE_LIMIT_S = 90
+CONVERGE_LIMIT_S = 45
 _PAUSE_S = 0.01  # of a producer between two bursts
 _BURST = 5
-_QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0}
+_QUICK = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "socket.timeout.ms": 3_000,  # a paused broker accepts requests, and answers none
+    "log_level": 0,
+}
+_IN_FLIGHT = 200  # records of a producer
 _CLASSIC = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
 _KEEP_TRYING_MS = 120_000
 _generations = itertools.count()
@@ -72,7 +78,8 @@ class StockProducer(_Client):
                 "message.timeout.ms": _KEEP_TRYING_MS,
                 "retries": 1_000_000,
                 "retry.backoff.ms": 20,
-                "request.timeout.ms": 3_000,
+                "request.timeout.ms": 2_000,
+                "queue.buffering.max.messages": _IN_FLIGHT,
                 "linger.ms": 2,
                 **_QUICK,
             }
@@ -307,9 +314,7 @@ class StockClients:
         for reader in self.readers:
             for place in reader._places:
                 end = self.history.contents[place].end
-                wait_until(
-                    lambda r=reader, p=place, e=end: r.position(p) >= e, CONVERGE_LIMIT_S
-                )
+                wait_until(lambda r=reader, p=place, e=end: r.position(p) >= e, CONVERGE_LIMIT_S)
         for client in [*self.readers, *self.members]:
             client.over.set()
         for client in [*self.readers, *self.members]:
