@@ -5,7 +5,8 @@ the cluster id, load and watch the settings, open the logs and set strays aside,
 be a candidate for controller.
 """
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -26,7 +27,7 @@ from headrace.coordination.tree import ANY_VERSION, OutcomeUnknown, SessionLost
 from headrace.core import features
 from headrace.model.cluster_metadata import BrokerEntry, Endpoint
 from headrace.model.errors import ConfigError
-from headrace.model.ids import BrokerId
+from headrace.model.ids import BrokerId, TopicId
 
 if TYPE_CHECKING:
     from headrace.broker.metadata.cache import MetadataCache
@@ -148,7 +149,7 @@ class ClusterMember:
         await config_watch.load()
         await self._read_features(metadata_cache)
         pending = await self.directories.load_pending_deletions()
-        self._logs.open_all(self._world.now(), pending)
+        await self._open_logs(pending)
         assignments = await load_assignments(tree)
         await self.directories.settle(assignments, pending)
         deleted = await self.registry.watched.delete_requests()
@@ -178,6 +179,21 @@ class ClusterMember:
             known, draw_cluster_id(self._world.dice)
         )
         self._logs.adopt_cluster(self.cluster_id)
+
+    async def _open_logs(self, pending_deletions: Collection[TopicId]) -> None:
+        """Open the logs in a thread.
+
+        A recovery may take longer than the session timeout, and the session of an event loop that
+        does not turn is closed.
+        """
+        opening = asyncio.get_running_loop().run_in_executor(
+            None, self._logs.open_all, self._world.now(), pending_deletions
+        )
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening])  # only then can the logs be closed
+            raise
 
     async def _read_features(self, metadata_cache: "MetadataCache") -> None:
         """Read the feature levels, now and whenever they change."""
