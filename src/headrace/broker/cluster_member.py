@@ -237,14 +237,16 @@ class ClusterMember:
             clean
             and self._config.bool("controlled.shutdown.enable")
             and self._metadata_cache.current.brokers.keys() - {self.broker_id}
-        ):
-            await shut_down(
+            and await shut_down(
                 self._parts.peers,
                 self._parts.dynamic_config.config,
                 self.broker_id,
                 lambda: self.membership.broker_epoch,
                 self._controller_id,
             )
+        ):
+            # It is in no ISR now. A leader would take it back while it fetches.
+            await self._parts.replicas.stop()
         await self.membership.resign()
         if clean:
             await self.membership.release_controllership()
