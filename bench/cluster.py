@@ -1,5 +1,6 @@
 """Clusters of three brokers to measure: Headrace's ``up``, and Apache Kafka with its own quorum."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,8 +53,9 @@ class HeadraceCluster(HeadraceNode):
         """The process of one broker: the one with its settings file."""
         settings = str(self.data / f"server-{broker_id}.properties")
         for pid in process_tree.members(self.pid):
-            if settings in Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"):
-                return pid
+            with contextlib.suppress(OSError):  # it has just ended
+                if settings in Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"):
+                    return pid
         raise NodeFailed(f"{self.name} has no broker {broker_id}")
 
     def brokers_mb(self) -> float:
