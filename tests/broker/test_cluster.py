@@ -1,10 +1,14 @@
 """Three brokers as one cluster, with stock clients: replicas, failover, shutdown, return."""
 
+import threading
+
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.world.world import World
 from tests.fakes.clusters import ClusterOnOneLoop
+from tests.fakes.faulty_files import FaultyFiles
 from tests.fakes.waiting import wait_until
 
 
@@ -190,3 +194,21 @@ def test_a_group_reads_on_when_its_coordinator_is_killed(cluster):
         wait_until(lambda: consumer.commit(asynchronous=False) is not None)
     finally:
         consumer.close()
+
+
+def test_the_event_loop_turns_while_logs_are_opened(cluster):
+    """A recovery may take longer than a session lives without an event loop that turns."""
+    create(cluster)
+    Acknowledged(cluster).send(b"x")
+    cluster.kill(2)
+    turned, found = threading.Event(), []
+
+    def wait_for_a_turn(_directory):
+        cluster.loop.call_soon_threadsafe(turned.set)
+        found.append(turned.wait(10))
+
+    world = World()
+    world.files = FaultyFiles()
+    world.files.before("names_in", wait_for_a_turn)
+    cluster.start(2, world)
+    assert found[0]

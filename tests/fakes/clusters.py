@@ -9,6 +9,7 @@ from headrace.broker.broker import Broker
 from headrace.coordination.memory import MemorySession, MemoryTree
 from headrace.model.config import BrokerConfig
 from headrace.model.ids import Millis
+from headrace.world.world import World
 
 LIMIT_S = 30
 
@@ -33,8 +34,8 @@ class ClusterOnOneLoop:
         self._data = data
         self._count = broker_count
         self._settings = settings
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="cluster")
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="cluster")
         self.tree = MemoryTree(lambda: Millis(1))
         self.brokers: dict[int, Broker] = {}
         self._ports: dict[int, int] = {}  # a broker that is started again has the same
@@ -55,21 +56,21 @@ class ClusterOnOneLoop:
         for broker in list(self.brokers.values()):
             self.run(broker.stop())
             failures += [each for each in (broker.failure, *broker.bugs) if each is not None]
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(LIMIT_S)
-        self._loop.run_until_complete(self._loop.shutdown_default_executor())
-        self._loop.close()
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
         assert failures == []
 
     def run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(LIMIT_S)
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(LIMIT_S)
 
     # --- brokers
 
-    def start(self, broker_id: int, **settings: str) -> None:
-        self.run(self._start(broker_id, settings))
+    def start(self, broker_id: int, world: World | None = None, **settings: str) -> None:
+        self.run(self._start(broker_id, world, settings))
 
-    async def _start(self, broker_id: int, settings: dict[str, str]) -> None:
+    async def _start(self, broker_id: int, world: World | None, settings: dict[str, str]) -> None:
         own = {"broker.id": str(broker_id), "log.dirs": str(self._data / str(broker_id))}
         if broker_id in self._ports:
             own["listeners"] = f"PLAINTEXT://127.0.0.1:{self._ports[broker_id]}"
@@ -82,7 +83,7 @@ class ClusterOnOneLoop:
         if config.is_on_zookeeper:
             broker = Broker(config)
         else:
-            broker = Broker(config, open_tree=open_tree, is_tree_shared=True)
+            broker = Broker(config, world=world, open_tree=open_tree, is_tree_shared=True)
         await broker.start()
         self.brokers[broker_id] = broker
         self._ports[broker_id] = next(iter(broker.addresses.values()))[1]
@@ -94,6 +95,15 @@ class ClusterOnOneLoop:
         """Crash the broker, and let its session expire."""
         self.run(self.brokers.pop(broker_id).crash())
         self.tree.expire(self.sessions[broker_id].session_id)
+
+    def tree_session(self) -> MemorySession:
+        """Another program's session with the tree."""
+
+        async def open_session() -> MemorySession:
+            return self.tree.open_session()
+
+        session: MemorySession = self.run(open_session())
+        return session
 
     # --- what the brokers know
 

@@ -1,4 +1,4 @@
-"""Exactly once with three producers, a copier and the broker killed and paused at random.
+"""Exactly once with three producers, a copier and the brokers killed and paused at random.
 
 Read with read_committed, the input has every record of every committed transaction once and in
 order, and none of an aborted one. A transaction with an unknown end is there completely or not at
@@ -20,14 +20,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from headrace.model.errors import ErrorCode
-from headrace.testing import Broker
-from tests.fakes.transactional_client import TransactionalClient
+from headrace.testing import Broker, Cluster
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(0)]
 
 WORKERS = Path(__file__).with_name("transaction_workers.py")
 PARTITIONS = 3
+TOPICS = {"in": PARTITIONS, "out": PARTITIONS}
+SESSION_S = 0.5
 RECORDS_PER_ROUND = 5_000  # twenty rounds make a hundred thousand
 LIMIT_S = 180
 
@@ -71,10 +71,6 @@ class Worker:
         return {int(line.split()[1]) for line in self.lines() if line.startswith(how + " ")}
 
 
-def broker_process(broker):
-    return broker.runner.child
-
-
 def paused(process, seconds):
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(seconds)
@@ -82,22 +78,50 @@ def paused(process, seconds):
         os.kill(process.pid, signal.SIGCONT)
 
 
-def one_fault(dice, broker, workers):
+def fault_of_a_worker(dice, workers):
     """Cause a random fault; return its name."""
     victim = dice.choice(workers)
-    what = dice.choice(["kill", "kill", "pause", "long pause", "kill broker", "pause broker"])
+    what = dice.choice(["kill", "kill", "pause", "long pause"])
     if what == "kill":
         victim.kill()
         victim.start()
     elif what == "pause":
         paused(victim.process, dice.uniform(0.1, 1))
-    elif what == "long pause":
+    else:
         paused(victim.process, dice.uniform(3, 5))  # until its transaction has timed out
-    elif what == "kill broker":
+    return what
+
+
+def fault_of_the_node(dice, broker):
+    what = dice.choice(["kill broker", "pause broker"])
+    if what == "kill broker":
         broker.kill()
         broker.start()
     else:
-        paused(broker_process(broker), dice.uniform(0.2, 2))
+        paused(broker.runner.child, dice.uniform(0.2, 2))
+    return what
+
+
+def fault_of_a_cluster(dice, cluster):
+    """The victim is back within its session, or after it."""
+    victim = dice.choice(cluster.brokers).broker_id
+    away_s = dice.choice([0, 2 * SESSION_S])
+    what = dice.choice(["kill broker", "kill broker", "stop broker", "pause broker", "expire"])
+    if what == "kill broker":
+        cluster.kill(victim)
+        time.sleep(away_s)
+        cluster.restart(victim)
+    elif what == "stop broker":
+        cluster.restart(victim)
+    elif what == "pause broker":
+        cluster.pause(victim)
+        time.sleep(away_s)
+        cluster.resume(victim)
+    else:
+        cluster.expire_session(victim)
+    # One broker at a time: two of three replicas must be in sync.
+    for topic in TOPICS:
+        cluster.wait_in_sync(topic)
     return what
 
 
@@ -136,15 +160,23 @@ def committed_values(bootstrap, topic, partition):
 
 def ends_of(bootstrap, topic, partition):
     """Last stable offset and high watermark."""
-    with TransactionalClient(bootstrap) as client:
-        found = client.partition_of(topic, partition, offset=0)
-        assert found.error_code == ErrorCode.NONE
-        return found.last_stable_offset, found.high_watermark
+    return [
+        asking(bootstrap, level).get_watermark_offsets(
+            TopicPartition(topic, partition), timeout=20
+        )[1]
+        for level in ("read_committed", "read_uncommitted")
+    ]
 
 
 def copied_to(bootstrap):
-    with TransactionalClient(bootstrap) as client:
-        return [client.committed_offset("copier", "in", number)[0] for number in range(PARTITIONS)]
+    partitions = [TopicPartition("in", number) for number in range(PARTITIONS)]
+    committed = asking(bootstrap, group="copier").committed(partitions, timeout=20)
+    return [each.offset for each in committed]
+
+
+def asking(bootstrap, level="read_committed", group="asks"):
+    settings = {"bootstrap.servers": bootstrap, "isolation.level": level, "group.id": group}
+    return Consumer(settings | {"log_level": 0})
 
 
 def check_input(producers, found):
@@ -178,59 +210,68 @@ def check_input(producers, found):
 
 
 def test_read_committed_sees_committed_transactions_exactly_once(tmp_path, torture_rounds):
+    with Broker(process=True, data=tmp_path / "data", topics=TOPICS) as broker:
+        exactly_once(broker, tmp_path, torture_rounds, fault_of_the_node)
+
+
+def test_transactions_are_exactly_once_while_brokers_of_a_cluster_die(tmp_path, torture_rounds):
+    settings = {"zookeeper.session.timeout.ms": int(SESSION_S * 1000)}
+    with Cluster(data=tmp_path / "data", topics=TOPICS, config=settings) as cluster:
+        exactly_once(cluster, tmp_path, torture_rounds, fault_of_a_cluster)
+
+
+def exactly_once(brokers, directory, torture_rounds, fault_of_brokers):
     dice = random.Random(4)
-    data, journals = tmp_path / "data", tmp_path / "journals"
-    data.mkdir()
+    journals = directory / "journals"
     journals.mkdir()
-    topics = {"in": PARTITIONS, "out": PARTITIONS}
-    with Broker(process=True, data=data, topics=topics) as broker:
-        bootstrap = broker.bootstrap_servers
-        producers = {
-            name: Worker("produce", name, bootstrap, journals) for name in ("one", "two", "three")
-        }
-        copier = Worker("copy", "copier", bootstrap, journals)
-        workers = [*producers.values(), copier]
-        faults = []
+    bootstrap = brokers.bootstrap_servers
+    producers = {
+        name: Worker("produce", name, bootstrap, journals) for name in ("one", "two", "three")
+    }
+    copier = Worker("copy", "copier", bootstrap, journals)
+    workers = [*producers.values(), copier]
+    faults = []
 
-        def begun():
-            return sum(sum(producer.begun().values()) for producer in producers.values())
+    def begun():
+        return sum(sum(producer.begun().values()) for producer in producers.values())
 
-        try:
-            for _ in range(torture_rounds):
-                goal = begun() + RECORDS_PER_ROUND
-                wait_for(lambda goal=goal: begun() >= goal, "progress")
-                faults.append(one_fault(dice, broker, workers))
-            for producer in producers.values():
-                producer.stop()
-            for producer in producers.values():
-                producer.wait()
-            places = [("in", number) for number in range(PARTITIONS)]
-            places += [("out", number) for number in range(PARTITIONS)]
-            for place in places[:PARTITIONS]:
-                wait_for(
-                    lambda place=place: len(set(ends_of(bootstrap, *place))) == 1,
-                    f"the last stable offset of {place}",
-                )
-            read = [committed_values(bootstrap, "in", number) for number in range(PARTITIONS)]
-            found, ends = zip(*read, strict=True)
-            # After the last record there are markers; a consumer may or may not pass them.
+    try:
+        for _ in range(torture_rounds):
+            goal = begun() + RECORDS_PER_ROUND
+            wait_for(lambda goal=goal: begun() >= goal, "progress")
+            faults.append(fault_of_brokers(dice, brokers))
+            if dice.random() < 0.5:
+                faults.append(fault_of_a_worker(dice, workers))
+        for producer in producers.values():
+            producer.stop()
+        for producer in producers.values():
+            producer.wait()
+        places = [(topic, number) for topic in TOPICS for number in range(PARTITIONS)]
+        for place in places[:PARTITIONS]:
             wait_for(
-                lambda: all(map(operator.ge, copied_to(bootstrap), ends)),
-                f"the copier to reach {ends}",
+                lambda place=place: len(set(ends_of(bootstrap, *place))) == 1,
+                f"the last stable offset of {place}",
             )
-        finally:
-            for worker in workers:
-                worker.stop()
-            copier.wait()
-            for producer in producers.values():
-                producer.kill()
-        for place in places:
-            wait_for(lambda place=place: len(set(ends_of(bootstrap, *place))) == 1, str(place))
-        committed = check_input(producers, found)
-        total = sum(map(len, found))
-        for number in range(PARTITIONS):
-            assert committed_values(bootstrap, "out", number)[0] == found[number]
+        read = [committed_values(bootstrap, "in", number) for number in range(PARTITIONS)]
+        found, ends = zip(*read, strict=True)
+        # After the last record there are markers; a consumer may or may not pass them.
+        wait_for(
+            lambda: all(map(operator.ge, copied_to(bootstrap), ends)),
+            f"the copier to reach {ends}",
+        )
+    finally:
+        for worker in workers:
+            worker.stop()
+        copier.wait()
+        for producer in producers.values():
+            producer.kill()
+    for place in places:
+        wait_for(lambda place=place: len(set(ends_of(bootstrap, *place))) == 1, str(place))
+    committed = check_input(producers, found)
+    for number in range(PARTITIONS):
+        assert committed_values(bootstrap, "out", number)[0] == found[number]
     print(
         f"{torture_rounds} rounds ({', '.join(sorted(set(faults)))}): {begun()} records sent, "
-        f"{total} in {committed} committed transactions, each copied once and in order"
+        f"{sum(map(len, found))} in {committed} committed transactions, each copied once and in "
+        "order"
     )

@@ -5,7 +5,9 @@ the cluster id, load and watch the settings, open the logs and set strays aside,
 be a candidate for controller.
 """
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,7 +27,7 @@ from headrace.coordination.tree import ANY_VERSION, OutcomeUnknown, SessionLost
 from headrace.core import features
 from headrace.model.cluster_metadata import BrokerEntry, Endpoint
 from headrace.model.errors import ConfigError
-from headrace.model.ids import BrokerId
+from headrace.model.ids import BrokerId, TopicId
 
 if TYPE_CHECKING:
     from headrace.broker.metadata.cache import MetadataCache
@@ -63,6 +65,7 @@ class ClusterMember:
         self._parts: Parts
         self._metadata_cache: MetadataCache
         self._controller_id: Callable[[], BrokerId]
+        self._topics_at_start: AbstractSet[str] = frozenset()
         self.broker_id: BrokerId
         self.cluster_id: str
         self.registry: Registry
@@ -94,12 +97,12 @@ class ClusterMember:
         )
 
     def _refuse_embedded_tree(self) -> None:
-        path = self._logs.place_of(EMBEDDED_TREE) / EMBEDDED_TREE
-        if self._world.files.exists(path):
+        traces = self._logs.traces_of(EMBEDDED_TREE)
+        if traces:
             raise ConfigError(
-                f"{path} has the topics and settings of a standalone node, which the cluster does "
-                "not know. Carry them over with 'headrace migrate-to-zookeeper', or choose empty "
-                "log.dirs"
+                f"{traces[0]} has the topics and settings of a standalone node, which the cluster "
+                "does not know. Carry them over with 'headrace migrate-to-zookeeper', or choose "
+                "empty log.dirs"
             )
 
     async def load(self, parts: "Parts", metadata_cache: "MetadataCache") -> None:
@@ -146,8 +149,11 @@ class ClusterMember:
         await config_watch.load()
         await self._read_features(metadata_cache)
         pending = await self.directories.load_pending_deletions()
-        self._logs.open_all(self._world.now(), pending)
-        await self.directories.settle(await load_assignments(tree), pending)
+        await self._open_logs(pending)
+        assignments = await load_assignments(tree)
+        await self.directories.settle(assignments, pending)
+        deleted = await self.registry.watched.delete_requests()
+        self._topics_at_start = assignments.keys() - deleted
 
         async def catch_up() -> None:
             metadata_cache.keep_topics(await load_assignments(tree))
@@ -173,6 +179,21 @@ class ClusterMember:
             known, draw_cluster_id(self._world.dice)
         )
         self._logs.adopt_cluster(self.cluster_id)
+
+    async def _open_logs(self, pending_deletions: Collection[TopicId]) -> None:
+        """Open the logs in a thread.
+
+        A recovery may take longer than the session timeout, and the session of an event loop that
+        does not turn is closed.
+        """
+        opening = asyncio.get_running_loop().run_in_executor(
+            None, self._logs.open_all, self._world.now(), pending_deletions
+        )
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening])  # only then can the logs be closed
+            raise
 
     async def _read_features(self, metadata_cache: "MetadataCache") -> None:
         """Read the feature levels, now and whenever they change."""
@@ -204,7 +225,9 @@ class ClusterMember:
             features.SUPPORTED,
         )
         await self.membership.join(entry)
-        await self.membership.wait_for_metadata()
+        await self.membership.wait_for_metadata(
+            lambda: self._topics_at_start <= self._metadata_cache.current.topics.keys()
+        )
         self.producer_ids.prefetch()
 
     async def leave(self, *, clean: bool) -> None:

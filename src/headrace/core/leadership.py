@@ -115,6 +115,12 @@ class Leadership:
         return min(self._min_insync_replicas, len(self.replicas))
 
     @property
+    def insync_count(self) -> int:
+        """Replicas that are in sync, whether or not the controller confirms the proposed ISR."""
+        proposed = self.proposed_isr
+        return len(self.isr) if proposed is None else min(len(self.isr), len(proposed))
+
+    @property
     def proposed_isr(self) -> frozenset[BrokerId] | None:
         return None if self.proposal is None else self.proposal.isr
 
@@ -274,9 +280,7 @@ class Leadership:
 
     def _count_replicas(self, now: float) -> None:
         """Recompute which replicas limit the high watermark, and whether acks=all is accepted."""
-        proposed = self.proposed_isr
-        count = len(self.isr) if proposed is None else min(len(self.isr), len(proposed))
-        self.enough_replicas = count >= self.insync_required
+        self.enough_replicas = self.insync_count >= self.insync_required
         required = self.maximal_isr
         # A follower that keeps up is waited for before it joins: otherwise a leader under load
         # would move its high watermark away from the follower again and again.

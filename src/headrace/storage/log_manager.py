@@ -141,6 +141,10 @@ class LogManager:
         """The log directory that holds a file for all of them (``shared_file.locate``)."""
         return shared_file.locate(self._online(), file_name)
 
+    def traces_of(self, file_name: str) -> list[Path]:
+        """Where ``place_of`` has put the file, or its notes of it, at an earlier start."""
+        return shared_file.traces(self._online(), file_name)
+
     def open_all(self, now: Millis, deleted_ids: Collection[TopicId] = ()) -> None:
         """Open every partition directory; locks the log directories if ``lock`` was not called.
 

@@ -213,6 +213,10 @@ class Cluster(Handle):
         """Expire the session of a broker, which keeps running."""
         self._brokers.environment.expire_session(self._brokers.place(broker_id).broker_id)
 
+    def restart_zookeeper(self) -> None:
+        """Stop ZooKeeper and start it again; brokers keep their sessions if they are quick."""
+        self._brokers.environment.restart_tree()
+
     def fill_disk(self, broker_id: int) -> None:
         """Let each write of a broker to its disk fail with ENOSPC, until ``heal``."""
         self._brokers.fill_disk(self._brokers.place(broker_id))

@@ -50,6 +50,9 @@ class Environment(Protocol):
         """Set the state of the way between a broker and the tree."""
 
     def expire_session(self, broker_id: int) -> None: ...
+    def restart_tree(self) -> None:
+        """Close all connections to the tree, and serve it again. Sessions live on."""
+
     def read(self, path: str) -> bytes | None:
         """The value of a node of the tree."""
 
@@ -114,6 +117,9 @@ class Threads:
 
     def expire_session(self, broker_id: int) -> None:
         self._sessions.expire(broker_id)
+
+    def restart_tree(self) -> None:
+        self._sessions.reconnect_all()
 
     def read(self, path: str) -> bytes | None:
         return self._sessions.read(path)
@@ -196,6 +202,12 @@ class Processes:
                 time.sleep(_POLL_S)
         finally:
             self.proxies.impair(port, before)
+
+    def restart_tree(self) -> None:
+        assert self._server is not None, "not started"
+        self._server.stop()
+        self._server.start()
+        self._server.wait_ready()
 
     def read(self, path: str) -> bytes | None:
         from kazoo.exceptions import NoNodeError

@@ -52,6 +52,12 @@ class TreeSessions:
         with self._lock:
             self._broker(broker_id).expire()
 
+    def reconnect_all(self) -> None:
+        """Let every broker lose its connection and open another, within its session."""
+        with self._lock:
+            for broker in self._brokers.values():
+                broker.reconnect()
+
     def read(self, path: str) -> bytes | None:
         """The value of a node of the tree."""
         return self._tree.read(path)
@@ -97,6 +103,11 @@ class _BrokerSession:
         if not self._reasons:
             self.stop_timer()
         if self._session is not None and not self._reasons & {Silence.CUT, Silence.KILLED}:
+            self._session.reconnect()
+
+    def reconnect(self) -> None:
+        if self._session is not None and not self._reasons:
+            self._session.disconnect()
             self._session.reconnect()
 
     def expire(self) -> None:

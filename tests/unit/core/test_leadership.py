@@ -254,6 +254,14 @@ def test_a_silent_follower_leaves_the_isr_after_the_lag_time_and_not_before():
     assert leadership.tick(1000 + LAG_MS + 2) == []  # one proposal at a time
 
 
+def test_a_replica_that_may_have_left_the_isr_is_not_counted_as_in_sync():
+    leadership = a_leadership(now=1000)
+    assert leadership.insync_count == 2
+    append(leadership, 1)
+    leadership.tick(1000 + LAG_MS + 1)
+    assert (len(leadership.isr), leadership.insync_count) == (2, 1)
+
+
 def test_a_follower_that_never_fetched_leaves_the_isr_although_nothing_is_produced():
     leadership = a_leadership()
     assert leadership.tick(LAG_MS + 1) == [proposal_for(LEADER)]

@@ -193,7 +193,6 @@ class MarkerWriter:
             sending.answered(topic_partition, code)
 
         self._waiting.park(_UncommittedMarker(leadership, offset_end, report), (replica,))
-        self._waiting.serve_soon()
 
 
 def _code_of(done: "asyncio.Future[None]") -> ErrorCode:

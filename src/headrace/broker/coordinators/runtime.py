@@ -301,7 +301,6 @@ class CoordinatorRuntime(Generic[S]):
         if not loaded.holds_back:
             self._host.waiting.park(loaded, (loaded.replica,))
         loaded.hold_back(replies, effects, deadline)
-        self._host.waiting.serve_soon()
         self._deadlines.arm(deadline, now)
 
     # -- markers --------------------------------------------------------------------------

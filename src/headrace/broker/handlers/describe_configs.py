@@ -323,7 +323,7 @@ def _given_by_broker(broker: Needs, names: Iterable[str]) -> tuple[_Given, ...]:
             broker.dynamic_config.broker_overrides(None).get,
         ),
         (ConfigSource.STATIC_BROKER_CONFIG, lambda name: _file_text(config, name)),
-        (ConfigSource.DEFAULT_CONFIG, lambda name: _default_text(config, name)),
+        (ConfigSource.DEFAULT_CONFIG, lambda name: _default_text(broker, name)),
     )
     return tuple(
         _Given(name, _normalized(name, text), source)
@@ -339,10 +339,11 @@ def _file_text(config: BrokerConfig, name: str) -> str | None:
     return config.given_text(name)
 
 
-def _default_text(config: BrokerConfig, name: str) -> str | None:
-    if name == "broker.id" and not config.node_id_is_given:
-        return str(config.node_id)  # tools read the broker's id here; Kafka's default is -1
-    return config.default_text(name)
+def _default_text(broker: Needs, name: str) -> str | None:
+    if name == "broker.id" and not broker.config.node_id_is_given:
+        # Tools read the broker's id here, which the cluster may have chosen; Kafka's default is -1.
+        return str(broker.broker_id)
+    return broker.config.default_text(name)
 
 
 def _normalized(name: str, text: str) -> str | None:

@@ -162,6 +162,6 @@ def _not_enough_replicas(replica: "Replica") -> Rejected:
     leadership = replica.lead()
     return Rejected(
         ErrorCode.NOT_ENOUGH_REPLICAS,
-        f"{replica.topic_partition} has {len(leadership.isr)} in-sync replicas; "
+        f"{replica.topic_partition} has {leadership.insync_count} in-sync replicas; "
         f"min.insync.replicas is {leadership.insync_required}",
     )

@@ -1,0 +1,376 @@
+"""Stock clients (librdkafka) that fill a ``History``, each on a thread of its own.
+
+``StockClients`` runs producers, readers and group members while a test causes faults. ``finish``
+waits until everything has converged and writes down what the partitions and replicas hold.
+"""
+
+import itertools
+import threading
+import time
+from functools import partial
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from headrace.model.ids import TopicPartition as Place
+from headrace.records.batch import headers
+from headrace.records.record import iter_records
+from tests.fakes.waiting import wait_until
+from tests.history.history import Entry
+
+CONVERGE_LIMIT_S = 45
+_PAUSE_S = 0.01  # of a producer between two bursts
+_BURST = 5
+_QUICK = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "socket.timeout.ms": 3_000,  # a paused broker accepts requests, and answers none
+    "log_level": 0,
+}
+_IN_FLIGHT = 200  # records of a producer
+_CLASSIC = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
+_KEEP_TRYING_MS = 120_000
+_generations = itertools.count()
+
+
+class _Client:
+    """A client on a thread. ``close`` ends it and raises what ended it early."""
+
+    def __init__(self, history, name):
+        self.history = history
+        self.name = name
+        self.over = threading.Event()
+        self._failure = None
+        self._thread = threading.Thread(target=self._run, name=name)
+
+    def start(self):
+        self._thread.start()
+
+    def close(self):
+        self.over.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self):
+        try:
+            self.work()
+        except BaseException as failure:  # noqa: BLE001 - raised by close
+            self._failure = failure
+
+
+class StockProducer(_Client):
+    """Sends numbered records to all its places, with acks=all, and repeats until they are in."""
+
+    def __init__(self, history, bootstrap, name, places, *, idempotent=True, compression="none"):
+        super().__init__(history, name)
+        self.acknowledged_count = 0
+        self._places = places
+        self._idempotent = idempotent
+        in_flight = 5 if idempotent else 1  # without idempotence, a second one may overtake
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": name,
+                "acks": "all",
+                "enable.idempotence": idempotent,
+                "max.in.flight.requests.per.connection": in_flight,
+                "compression.type": compression,
+                "message.timeout.ms": _KEEP_TRYING_MS,
+                "retries": 1_000_000,
+                "retry.backoff.ms": 20,
+                "request.timeout.ms": 2_000,
+                "queue.buffering.max.messages": _IN_FLIGHT,
+                "linger.ms": 2,
+                **_QUICK,
+            }
+        )
+
+    def work(self):
+        for number in itertools.count():
+            if self.over.is_set():
+                break
+            self._send(number)
+            if number % _BURST == 0:
+                self._producer.poll(0)
+                self.over.wait(_PAUSE_S)
+        if left := self._producer.flush(CONVERGE_LIMIT_S):
+            raise AssertionError(f"{self.name}: {left} records were not acknowledged")
+
+    def _send(self, number):
+        place = self._places[number % len(self._places)]
+        value = b"%s-%d" % (self.name.encode(), number)
+        sent = self.history.send(self.name, place, value, idempotent=self._idempotent)
+        while True:
+            try:
+                self._producer.produce(
+                    place.topic,
+                    value,
+                    partition=place.partition,
+                    on_delivery=partial(self._delivered, sent),
+                )
+                return
+            except BufferError:
+                self._producer.poll(0.05)
+
+    def _delivered(self, sent, error, message):
+        if error is not None:
+            self.history.expect_nothing_of(f"{self.name}: {sent.value!r} failed with {error}")
+            return
+        self.acknowledged_count += 1
+        self.history.acknowledge(sent, max(message.offset(), -1))
+
+
+class StockReader(_Client):
+    """Reads its places from the start, and asks for the latest offset now and then."""
+
+    def __init__(self, history, bootstrap, name, places):
+        super().__init__(history, name)
+        self._places = places
+        self._readings = {place: history.start_reading(name, place, 0) for place in places}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": name,
+                "group.id": name,
+                "auto.offset.reset": "error",  # a leader with a shorter log is an anomaly
+                "enable.auto.commit": False,
+                "check.crcs": True,
+                "retry.backoff.ms": 20,
+                **_QUICK,
+            }
+        )
+
+    def position(self, place):
+        return self._readings[place].end
+
+    def work(self):
+        try:
+            self._consumer.assign([TopicPartition(p.topic, p.partition, 0) for p in self._places])
+            asking = itertools.cycle(self._places)
+            while not self.over.is_set():
+                self._read()
+                self._ask_latest(next(asking))
+        finally:
+            self._consumer.close()
+
+    def _read(self):
+        for message in self._consumer.consume(1_000, 0.2):
+            if (error := message.error()) is not None:
+                if error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    self.history.expect_nothing_of(f"{self.name}: {error}")
+                continue
+            reading = self._readings[Place(message.topic(), message.partition())]
+            self.history.read(reading, [_entry(message)], message.offset() + 1)
+
+    def _ask_latest(self, place):
+        partition = TopicPartition(place.topic, place.partition)
+        try:
+            _, latest = self._consumer.get_watermark_offsets(partition, timeout=1)
+        except KafkaException:
+            return  # no leader at the moment
+        self.history.answer_latest(self.name, place, latest)
+
+
+class StockMember(_Client):
+    """A member of a group that commits what it read, and asks for what was committed."""
+
+    def __init__(self, history, bootstrap, name, group, topics, *, protocol="classic"):
+        super().__init__(history, name)
+        self._group = group
+        self._topics = topics
+        self._ownership = None
+        self._readings = {}  # by place, since the last assignment
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": name,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "group.protocol": protocol,
+                "retry.backoff.ms": 20,
+                **(_CLASSIC if protocol == "classic" else {}),
+                **_QUICK,
+            }
+        )
+
+    def work(self):
+        self._consumer.subscribe(
+            self._topics, on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone
+        )
+        try:
+            while not self.over.is_set():
+                self._read()
+                self._commit()
+        finally:
+            self._consumer.close()
+
+    def _assigned(self, _consumer, partitions):
+        places = [Place(each.topic, each.partition) for each in partitions]
+        # Stock clients do not show the generation; no two assignments count as one.
+        generation = next(_generations)
+        self._ownership = self.history.own(
+            self._group, self.name, generation, places, time.monotonic()
+        )
+        self._readings = {}
+
+    def _gone(self, _consumer, _partitions):
+        self._ownership = None
+        self._readings = {}
+
+    def _read(self):
+        for message in self._consumer.consume(1_000, 0.1):
+            if message.error() is not None:
+                continue
+            place = Place(message.topic(), message.partition())
+            if place not in self._readings:
+                self._readings[place] = self.history.start_reading(
+                    self.name, place, message.offset()
+                )
+            self.history.read(self._readings[place], [_entry(message)], message.offset() + 1)
+
+    def _commit(self):
+        ownership, asked_at = self._ownership, time.monotonic()
+        positions = [
+            TopicPartition(place.topic, place.partition, reading.end)
+            for place, reading in self._readings.items()
+        ]
+        if not positions or ownership is None:
+            return
+        try:
+            committed = self._consumer.commit(offsets=positions, asynchronous=False)
+        except KafkaException:
+            return  # the coordinator moves, or the group rebalances
+        answered_at = time.monotonic()
+        if ownership is not self._ownership:
+            return
+        for each in committed:
+            if each.error is None:
+                ownership.until = asked_at
+                place = Place(each.topic, each.partition)
+                self.history.commit(self._group, place, each.offset, answered_at)
+
+
+def _entry(message):
+    epoch = message.leader_epoch()
+    return Entry(message.offset(), message.value(), -1 if epoch is None else epoch, message.key())
+
+
+class StockClients:
+    """All clients of one run."""
+
+    def __init__(self, history, cluster):
+        self.history = history
+        self.cluster = cluster
+        self.producers = []
+        self.readers = []
+        self.members = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        for client in [*self.producers, *self.readers, *self.members]:
+            client.over.set()
+        for client in [*self.producers, *self.readers, *self.members]:
+            if kind is None:
+                client.close()
+            else:
+                client._thread.join(CONVERGE_LIMIT_S)
+
+    def produce(self, name, topic, partitions, **settings):
+        places = [Place(topic, number) for number in range(partitions)]
+        servers = self.cluster.bootstrap_servers
+        self.producers.append(StockProducer(self.history, servers, name, places, **settings))
+        self.producers[-1].start()
+        self.readers.append(StockReader(self.history, servers, f"reader-of-{name}", places))
+        self.readers[-1].start()
+
+    def join(self, name, group, topics, *, protocol="classic"):
+        servers = self.cluster.bootstrap_servers
+        member = StockMember(self.history, servers, name, group, topics, protocol=protocol)
+        self.members.append(member)
+        member.start()
+
+    @property
+    def acknowledged_count(self):
+        return sum(producer.acknowledged_count for producer in self.producers)
+
+    def wait_progress(self, count=50):
+        """Wait until each producer has that many more acknowledgements: faults hit a load."""
+        goals = [(each, each.acknowledged_count + count) for each in self.producers]
+        wait_until(
+            lambda: all(each.acknowledged_count >= goal for each, goal in goals), CONVERGE_LIMIT_S
+        )
+
+    def finish(self):
+        """Stop the load, wait until replicas and readers are level, and note the contents."""
+        for producer in self.producers:
+            producer.close()
+        places = [place for reader in self.readers for place in reader._places]
+        for topic in sorted({place.topic for place in places}):
+            self.cluster.wait_in_sync(topic)
+        self._note_contents(places)
+        for reader in self.readers:
+            for place in reader._places:
+                end = self.history.contents[place].end
+                wait_until(lambda r=reader, p=place, e=end: r.position(p) >= e, CONVERGE_LIMIT_S)
+        for client in [*self.readers, *self.members]:
+            client.over.set()
+        for client in [*self.readers, *self.members]:
+            client.close()
+        for place in places:
+            self._note_replicas(place)
+
+    def _note_contents(self, places):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.cluster.bootstrap_servers,
+                "group.id": "last-reader",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "check.crcs": True,
+                **_QUICK,
+            }
+        )
+        entries = {place: [] for place in places}
+        try:
+            ranges = {}
+            for place in places:
+                partition = TopicPartition(place.topic, place.partition)
+                ranges[place] = consumer.get_watermark_offsets(partition, timeout=30)
+            consumer.assign([TopicPartition(*place, ranges[place][0]) for place in places])
+            left = {place for place, (start, end) in ranges.items() if start < end}
+            give_up_at = time.monotonic() + CONVERGE_LIMIT_S
+            while left:
+                assert time.monotonic() < give_up_at, f"cannot be read to the end: {left}"
+                for message in consumer.consume(10_000, 0.1):
+                    if message.error() is None:
+                        place = Place(message.topic(), message.partition())
+                        entries[place].append(_entry(message))
+                        if message.offset() >= ranges[place][1] - 1:
+                            left.discard(place)
+        finally:
+            consumer.close()
+        for place, (start, end) in ranges.items():
+            self.history.find(place, start, end, entries[place])
+
+    def _note_replicas(self, place):
+        end = self.history.contents[place].end
+        for broker in self.cluster.brokers:
+            directory = broker.data / str(place)
+            if directory.exists():
+                entries = entries_on_disk(directory)
+                self.history.find_replica(place, broker.broker_id, end, entries)
+
+
+def entries_on_disk(directory):
+    """The records of a replica, read from its files."""
+    entries = []
+    for path in sorted(directory.glob("*.log")):
+        data = path.read_bytes()
+        for at, header in headers(data):
+            for record in iter_records(data[at : at + header.size]):
+                value = None if header.is_control else record.value
+                entries.append(Entry(record.offset, value, header.leader_epoch, record.key))
+    return entries
