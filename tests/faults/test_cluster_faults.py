@@ -252,8 +252,8 @@ def test_a_log_is_truncated_by_hand(cluster, roles, role):
         cluster.restart(victim)
 
 
-@EVERY_ROLE
 @pytest.mark.parametrize("jump_ms", [DAY_MS, -HALF_AN_HOUR_MS], ids=["ahead", "back"])
+@pytest.mark.parametrize("role", ["leader", "controller"])
 def test_a_clock_jumps(cluster, roles, role, jump_ms):
     world = member_of(cluster, getattr(roles, role)).runner.node._world
     right = world.now
@@ -355,7 +355,7 @@ def test_a_second_broker_with_a_taken_id_is_refused(cluster, roles, tmp_path):
 # --- all replicas
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3)))[1:])
+@pytest.mark.parametrize("order", [(1, 2, 0), (2, 1, 0)])
 def test_all_replicas_are_killed_and_come_back_in_another_order(cluster, roles, order):
     replicas = [roles.leader, roles.follower, roles.controller]
     with load(cluster, roles.topic) as clients:

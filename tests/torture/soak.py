@@ -9,6 +9,7 @@ faults and survives them, so its memory and its files must stay flat. Exits with
 """
 
 import argparse
+import logging
 import random
 import sys
 import tempfile
@@ -29,7 +30,7 @@ SESSION_S = 1.0
 SETTINGS = {
     "zookeeper.session.timeout.ms": int(SESSION_S * 1000),
     "log.segment.bytes": 1 << 20,
-    "file.delete.delay.ms": 1_000,
+    "log.segment.delete.delay.ms": 1_000,
 }
 LOAD = {
     "plain": {"idempotent": False},
@@ -233,6 +234,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, help="keep the logs of the brokers in this directory")
     arguments = parser.parse_args()
+    logging.getLogger("kazoo").setLevel(logging.ERROR)  # ZooKeeper restarts
     if arguments.data is not None:
         return soak(arguments.minutes, arguments.seed, arguments.data)
     with tempfile.TemporaryDirectory(prefix="headrace-soak-") as directory:
