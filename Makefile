@@ -3,6 +3,7 @@ PY := .venv/bin/python
 # spaces to it, and Python would refuse to start.)
 export PYTHONHASHSEED := 0
 ROUNDS ?= 2
+SEEDS ?= 1-200
 MINUTES ?= 10
 
 # Upgraded before use: the pip that comes with Python may be too old for --group.
@@ -13,7 +14,7 @@ SPREAD := --dist loadfile --no-loadscope-reorder --torture-rounds=$(ROUNDS)
 # After the other tests: Spark uses so much of the machine that the others would wait for it.
 SPARK_TESTS := $(PY) -m pytest -rs -m 'spark and not interop' -n 2 $(SPREAD) tests/spark
 
-.PHONY: help setup run test spark check sizes torture soak fmt bench interop package docs clean
+.PHONY: help setup run test spark check sizes sim torture soak fmt bench interop package docs clean
 help:      ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 setup: .venv/ready  ## Create .venv with everything a developer needs
@@ -44,6 +45,8 @@ check: setup ## Check style, types, layers and unit tests, in under a minute
 		tests/unit tests/test_*.py
 sizes: setup ## Report classes, files and functions that are larger than we aim for
 	$(PY) scripts/sizes.py
+sim: setup ## Simulate clusters under faults: SEEDS=1-200, SIM='--help' for more options
+	$(PY) -m tests.sim.run $(SEEDS) --jobs 2 $(SIM)
 torture: setup ## Run all rounds of the torture tests: kills, restarts, floods
 	$(PY) -m pytest -m torture --torture-rounds=20 -v
 soak: setup ## Run a cluster under load and faults for MINUTES; memory and open files stay flat

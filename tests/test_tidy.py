@@ -84,13 +84,16 @@ BANNED_WORDS = re.compile(
 TESTED_BY = {
     "unit/world/test_jobs": "world/job_host world/job_process",
     "sim/test_storage": "world/locks",
-    "broker/test_acks_all": "broker/handlers/produce",
+    "broker/test_acks_all": "broker/handlers/produce broker/handlers/produced",
+    "broker/test_cluster": "broker/cluster_member",
+    "broker/test_controller_requests": "broker/handlers/controller_requests",
     "broker/test_coordinator_shards": "broker/coordinators/deadlines broker/coordinators/host "
     "broker/coordinators/loaded_shard broker/coordinators/loading broker/coordinators/runtime "
     "broker/coordinators/writing",
     "broker/test_ending_transactions": "broker/coordinators/markers "
     "broker/coordinators/transaction broker/handlers/transaction_verification",
     "broker/test_failed_start_and_stop": "broker/broker broker/needs broker/services",
+    "broker/test_migration": "broker/migration coordination/migration",
     "broker/test_kit_broker": "testing/broker testing/handle testing/runners",
     "broker/test_kit_cluster": "testing/cluster testing/cluster_brokers",
     "broker/test_kit_environments": "testing/environments",
@@ -109,6 +112,7 @@ TESTED_BY = {
     "cli/test_cli_groups": "cli/group_requests cli/groups_reset",
     "cli/test_cli_log_dirs": "cli/log_dirs",
     "cli/test_cli_records": "cli/consume cli/last_records cli/produce",
+    "cli/test_cli_migrate_to_zookeeper": "cli/migrate_to_zookeeper",
     "cli/test_cli_serve": "cli/daemons cli/demo_job cli/stop cli/version",
     "cli/test_cli_tools": "cli/dump_log cli/perf cli/perf_consume cli/perf_latency "
     "cli/perf_produce",
@@ -143,12 +147,20 @@ TESTED_BY = {
     "spark/test_typed_values": "spark/dead_letters",
     "test_tidy": "model/loggers",
     "unit/arrow/test_rows": "arrow/errors",
-    "unit/broker/controller/test_service": "broker/controller/changes broker/controller/startup",
+    "unit/broker/controller/test_cluster_controller": "broker/controller/term",
+    "unit/broker/controller/test_leaders": "broker/controller/tree_notices",
+    "unit/broker/controller/test_member_controller": "broker/controller/api "
+    "broker/controller/missing_topics broker/handlers/controller_apis",
+    "unit/broker/controller/test_service": "broker/controller/changes "
+    "broker/controller/settings_changes broker/controller/startup "
+    "broker/controller/topic_requests",
     "unit/broker/controller/test_service_cluster": "broker/handlers/admin broker/handlers/cluster",
     "unit/broker/controller/test_service_topics": "broker/handlers/topics",
     "unit/broker/handlers/test_describe_configs": "model/settings/resources",
     "unit/broker/controller/test_service_metadata": "broker/handlers/metadata "
     "broker/metadata/dynamic_config",
+    "unit/broker/test_member_directories": "coordination/assignments",
+    "unit/broker/test_membership": "coordination/current_session",
     "unit/broker/test_error_responses": "broker/context model/errors",
     "unit/coordination/test_zookeeper": "coordination/kazoo_session",
     "unit/core/groups/classic/test_rebalance": "core/groups/classic/responses "

@@ -7,7 +7,7 @@ import select
 
 import pytest
 
-from headrace.broker.handlers.produce import Produced
+from headrace.broker.handlers.produced import Produced
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
 from headrace.testing import Broker

@@ -40,6 +40,40 @@ def test_a_failed_log_directory_costs_its_leaderships_only(tmp_path):
         assert broken in cluster.brokers and cluster.brokers[broken].failure is None
 
 
+def test_a_move_between_disks_goes_on_after_a_restart(tmp_path):
+    first, second = tmp_path / "a", tmp_path / "b"
+    with ClusterOnOneLoop(tmp_path, 1, **{"log.dirs": f"{first},{second}"}) as cluster:
+        create(cluster, replicas=1)
+        producer = Acknowledged(cluster)
+        producer.send(*(b"x" * 1000 for _ in range(200)))
+        source, target = (first, second) if (first / "orders-0").exists() else (second, first)
+        configs = Registry(cluster.sessions[0], 99).configs
+        slow = {"replica.alter.log.dirs.io.max.bytes.per.second": "1"}
+        cluster.run(configs.store("brokers", "0", slow))
+        config = cluster.brokers[0].services.dynamic_config
+        wait_until(lambda: config.broker_overrides(0) == slow)
+        ask_to_move(cluster, "orders", target)
+        wait_until(lambda: list(target.glob("orders-0.*-future")))
+        cluster.stop(0)
+        assert (source / "orders-0").exists() and list(target.glob("orders-0.*-future"))
+        cluster.run(Registry(cluster.tree_session(), 99).configs.store("brokers", "0", {}))
+        cluster.start(0)
+        wait_until(lambda: (target / "orders-0").exists())
+        wait_until(lambda: not (source / "orders-0").exists())
+        producer.send(b"after")
+        assert read_all(cluster, 201)[-1] == b"after"
+
+
+def ask_to_move(cluster, topic, target):
+    r = m.AlterReplicaLogDirsRequest
+    asked = r.AlterReplicaLogDir(
+        path=str(target), topics=[r.AlterReplicaLogDirTopic(name=topic, partitions=[0])]
+    )
+    with RawClient(cluster.bootstrap_servers) as client:
+        answer = client.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, r(dirs=[asked]))
+    assert [p.error_code for t in answer.results for p in t.partitions] == [0]
+
+
 def test_a_topic_deleted_while_a_broker_is_away_is_deleted_there_when_it_returns(cluster):
     create(cluster)
     Acknowledged(cluster).send(b"x")
@@ -166,6 +200,17 @@ def test_the_cluster_id_is_checked_against_the_log_directories(cluster, tmp_path
     properties.write_text("\n".join(lines) + "\n")
     with pytest.raises(Exception, match="belong to another cluster: cluster.id is another"):
         cluster.start(2)
+
+
+def test_partitions_are_not_set_aside_because_of_a_wrong_address(tmp_path, caplog):
+    with ClusterOnOneLoop(tmp_path, 1) as cluster:
+        create(cluster, replicas=1)
+    with (
+        pytest.raises(Exception, match="there is no cluster at the address"),
+        ClusterOnOneLoop(tmp_path, 1),  # its tree is empty
+    ):
+        pass
+    assert (tmp_path / "0" / "orders-0").exists()
 
 
 def test_the_data_of_a_standalone_node_is_not_forgotten(cluster, tmp_path):

@@ -20,11 +20,12 @@ PARTITIONS = 3  # of each topic, so that each broker leads one
 LIMIT_S = 30
 
 
-@pytest.fixture
-def cluster(tmp_path):
+@pytest.fixture(params=[{}])
+def cluster(tmp_path, request):
     settings = {
         "offsets.topic.num.partitions": str(PARTITIONS),
         "transaction.state.log.num.partitions": str(PARTITIONS),
+        **request.param,
     }
     with ClusterOnOneLoop(tmp_path, **settings) as running:
         admin = AdminClient({"bootstrap.servers": running.bootstrap_servers})
@@ -238,6 +239,13 @@ def test_an_open_transaction_survives_the_crash_of_its_coordinator(cluster, comm
     producer.commit_transaction(LIMIT_S)
 
 
+# A follower that no record wakes fetches again only after the test has failed.
+@pytest.mark.parametrize(
+    "cluster",
+    [{"replica.fetch.wait.max.ms": "60000", "replica.lag.time.max.ms": "60000"}],
+    indirect=True,
+    ids=["patient followers"],
+)
 def test_offsets_of_a_transaction_are_committed_on_the_group_coordinators_broker(cluster):
     transactional_id = key_coordinated_by(cluster, TRANSACTIONS_TOPIC, 0)
     group = key_coordinated_by(cluster, OFFSETS_TOPIC, 1)

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
 
-from headrace.coordination.zookeeper import ZooKeeperTree
+from headrace.broker.sessions import SESSION_FILE
+from headrace.coordination.zookeeper import ZooKeeperTree, close_session
 from tests.broker.test_cluster import Acknowledged, create, read_all
 from tests.fakes.clusters import ClusterOnOneLoop
 from tests.fakes.waiting import wait_until
@@ -40,6 +42,7 @@ def read_nodes(zookeeper, chroot, *paths):
 def test_records_survive_the_clean_restart_of_every_broker(tmp_path, zookeeper):
     settings = on(zookeeper, "rolling", **{"zookeeper.session.timeout.ms": "6000"})
     with ClusterOnOneLoop(tmp_path, **settings) as cluster:
+        assert described_setting(cluster, "0", "zookeeper.connect") == settings["zookeeper.connect"]
         create(cluster, min_insync_replicas="2")
         producer = Acknowledged(cluster)
         producer.send(b"first")
@@ -57,6 +60,12 @@ def test_records_survive_the_clean_restart_of_every_broker(tmp_path, zookeeper):
     assert broker is None
     assert json.loads(topic.value)["version"] == 3
     assert "version=0" in properties and "broker.id=0" in properties
+
+
+def described_setting(cluster, broker_id, name):
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    resource = ConfigResource(ConfigResource.Type.BROKER, broker_id)
+    return admin.describe_configs([resource])[resource].result(30)[name].value
 
 
 def serve(tmp_path, zookeeper, chroot, *options):
@@ -131,3 +140,30 @@ def test_a_broker_without_an_id_gets_one_from_the_cluster(tmp_path, zookeeper):
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "broker.id is not set" in output.decode()
+
+
+def test_a_broker_whose_session_ends_registers_again(tmp_path, zookeeper):
+    settings = on(zookeeper, "expired", **{"zookeeper.session.timeout.ms": "6000"})
+    with ClusterOnOneLoop(tmp_path, 2, **settings) as cluster:
+        create(cluster, replicas=2)
+        producer = Acknowledged(cluster)
+        producer.send(b"first")
+        membership = cluster.brokers[cluster.controller_id].services.membership
+        epoch = membership.broker_epoch
+        session_id, password = (
+            (tmp_path / str(cluster.controller_id) / SESSION_FILE).read_text().split()
+        )
+        ended = asyncio.run(
+            close_session(
+                settings["zookeeper.connect"],
+                (int(session_id, 16), bytes.fromhex(password)),
+                session_timeout_ms=6000,
+                connection_timeout_ms=6000,
+            )
+        )
+        assert ended
+        wait_until(lambda: membership.broker_epoch > epoch)
+        wait_until(lambda: cluster.controller_id >= 0)
+        producer.send(b"second")
+        wait_until(lambda: len(cluster.state("orders").isr) == 2)
+        assert read_all(cluster, 2) == producer.values

@@ -10,21 +10,9 @@ from headrace.launch.java import JavaMissing
 from headrace.testing import Cluster
 from tests.fakes.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 TOPIC = "orders"
-
-
-PROCESSES = pytest.param(True, id="processes", marks=pytest.mark.slow)
-
-
-@pytest.fixture(params=[pytest.param(False, id="threads"), PROCESSES])
-def cluster(request):
-    cluster = Cluster(brokers=3, topics=[TOPIC], process=request.param)
-    try:
-        cluster.start()
-    except JavaMissing as missing:
-        pytest.skip(str(missing))
-    yield cluster
-    cluster.stop()
 
 
 @pytest.fixture
@@ -47,41 +35,64 @@ def is_registered(cluster, broker_id):
 # --- in one process and in several
 
 
-def test_a_killed_leader_is_replaced_and_comes_back(cluster):
-    cluster.produce(TOPIC, ["1"])
+def kill_a_leader(cluster):
+    """It is replaced, and comes back."""
     leader = cluster.leader_of(TOPIC)
     cluster.kill(leader)
-    cluster.produce(TOPIC, ["2"])
+    cluster.produce(TOPIC, ["meanwhile"])
     assert cluster.leader_of(TOPIC) != leader
     assert [broker.state for broker in cluster.brokers].count("stopped") == 1
     cluster.restart(leader)
     cluster.wait_in_sync(TOPIC)
-    assert values(cluster) == [b"1", b"2"]
 
 
-def test_a_leader_paused_for_longer_than_its_session_follows_another(cluster):
-    cluster.produce(TOPIC, ["1"])
+def pause_a_leader(cluster):
+    """After a pause longer than its session it follows another."""
     leader = cluster.leader_of(TOPIC)
     cluster.pause(leader)
     assert cluster.leader_of(TOPIC) != leader
-    cluster.produce(TOPIC, ["2"])
+    cluster.produce(TOPIC, ["meanwhile"])
     cluster.resume(leader)
     cluster.wait_in_sync(TOPIC)
-    cluster.produce(TOPIC, ["3"])
-    assert values(cluster) == [b"1", b"2", b"3"]
 
 
-def test_a_leader_cut_off_everything_is_replaced_and_follows_after_the_cut(cluster):
-    cluster.produce(TOPIC, ["1"])
+def cut_a_leader_off(cluster):
+    """It is replaced, and follows after the cut."""
     leader = cluster.leader_of(TOPIC)
     cluster.cut(leader)
     cluster.cut(leader, "zookeeper")
     assert cluster.leader_of(TOPIC) != leader
-    cluster.produce(TOPIC, ["2"])
+    cluster.produce(TOPIC, ["meanwhile"])
     cluster.heal()
     cluster.wait_in_sync(TOPIC)
-    cluster.produce(TOPIC, ["3"])
-    assert values(cluster) == [b"1", b"2", b"3"]
+
+
+FAULTS = [kill_a_leader, pause_a_leader, cut_a_leader_off]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_threads_lose_nothing(threads, fault):
+    lose_nothing(threads, [fault])
+
+
+def test_processes_lose_nothing():
+    cluster = Cluster(brokers=3, topics=[TOPIC], process=True)
+    try:
+        cluster.start()
+    except JavaMissing as missing:
+        pytest.skip(str(missing))
+    try:
+        lose_nothing(cluster, FAULTS)
+    finally:
+        cluster.stop()
+
+
+def lose_nothing(cluster, faults):
+    for fault in faults:
+        cluster.produce(TOPIC, ["before"])
+        fault(cluster)
+        cluster.produce(TOPIC, ["after"])
+    assert values(cluster) == [b"before", b"meanwhile", b"after"] * len(faults)
 
 
 # --- in one process

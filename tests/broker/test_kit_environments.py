@@ -11,6 +11,8 @@ from headrace.launch.java import JavaMissing
 from headrace.testing.environments import Processes, Threads
 from headrace.testing.network_faults import NO_IMPAIRMENT, Impairment
 
+pytestmark = pytest.mark.slow
+
 SESSION_MS = 1000
 LIMIT_S = 30
 A, B = 0, 1

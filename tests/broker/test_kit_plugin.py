@@ -83,6 +83,26 @@ def test_a_wrong_setting_is_an_error_of_the_test(session, option, message):
     assert message in printed
 
 
+def test_a_cluster_serves_one_test(session):
+    text = """
+data = set()
+
+def use(cluster):
+    cluster.produce("orders", ["a"])
+    assert len(cluster.records("orders")) == 1
+    data.update(broker.data for broker in cluster.brokers)
+
+def test_first(headrace_cluster):
+    use(headrace_cluster)
+
+def test_second(headrace_cluster):
+    use(headrace_cluster)
+    assert len(data) == 6
+"""
+    status, printed = session(text)
+    assert status == 0, printed
+
+
 ASYNC = """
 import pytest
 from aiokafka import AIOKafkaProducer

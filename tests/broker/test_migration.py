@@ -107,6 +107,18 @@ def test_a_migration_can_be_repeated_until_it_is_complete(tmp_path, zookeeper):
         migrated(tmp_path, connect)
 
 
+def test_a_node_with_several_log_directories_can_start_in_its_cluster(tmp_path, zookeeper):
+    connect = f"{zookeeper.connect}/several"
+    log_dirs = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    with Broker(data=tmp_path / "a", config={"node.id": 0, "log.dirs": log_dirs}) as node:
+        create(node, partitions=4, replicas=1)
+    migrated(log_dirs, connect)
+    settings = {"zookeeper.connect": connect, "log.dirs": log_dirs}
+    for _ in range(2):
+        with ClusterOnOneLoop(tmp_path, 1, **settings) as cluster:
+            assert all(cluster.state("orders", n).leader == 0 for n in range(4))
+
+
 def test_without_an_address_nothing_is_migrated(tmp_path):
     with pytest.raises(ConfigError, match="zookeeper.connect is not set"):
         migrated(tmp_path, "")

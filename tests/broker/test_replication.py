@@ -300,3 +300,85 @@ async def test_a_follower_retries_a_leader_that_does_not_know_yet_or_is_gone(tmp
         cluster.tell(1)
         assert (await cluster.produce(1, b"b")).error_code == 0
         await until(lambda: cluster.values(2) == [b"a", b"b"])
+
+
+@in_loop
+async def test_latest_is_not_available_until_the_followers_show_a_new_leader_what_they_have(
+    tmp_path,
+):
+    # A follower hears of the high watermark with its next records, so that of broker 2 is stale.
+    async with replicated(tmp_path, 3, replica_fetch_wait_max_ms="60000") as cluster:
+        await cluster.produce(1, b"a", b"b")
+        cluster.decide(2, tell=(2,))
+        assert cluster.replica(2).high_watermark == 0
+        assert await latest(cluster, 2) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+        assert await latest(cluster, 2, replica_id=3) == (0, 2)
+        assert await end_of_epoch(cluster, 2, 0) == (0, 0, 2)
+        for broker_id in (1, 3):
+            cluster.tell(broker_id)
+        await until(lambda: cluster.replica(2).high_watermark == 2)
+        assert await latest(cluster, 2) == (0, 2)
+
+
+async def latest(cluster, broker_id, replica_id=-1):
+    request = m.ListOffsetsRequest
+    partition = request.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    topic = request.ListOffsetsTopic(name="t", partitions=[partition])
+    connection = await cluster.connect(broker_id)
+    answer = await connection.request(
+        request(replica_id=replica_id, topics=[topic]), m.ListOffsetsResponse, api_version=9
+    )
+    await connection.close()
+    (found,) = answer.topics[0].partitions
+    return found.error_code, found.offset
+
+
+async def end_of_epoch(cluster, broker_id, leader_epoch):
+    request = m.OffsetForLeaderEpochRequest
+    partition = request.OffsetForLeaderPartition(partition=0, leader_epoch=leader_epoch)
+    topic = request.OffsetForLeaderTopic(topic="t", partitions=[partition])
+    connection = await cluster.connect(broker_id)
+    answer = await connection.request(
+        request(replica_id=3, topics=[topic]), m.OffsetForLeaderEpochResponse, api_version=4
+    )
+    await connection.close()
+    (found,) = answer.topics[0].partitions
+    return found.error_code, found.leader_epoch, found.end_offset
+
+
+@in_loop
+async def test_a_follower_that_lost_its_log_leaves_the_isr_and_gets_everything_again(tmp_path):
+    async with replicated(tmp_path, 2) as cluster:
+        await cluster.produce(1, b"a", b"b")
+        state = cluster.states[0]
+        services = cluster.services(2)
+        services.replicas.stop_replica(state.topic_partition, state.leader_epoch, delete=True)
+        cluster.decide(1)
+        assert cluster.states[0].isr == (1, 2)
+        await until(lambda: cluster.values(2) == [b"a", b"b"])
+        await until(lambda: [sorted(p.isr) for p in cluster.proposals] == [[1], [1, 2]])
+
+
+@in_loop
+async def test_a_new_leader_knows_the_sequences_of_producers(tmp_path):
+    async with replicated(tmp_path, 2) as cluster:
+        for sequence in range(3):
+            sent = batch(b"x", producer_id=7, base_sequence=sequence)
+            assert await append(cluster, 1, sent) == (0, sequence)
+        cluster.decide(2)
+        await until(lambda: cluster.replica(2).leadership is not None)
+        again = batch(b"x", producer_id=7, base_sequence=2)
+        assert await append(cluster, 2, again) == (0, 2)
+        gap = batch(b"x", producer_id=7, base_sequence=9)
+        code, _ = await append(cluster, 2, gap)
+        assert code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+async def append(cluster, broker_id, records):
+    request = produce_request()
+    request.topic_data[0].partition_data[0].records = records
+    connection = await cluster.connect(broker_id)
+    answer = await connection.request(request, m.ProduceResponse, api_version=11)
+    await connection.close()
+    (outcome,) = answer.responses[0].partition_responses
+    return outcome.error_code, outcome.base_offset

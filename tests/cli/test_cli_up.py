@@ -86,9 +86,9 @@ def test_a_cluster_starts_stops_and_starts_again_with_its_records(start, tmp_pat
     up, address = started(start, tmp_path)
     read = headrace(start, address, "consume", "orders", "--from-beginning", "--max", "2")
     assert sorted(read.splitlines()) == ["a", "b"]
-    up.send_signal(signal.SIGTERM)
-    up.communicate(timeout=60)
-    assert up.returncode == 0
+    stopped = start("stop", "--data", "cluster")
+    assert stopped.communicate(timeout=60)[0] == f"Stopped process {up.pid}\n".encode()
+    assert up.wait(60) == 0
 
 
 @pytest.mark.usefixtures("java")
@@ -130,6 +130,9 @@ def test_a_running_zookeeper_can_be_used(zookeeper, start, tmp_path):
     # A script that names this ZooKeeper finds the broker there.
     listed = start("kafka-broker-api-versions.sh", "--zookeeper", connect)
     assert listed.communicate(timeout=60)[0].decode().startswith(f"{address} (id: 1 ")
+    other = start("up", "--port", "0", "--data", "cluster", "--zookeeper", connect)
+    _, err = other.communicate(timeout=60)
+    assert other.returncode == 1 and f"a cluster (process {up.pid}) already runs in" in err.decode()
     # The second signal does not wait for a clean shutdown.
     children = brokers_of(up)
     up.send_signal(signal.SIGTERM)
@@ -163,6 +166,13 @@ def test_without_java_one_line_says_what_to_install(start, tmp_path):
 def test_wrong_options_are_refused(headrace):
     assert "too high for 3 brokers" in headrace("up", "--port", "65534", status=2).err
     assert "expected KEY=VALUE" in headrace("up", "-X", "nonsense", status=2).err
+
+
+def test_a_port_in_use_is_named_before_anything_starts(headrace, broker, tmp_path):
+    port = broker.bootstrap_servers.rpartition(":")[2]
+    ran = headrace("up", "--port", port, "--brokers", "1", "--data", str(tmp_path), status=1)
+    assert f"Cannot listen on port {port}: the address is in use" in ran.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_replication_follows_the_number_of_brokers():

@@ -96,6 +96,15 @@ class ClusterOnOneLoop:
         self.run(self.brokers.pop(broker_id).crash())
         self.tree.expire(self.sessions[broker_id].session_id)
 
+    def tree_session(self) -> MemorySession:
+        """Another program's session with the tree."""
+
+        async def open_session() -> MemorySession:
+            return self.tree.open_session()
+
+        session: MemorySession = self.run(open_session())
+        return session
+
     # --- what the brokers know
 
     @property

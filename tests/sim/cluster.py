@@ -54,10 +54,9 @@ class SimulatedBroker:
         self._change = asyncio.Lock()  # one start, stop or kill at a time
 
     @property
-    def is_reachable(self) -> bool:
-        """Whether it runs and the tree hears of it."""
-        is_up = self.broker is not None and self.broker.services is not None
-        return is_up and not self.cluster.ensemble.is_silent(self.host)
+    def is_changing(self) -> bool:
+        """Whether it is being started, stopped or killed."""
+        return self._change.locked()
 
     def remove_logs(self) -> None:
         """Delete the directories of all partitions. The log directory itself stays known."""
@@ -203,6 +202,7 @@ class SimulatedCluster:
         *,
         session_timeout_s: float,
         tree_rates: TreeFaultRates,
+        releases_sessions: bool,
     ) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
@@ -210,9 +210,18 @@ class SimulatedCluster:
         self.dice = dice
         self.started_at = loop.time()
         self.network = SimulatedNetwork(loop, random.Random(dice.getrandbits(64)))
-        self.ensemble = SimulatedEnsemble(loop, dice.getrandbits(64), tree_rates, session_timeout_s)
+        self.ensemble = SimulatedEnsemble(
+            loop,
+            dice.getrandbits(64),
+            tree_rates,
+            session_timeout_s,
+            releases_sessions=releases_sessions,
+        )
         client_disk = SimulatedDisk(lambda: wall_clock_ns(loop))
-        self._client_world = SimulatedWorld(loop, dice, self.network, client_disk, CLIENTS)
+        self._client_worlds = [
+            SimulatedWorld(loop, dice, self.network, client_disk, host) for host in CLIENTS
+        ]
+        self._session_count = 0
         self.brokers = [
             SimulatedBroker(self, broker_id, settings, dice.choice([0, 0, -5_000, 60_000]))
             for broker_id in range(count)
@@ -252,10 +261,12 @@ class SimulatedCluster:
             self.fail(f"the simulation failed: {error!r}")
 
     def session(self, name: str) -> ClientSession:
-        """A client that knows all brokers."""
+        """A client that knows all brokers, on one of the hosts of clients."""
+        self._session_count += 1
+        world = self._client_worlds[self._session_count % len(self._client_worlds)]
         return ClientSession(
             name,
-            self._client_world.network.dial,
+            world.network.dial,
             [(broker.host, PORT) for broker in self.brokers],
             random.Random(self.dice.getrandbits(64)),
         )

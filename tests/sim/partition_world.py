@@ -71,7 +71,7 @@ class Broker:
         self.is_alive = True
         self.broker_epoch = self.world.next_broker_epoch()
         settings = ReplicationSettings(MIN_ISR, lag_time_ms_max=self.world.rates.lag_ms)
-        high_watermark = min(self.checkpointed, len(self.log))
+        high_watermark = self.world.restore_high_watermark(self.checkpointed, len(self.log))
         self.partition = self.world.partition_class(self.broker_id, settings, high_watermark)
         self.waiting = []  # acks=all: (leadership, offset end, value)
         self.fetching = None  # what the current fetch is for
@@ -210,8 +210,10 @@ class Broker:
 
 
 class World:
-    def __init__(self, seed, partition_class):
+    def __init__(self, seed, partition_class, restore_high_watermark=min):
+        """``restore_high_watermark`` makes it of the checkpointed one and the log end."""
         self.partition_class = partition_class
+        self.restore_high_watermark = restore_high_watermark
         self.scheduler = Scheduler(seed)
         self.dice = self.scheduler.dice
         self.after = self.scheduler.after

@@ -8,7 +8,7 @@ import random
 from typing import NamedTuple
 
 TREE = "tree"
-CLIENTS = "clients"
+CLIENTS = ("clients-0", "clients-1")  # two hosts
 
 
 class Fault(NamedTuple):
@@ -61,10 +61,10 @@ class Times(NamedTuple):
 
 def draw_times(dice: random.Random) -> Times:
     return Times(
-        duration=dice.uniform(8, 16),
+        duration=dice.uniform(5, 11),
         session_timeout=dice.choice([0.5, 1.5, 4.0]),
         replica_lag=dice.choice([0.5, 1.0, 3.0]),
-        fault_every=dice.choice([0.3, 0.8, 2.0]),
+        fault_every=dice.choice([0.3, 0.7, 1.5]),
         fault_lasts=dice.choice([0.3, 1.0, 3.0]),
     )
 
@@ -77,7 +77,7 @@ def draw_faults(dice: random.Random, times: Times, broker_ids: list[int]) -> lis
     while at < times.duration:
         (kind,) = dice.choices(kinds, weights)
         broker_id = dice.choice(broker_ids)
-        hosts = [f"broker-{b}" for b in broker_ids if b != broker_id] + [TREE, CLIENTS]
+        hosts = [f"broker-{b}" for b in broker_ids if b != broker_id] + [TREE, *CLIENTS]
         other, lasts_s = dice.choice(hosts), dice.uniform(0, 2 * times.fault_lasts)
         amount = dice.random()
         fault = Fault(len(faults), at, kind, broker_id)

@@ -25,7 +25,7 @@ from headrace.model.ids import TopicPartition
 from headrace.records.batch import headers
 from headrace.records.record import iter_records
 from headrace.wire import messages as m
-from tests.history.checker import anomalies
+from tests.history.checker import Anomaly, Kind, anomalies
 from tests.history.history import Entry, History
 from tests.sim.bugs import BUGS, planted
 from tests.sim.clients.consumers import Consumer, read_to_end
@@ -81,6 +81,7 @@ class Run:
             self._settings(),
             session_timeout_s=self.times.session_timeout,
             tree_rates=rates,
+            releases_sessions=self.dice.random() < 0.5,
         )
         self._observer = self.cluster.ensemble.tree.open_session()
         self._lost_data_since_whole = False
@@ -258,8 +259,12 @@ class Run:
         """
         if await self._is_whole():
             self._lost_data_since_whole = False
-        others_serve = all(other.is_reachable for other in self.cluster.brokers)
-        if self._lost_data_since_whole or not others_serve or await self._is_last_in_sync(broker):
+        if (
+            self._lost_data_since_whole
+            or any(other.is_changing for other in self.cluster.brokers)
+            or not await self._are_all_registered()
+            or await self._is_last_in_sync(broker)
+        ):
             await broker.kill()
             self.cluster.later(down_s, broker.start)
             return
@@ -286,6 +291,15 @@ class Run:
                 if node is not None:
                     found.append(json.loads(node.value))
         return found
+
+    async def _are_all_registered(self) -> bool:
+        """Whether every process that runs now is known to the tree, and heard."""
+        for broker in self.cluster.brokers:
+            node = await self._observer.get(f"/brokers/ids/{broker.broker_id}")
+            session = self.cluster.ensemble.live_session(broker.host)
+            if node is None or session != node.ephemeral_owner:
+                return False
+        return True
 
     async def _is_whole(self) -> bool:
         return all(len(state["isr"]) == REPLICATION_FACTOR for state in await self._states())
@@ -417,12 +431,23 @@ def simulate(
         run = runs[0]
         result.findings += run.cluster.failures
         if run.history.contents:
-            result.findings += [str(found) for found in anomalies(run.history)]
+            result.findings += _summary(anomalies(run.history))
         else:
             result.findings += run.history.unexpected
         result.acknowledged_count = sum(sent.offset >= 0 for sent in run.history.sent)
         result.digest = _digest(run.history)
     return result
+
+
+def _summary(found: list[Anomaly]) -> list[str]:
+    """The first two of each kind, and how many more there are."""
+    lines = []
+    for kind in Kind:
+        same = [str(anomaly) for anomaly in found if anomaly.kind is kind]
+        lines += same[:2]
+        if len(same) > 2:
+            lines.append(f"{kind.name}: {len(same) - 2} more")
+    return lines
 
 
 @contextlib.contextmanager

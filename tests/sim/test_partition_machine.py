@@ -31,9 +31,9 @@ def seeds():
     return range(int(first), int(last or first) + 1)
 
 
-def simulate(seed, partition_class=Partition):
+def simulate(seed, partition_class=Partition, **options):
     """First safety under faults, then progress once the faults stop."""
-    world = World(seed, partition_class)
+    world = World(seed, partition_class, **options)
     scheduler = world.scheduler
     scheduler.run(lambda: world.value_count >= VALUE_COUNT, LIMIT_MS)
     world.heal()
@@ -80,3 +80,12 @@ def test_a_broken_rule_is_found(broken, monkeypatch):
         except AssertionError:
             return
     raise AssertionError(f"{broken.__name__} was not found by 2000 seeds")
+
+
+def test_a_high_watermark_restored_from_the_log_end_is_found():
+    for seed in range(1, 2001):
+        try:
+            simulate(seed, restore_high_watermark=lambda checkpointed, log_end: log_end)
+        except AssertionError:
+            return
+    raise AssertionError("it was not found by 2000 seeds")

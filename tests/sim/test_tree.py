@@ -136,3 +136,20 @@ def test_lost_answers_are_drawn_while_faults_are_on():
             await session.create(f"/node-{number}")
 
     on_an_ensemble(story, lost=0.5)
+
+
+def test_a_restarted_broker_may_end_the_session_of_its_last_process():
+    async def story():
+        loop = asyncio.get_running_loop()
+        rates = TreeFaultRates()
+        ensemble = SimulatedEnsemble(loop, 1, rates, TIMEOUT_S, releases_sessions=True)
+        last = ensemble.open_session("a")
+        for path in ("/brokers", "/brokers/ids"):
+            await last.create(path)
+        first = await last.create("/brokers/ids/0", ephemeral=True)
+        ensemble.kill("a")
+        ensemble.restart("a")
+        again = await ensemble.open_session("a").create("/brokers/ids/0", ephemeral=True)
+        assert again.zxid > first.zxid
+
+    run_simulated(story(), random.Random(1))

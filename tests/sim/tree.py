@@ -29,6 +29,7 @@ from headrace.model.ids import Millis, ZkVersion
 from tests.sim.world import wall_clock_ns
 
 _LATENCY_S = (0.000_2, 0.003)
+_REGISTRATIONS = "/brokers/ids/"
 _IN_ORDER_S = 1e-7  # between two messages of one direction that would arrive together
 
 
@@ -65,10 +66,17 @@ class SimulatedEnsemble:
         seed: int,
         rates: TreeFaultRates,
         session_timeout_s: float,
+        *,
+        releases_sessions: bool = False,
     ) -> None:
+        """``releases_sessions``: a restarted broker ends the session of its last process itself.
+
+        So it does with ZooKeeper, whose sessions can be reattached to.
+        """
         self.loop = loop
         self.rates = rates
         self.session_timeout_s = session_timeout_s
+        self.releases_sessions = releases_sessions
         self.tree = MemoryTree(lambda: Millis(wall_clock_ns(loop) // 1_000_000))
         # Of no process: what is on its way arrives although its sender is paused or dead.
         self.context = contextvars.Context()
@@ -81,7 +89,7 @@ class SimulatedEnsemble:
         connection = self._connection(host)
         dice = random.Random(connection.dice.getrandbits(64))
         inner = self.tree.open_session(_DrawnFaults(self.rates, dice))
-        session = SimulatedSession(self, inner, dice)
+        session = SimulatedSession(self, inner, dice, connection.release_last)
         connection.opened(session)
         return session
 
@@ -107,8 +115,9 @@ class SimulatedEnsemble:
     def expire(self, host: str) -> None:
         self._connection(host).expire()
 
-    def is_silent(self, host: str) -> bool:
-        return self._connection(host).is_silent
+    def live_session(self, host: str) -> int | None:
+        """The id of the session that the broker uses; None while the tree hears nothing of it."""
+        return self._connection(host).live_session
 
     def _connection(self, host: str) -> "_Connection":
         if host not in self._brokers:
@@ -124,12 +133,15 @@ class _Connection:
         self.is_dead = False
         self._ensemble = ensemble
         self._session: SimulatedSession | None = None
+        self._last_process: int | None = None  # its session
         self._silent: dict[str, None] = {}  # reasons
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
-    def is_silent(self) -> bool:
-        return self.is_dead or bool(self._silent)
+    def live_session(self) -> int | None:
+        if self.is_dead or self._silent or self._session is None:
+            return None
+        return self._session.session_id
 
     def opened(self, session: "SimulatedSession") -> None:
         """The session before it, if any, goes on to expire."""
@@ -162,7 +174,13 @@ class _Connection:
         if self._session is not None:
             self._session.kill()
             self._expire_later()
+            self._last_process = self._session.session_id
             self._session = self._expiry = None
+
+    def release_last(self) -> None:
+        """The broker finds the registration of its last process."""
+        if self._ensemble.releases_sessions and self._last_process is not None:
+            self._ensemble.tree.expire(self._last_process)
 
     def expire(self) -> None:
         if self._session is not None:
@@ -197,13 +215,18 @@ class SimulatedSession:
     """One broker's ``Tree``, in the context of the process that opened it."""
 
     def __init__(
-        self, ensemble: SimulatedEnsemble, inner: MemorySession, dice: random.Random
+        self,
+        ensemble: SimulatedEnsemble,
+        inner: MemorySession,
+        dice: random.Random,
+        release_last: Callable[[], None],
     ) -> None:
         self.on_session_event: Callable[[SessionEvent], None] | None = None
         self._inner = inner
         self._loop = ensemble.loop
         self._dice = dice
         self._handling = ensemble.handling
+        self._release_last = release_last
         self._owner_context = contextvars.copy_context()
         self._there = _Way(ensemble.loop, dice, ensemble.context)
         self._back = _Way(ensemble.loop, dice, ensemble.context)
@@ -244,6 +267,8 @@ class SimulatedSession:
         await self.multi([Delete(path, expected)])
 
     async def multi(self, operations: Sequence[Operation]) -> list[Done]:
+        if operations[0].path.startswith(_REGISTRATIONS):
+            self._release_last()
         written: list[Done] = await self._call(
             lambda: self._inner.multi(operations), writes=operations[0].path
         )

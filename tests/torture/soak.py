@@ -213,14 +213,16 @@ def soak(minutes, seed, data):
             while time.monotonic() < end:
                 until = min(end, time.monotonic() + CHAPTER_S)
                 found = chapter(cluster, dice, number, meter, until)
+                for each in found[:20]:
+                    print(each)
                 print(f"chapter {number}: {len(found)} anomalies", flush=True)
                 problems += found
                 number += 1
         finally:
             meter.close()
         problems += meter.problems()
-    for problem in problems[:50]:
-        print(problem)
+    for growth in meter.problems():
+        print(growth)
     print(
         f"{minutes:g} minutes, seed {seed}: {meter.acknowledged()} records acknowledged, "
         f"{meter.fault_count} faults, {len(problems)} problems"

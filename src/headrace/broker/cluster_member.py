@@ -7,6 +7,7 @@ be a candidate for controller.
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -64,6 +65,7 @@ class ClusterMember:
         self._parts: Parts
         self._metadata_cache: MetadataCache
         self._controller_id: Callable[[], BrokerId]
+        self._topics_at_start: AbstractSet[str] = frozenset()
         self.broker_id: BrokerId
         self.cluster_id: str
         self.registry: Registry
@@ -95,12 +97,12 @@ class ClusterMember:
         )
 
     def _refuse_embedded_tree(self) -> None:
-        path = self._logs.place_of(EMBEDDED_TREE) / EMBEDDED_TREE
-        if self._world.files.exists(path):
+        traces = self._logs.traces_of(EMBEDDED_TREE)
+        if traces:
             raise ConfigError(
-                f"{path} has the topics and settings of a standalone node, which the cluster does "
-                "not know. Carry them over with 'headrace migrate-to-zookeeper', or choose empty "
-                "log.dirs"
+                f"{traces[0]} has the topics and settings of a standalone node, which the cluster "
+                "does not know. Carry them over with 'headrace migrate-to-zookeeper', or choose "
+                "empty log.dirs"
             )
 
     async def load(self, parts: "Parts", metadata_cache: "MetadataCache") -> None:
@@ -129,11 +131,7 @@ class ClusterMember:
             self._fail,
             self.membership.tell_directory_failed,
         )
-        known = None if self._logs.cluster_is_new else self._logs.cluster_id
-        self.cluster_id = await self.registry.settle_cluster_id(
-            known, draw_cluster_id(self._world.dice)
-        )
-        self._logs.adopt_cluster(self.cluster_id)
+        await self._agree_on_cluster_id(tree)
         metadata_cache.know_cluster(self.cluster_id)
         replicas, dynamic_config = parts.replicas, parts.dynamic_config
 
@@ -152,7 +150,10 @@ class ClusterMember:
         await self._read_features(metadata_cache)
         pending = await self.directories.load_pending_deletions()
         await self._open_logs(pending)
-        await self.directories.settle(await load_assignments(tree), pending)
+        assignments = await load_assignments(tree)
+        await self.directories.settle(assignments, pending)
+        deleted = await self.registry.watched.delete_requests()
+        self._topics_at_start = assignments.keys() - deleted
 
         async def catch_up() -> None:
             metadata_cache.keep_topics(await load_assignments(tree))
@@ -175,6 +176,24 @@ class ClusterMember:
         except asyncio.CancelledError:
             await asyncio.wait([opening])  # only then can the logs be closed
             raise
+
+    async def _agree_on_cluster_id(self, tree: CurrentSession) -> None:
+        known = None if self._logs.cluster_is_new else self._logs.cluster_id
+        if (
+            known is not None
+            and self._logs.has_partition_directories()
+            and await tree.get(paths.CLUSTER_ID) is None
+        ):
+            # In an empty tree every directory would be a stray.
+            raise ConfigError(
+                f"The log directories have partitions of cluster {known}, but there is no cluster "
+                "at the address in zookeeper.connect. Correct the host or the path, or choose "
+                "empty log.dirs"
+            )
+        self.cluster_id = await self.registry.settle_cluster_id(
+            known, draw_cluster_id(self._world.dice)
+        )
+        self._logs.adopt_cluster(self.cluster_id)
 
     async def _read_features(self, metadata_cache: "MetadataCache") -> None:
         """Read the feature levels, now and whenever they change."""
@@ -206,7 +225,9 @@ class ClusterMember:
             features.SUPPORTED,
         )
         await self.membership.join(entry)
-        await self.membership.wait_for_metadata()
+        await self.membership.wait_for_metadata(
+            lambda: self._topics_at_start <= self._metadata_cache.current.topics.keys()
+        )
         self.producer_ids.prefetch()
 
     async def leave(self, *, clean: bool) -> None:
@@ -221,7 +242,7 @@ class ClusterMember:
                 self._parts.peers,
                 self._parts.dynamic_config.config,
                 self.broker_id,
-                self.membership.broker_epoch,
+                lambda: self.membership.broker_epoch,
                 self._controller_id,
             )
         await self.membership.resign()

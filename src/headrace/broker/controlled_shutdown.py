@@ -28,19 +28,20 @@ async def shut_down(
     peers: "Peers",
     config: "BrokerConfig",
     broker_id: BrokerId,
-    broker_epoch: int,
+    broker_epoch: "Callable[[], int]",
     controller_id: "Callable[[], BrokerId]",
 ) -> bool:
     """Give up all leaderships that other brokers can take; True if the controller agreed.
 
-    ``controller_id`` is asked again before every try: this broker hears of a new controller.
+    ``controller_id`` and ``broker_epoch`` are asked again before every try: this broker hears of
+    a new controller, and registers again if its session ends meanwhile.
     """
     timeout_s = config.int("controller.socket.timeout.ms") / 1000
     backoff_s = config.int("controlled.shutdown.retry.backoff.ms") / 1000
     tries_left = config.int("controlled.shutdown.max.retries")
     problem = "controlled.shutdown.max.retries is 0"
-    request = m.ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)
     while tries_left > 0:
+        request = m.ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch())
         peer = peers.peer(controller_id(), str(broker_id), timeout_s=timeout_s)
         try:
             answer = await peer.request(

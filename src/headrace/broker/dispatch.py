@@ -22,7 +22,8 @@ from headrace.broker.context import Context
 from headrace.broker.error_responses import refused
 from headrace.broker.handlers import handler
 from headrace.broker.handlers.fetch import Fetching, ParkedFetch, RememberedFetch
-from headrace.broker.handlers.produce import Producing, RememberedProduce
+from headrace.broker.handlers.produce import Producing
+from headrace.broker.handlers.produced import RememberedProduce
 from headrace.broker.outages import OUTAGES, as_rejection
 from headrace.broker.protocol_errors import ProtocolErrorLog
 from headrace.broker.replication.append import ACKS_NONE

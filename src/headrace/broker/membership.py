@@ -32,6 +32,7 @@ _log = logging.getLogger("headrace.controller")
 _RETRY_FIRST_S = 0.1
 _RETRY_MAX_S = 5.0
 _REGISTRATION_RETRY_S = 0.1
+_COMPLETE_S_MAX = 5.0
 
 
 class Term(Protocol):
@@ -90,7 +91,7 @@ class Membership:
         self._session_is_lost = False
         self._wake = asyncio.Event()
         self._tending: asyncio.Task[None] | None = None
-        self._has_metadata = asyncio.Event()
+        self._received = asyncio.Event()  # replaced with every message about the metadata
         self._on_new_session: list[Callable[[], Awaitable[None]]] = []
 
     @property
@@ -121,15 +122,21 @@ class Membership:
         )
 
     def metadata_received(self) -> None:
-        self._has_metadata.set()
+        received, self._received = self._received, asyncio.Event()
+        received.set()
 
-    async def wait_for_metadata(self) -> None:
-        """Wait for the controller's first message, unless there is no controller for now."""
+    async def wait_for_metadata(self, is_complete: Callable[[], bool]) -> None:
+        """Wait for what the controller tells a newcomer, unless there is no controller for now."""
         try:
             async with asyncio.timeout(self._sessions.timeout_ms / 1000):
-                await self._has_metadata.wait()
+                await self._received.wait()
         except TimeoutError:
             _log.warning("No controller has sent cluster metadata yet; serving clients anyway")
+            return
+        with suppress(TimeoutError):  # a topic may be deleted meanwhile
+            async with asyncio.timeout(_COMPLETE_S_MAX):
+                while not is_complete():
+                    await self._received.wait()
 
     # --- joining and leaving
 

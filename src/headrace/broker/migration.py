@@ -53,6 +53,8 @@ async def migrate_node(config: BrokerConfig, world: "World") -> Migrated:
                 _convert_properties(each, logs.node_id)
         world.files.rename(directory / FILE_NAME, directory / MIGRATED_NAME)
         world.files.sync_directory(directory)
+        for note in logs.traces_of(FILE_NAME):
+            world.files.unlink(note)
     finally:
         logs.abandon()
     return migrated

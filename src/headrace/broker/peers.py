@@ -7,15 +7,17 @@ at the address that the broker has by then.
 
 import asyncio
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from headrace.client.connection import Connection
 from headrace.client.errors import Disconnected
 from headrace.model.cluster_metadata import BrokerEntry
 from headrace.model.ids import BrokerId
 from headrace.wire.schema import Message
-from headrace.wire.session import Response
 from headrace.world.network import Dial
+
+if TYPE_CHECKING:
+    from headrace.client.connection import Connection
+    from headrace.wire.session import Response
 
 _Answer = TypeVar("_Answer", bound=Message)
 
@@ -66,12 +68,15 @@ class Peer:
 
     async def exchange(
         self, request: Message, *, api_version: int | None = None, timeout_s: float | None = None
-    ) -> Response:
+    ) -> "Response":
         """As ``request``, for callers that decode the response themselves."""
         connection = await self._open()
         return await connection.exchange(request, api_version=api_version, timeout_s=timeout_s)
 
-    async def _open(self) -> Connection:
+    async def _open(self) -> "Connection":
+        # Imported here: one node opens none.
+        from headrace.client.connection import Connection
+
         async with self._opening:
             if self._closed:
                 raise Disconnected(f"the connection to broker {self.broker_id} is closed")

@@ -28,7 +28,7 @@ from headrace.model.settings.resources import ConfigSource, ResourceType
 from headrace.wire import messages as m
 
 app = noun(
-    "List and describe brokers, and prepare one for shutdown.",
+    "List and describe brokers, or move leaders away.",
     "headrace brokers list",
     "headrace brokers shutdown 2",
 )

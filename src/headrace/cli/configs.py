@@ -31,7 +31,7 @@ from headrace.cli.partitions import no_such_topic
 from headrace.model.settings import resources
 
 app = noun(
-    "Get and set the settings of topics, brokers and loggers.",
+    "Get and set the settings of topics and brokers.",
     "headrace configs get topic orders --changed",
     "headrace configs set topic orders retention.ms=86400000",
 )

@@ -72,7 +72,7 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Run a demo: a broker, a Kafka client and a Spark job.
+    """Run a demo: a broker, a client and a Spark job.
 
     The Spark job requires the extra 'pipeline' and Java 17 or newer; otherwise it is skipped.
     """

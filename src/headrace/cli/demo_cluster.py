@@ -6,7 +6,6 @@ Each step prints the command that it runs, so that a reader can type it too.
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,10 +18,11 @@ import typer
 
 from headrace.cli import output
 from headrace.cli.options import BOOTSTRAP_VARIABLE
+from headrace.cli.up import hold_directory
 from headrace.client.cluster import ClientSettings, Cluster
 from headrace.client.errors import ClientError
 from headrace.launch.brokers import BrokerProcess
-from headrace.launch.cluster import ClusterFailed, ClusterProcesses
+from headrace.launch.cluster import ClusterFailed, ClusterProcesses, taken_port
 from headrace.launch.java import JavaMissing
 
 _TOPIC = "drill"
@@ -69,16 +69,17 @@ def demo_cluster(
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as temporary:
         directory = Path(temporary) / "cluster" if data is None else data.absolute()
         try:
-            processes = ClusterProcesses(
-                directory,
-                brokers=_BROKERS,
-                port=_first_port() if port is None else port,
-                settings={"zookeeper.session.timeout.ms": str(_SESSION_MS)},
-            )
-            try:
-                Drill(processes).run()
-            finally:
-                processes.stop()
+            with hold_directory(directory):
+                processes = ClusterProcesses(
+                    directory,
+                    brokers=_BROKERS,
+                    port=_first_port() if port is None else port,
+                    settings={"zookeeper.session.timeout.ms": str(_SESSION_MS)},
+                )
+                try:
+                    Drill(processes).run()
+                finally:
+                    processes.stop()
         except (JavaMissing, ClusterFailed, ClientError) as failure:
             raise output.CommandFailed(str(failure)) from None
 
@@ -115,7 +116,9 @@ class Drill:
 
     def _write(self) -> None:
         output.heading("\n2. A topic with three replicas, and records that all of them have")
-        self._headrace("topics", "create", _TOPIC, "--partitions", "1", "--replicas", "3")
+        self._headrace(
+            "topics", "create", _TOPIC, "--partitions", "1", "--replicas", "3", "--if-not-exists"
+        )
         self._headrace("produce", _TOPIC, "--acks", "all", records=_RECORDS)
         self._headrace("topics", "describe", _TOPIC)
 
@@ -205,11 +208,4 @@ def _say(text: str) -> None:
 
 def _first_port() -> int:
     """Kafka's port if it and the next ones are free; otherwise 0, which picks free ports."""
-    for port in range(_FIRST_PORT, _FIRST_PORT + _BROKERS):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                return 0
-    return _FIRST_PORT
+    return _FIRST_PORT if taken_port(_FIRST_PORT, _BROKERS) is None else 0

@@ -28,7 +28,7 @@ _UPGRADE, _SAFE_DOWNGRADE, _UNSAFE_DOWNGRADE = 1, 2, 3
 _UPDATE_TIMEOUT_MS = 8_000
 
 app = noun(
-    "Describe and change the feature levels of the cluster.",
+    "Describe and change feature levels of the cluster.",
     "headrace features describe",
     "headrace features downgrade transaction.version=1",
 )

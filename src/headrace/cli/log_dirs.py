@@ -45,7 +45,7 @@ def log_dirs(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show the disk usage of each broker's log directories.
+    """Show the disk usage of the log directories.
 
     A partition that is moving between directories is listed in both, with the number of records
     still to copy. The JSON document has the format of kafka-log-dirs. The exit status is 1 if a

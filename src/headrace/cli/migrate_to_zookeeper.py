@@ -38,11 +38,11 @@ def migrate_to_zookeeper(
         typer.Option("-X", metavar="KEY=VALUE", help="Broker setting; may be repeated."),
     ] = None,
 ) -> None:
-    """Carry a stopped standalone node over to a cluster on ZooKeeper.
+    """Carry a standalone node over to a cluster.
 
-    Copies topics, settings, leader epochs, producer ids and feature levels to the path in
-    zookeeper.connect. That path must not have another cluster. Records stay where they are. Then
-    start the broker with the same settings.
+    The node must be stopped. The command copies topics, settings, leader epochs, producer ids and
+    feature levels to the path in zookeeper.connect. That path must not have another cluster.
+    Records stay where they are. Then start the broker with the same settings.
     """
     from headrace.broker.migration import migrate_node
     from headrace.coordination.tree import TreeError

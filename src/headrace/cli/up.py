@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -13,14 +13,14 @@ from typing import Annotated
 import typer
 
 from headrace import __version__
-from headrace.cli import output, values
+from headrace.cli import output, pid_file, values
 from headrace.cli.cluster_view import ClusterView, read_view
 from headrace.cli.options import examples
 from headrace.cli.serve import write_atomically
 from headrace.cli.up_status import COLUMNS, ProcessState, Status, changes
 from headrace.client.cluster import ClientSettings, Cluster
 from headrace.client.errors import ClientError
-from headrace.launch.cluster import ClusterFailed, ClusterProcesses
+from headrace.launch.cluster import ClusterFailed, ClusterProcesses, taken_port
 from headrace.launch.java import JavaMissing
 
 DEFAULT_DATA = "headrace-cluster"
@@ -91,23 +91,50 @@ def up(
 
     Topics get min(3, N) replicas by default; from three brokers on, acks=all waits for two of
     them. The settings of broker 1 are in DIR/server-1.properties, its data and its log in
-    DIR/broker-1. Ctrl-C or SIGTERM stops the cluster cleanly; a second signal stops it
-    immediately. The same directory starts it again.
+    DIR/broker-1. Ctrl-C, SIGTERM or 'headrace stop --data DIR' stops the cluster cleanly; a second
+    signal stops it immediately. The same directory starts it again.
     """
     if port and port + brokers - 1 > 65535:
         raise values.wrong(f"--port {port}: too high for {brokers} brokers")
     overrides = values.pairs(settings or (), "-X")
+    taken = taken_port(port, brokers) if port else None
+    if taken is not None:
+        raise output.CommandFailed(
+            f"Cannot listen on port {taken}: the address is in use. Stop that process, or choose "
+            "other ports with --port"
+        )
     try:
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
-        cluster = ClusterProcesses(
-            data.absolute(), brokers=brokers, port=port, settings=overrides, zookeeper=zookeeper
-        )
-        _run(cluster, ready_file)
+        with hold_directory(data.absolute()) as directory:
+            cluster = ClusterProcesses(
+                directory, brokers=brokers, port=port, settings=overrides, zookeeper=zookeeper
+            )
+            _run(cluster, ready_file)
     except (JavaMissing, ClusterFailed) as failure:
         raise output.CommandFailed(str(failure)) from None
     except OSError as failure:
         raise output.CommandFailed(output.reason(failure)) from None
+
+
+@contextlib.contextmanager
+def hold_directory(directory: Path) -> Iterator[Path]:
+    """Hold the directory, so that no second cluster starts in it and 'headrace stop' finds us."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / pid_file.NAME
+    try:
+        held = pid_file.PidFile(path)
+    except (BlockingIOError, PermissionError) as failure:
+        holder = pid_file.holder_of(path)
+        if holder is None:
+            raise failure
+        holder.close()
+        raise ClusterFailed(
+            f"a cluster (process {holder.process}) already runs in {directory}. Stop it with "
+            f"'headrace stop --data {directory}', or choose another directory with --data"
+        ) from None
+    with held:
+        yield directory
 
 
 def _run(cluster: ClusterProcesses, ready_file: Path | None) -> None:

@@ -23,7 +23,16 @@ class Status(NamedTuple):
     view: ClusterView | None
 
     def rows(self) -> list[tuple[object, ...]]:
-        return [(*_state(process), *self._counts(process)) for process in self.processes]
+        return [(*self._state(process), *self._counts(process)) for process in self.processes]
+
+    def _state(self, process: ProcessState) -> tuple[object, ...]:
+        if process.exit_status is None:
+            state = "running"
+        elif self.view is not None and process.broker_id in self.view.brokers:
+            state = "started again"  # by hand: as another process
+        else:
+            state = _ending(process.exit_status)
+        return (process.broker_id, process.address, process.process_id, state)
 
     def _counts(self, process: ProcessState) -> tuple[object, ...]:
         if self.view is None:
@@ -69,12 +78,7 @@ def changes(before: Status, now: Status) -> list[str]:
     return lines
 
 
-def _state(process: ProcessState) -> tuple[object, ...]:
-    state = "running" if process.exit_status is None else _ending(process.exit_status)
-    return (process.broker_id, process.address, process.process_id, state)
-
-
-def _ending(status: int | None) -> str:
-    if status is not None and status < 0:
+def _ending(status: int) -> str:
+    if status < 0:
         return f"killed by signal {-status}"
     return f"ended with status {status}"

@@ -14,7 +14,7 @@ def register(root: typer.Typer) -> None:
 
 
 def show_version(format: OutputFormat = Format.TABLE) -> None:
-    """Print the versions of Headrace, Python and librdkafka."""
+    """Print versions of Headrace, Python and librdkafka."""
     import confluent_kafka
 
     versions = {

@@ -66,7 +66,8 @@ _kazoo_log.setLevel(logging.ERROR)
 
 Credentials = tuple[int, bytes]
 
-_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+# A new cluster starts with its ZooKeeper: a longer pause would delay every broker.
+_RECONNECT = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 0.2}
 _BEATS_PER_TIMEOUT = 10
 
 _EVENTS = {

@@ -146,24 +146,24 @@ class TermStore:
         with suppress(NodeExists):  # a tool was first
             await self.write([Create(paths.delete_topic(name))])
 
-    async def delete_topic(self, topic: TopicState) -> None:
-        """Delete the nodes of a topic, and the request to do so last.
+    async def delete_topic(self, name: str) -> bool:
+        """Delete nodes of a topic, children first and the request last; True if all are gone.
 
-        A term that ends meanwhile leaves the request, and the next term continues.
+        One call deletes a part, so that other changes of the controller need not wait. A term
+        that ends meanwhile leaves the request, and the next term continues.
         """
+        await self._tree.sync()
         # As stored: a tool may have added partitions meanwhile.
-        stored = await self._tree.children(paths.partitions(topic.name)) or []
-        nodes = controller_writes.nodes_of_topic(topic.name, map(int, stored))
-        for batch in _batches(nodes):
-            await self._tree.sync()
-            present = await self._tree.get_many(batch)
-            left = [
-                Delete(path, ANY_VERSION)
-                for path, node in zip(batch, present, strict=True)
-                if node is not None
-            ]
-            if left:
-                await self.write(left)
+        stored = await self._tree.children(paths.partitions(name)) or []
+        every = controller_writes.nodes_of_topic(name, map(int, stored))
+        # Of the nodes of stored partitions at least every second one exists.
+        nodes = every[: 2 * OPERATIONS_PER_WRITE_MAX] if stored else every
+        present = await self._tree.get_many(nodes)
+        left = [path for path, node in zip(nodes, present, strict=True) if node is not None]
+        now = left[:OPERATIONS_PER_WRITE_MAX]
+        if now:
+            await self.write([Delete(path, ANY_VERSION) for path in now])
+        return len(now) == len(left) and len(nodes) == len(every)
 
 
 def _batches(items: Sequence[_Each]) -> Iterator[Sequence[_Each]]:

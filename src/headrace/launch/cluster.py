@@ -9,6 +9,7 @@ it can move the leaderships of the others, and ZooKeeper stops after it.
 
 import contextlib
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -97,12 +98,6 @@ class ClusterProcesses:
         if self.zookeeper is not None:
             self.zookeeper.stop()
 
-    def kill(self) -> None:
-        for broker in self.brokers:
-            broker.kill()
-        if self.zookeeper is not None:
-            self.zookeeper.child.kill()
-
     def _check_started(self, deadline: float) -> None:
         if self.zookeeper is not None and self.zookeeper.child.exit_status is not None:
             child = self.zookeeper.child
@@ -139,6 +134,18 @@ class ClusterProcesses:
                 return cluster.metadata([]).controller_id
             except ClientError:
                 return -1
+
+
+def taken_port(first: int, count: int) -> int | None:
+    """The first of ``count`` ports that another process listens on; None if all are free."""
+    for port in range(first, first + count):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_HOST, port))
+            except OSError:
+                return port
+    return None
 
 
 def default_settings(brokers: int) -> dict[str, str]:

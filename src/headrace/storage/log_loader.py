@@ -74,9 +74,8 @@ def load_log(
     )
     # Without a recovery point, no earlier process is known to have flushed the log.
     opened.flusher.is_new = directory.recovery_points.get(topic_partition, 0) == 0
-    if checkpoint.FUTURE_DIRECTORIES in listing.names:
-        note = path / checkpoint.FUTURE_DIRECTORIES
-        opened.copy_directory_ids.update(checkpoint.read_future_directories(files, note))
+    if (note := checkpoint.FUTURE_DIRECTORIES) in listing.names:
+        opened.copy_directory_ids.update(checkpoint.read_future_directories(files, path / note))
     if is_new:
         opened.save_leader_epochs()
     if loaded.recovered_size:

@@ -14,7 +14,7 @@ from pathlib import Path
 from headrace.model.config import TopicConfig
 from headrace.model.errors import ConfigError, ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, TopicId, TopicPartition
-from headrace.storage import checkpoint, shared_file
+from headrace.storage import checkpoint, directory_names, shared_file
 from headrace.storage.background import Background, Job
 from headrace.storage.files import OpenFiles
 from headrace.storage.log import Log
@@ -122,6 +122,14 @@ class LogManager:
         """Whether the cluster id was generated now, because no log directory had one."""
         return any(directory.cluster_is_new for directory in self._online())
 
+    def has_partition_directories(self) -> bool:
+        """Whether a log directory that is online has partitions, opened or not."""
+        return any(
+            directory_names.parse(name) is not None
+            for directory in self._online()
+            for name in self._files.directories_in(directory.path)
+        )
+
     def adopt_cluster(self, cluster_id: str) -> None:
         """Belong to this cluster, in place of a generated id."""
         for directory in self._online():
@@ -132,6 +140,10 @@ class LogManager:
     def place_of(self, file_name: str) -> Path:
         """The log directory that holds a file for all of them (``shared_file.locate``)."""
         return shared_file.locate(self._online(), file_name)
+
+    def traces_of(self, file_name: str) -> list[Path]:
+        """Where ``place_of`` has put the file, or its notes of it, at an earlier start."""
+        return shared_file.traces(self._online(), file_name)
 
     def open_all(self, now: Millis, deleted_ids: Collection[TopicId] = ()) -> None:
         """Open every partition directory; locks the log directories if ``lock`` was not called.

@@ -29,6 +29,13 @@ def locate(directories: Sequence[LogDirectory], file_name: str) -> Path:
     return holder.path
 
 
+def traces(directories: Sequence[LogDirectory], file_name: str) -> list[Path]:
+    """The file, and what tells other directories of it, where they exist. Writes nothing."""
+    names = (file_name, f"{file_name}{_NOTE}")
+    places = [directory.path / name for directory in directories for name in names]
+    return [place for place in places if directories[0].files.exists(place)]
+
+
 def _holder(directories: Sequence[LogDirectory], file_name: str) -> LogDirectory:
     for directory in directories:
         if directory.files.exists(directory.path / file_name):

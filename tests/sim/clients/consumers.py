@@ -41,7 +41,7 @@ class Fetcher:
         self._reading: Reading = history.start_reading(
             session.name, place, position, committed_only=committed_only
         )
-        self._last_epoch = -1  # of the last record read
+        self._last_epoch = -1  # of the last batch read
         self._checked_epoch = -1  # of the leader that confirmed the position
 
     async def fetch(self, max_wait_ms: int = 100, max_bytes: int = 1 << 20) -> list[Entry]:
@@ -80,7 +80,6 @@ class Fetcher:
         for entry in self._entries(bytes(answer.records or b""), answer.aborted_transactions):
             if entry.offset >= self._reading.end:
                 entries.append(entry)
-                self._last_epoch = entry.leader_epoch
         self._history.read(self._reading, entries, self.position)
         return entries
 
@@ -101,6 +100,7 @@ class Fetcher:
                 elif not (self._committed_only and is_hidden):
                     yield Entry(record.offset, record.value, header.leader_epoch, record.key)
             self.position = max(self.position, header.next_offset)
+            self._last_epoch = header.leader_epoch
 
     async def _check_position(self, leader: Leader) -> None:
         """Ask a new leader whether its log still holds what was read."""
@@ -174,9 +174,10 @@ class Consumer:
         attempt = 0
         while not self._stopping:
             try:
-                await self.fetcher.fetch(dice.randint(1, 300), dice.choice([200, 1000, 1 << 20]))
-                if dice.random() < 0.5:
+                # A new leader is asked at once: its high watermark may be stale.
+                if attempt or dice.random() < 0.5:
                     await self.fetcher.latest()
+                await self.fetcher.fetch(dice.randint(1, 300), dice.choice([200, 1000, 1 << 20]))
                 attempt = 0
             except (Disconnected, Refused) as failed:
                 if isinstance(failed, Refused) and not failed.retriable:

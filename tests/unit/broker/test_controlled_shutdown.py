@@ -31,7 +31,7 @@ CONFIG = BrokerConfig.parse(
 async def test_the_request_is_repeated_while_partitions_remain(answers, agreed, caplog):
     peers = AnsweringPeers(*answers)
     controllers = iter((7, 8, 9))
-    assert await shut_down(peers, CONFIG, 3, 40, lambda: next(controllers)) is agreed
+    assert await shut_down(peers, CONFIG, 3, lambda: 40, lambda: next(controllers)) is agreed
     assert peers.answers == [] and peers.open_count == 0
     assert [broker_id for broker_id, _ in peers.asked] == [7, 8, 9][: len(answers)]
     assert {(each.broker_id, each.broker_epoch) for _, each in peers.asked} == {(3, 40)}
@@ -42,4 +42,12 @@ async def test_the_request_is_repeated_while_partitions_remain(answers, agreed, 
 async def test_no_retries_means_no_request():
     peers = AnsweringPeers()
     config = BrokerConfig.parse({"controlled.shutdown.max.retries": "0"})
-    assert await shut_down(peers, config, 3, 40, lambda: 7) is False
+    assert await shut_down(peers, config, 3, lambda: 40, lambda: 7) is False
+
+
+@in_loop
+async def test_a_broker_that_registers_again_meanwhile_asks_with_its_new_epoch():
+    peers = AnsweringPeers(R(error_code=ErrorCode.STALE_BROKER_EPOCH), DONE)
+    epochs = iter((40, 41))
+    assert await shut_down(peers, CONFIG, 3, lambda: next(epochs), lambda: 7)
+    assert [each.broker_epoch for _, each in peers.asked] == [40, 41]

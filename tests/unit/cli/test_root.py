@@ -67,6 +67,7 @@ def test_the_commands_are_grouped_by_what_they_are_for(script):
         "up",
         "stop",
         "zookeeper",
+        "migrate-to-zookeeper",
         "demo",
         "elect-leaders",
         "features",
@@ -82,6 +83,7 @@ WITHOUT_JSON = {
     ("up",),
     ("stop",),
     ("zookeeper",),
+    ("migrate-to-zookeeper",),
     ("demo",),
     ("demo", "cluster"),
 }

@@ -4,8 +4,8 @@ from headrace.cli.cluster_view import BrokerView, ClusterView, PartitionView
 from headrace.cli.up_status import COLUMNS, ProcessState, Status, changes
 
 
-def view(isr=(1, 2), leader=1, controller=1):
-    brokers = {number: BrokerView(number, "127.0.0.1", 9091 + number, None) for number in (1, 2)}
+def view(isr=(1, 2), leader=1, controller=1, live=(1, 2)):
+    brokers = {number: BrokerView(number, "127.0.0.1", 9091 + number, None) for number in live}
     partition = PartitionView("orders", 0, leader, [1, 2], list(isr), [], 1)
     return ClusterView("id", controller, brokers, [partition])
 
@@ -19,7 +19,7 @@ def status(seen, ended=None, zookeeper_runs=True):
 
 
 def test_a_row_for_each_broker():
-    first, second = status(view(isr=[1]), ended={2: -9}).rows()
+    first, second = status(view(isr=[1], live=[1]), ended={2: -9}).rows()
     assert dict(zip(COLUMNS, first, strict=True)) == {
         "BROKER": 1,
         "ADDRESS": "127.0.0.1:9092",
@@ -31,6 +31,8 @@ def test_a_row_for_each_broker():
         "BEHIND": 0,
     }
     assert second == (2, "127.0.0.1:9093", 102, "killed by signal 9", None, 0, 1, 1)
+    again = status(view(), ended={2: -9}).rows()[1]
+    assert again[3] == "started again"
 
 
 def test_the_summary_names_what_is_wrong():

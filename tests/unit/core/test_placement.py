@@ -113,3 +113,26 @@ def test_partitions_led_by_a_dead_broker_spread_over_all_others(count, start, sh
         heirs = Counter(second for first, second in placed if first == dead)
         assert set(heirs) == set(range(count)) - {dead}
         assert set(heirs.values()) == {1}
+
+
+def test_replicas_are_placed_across_racks_as_kafka_places_them():
+    """The example in Kafka's own description of its placement."""
+    racks = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
+    assert alternate_racks([(BrokerId(b), rack) for b, rack in racks.items()]) == [0, 3, 1, 5, 4, 2]
+    entries = [BrokerEntry(BrokerId(b), {}, rack, b) for b, rack in racks.items()]
+    assert place(entries, 9, 3, start=0, shift=0) == [
+        (0, 3, 1),
+        (3, 1, 5),
+        (1, 5, 4),
+        (5, 4, 2),
+        (4, 2, 0),
+        (2, 0, 3),
+        (0, 4, 2),
+        (3, 2, 0),
+        (1, 0, 3),
+    ]
+
+
+def test_the_shift_of_added_partitions_counts_from_the_first_of_them_as_in_kafka():
+    assert place(brokers(3), 3, 2, start=0, shift=0, first_partition=4) == [(1, 2), (2, 0), (0, 2)]
+    assert place(brokers(3), 2, 2, start=0, shift=0, first_partition=3) == [(0, 2), (1, 0)]

@@ -45,8 +45,10 @@ class ControllerApi(Protocol):
         """Increase a topic to ``count`` partitions. Raises Rejected."""
         ...
 
-    async def elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
-        """Elect a leader. Raises Rejected, with ELECTION_NOT_NEEDED if it leads already."""
+    async def elect_leaders(
+        self, topic_partitions: Sequence[TopicPartition], *, unclean: bool
+    ) -> list[Rejected | None]:
+        """Elect leaders; the refusal of each partition, ELECTION_NOT_NEEDED if it leads already."""
         ...
 
     async def replicas_failed(self, lost: Sequence[tuple[TopicPartition, TopicId]]) -> None:

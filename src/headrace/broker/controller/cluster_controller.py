@@ -18,6 +18,7 @@ from headrace.broker.controller.deletions import Deletions
 from headrace.broker.controller.events import Events
 from headrace.broker.controller.leaders import Leaders
 from headrace.broker.controller.term import Term
+from headrace.broker.controller.tree_notices import TreeNotices
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.coordination import paths
 from headrace.coordination.registry import Elected, Registry
@@ -83,6 +84,7 @@ class ClusterController:
         )
         self._deletions = Deletions(self.term, self._events, dynamic_config, tasks)
         self._leaders = Leaders(self.term, dynamic_config)
+        self._notices = TreeNotices(self.term, self._events, self._leaders)
         self._changed_topics: dict[str, None] = {}
         self._failed: list[tuple[BrokerId, list[TopicPartition]]] = []
         self._running: asyncio.Task[None] | None = None
@@ -112,10 +114,7 @@ class ClusterController:
         for event in (
             self._topics.bear,
             self._deletions.proceed,
-            self._preferred_requested,
-            self._reassignment_requested,
-            self._isrs_changed,
-            self._log_dirs_failed,
+            *self._notices.all,
         ):
             self._events.post(event)
         self._schedule_rebalance()
@@ -189,18 +188,6 @@ class ClusterController:
     def _deletions_fired(self, path: str) -> None:
         self._post(self._deletion_requested)
 
-    def _preferred_fired(self, path: str) -> None:
-        self._post(self._preferred_requested)
-
-    def _reassignment_fired(self, path: str) -> None:
-        self._post(self._reassignment_requested)
-
-    def _isrs_fired(self, path: str) -> None:
-        self._post(self._isrs_changed)
-
-    def _log_dirs_fired(self, path: str) -> None:
-        self._post(self._log_dirs_failed)
-
     # --- brokers
 
     async def _brokers_changed(self) -> None:
@@ -249,61 +236,19 @@ class ClusterController:
         async with self.term.turn():
             names = await self._registry.watched.topics(self._topics_fired)
             await self._topics.names_changed(names)
-        await self._topics.bear()
+        self._post(self._topics.bear)
 
     async def _replicas_changed(self) -> None:
         async with self.term.turn():
             names, self._changed_topics = list(self._changed_topics), {}
             await self._topics.replicas_changed(names)
-        await self._topics.bear()
+        self._post(self._topics.bear)
 
     async def _deletion_requested(self) -> None:
         async with self.term.turn():
             names = await self._registry.watched.delete_requests(self._deletions_fired)
             await self._deletions.requested(names)
         await self._deletions.proceed()
-
-    # --- requests and notices in the tree
-
-    async def _preferred_requested(self) -> None:
-        async with self.term.turn():
-            watched = self._registry.watched
-            wanted = await watched.preferred_election_request(self._preferred_fired)
-            if wanted is not None:
-                await self._leaders.elect_within_turn(wanted, unclean=False)
-                await self.term.store.delete(paths.PREFERRED_REPLICA_ELECTION)
-
-    async def _reassignment_requested(self) -> None:
-        async with self.term.turn():
-            wanted = await self._registry.watched.reassignment_request(self._reassignment_fired)
-            if wanted:
-                _log.error(
-                    "Ignoring the request in %s: moving replicas between brokers is not "
-                    "supported yet",
-                    paths.REASSIGN_PARTITIONS,
-                )
-                await self.term.store.delete(paths.REASSIGN_PARTITIONS)
-
-    async def _isrs_changed(self) -> None:
-        """A leader of an old version changed ISRs itself."""
-        async with self.term.turn():
-            notices = await self._registry.watched.isr_changes(self._isrs_fired)
-            changed = {each for partitions in notices.values() for each in partitions}
-            if changed:
-                await self.term.reload(sorted(changed))
-            for path in notices:
-                await self.term.store.delete(path)
-
-    async def _log_dirs_failed(self) -> None:
-        """Ask the brokers with a failed log directory for each of their replicas."""
-        async with self.term.turn():
-            notices = await self._registry.watched.log_dir_events(self._log_dirs_fired)
-            for broker_id in dict.fromkeys(notices.values()):
-                for state in self.controller.states():
-                    if broker_id is not None and broker_id in state.replicas:
-                        self.term.tell_replica(broker_id, state)
-            for path in notices:
-                await self.term.store.delete(path)
 
     def _replicas_failed(self, broker_id: BrokerId, failed: list[TopicPartition]) -> None:
         self._failed.append((broker_id, failed))
@@ -363,10 +308,10 @@ class ClusterController:
         await self._deletions.settled([topic.name for topic in topics], timeout_s)
         return answers
 
-    async def elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
-        (refusal,) = await self._leaders.elect([topic_partition], unclean=unclean)
-        if refusal is not None:
-            raise refusal
+    async def elect_leaders(
+        self, topic_partitions: Sequence[TopicPartition], *, unclean: bool
+    ) -> list[Rejected | None]:
+        return await self._leaders.elect(topic_partitions, unclean=unclean)
 
     def check_reassignment(
         self, topic_partition: TopicPartition, replicas: Sequence[BrokerId] | None

@@ -8,6 +8,7 @@ partitions without a state, and the next term finds them.
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from headrace.broker.controller import topic_requests
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.controller")
 
-_BORN_PER_TURN = 200  # changes of ISRs wait no longer than for these
+_BORN_PER_EVENT = 200  # changes of ISRs wait no longer than for these
 
 
 class ClusterTopics:
@@ -69,10 +70,12 @@ class ClusterTopics:
             answers = topic_requests.decide_creates(
                 term.controller, requests, self._dynamic_config, self._world
             )
-            if validate_only:
-                return answers
-            for index, answer in enumerate(answers):
-                if isinstance(answer, CreateTopic):
+        if validate_only:
+            return answers
+        for index, answer in enumerate(answers):
+            if isinstance(answer, CreateTopic):
+                # One turn each: changes of ISRs must not wait for a thousand topics.
+                async with term.turn():
                     answers[index] = await self._create(answer)
         created = any(isinstance(each, CreateTopic) for each in answers)
         if created and not await self._stand(give_up_at):
@@ -123,13 +126,14 @@ class ClusterTopics:
         """Wait until partitions have leaders, and until live brokers know them or time is up."""
         loop = asyncio.get_running_loop()
         # An event, not a part of this request: a client that hangs up must not interrupt it.
-        births = self._events.post(self.bear)
-        done, _ = await asyncio.wait([births], timeout=max(0.0, give_up_at - loop.time()))
-        if not done:
-            return False
-        refusal = births.result()
-        if refusal is not None:
-            raise refusal
+        while self._next_to_bear():
+            births = self._events.post(self.bear)
+            done, _ = await asyncio.wait([births], timeout=max(0.0, give_up_at - loop.time()))
+            if not done:
+                return False
+            refusal = births.result()
+            if refusal is not None:
+                raise refusal
         await self._term.channels.acknowledged(give_up_at - loop.time())
         return True
 
@@ -176,6 +180,13 @@ class ClusterTopics:
                 loaded.topics[name] = topic._replace(topic_id=topic_id, partitions=states)
                 await self._term.store.assign(loaded.topics[name], topic)
         self._term.loaded(loaded)
+        # Clients see a topic at once, also if none of its brokers is alive.
+        self._term.channels.update_metadata(
+            state
+            for name in loaded.topics
+            for state in self._term.controller.metadata.topics[name].partitions
+            if state.partition_epoch == UNBORN and len(state.offline) == len(state.replicas)
+        )
 
     async def _read_settings(self, name: str) -> None:
         overrides = await self._term.registry.configs.read("topics", name)
@@ -200,26 +211,27 @@ class ClusterTopics:
     # --- births
 
     async def bear(self) -> None:
-        """Give every partition without a state a leader, if one of its replicas is alive."""
-        term = self._term
-        while True:
-            async with term.turn():
-                waiting = self._unborn()
-                changed = await term.change(waiting[:_BORN_PER_TURN], self._decide_births)
-                term.tell(changed)
-                if not changed:
-                    term.channels.update_metadata(waiting)
-                    return
+        """Give partitions without a state a leader, if one of their replicas is alive.
 
-    def _unborn(self) -> list[PartitionState]:
-        """Those that can be born first."""
+        An event bears some and posts the next, so that other events need not wait.
+        """
+        term = self._term
+        async with term.turn():
+            changed = await term.change(self._next_to_bear(), self._decide_births)
+            term.tell(changed)
+        if changed:
+            self._events.post(self.bear)
+
+    def _next_to_bear(self) -> list[PartitionState]:
         controller = self._term.controller
         live = controller.metadata.brokers
-        found = [state for state in controller.states() if state.partition_epoch == UNBORN]
-        found.sort(
-            key=lambda state: not any(controller.can_serve(state, b, live) for b in state.replicas)
+        able = (
+            state
+            for state in controller.states()
+            if state.partition_epoch == UNBORN
+            and any(controller.can_serve(state, broker, live) for broker in state.replicas)
         )
-        return found
+        return list(islice(able, _BORN_PER_EVENT))
 
     def _decide_births(self, states: Iterable[PartitionState]) -> list[ChangePartition]:
         return elections.decide_brokers(self._term.controller, states, (), lambda topic: False)

@@ -181,7 +181,9 @@ class Deletions:
         async with self._term.turn():
             if self._pending.get(topic.name) is not deletion:
                 return
-            await self._term.store.delete_topic(topic)
+            if not await self._term.store.delete_topic(topic.name):
+                self._events.post(self.proceed)
+                return
             self._term.controller.replay([DeleteTopic(topic)])
             self._term.forget(state.topic_partition for state in topic.partitions)
             self._dynamic_config.remember(ResourceType.TOPIC, topic.name, {})

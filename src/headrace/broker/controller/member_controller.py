@@ -162,8 +162,13 @@ class MemberController:
             name, count, assignments, validate_only=validate_only, timeout_s=timeout_s
         )
 
-    async def elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
-        await self._current.elect_leader(topic_partition, unclean=unclean)
+    async def elect_leaders(
+        self, topic_partitions: Sequence[TopicPartition], *, unclean: bool
+    ) -> list[Rejected | None]:
+        try:
+            return await self._current.elect_leaders(topic_partitions, unclean=unclean)
+        except Rejected as refusal:
+            return [refusal for _ in topic_partitions]
 
     async def replicas_failed(self, lost: Sequence[tuple[TopicPartition, TopicId]]) -> None:
         """Tell the controller, which then asks for each replica of this broker."""

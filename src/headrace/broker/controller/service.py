@@ -176,8 +176,20 @@ class ControllerService:
                 )
         return change
 
-    async def elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
-        """Elect a leader. Raises Rejected, with ELECTION_NOT_NEEDED if it leads already."""
+    async def elect_leaders(
+        self, topic_partitions: Sequence[TopicPartition], *, unclean: bool
+    ) -> list[Rejected | None]:
+        """Elect leaders; the refusal of each partition, ELECTION_NOT_NEEDED if it leads already."""
+        refusals: list[Rejected | None] = []
+        for each in topic_partitions:
+            try:
+                await self._elect_leader(each, unclean=unclean)
+                refusals.append(None)
+            except Rejected as refusal:
+                refusals.append(refusal)
+        return refusals
+
+    async def _elect_leader(self, topic_partition: TopicPartition, *, unclean: bool) -> None:
         async with self._changes.lock:
             assignment = None
             if unclean and topic_partition in self._changes.directory_assignment.offline:

@@ -4,7 +4,7 @@ The controller handles elections and reassignments, though one broker rarely nee
 about ACLs, tokens and SASL get the error that Kafka sends where these are disabled.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from headrace.broker.context import Context
@@ -29,38 +29,35 @@ async def elect_leaders(
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         raise Rejected(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}.")
     everywhere = request.topic_partitions is None
-    wanted: Iterable[tuple[str, Iterable[int]]]
+    wanted: Sequence[tuple[str, Iterable[int]]]
     if request.topic_partitions is None:
         wanted = [(t.name, range(len(t.partitions))) for t in broker.metadata.topics.values()]
     else:
         wanted = [(entry.topic, entry.partitions) for entry in request.topic_partitions]
-    results = []
-    for topic, partitions in wanted:
-        answers = []
-        for partition in dict.fromkeys(partitions):
-            refusal = await _elect(broker, TopicPartition(topic, partition), request.election_type)
-            if everywhere and refusal and refusal.code == ErrorCode.ELECTION_NOT_NEEDED:
-                # A request for all partitions gets only those with an election.
-                continue
-            answers.append(
-                response.PartitionResult(
-                    partition_id=partition,
-                    error_code=refusal.code if refusal else ErrorCode.NONE,
-                    error_message=str(refusal) if refusal else None,
-                )
+    asked = [
+        TopicPartition(topic, partition)
+        for topic, partitions in wanted
+        for partition in dict.fromkeys(partitions)
+    ]
+    refusals = await broker.controller.elect_leaders(
+        asked, unclean=request.election_type == _UNCLEAN
+    )
+    results = {
+        topic: response.ReplicaElectionResult(topic=topic, partition_result=[])
+        for topic, _ in wanted
+    }
+    for (topic, partition), refusal in zip(asked, refusals, strict=True):
+        if everywhere and refusal and refusal.code == ErrorCode.ELECTION_NOT_NEEDED:
+            # A request for all partitions gets only those with an election.
+            continue
+        results[topic].partition_result.append(
+            response.PartitionResult(
+                partition_id=partition,
+                error_code=refusal.code if refusal else ErrorCode.NONE,
+                error_message=str(refusal) if refusal else None,
             )
-        results.append(response.ReplicaElectionResult(topic=topic, partition_result=answers))
-    return response(replica_election_results=results)
-
-
-async def _elect(
-    broker: Needs, topic_partition: TopicPartition, election_type: int
-) -> Rejected | None:
-    try:
-        await broker.controller.elect_leader(topic_partition, unclean=election_type == _UNCLEAN)
-    except Rejected as refusal:
-        return refusal
-    return None
+        )
+    return response(replica_election_results=list(results.values()))
 
 
 def alter_partition_reassignments(

@@ -15,6 +15,7 @@ from headrace.broker.metadata.updates import removed_topics
 from headrace.broker.needs import (
     NeedsConfig,
     NeedsGroups,
+    NeedsLogDirs,
     NeedsMembership,
     NeedsMetadata,
     NeedsReplicas,
@@ -35,6 +36,7 @@ _PARTITIONS_PER_TURN = 32  # created or deleted in a few milliseconds
 class Needs(
     NeedsConfig,
     NeedsGroups,
+    NeedsLogDirs,
     NeedsMembership,
     NeedsMetadata,
     NeedsReplicas,
@@ -81,6 +83,8 @@ async def leader_and_isr(
                     await asyncio.sleep(0)
             topics.append(_TopicError(topic_id=topic.topic_id, partition_errors=errors))
         _roles_changed(broker, [topic.topic_name for topic in request.topic_states])
+        if broker.logs.unfinished_moves:
+            broker.moves.resume()
     return m.LeaderAndIsrResponse(topics=topics)
 
 

@@ -25,7 +25,7 @@ from headrace.core.topics import check_name
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.settings import kafka
-from headrace.model.settings.headrace import OURS, row_of
+from headrace.model.settings.headrace import ADDED, OURS, row_of
 from headrace.model.settings.resources import ConfigSource, ResourceType
 from headrace.model.settings.values import parse_value, value_to_text
 from headrace.wire import messages as m
@@ -281,9 +281,10 @@ def _broker_settings(broker: Needs) -> list[_Setting]:
     dynamic = broker.dynamic_config.broker_overrides(None) | broker.dynamic_config.broker_overrides(
         broker.broker_id
     )
-    others = [name for name in dynamic if name not in kafka.BROKER and name not in OURS]
+    added = ADDED if broker.config.is_on_zookeeper else OURS
+    others = [name for name in dynamic if name not in kafka.BROKER and name not in added]
     settings = []
-    for name in (*kafka.BROKER, *OURS, *others):
+    for name in (*kafka.BROKER, *added, *others):
         if name in kafka.INTERNAL:
             continue
         given = _without_other_defaults(name, _given_by_broker(broker, _with_coarser_units(name)))
@@ -322,7 +323,7 @@ def _given_by_broker(broker: Needs, names: Iterable[str]) -> tuple[_Given, ...]:
             broker.dynamic_config.broker_overrides(None).get,
         ),
         (ConfigSource.STATIC_BROKER_CONFIG, lambda name: _file_text(config, name)),
-        (ConfigSource.DEFAULT_CONFIG, lambda name: _default_text(config, name)),
+        (ConfigSource.DEFAULT_CONFIG, lambda name: _default_text(broker, name)),
     )
     return tuple(
         _Given(name, _normalized(name, text), source)
@@ -338,10 +339,11 @@ def _file_text(config: BrokerConfig, name: str) -> str | None:
     return config.given_text(name)
 
 
-def _default_text(config: BrokerConfig, name: str) -> str | None:
-    if name == "broker.id" and not config.node_id_is_given:
-        return str(config.node_id)  # tools read the broker's id here; Kafka's default is -1
-    return config.default_text(name)
+def _default_text(broker: Needs, name: str) -> str | None:
+    if name == "broker.id" and not broker.config.node_id_is_given:
+        # Tools read the broker's id here, which the cluster may have chosen; Kafka's default is -1.
+        return str(broker.broker_id)
+    return broker.config.default_text(name)
 
 
 def _normalized(name: str, text: str) -> str | None:

@@ -8,10 +8,18 @@ must be verified first.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from headrace.broker.context import Context
+from headrace.broker.handlers.produced import (
+    TOPIC_ID_SINCE,
+    FullProduced,
+    Outcome,
+    Produced,
+    RememberedProduce,
+    ShapedProduced,
+)
 from headrace.broker.handlers.transaction_verification import (
     TransactionVerification,
     may_be_appended,
@@ -19,16 +27,12 @@ from headrace.broker.handlers.transaction_verification import (
 from headrace.broker.replication.append import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Appender
 from headrace.broker.replication.replica import Replica
 from headrace.broker.replication.waiting import Waiting
-from headrace.core.leadership import Leadership
 from headrace.core.parked import Event
 from headrace.core.topics import is_internal
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Offset, TopicId
-from headrace.net.link import Link, Slot
+from headrace.net.link import Link
 from headrace.records.batch import CODEC_MASK, FLAGS_AT, BadBatch, check_produced
-from headrace.wire import messages as m
-from headrace.wire.api import ApiKey
-from headrace.wire.framing import encode_response
 from headrace.wire.produce import ProduceShape, outcome_position
 
 if TYPE_CHECKING:
@@ -42,283 +46,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.broker")
 
-TOPIC_ID_SINCE = 13
 # Clients with this ID may write to internal topics, as in Kafka.
 ADMIN_CLIENT_ID = "__admin_client"
-
-
-class RememberedProduce:
-    """A producer's usual request and its replica, valid while ``generation`` is current."""
-
-    __slots__ = (
-        "shape",
-        "replica",
-        "acks",
-        "timeout_ms",
-        "api_version",
-        "replicas",
-        "generation",
-    )
-
-    def __init__(
-        self,
-        shape: ProduceShape,
-        replica: Replica,
-        request: Any,
-        api_version: int,
-        replicas: "ReplicaManager",
-    ) -> None:
-        self.shape = shape
-        self.replica = replica
-        self.acks: int = request.acks
-        self.timeout_ms: int = request.timeout_ms
-        self.api_version = api_version
-        self.replicas = replicas
-        self.generation = replicas.generation
-
-
-class _Outcome:
-    """The result of one partition's batch.
-
-    The defaults are class attributes, because one is created per batch and most change few.
-    """
-
-    replica: Replica | None = None
-    leadership: Leadership | None = None  # in which the batch was staged
-    error_code: int = ErrorCode.NONE
-    error_message: str | None = None
-    record_errors: Sequence[tuple[int, str]] = ()
-    base_offset: int = -1
-    append_time: int = -1
-    log_start: int = -1
-    offset_end = Offset(-1)  # acks=all waits until the high watermark reaches it
-
-    def refuse(self, refusal: Rejected) -> None:
-        self.error_code = refusal.code
-        self.error_message = refusal.message
-        self.base_offset = self.append_time = self.log_start = -1
-        self.offset_end = Offset(-1)
-
-    @property
-    def committed(self) -> bool:
-        leadership = self.leadership
-        return self.offset_end < 0 or (
-            leadership is not None and leadership.high_watermark >= self.offset_end
-        )
-
-    def check_replicas_after_append(self) -> None:
-        """Report an ISR that fell below min.insync.replicas while the batch waited."""
-        leadership = self.leadership
-        if leadership is not None and self.offset_end >= 0:
-            code = leadership.acknowledgement(self.offset_end)
-            if code is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
-                self.error_code = code
-                self.error_message = "there are now fewer in-sync replicas than min.insync.replicas"
-
-    def refuse_if_lost(self, event: Event) -> None:
-        """Refuse a batch that was not committed before ``event``: its records may be lost."""
-        replica = self.replica
-        if replica is None or self.committed:
-            return
-        if event is Event.DISK_OFFLINE:
-            refusal = Rejected(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of {replica.topic_partition} failed"
-            )
-        else:
-            refusal = Rejected(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"this broker no longer leads {replica.topic_partition}",
-            )
-        self.refuse(refusal)
-
-
-_LOSSES = frozenset({Event.LEADERSHIP_LOST, Event.TOPIC_DELETED, Event.DISK_OFFLINE})
-
-
-class Produced:
-    """One request with staged batches. With acks=all it then waits for the in-sync replicas."""
-
-    __slots__ = ("link", "slot", "acks", "outcomes", "timeout_ms")
-
-    def __init__(self, link: Link, acks: int, timeout_ms: int) -> None:
-        self.link = link
-        self.acks = acks
-        self.timeout_ms = timeout_ms
-        self.outcomes: list[_Outcome] = []
-        self.slot: Slot | None = None
-
-    @property
-    def committed(self) -> bool:
-        for outcome in self.outcomes:  # noqa: SIM110 - all() costs as much as encoding
-            if not outcome.committed:
-                return False
-        return True
-
-    def written(self, failed: dict[Replica, Rejected]) -> None:
-        for outcome in self.outcomes:
-            if outcome.replica in failed and outcome.error_code == ErrorCode.NONE:
-                outcome.refuse(failed[outcome.replica])
-
-    def encode(self) -> list[Any]:
-        raise NotImplementedError
-
-    # --- waiting for the in-sync replicas
-
-    def waits_for(self) -> list[Replica]:
-        return [
-            outcome.replica
-            for outcome in self.outcomes
-            if outcome.replica is not None and not outcome.committed
-        ]
-
-    def happened(self, event: Event, replica: Replica) -> bool:
-        if event in _LOSSES:
-            for outcome in self.outcomes:
-                if outcome.replica is replica:
-                    outcome.refuse_if_lost(event)
-        return self.answer_if_committed()
-
-    def answer_if_committed(self) -> bool:
-        """Respond if every batch is committed or has failed."""
-        if not self.committed:
-            return False
-        for outcome in self.outcomes:
-            outcome.check_replicas_after_append()
-        assert self.slot is not None
-        self.slot.answer(self.encode())
-        return True
-
-    def deadline_passed(self) -> None:
-        for outcome in self.outcomes:
-            if not outcome.committed:
-                outcome.refuse(
-                    Rejected(
-                        ErrorCode.REQUEST_TIMED_OUT,
-                        "the in-sync replicas did not replicate the batch within the request's "
-                        "timeout; the batch may still be committed",
-                    )
-                )
-        assert self.slot is not None
-        self.slot.answer(self.encode())
-
-
-class _ShapedProduced(Produced):
-    __slots__ = ("remembered", "correlation_id")
-
-    def __init__(self, link: Link, remembered: RememberedProduce, correlation_id: bytes) -> None:
-        super().__init__(link, remembered.acks, remembered.timeout_ms)
-        self.remembered = remembered
-        self.correlation_id = correlation_id
-
-    def encode(self) -> list[Any]:
-        outcome = self.outcomes[0]
-        if outcome.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            return self._encode_with_leader()
-        return [
-            self.remembered.shape.answer(
-                self.correlation_id,
-                outcome.error_code,
-                outcome.base_offset,
-                outcome.append_time,
-                outcome.log_start,
-            )
-        ]
-
-    def _encode_with_leader(self) -> list[Any]:
-        """The shape has no place for the current leader."""
-        remembered, request = self.remembered, m.ProduceRequest
-        (topic, partition), topic_id = (
-            remembered.replica.topic_partition,
-            remembered.replica.topic_id,
-        )
-        data = request.TopicProduceData(
-            name=topic,
-            topic_id=topic_id,
-            partition_data=[request.PartitionProduceData(index=partition)],
-        )
-        response = _response(
-            [data],
-            self.outcomes,
-            remembered.replicas,
-            self.link.listener_name,
-            remembered.api_version,
-        )
-        correlation_id = int.from_bytes(self.correlation_id, "big", signed=True)
-        return [encode_response(ApiKey.PRODUCE, remembered.api_version, correlation_id, response)]
-
-
-class _FullProduced(Produced):
-    __slots__ = ("context", "request", "replicas")
-
-    def __init__(
-        self, link: Link, context: Context, request: Any, replicas: "ReplicaManager"
-    ) -> None:
-        super().__init__(link, request.acks, request.timeout_ms)
-        self.context = context
-        self.request = request
-        self.replicas = replicas
-
-    def encode(self) -> list[Any]:
-        context = self.context
-        response = _response(
-            self.request.topic_data,
-            self.outcomes,
-            self.replicas,
-            context.listener,
-            context.api_version,
-        )
-        return [
-            encode_response(context.api_key, context.api_version, context.correlation_id, response)
-        ]
-
-
-def _response(
-    topic_data: Iterable[Any],
-    outcomes: Iterable[_Outcome],
-    replicas: "ReplicaManager",
-    listener: str,
-    api_version: int,
-) -> m.ProduceResponse:
-    response = m.ProduceResponse
-    topics, leaders = [], []
-    next_outcome = iter(outcomes)
-    for topic in topic_data:
-        partitions = []
-        for data in topic.partition_data:
-            outcome = next(next_outcome)
-            answer = response.PartitionProduceResponse(
-                index=data.index,
-                error_code=outcome.error_code,
-                base_offset=outcome.base_offset,
-                log_append_time_ms=outcome.append_time,
-                log_start_offset=outcome.log_start,
-                record_errors=[
-                    response.BatchIndexAndErrorMessage(
-                        batch_index=index, batch_index_error_message=message
-                    )
-                    for index, message in outcome.record_errors
-                ],
-                error_message=outcome.error_message,
-            )
-            if outcome.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                ref = topic.name if api_version < TOPIC_ID_SINCE else topic.topic_id
-                known = replicas.leader_of(ref, data.index)
-                if known is not None:
-                    leaders.append(known[0])
-                    answer.current_leader = response.LeaderIdAndEpoch(
-                        leader_id=known[0], leader_epoch=known[1]
-                    )
-            partitions.append(answer)
-        topics.append(
-            response.TopicProduceResponse(
-                name=topic.name, topic_id=topic.topic_id, partition_responses=partitions
-            )
-        )
-    endpoints = [
-        response.NodeEndpoint(node_id=node_id, host=host, port=port, rack=rack)
-        for node_id, host, port, rack in replicas.endpoints_of(leaders, listener)
-    ]
-    return response(responses=topics, node_endpoints=endpoints)
 
 
 class Producing:
@@ -355,8 +84,8 @@ class Producing:
         replica = remembered.replica
         if replica.must_unpack(records) or not may_be_appended(replica, records):
             return False
-        produced = _ShapedProduced(link, remembered, correlation_id)
-        outcome = _Outcome()
+        produced = ShapedProduced(link, remembered, correlation_id)
+        outcome = Outcome()
         try:
             self._stage(replica, records, remembered.acks, outcome, remembered.api_version)
         except Rejected:
@@ -369,12 +98,12 @@ class Producing:
         self, link: Link, context: Context, request: Any, frame: memoryview, *, is_known: bool
     ) -> None:
         """Stage a decoded request; ``is_known`` if its shape is remembered already."""
-        produced = _FullProduced(link, context, request, self._replicas)
-        staged: list[tuple[_Outcome, Replica, memoryview]] = []
-        opening: list[tuple[_Outcome, Replica, bytearray]] = []
+        produced = FullProduced(link, context, request, self._replicas)
+        staged: list[tuple[Outcome, Replica, memoryview]] = []
+        opening: list[tuple[Outcome, Replica, bytearray]] = []
         for topic in request.topic_data:
             for data in topic.partition_data:
-                outcome = _Outcome()
+                outcome = Outcome()
                 produced.outcomes.append(outcome)
                 try:
                     replica = self._find(context, request, topic, data)
@@ -443,7 +172,7 @@ class Producing:
         return replica
 
     def _stage(
-        self, replica: Replica, records: memoryview, acks: int, outcome: _Outcome, api_version: int
+        self, replica: Replica, records: memoryview, acks: int, outcome: Outcome, api_version: int
     ) -> None:
         appended = self._appender.stage(replica, records, acks, api_version)
         outcome.replica = replica
@@ -459,7 +188,7 @@ class Producing:
         replica: Replica,
         records: memoryview,
         acks: int,
-        outcome: _Outcome,
+        outcome: Outcome,
         context: Context,
     ) -> None:
         try:
@@ -481,8 +210,8 @@ class Producing:
         records = topic.partition_data[0].records
         shape = ProduceShape(frame, context.api_version, records)
         name_size = len(topic.name.encode()) if context.api_version < TOPIC_ID_SINCE else 0
-        template = _FullProduced(link, context, request, self._replicas)
-        template.outcomes.append(_Outcome())
+        template = FullProduced(link, context, request, self._replicas)
+        template.outcomes.append(Outcome())
         shape.learn_answer(
             bytes(template.encode()[0]), outcome_position(context.api_version, name_size)
         )
@@ -494,9 +223,9 @@ class Producing:
 
     async def _append_later(
         self,
-        produced: _FullProduced,
-        opening: list[tuple[_Outcome, Replica, bytearray]],
-        copies: list[tuple[_Outcome, Replica, bytearray]],
+        produced: FullProduced,
+        opening: list[tuple[Outcome, Replica, bytearray]],
+        copies: list[tuple[Outcome, Replica, bytearray]],
         context: Context,
         verification: TransactionVerification,
         codes: "Codes | Awaitable[Codes]",
@@ -522,8 +251,8 @@ class Producing:
         await self._flush_and_answer([produced], unflushed)
 
     async def _open_all(
-        self, opening: list[tuple[_Outcome, Replica, bytearray]], api_version: int
-    ) -> list[tuple[_Outcome, Replica, memoryview]]:
+        self, opening: list[tuple[Outcome, Replica, bytearray]], api_version: int
+    ) -> list[tuple[Outcome, Replica, memoryview]]:
         """The valid batches, opened; the outcomes of the others get the error."""
         opened = []
         for outcome, replica, records in opening:
@@ -624,7 +353,7 @@ class Producing:
         if not produced.answer_if_committed():
             self._waiting.park(produced, produced.waits_for(), produced.timeout_ms)
 
-    def _answer_bug(self, produced: _FullProduced, error: Exception) -> None:
+    def _answer_bug(self, produced: FullProduced, error: Exception) -> None:
         frame = self._bugs.frame(produced.link, produced.context, produced.request, error)
         assert produced.slot is not None
         produced.slot.answer([frame] if produced.acks != ACKS_NONE else ())

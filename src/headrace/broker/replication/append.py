@@ -90,6 +90,9 @@ class Appender:
         )
         if self._write(replica):
             self.flush_later(replica)
+        if leadership.followers:
+            # A coordinator waits for its followers, which wait for this batch.
+            self._waiting.serve_soon()
         return appended
 
     def _write(self, replica: "Replica") -> bool:

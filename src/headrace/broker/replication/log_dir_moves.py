@@ -166,10 +166,11 @@ class LogDirMoves:
     # --- start and shutdown --------------------------------------------------
 
     def resume(self) -> None:
-        """Continue the moves that the last shutdown interrupted."""
-        for topic_partition, copy in self._logs.unfinished_moves.items():
+        """Continue the moves that the last shutdown interrupted, of partitions hosted by now."""
+        for topic_partition, copy in list(self._logs.unfinished_moves.items()):
             replica = self._replicas.get(*topic_partition)
             if replica is not None:
+                del self._logs.unfinished_moves[topic_partition]
                 try:
                     self.request(replica.log, copy.directory, copy.path)
                 except Rejected as refusal:

@@ -36,6 +36,7 @@ class Waiting:
         self._parked: Parked[Waiter] = Parked()
         self._watching: dict[Replica, Waiter] = {}
         self._events: dict[Replica, dict[Event, None]] = {}
+        self._is_serving_soon = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = NEVER  # the deadline that the timer is set for
 
@@ -110,6 +111,19 @@ class Waiting:
                     for waiter in self._parked.affected_by(replica, event):
                         if waiter.happened(event, replica):
                             self._parked.remove(waiter)
+
+    def serve_soon(self) -> None:
+        """Serve in the next iteration of the loop, for callers that may be outside of a turn."""
+        if self._events and not self._is_serving_soon:
+            self._is_serving_soon = True
+            self._loop.call_soon(self._serve_now)
+
+    def _serve_now(self) -> None:
+        self._is_serving_soon = False
+        try:
+            self.serve()
+        except Exception as error:  # noqa: BLE001 - see ``fail``
+            self._fail(error)
 
     # --- deadlines -----------------------------------------------------------
 

@@ -157,9 +157,8 @@ async def test_leaders_return_to_preferred_replicas_on_request_and_by_kafkas_nod
         await until(lambda: cluster.brokers[3].leader_of("t") == 2)
         await cluster.register(1)
         await until(lambda: 1 in controller.metadata.brokers)
-        with pytest.raises(Rejected) as refused:
-            await controller.elect_leader(T0, unclean=False)
-        assert refused.value.code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        (refusal,) = await controller.elect_leaders([T0], unclean=False)
+        assert refusal.code == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
         epoch = cluster.entries[2].broker_epoch
         await controller.alter_isr(2, epoch, [proposal(controller, "t", (2, 3, 1))])
         session = cluster.session()
@@ -167,9 +166,12 @@ async def test_leaders_return_to_preferred_replicas_on_request_and_by_kafkas_nod
         await session.create(paths.PREFERRED_REPLICA_ELECTION, wanted)
         await until(lambda: cluster.brokers[3].leader_of("t") == 1)
         assert cluster.brokers[3].topics["t"][0].leader_epoch == 2
-        with pytest.raises(Rejected) as refused:
-            await controller.elect_leader(T0, unclean=False)
-        assert refused.value.code == ErrorCode.ELECTION_NOT_NEEDED
+        ghost = TopicPartition("ghost", 1)
+        refusals = await controller.elect_leaders([ghost, T0], unclean=False)
+        assert [each.code for each in refusals] == [
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.ELECTION_NOT_NEEDED,
+        ]
         assert await session.get(paths.PREFERRED_REPLICA_ELECTION) is None
 
 
@@ -200,7 +202,7 @@ async def test_an_unclean_election_needs_the_topics_permission_or_a_request():
         await controller.alter_isr(1, epoch, [proposal(controller, "t", (1,))])
         cluster.crash(1)
         await until(lambda: cluster.brokers[3].leader_of("t") == -1)
-        await controller.elect_leader(T0, unclean=True)
+        assert await controller.elect_leaders([T0], unclean=True) == [None]
         await until(lambda: cluster.brokers[3].leader_of("t") == 2)
         assert controller.metadata.topics["t"].partitions[0].isr == (2,)
 

@@ -524,9 +524,8 @@ async def test_an_election_fails_if_the_elected_replica_cannot_be_created(tmp_pa
     here = [found("t", 0, topic.topic_id)]
     async with running(tmp_path, found=here, offline="Input/output error") as broker:
         broker.replicas.refused = {lost}
-        with pytest.raises(Rejected) as refused:
-            await broker.controller.elect_leader(lost, unclean=True)
-        assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        (refusal,) = await broker.controller.elect_leaders([lost], unclean=True)
+        assert refusal is not None and refusal.code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 @in_loop

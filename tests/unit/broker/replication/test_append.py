@@ -157,3 +157,14 @@ async def test_a_batch_of_a_coordinator_is_flushed_in_the_background(tmp_path):
     assert leader.replica.high_watermark == 1
     assert leader.failures == []
     disk.crash()
+
+
+@in_loop
+async def test_followers_hear_of_a_coordinators_batch_outside_of_a_clients_turn(disk):
+    leader = Leader(disk, isr=(1, 2))
+    follower = Waiter()
+    leader.waiting.park(follower, [leader.replica], until=Event.LOG_END)
+    leader.appender.append(leader.replica, bytearray(batch(b"a")), NOW)
+    assert follower.events == []
+    await asyncio.wait_for(follower.told.wait(), 10)
+    assert follower.events == [Event.LOG_END]

@@ -118,3 +118,21 @@ async def test_a_bug_at_a_deadline_stops_the_broker():
     waiting.park(Buggy(), [], 1)
     await asyncio.sleep(1)
     assert [type(failure) for failure in failures] == [ZeroDivisionError]
+
+
+@in_loop
+async def test_events_of_code_outside_of_turns_are_served_soon():
+    failures = []
+    waiting, waiter = a_waiting(failures), Noting()
+    waiting.park(waiter, ["a"])
+    waiting.happened("a", Event.HIGH_WATERMARK)
+    waiting.serve_soon()
+    waiting.serve_soon()
+    assert waiter.events == []
+    await asyncio.sleep(0)
+    assert waiter.events == [(Event.HIGH_WATERMARK, "a")]
+    waiting.happened("a", Event.LEADERSHIP_LOST)
+    waiter.happened = lambda event, replica: 1 / 0
+    waiting.serve_soon()
+    await asyncio.sleep(0)
+    assert [type(failure) for failure in failures] == [ZeroDivisionError]
