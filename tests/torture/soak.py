@@ -20,6 +20,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 
 from headrace.testing import Cluster
+from tests.fakes.inside import ClusterInside
 from tests.history.checker import anomalies
 from tests.history.history import History
 from tests.history.stock_clients import StockClients
@@ -131,7 +132,7 @@ class Meter:
         shown = []
         for broker_id in range(3):
             try:
-                memory, files = usage_of(process_id(self.cluster, broker_id))
+                memory, files = usage_of(ClusterInside(self.cluster).process_id(broker_id))
             except (OSError, RuntimeError):
                 shown.append(f"{broker_id}: down")
                 continue
@@ -159,10 +160,6 @@ class Meter:
         if max(self.files[after]) > max(self.files[before]) + FILES_GROWTH_MAX:
             found.append(f"open files grew: {self.files}")
         return found
-
-
-def process_id(cluster, broker_id):
-    return cluster._brokers.place(broker_id).member.process_id
 
 
 def usage_of(pid):
