@@ -462,10 +462,10 @@ def test_strict_order_with_leaders_killed(cluster):
     create(cluster, NewTopic("ledger", 1, 3, config={"min.insync.replicas": "2"}))
     command = [sys.executable, str(STRICT_ORDER), "send", cluster.bootstrap_servers]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as sender:
-        for number in range(3):
-            for line in range(1_000):
-                sender.stdin.write(f"{number * 1_000 + line}\n")
-            sender.stdin.flush()
+        write_numbers(sender, range(1_000))
+        wait_until(lambda: cluster.records("ledger"))
+        for start in (1_000, 2_000, 3_000):
+            write_numbers(sender, range(start, start + 1_000))
             victim = cluster.leader_of("ledger")
             cluster.kill(victim)
             cluster.restart(victim)
@@ -473,4 +473,10 @@ def test_strict_order_with_leaders_killed(cluster):
         sender.stdin.close()
         assert sender.wait(60) == 0
     values = [int(record.value) for record in cluster.records("ledger")]
-    assert values == list(range(3_000))
+    assert values == list(range(4_000))
+
+
+def write_numbers(sender, numbers):
+    for number in numbers:
+        sender.stdin.write(f"{number}\n")
+    sender.stdin.flush()
