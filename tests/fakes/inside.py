@@ -6,9 +6,12 @@ from typing import Any, TypeVar
 
 from headrace.broker.replication.replica import Replica
 from headrace.broker.services import Services
+from headrace.coordination.memory import MemorySession
 from headrace.model.ids import BrokerId, LeaderEpoch
-from headrace.testing import Broker
+from headrace.testing import Broker, Cluster
+from headrace.testing.environments import Threads
 from headrace.testing.runners import ThreadRunner
+from headrace.world.world import World
 
 T = TypeVar("T")
 
@@ -49,6 +52,37 @@ class Inside:
 
     def catch_up(self, topic: str, partition: int = 0) -> None:
         self.in_sync(topic, partition, isr=(1,))
+
+
+class ClusterInside:
+    """The brokers of a cluster, and its tree."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._brokers = cluster._brokers
+
+    def _member(self, broker_id: int) -> Any:
+        return self._brokers.place(broker_id).member
+
+    def process_id(self, broker_id: int) -> int:
+        """Of a broker in a child process; raises RuntimeError while it is down."""
+        pid: int = self._member(broker_id).process_id
+        return pid
+
+    def world(self, broker_id: int) -> World:
+        """Clock and files of a broker in this process."""
+        world: World = self._member(broker_id).runner.node._world
+        return world
+
+    def read(self, path: str) -> bytes | None:
+        """The value of a node of the tree."""
+        return self._brokers.environment.read(path)
+
+    def open_session(self) -> MemorySession:
+        """A session of the tree in memory that belongs to no broker of the cluster."""
+        environment = self._brokers.environment
+        assert isinstance(environment, Threads)
+        sessions = environment._sessions
+        return sessions._tree.open_session()
 
 
 def in_sync(

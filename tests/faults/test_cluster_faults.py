@@ -24,6 +24,7 @@ from headrace.testing import Cluster
 from headrace.testing.runners import ThreadRunner
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
+from tests.fakes.inside import ClusterInside
 from tests.fakes.raw_client import RawClient
 from tests.fakes.waiting import wait_until
 from tests.history.checker import anomalies
@@ -106,11 +107,6 @@ def load(cluster, topic):
     assert anomalies(history) == []
 
 
-def member_of(cluster, broker_id):
-    """The broker itself, with its files and its clock."""
-    return cluster._brokers.place(broker_id).member
-
-
 EVERY_ROLE = pytest.mark.parametrize("role", ["leader", "follower", "controller"])
 
 
@@ -162,7 +158,7 @@ def test_a_broker_is_cut_off_from_the_tree(cluster, roles, role):
     victim = getattr(roles, role)
     with load(cluster, roles.topic) as clients:
         cluster.cut(victim, "zookeeper")
-        wait_until(lambda: cluster._brokers.environment.read(f"/brokers/ids/{victim}") is None)
+        wait_until(lambda: ClusterInside(cluster).read(f"/brokers/ids/{victim}") is None)
         if role != "leader":  # it cannot know that another one leads; its acks=all waits
             clients.wait_progress()
         cluster.heal()
@@ -224,7 +220,7 @@ def test_a_disk_fails(cluster, roles, role):
     """Its partitions get other leaders; the broker starts again with a good disk."""
     victim = getattr(roles, role)
     with load(cluster, roles.topic) as clients:
-        break_disk(member_of(cluster, victim))
+        break_disk(ClusterInside(cluster).world(victim).files)
         clients.wait_progress()
         wait_until(lambda: victim in out_of_sync(cluster, roles.topic))
         assert cluster.leader_of(roles.topic) != victim
@@ -232,12 +228,12 @@ def test_a_disk_fails(cluster, roles, role):
         cluster.restart(victim)
 
 
-def break_disk(member):
+def break_disk(files):
     def refuse(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     for name in ("pwrite", "pwritev", "fsync"):
-        setattr(member._files, name, refuse)
+        setattr(files, name, refuse)
 
 
 @pytest.mark.parametrize("role", ["leader", "follower"])
@@ -252,10 +248,10 @@ def test_a_log_is_truncated_by_hand(cluster, roles, role):
         cluster.restart(victim)
 
 
-@EVERY_ROLE
 @pytest.mark.parametrize("jump_ms", [DAY_MS, -HALF_AN_HOUR_MS], ids=["ahead", "back"])
+@pytest.mark.parametrize("role", ["leader", "controller"])
 def test_a_clock_jumps(cluster, roles, role, jump_ms):
-    world = member_of(cluster, getattr(roles, role)).runner.node._world
+    world = ClusterInside(cluster).world(getattr(roles, role))
     right = world.now
     try:
         with load(cluster, roles.topic) as clients:
@@ -336,10 +332,8 @@ def controller_known_to(broker):
 
 
 def test_a_second_broker_with_a_taken_id_is_refused(cluster, roles, tmp_path):
-    sessions = cluster._brokers.environment._sessions
-
     async def open_tree(logs, world):
-        return sessions._tree.open_session()
+        return ClusterInside(cluster).open_session()
 
     settings = {key: str(value) for key, value in SETTINGS.items()}
     settings |= {"broker.id": str(roles.leader), "log.dirs": str(tmp_path / "second")}
@@ -355,7 +349,7 @@ def test_a_second_broker_with_a_taken_id_is_refused(cluster, roles, tmp_path):
 # --- all replicas
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3)))[1:])
+@pytest.mark.parametrize("order", [(1, 2, 0), (2, 1, 0)])
 def test_all_replicas_are_killed_and_come_back_in_another_order(cluster, roles, order):
     replicas = [roles.leader, roles.follower, roles.controller]
     with load(cluster, roles.topic) as clients:
@@ -468,10 +462,10 @@ def test_strict_order_with_leaders_killed(cluster):
     create(cluster, NewTopic("ledger", 1, 3, config={"min.insync.replicas": "2"}))
     command = [sys.executable, str(STRICT_ORDER), "send", cluster.bootstrap_servers]
     with subprocess.Popen(command, stdin=subprocess.PIPE, text=True) as sender:
-        for number in range(3):
-            for line in range(1_000):
-                sender.stdin.write(f"{number * 1_000 + line}\n")
-            sender.stdin.flush()
+        write_numbers(sender, range(1_000))
+        wait_until(lambda: cluster.records("ledger"))
+        for start in (1_000, 2_000, 3_000):
+            write_numbers(sender, range(start, start + 1_000))
             victim = cluster.leader_of("ledger")
             cluster.kill(victim)
             cluster.restart(victim)
@@ -479,4 +473,10 @@ def test_strict_order_with_leaders_killed(cluster):
         sender.stdin.close()
         assert sender.wait(60) == 0
     values = [int(record.value) for record in cluster.records("ledger")]
-    assert values == list(range(3_000))
+    assert values == list(range(4_000))
+
+
+def write_numbers(sender, numbers):
+    for number in numbers:
+        sender.stdin.write(f"{number}\n")
+    sender.stdin.flush()

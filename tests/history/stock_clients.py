@@ -26,6 +26,7 @@ _QUICK = {
     "socket.timeout.ms": 3_000,  # a paused broker accepts requests, and answers none
     "log_level": 0,
 }
+_QUICK_READS = _QUICK | {"fetch.wait.max.ms": 50}  # a closed consumer waits for its fetch
 _IN_FLIGHT = 200  # records of a producer
 _CLASSIC = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 300}
 _KEEP_TRYING_MS = 120_000
@@ -66,14 +67,13 @@ class StockProducer(_Client):
         self.acknowledged_count = 0
         self._places = places
         self._idempotent = idempotent
-        in_flight = 5 if idempotent else 1  # without idempotence, a second one may overtake
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
                 "client.id": name,
                 "acks": "all",
                 "enable.idempotence": idempotent,
-                "max.in.flight.requests.per.connection": in_flight,
+                "max.in.flight.requests.per.connection": 5,
                 "compression.type": compression,
                 "message.timeout.ms": _KEEP_TRYING_MS,
                 "retries": 1_000_000,
@@ -99,7 +99,10 @@ class StockProducer(_Client):
     def _send(self, number):
         place = self._places[number % len(self._places)]
         value = b"%s-%d" % (self.name.encode(), number)
-        sent = self.history.send(self.name, place, value, idempotent=self._idempotent)
+        # Without idempotence librdkafka repeats a batch behind later ones if the leader changes
+        # meanwhile, so such records count as of different producers.
+        producer = self.name if self._idempotent else value.decode()
+        sent = self.history.send(producer, place, value, idempotent=self._idempotent)
         while True:
             try:
                 self._producer.produce(
@@ -136,7 +139,7 @@ class StockReader(_Client):
                 "enable.auto.commit": False,
                 "check.crcs": True,
                 "retry.backoff.ms": 20,
-                **_QUICK,
+                **_QUICK_READS,
             }
         )
 
@@ -176,10 +179,11 @@ class StockMember(_Client):
 
     def __init__(self, history, bootstrap, name, group, topics, *, protocol="classic"):
         super().__init__(history, name)
-        self._group = group
-        self._topics = topics
+        self.group = group
+        self.topics = topics
         self._ownership = None
         self._readings = {}  # by place, since the last assignment
+        self._commit_asked = None  # when, and with which ownership
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -188,15 +192,16 @@ class StockMember(_Client):
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "group.protocol": protocol,
+                "on_commit": self._committed,
                 "retry.backoff.ms": 20,
                 **(_CLASSIC if protocol == "classic" else {}),
-                **_QUICK,
+                **_QUICK_READS,
             }
         )
 
     def work(self):
         self._consumer.subscribe(
-            self._topics, on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone
+            self.topics, on_assign=self._assigned, on_revoke=self._gone, on_lost=self._gone
         )
         try:
             while not self.over.is_set():
@@ -210,7 +215,7 @@ class StockMember(_Client):
         # Stock clients do not show the generation; no two assignments count as one.
         generation = next(_generations)
         self._ownership = self.history.own(
-            self._group, self.name, generation, places, time.monotonic()
+            self.group, self.name, generation, places, time.monotonic()
         )
         self._readings = {}
 
@@ -230,25 +235,33 @@ class StockMember(_Client):
             self.history.read(self._readings[place], [_entry(message)], message.offset() + 1)
 
     def _commit(self):
-        ownership, asked_at = self._ownership, time.monotonic()
+        """Ask for a commit, one at a time.
+
+        Not a synchronous one: librdkafka 2.16 may never return from it if the coordinator moves,
+        because it waits for a rebalance that waits for the next poll.
+        """
         positions = [
             TopicPartition(place.topic, place.partition, reading.end)
             for place, reading in self._readings.items()
         ]
-        if not positions or ownership is None:
+        if positions and self._ownership is not None and self._commit_asked is None:
+            self._commit_asked = (time.monotonic(), self._ownership)
+            try:
+                self._consumer.commit(offsets=positions, asynchronous=True)
+            except KafkaException:
+                self._commit_asked = None
+
+    def _committed(self, error, partitions):
+        if self._commit_asked is None:
             return
-        try:
-            committed = self._consumer.commit(offsets=positions, asynchronous=False)
-        except KafkaException:
+        (asked_at, ownership), self._commit_asked = self._commit_asked, None
+        if error is not None or ownership is not self._ownership:
             return  # the coordinator moves, or the group rebalances
-        answered_at = time.monotonic()
-        if ownership is not self._ownership:
-            return
-        for each in committed:
-            if each.error is None:
+        for each in partitions:
+            if each.error is None and each.offset >= 0:
                 ownership.until = asked_at
                 place = Place(each.topic, each.partition)
-                self.history.commit(self._group, place, each.offset, answered_at)
+                self.history.commit(self.group, place, each.offset, time.monotonic())
 
 
 def _entry(message):
@@ -315,6 +328,7 @@ class StockClients:
             for place in reader._places:
                 end = self.history.contents[place].end
                 wait_until(lambda r=reader, p=place, e=end: r.position(p) >= e, CONVERGE_LIMIT_S)
+        self._wait_for_groups()
         for client in [*self.readers, *self.members]:
             client.over.set()
         for client in [*self.readers, *self.members]:
@@ -330,7 +344,7 @@ class StockClients:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "check.crcs": True,
-                **_QUICK,
+                **_QUICK_READS,
             }
         )
         entries = {place: [] for place in places}
@@ -354,6 +368,37 @@ class StockClients:
             consumer.close()
         for place, (start, end) in ranges.items():
             self.history.find(place, start, end, entries[place])
+
+    def _wait_for_groups(self):
+        """Wait until each group has committed the end of its partitions, and note that."""
+        for group, topics in sorted({(m.group, tuple(m.topics)) for m in self.members}):
+            places = [place for place in self.history.contents if place.topic in topics]
+            ends = {place: self.history.contents[place].end for place in places}
+            asking = Consumer(
+                {
+                    "bootstrap.servers": self.cluster.bootstrap_servers,
+                    "group.id": group,
+                    **_QUICK,
+                }
+            )
+            try:
+                wait_until(
+                    lambda a=asking, g=group, e=ends: self._has_committed(a, g, e),
+                    CONVERGE_LIMIT_S,
+                )
+            finally:
+                asking.close()
+
+    def _has_committed(self, asking, group, ends):
+        asked_at = time.monotonic()
+        try:
+            answers = asking.committed([TopicPartition(*place) for place in ends], timeout=5)
+        except KafkaException:
+            return False
+        found = {Place(each.topic, each.partition): each.offset for each in answers}
+        for place, offset in found.items():
+            self.history.answer_committed(group, place, offset, asked_at, time.monotonic())
+        return all(found[place] >= end for place, end in ends.items())
 
     def _note_replicas(self, place):
         end = self.history.contents[place].end

@@ -9,6 +9,7 @@ faults and survives them, so its memory and its files must stay flat. Exits with
 """
 
 import argparse
+import logging
 import random
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 
 from headrace.testing import Cluster
+from tests.fakes.inside import ClusterInside
 from tests.history.checker import anomalies
 from tests.history.history import History
 from tests.history.stock_clients import StockClients
@@ -29,7 +31,7 @@ SESSION_S = 1.0
 SETTINGS = {
     "zookeeper.session.timeout.ms": int(SESSION_S * 1000),
     "log.segment.bytes": 1 << 20,
-    "file.delete.delay.ms": 1_000,
+    "log.segment.delete.delay.ms": 1_000,
 }
 LOAD = {
     "plain": {"idempotent": False},
@@ -130,7 +132,7 @@ class Meter:
         shown = []
         for broker_id in range(3):
             try:
-                memory, files = usage_of(process_id(self.cluster, broker_id))
+                memory, files = usage_of(ClusterInside(self.cluster).process_id(broker_id))
             except (OSError, RuntimeError):
                 shown.append(f"{broker_id}: down")
                 continue
@@ -158,10 +160,6 @@ class Meter:
         if max(self.files[after]) > max(self.files[before]) + FILES_GROWTH_MAX:
             found.append(f"open files grew: {self.files}")
         return found
-
-
-def process_id(cluster, broker_id):
-    return cluster._brokers.place(broker_id).member.process_id
 
 
 def usage_of(pid):
@@ -212,14 +210,16 @@ def soak(minutes, seed, data):
             while time.monotonic() < end:
                 until = min(end, time.monotonic() + CHAPTER_S)
                 found = chapter(cluster, dice, number, meter, until)
+                for each in found[:20]:
+                    print(each)
                 print(f"chapter {number}: {len(found)} anomalies", flush=True)
                 problems += found
                 number += 1
         finally:
             meter.close()
         problems += meter.problems()
-    for problem in problems[:50]:
-        print(problem)
+    for growth in meter.problems():
+        print(growth)
     print(
         f"{minutes:g} minutes, seed {seed}: {meter.acknowledged()} records acknowledged, "
         f"{meter.fault_count} faults, {len(problems)} problems"
@@ -233,6 +233,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, help="keep the logs of the brokers in this directory")
     arguments = parser.parse_args()
+    logging.getLogger("kazoo").setLevel(logging.ERROR)  # ZooKeeper restarts
     if arguments.data is not None:
         return soak(arguments.minutes, arguments.seed, arguments.data)
     with tempfile.TemporaryDirectory(prefix="headrace-soak-") as directory:

@@ -131,11 +131,14 @@ class MemberController:
                 await self._registry.create_topic(unborn(answer.topic), answer.overrides)
             except Rejected as refusal:
                 refusals[name] = refusal
-        codes = self._missing.codes(refusals)
+        codes: dict[str, ErrorCode] = {}
         if asyncio.get_running_loop().time() < self._started_at + _STARTING_S:
-            for name, code in codes.items():
-                if code == ErrorCode.INVALID_REPLICATION_FACTOR:
-                    codes[name] = ErrorCode.LEADER_NOT_AVAILABLE
+            for name, refused in refusals.items():
+                if refused.code == ErrorCode.INVALID_REPLICATION_FACTOR:
+                    codes[name] = ErrorCode.LEADER_NOT_AVAILABLE  # other brokers may be starting
+        for name in codes:
+            del refusals[name]
+        codes |= self._missing.codes(refusals)
         for name in names:
             if name not in codes and name not in self._metadata_cache.current.topics:
                 codes[name] = ErrorCode.LEADER_NOT_AVAILABLE

@@ -145,14 +145,17 @@ async def test_any_member_creates_missing_topics_in_the_tree():
 
 
 @in_loop
-async def test_too_few_brokers_are_waited_for_only_while_a_cluster_starts(monkeypatch):
-    settings = {"default.replication.factor": "5"}
+async def test_too_few_brokers_are_waited_for_only_while_a_cluster_starts(monkeypatch, caplog):
+    names = ["t", "__consumer_offsets"]
+    settings = {"default.replication.factor": "5", "offsets.topic.replication.factor": "5"}
     async with a_member(settings) as (_, member):
-        assert await member.controller.auto_create(["t"]) == {"t": ErrorCode.LEADER_NOT_AVAILABLE}
+        answer = await member.controller.auto_create(names)
+        assert answer == dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)
+        assert "Cannot create" not in caplog.text  # a broker that starts knows no others yet
         monkeypatch.setattr("headrace.broker.controller.member_controller._STARTING_S", -1)
-        assert await member.controller.auto_create(["t"]) == {
-            "t": ErrorCode.INVALID_REPLICATION_FACTOR
-        }
+        answer = await member.controller.auto_create(names)
+        assert answer == dict.fromkeys(names, ErrorCode.INVALID_REPLICATION_FACTOR)
+        assert "Cannot create __consumer_offsets" in caplog.text
         assert await member.session.children(paths.BROKER_TOPICS) == []
 
 
