@@ -1,0 +1,1 @@
+"""From topics to tables: the warehouse load, on top of the Spark source and sink."""

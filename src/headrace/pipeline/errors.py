@@ -1,0 +1,20 @@
+"""What can go wrong in the pipeline, beside the errors of the Spark source and the client.
+
+    CommitRefused   rows were not committed; the next plan may succeed      -> plan again
+    SchemaRefused   the records do not fit the columns of the table         -> change the schema
+    LoadStopped     a person has to decide                                  -> stop
+"""
+
+from headrace.spark.failures import PipelineError
+
+
+class CommitRefused(PipelineError):
+    """The offsets of a batch do not continue the table's. Nothing was committed."""
+
+
+class SchemaRefused(PipelineError):
+    """The columns of a batch do not fit the table's. Nothing was committed."""
+
+
+class LoadStopped(PipelineError):
+    """The load cannot continue without a decision of its user."""

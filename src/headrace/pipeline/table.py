@@ -1,0 +1,241 @@
+"""The door to a Delta table: checks, rows and offsets are one commit on one handle.
+
+A commit of deltalake fails if another commit with the same txn ID came after the version that the
+handle shows. So offsets and schema are compared on the handle that commits, and a handle is
+updated only before they are compared again. A failed commit may have happened. After every failure
+the door updates the handle, compares again, and then commits the same files, drops them because
+the table has their offsets, or refuses.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError
+from deltalake.schema import Field as DeltaField
+from deltalake.transaction import AddAction
+
+from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
+from headrace.pipeline.offsets import Decision, Span, decide
+from headrace.pipeline.schema import Field, compare, fields_of
+
+log = logging.getLogger("headrace.pipeline")
+
+# A checkpoint bounds what a new handle must read, and keeps the offsets.
+CHECKPOINT_COMMITS = 20
+# Vacuum deletes files without a commit at this age, and never below it.
+ORPHAN_AGE_H_MIN = 24
+_COMMIT_AGE_MS_MAX = ORPHAN_AGE_H_MIN * 3_600_000 // 2
+_TRIES = 8
+
+
+class NewFile(NamedTuple):
+    """A finished Parquet file; the path is relative to the table."""
+
+    path: str
+    size: int
+    partition_values: tuple[tuple[str, str | None], ...]
+    row_count: int
+    stats: str  # as JSON, in Delta's form
+
+
+class Batch(NamedTuple):
+    """Files and the offsets of all their rows. Without files, only the offsets move."""
+
+    spans: tuple[Span, ...]
+    files: tuple[NewFile, ...]
+    schema: pa.Schema  # of the rows, with the partition columns
+    written_at_ms: int  # before the first file
+    note: str = ""  # for people, in the history of the table
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Table:
+    """One Delta table in a directory, for one thread at a time."""
+
+    def __init__(
+        self, location: Path, handle: DeltaTable, clock_ms: Callable[[], int] = now_ms
+    ) -> None:
+        self.location = location
+        self._handle = handle
+        self._clock_ms = clock_ms
+
+    @property
+    def version(self) -> int:
+        return int(self._handle.version())
+
+    @property
+    def handle(self) -> DeltaTable:
+        """The version that the door compares with, for reading."""
+        return self._handle
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        return tuple(self._handle.metadata().partition_columns)
+
+    def fields(self) -> list[Field]:
+        return fields_of(self._handle.schema().to_json())
+
+    def recorded(self, txn_id: str) -> int | None:
+        """The next offset of a partition; None if none of it was loaded."""
+        found: int | None = self._handle.transaction_version(txn_id)
+        return found
+
+    def update(self) -> None:
+        """Look at the newest version."""
+        try:
+            self._handle.update_incremental()
+        except DeltaError as outdated:
+            # The log was cleaned up beyond the version that the handle shows.
+            log.info("Reopening %s: %s", self.location, outdated)
+            self._handle = DeltaTable(str(self.location))
+
+    def commit(self, batch: Batch) -> Decision:
+        """Commit a batch, or drop it as repeated. Raises CommitRefused or SchemaRefused."""
+        failure: Exception | None = None
+        for _ in range(_TRIES):
+            if failure is not None:
+                self.update()
+            if self._decide(batch, after_failure=failure is not None) is Decision.REPEATED:
+                return Decision.REPEATED
+            added = self._new_columns(batch)
+            try:
+                if added:
+                    self._add_columns(added)
+                else:
+                    self._append(batch)
+            except (DeltaError, OSError) as failed:
+                log.info("Commit to %s failed; comparing again: %s", self.location, failed)
+                failure = failed
+                continue
+            self.update()
+            if not added:
+                return Decision.COMMIT
+        raise CommitRefused(
+            f"could not commit to {self.location} in {_TRIES} attempts. Nothing was committed. "
+            f"The last failure was: {failure}"
+        ) from failure
+
+    def _decide(self, batch: Batch, *, after_failure: bool) -> Decision:
+        if batch.spans:
+            recorded = {span.txn_id: self.recorded(span.txn_id) for span in batch.spans}
+            decision = decide(batch.spans, recorded)
+        else:
+            # Without offsets, only its files tell whether the failed commit happened.
+            decision = Decision.COMMIT
+            if after_failure and batch.files and batch.files[0].path in self.paths():
+                decision = Decision.REPEATED
+        if decision is Decision.COMMIT:
+            self._check_files(batch)
+        return decision
+
+    def paths(self) -> set[str]:
+        """The files of the version that the handle shows."""
+        actions = pa.table(self._handle.get_add_actions(flatten=True))
+        return set(actions.column("path").to_pylist())
+
+    def _check_files(self, batch: Batch) -> None:
+        """deltalake commits files that do not exist, and no reader opens the table after that."""
+        age_ms = self._clock_ms() - batch.written_at_ms
+        if batch.files and age_ms > _COMMIT_AGE_MS_MAX:
+            raise CommitRefused(
+                f"the files of this batch are {age_ms // 3_600_000} hours old, and vacuum may "
+                f"delete files without a commit after {ORPHAN_AGE_H_MIN} hours. Nothing was "
+                "committed"
+            )
+        for file in batch.files:
+            path = self.location / file.path
+            size = path.stat().st_size if path.is_file() else None
+            if size != file.size:
+                found = "is missing" if size is None else f"has {size} bytes"
+                raise CommitRefused(
+                    f"{path} {found}, and should have {file.size} bytes. Executors must write to "
+                    "the same directory as the driver. Nothing was committed"
+                )
+
+    def _new_columns(self, batch: Batch) -> tuple[Field, ...]:
+        found = compare(self.fields(), fields_of(delta_json(batch.schema)))
+        if found.conflicts:
+            raise SchemaRefused(
+                f"the rows do not fit {self.location}: {'; '.join(found.conflicts)}. Nothing was "
+                "committed"
+            )
+        return found.added
+
+    def _add_columns(self, fields: Sequence[Field]) -> None:
+        self._handle.alter.add_columns(
+            [DeltaField.from_json(json.dumps(field)) for field in fields]
+        )
+
+    def _append(self, batch: Batch) -> None:
+        written_at = self._clock_ms()
+        actions = [
+            AddAction(
+                file.path, file.size, dict(file.partition_values), written_at, True, file.stats
+            )
+            for file in batch.files
+        ]
+        self._handle.create_write_transaction(
+            actions,
+            "append",
+            self._handle.schema(),
+            partition_by=list(self.partition_columns),
+            commit_properties=CommitProperties(
+                app_transactions=[
+                    Transaction(span.txn_id, span.offset_end) for span in batch.spans
+                ],
+                custom_metadata={"headrace": batch.note} if batch.note else None,
+            ),
+        )
+
+
+def delta_json(schema: pa.Schema) -> str:
+    text: str = Schema.from_arrow(schema).to_json()
+    return text
+
+
+def open_table(location: Path) -> Table | None:
+    """The table in this directory; None if there is none."""
+    if not DeltaTable.is_deltatable(str(location)):
+        return None
+    return Table(location, DeltaTable(str(location)))
+
+
+def open_or_create(location: Path, schema: pa.Schema, partition_by: Sequence[str]) -> Table:
+    """The table in this directory. Another process may create it at the same time."""
+    table = open_table(location)
+    if table is None:
+        try:
+            DeltaTable.create(
+                str(location),
+                Schema.from_arrow(schema),
+                mode="error",
+                partition_by=list(partition_by),
+                configuration={"delta.checkpointInterval": str(CHECKPOINT_COMMITS)},
+            )
+        except (DeltaError, OSError) as failed:
+            table = open_table(location)
+            if table is None:
+                raise LoadStopped(f"cannot create the table {location}: {failed}") from failed
+        else:
+            table = open_table(location)
+    assert table is not None
+    if table.partition_columns != tuple(partition_by):
+        raise LoadStopped(
+            f"{location} is partitioned by {_names(table.partition_columns)}, and the load by "
+            f"{_names(partition_by)}. A table keeps its partition columns: change --partition-by, "
+            "or load into another directory"
+        )
+    return table
+
+
+def _names(columns: Sequence[Any]) -> str:
+    return ", ".join(columns) or "no column"
