@@ -6,7 +6,6 @@ the same file. A file belongs to the table only after the driver has committed i
 
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,9 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.pipeline.table import NewFile
-
-PartitionValues = tuple[tuple[str, str | None], ...]
+from headrace.pipeline.batch import NewFile, PartitionValues
 
 FILE_BYTES_MAX = 256 << 20
 # Rows wait in memory until they make a row group; above the limit for all files, the largest go.
@@ -140,7 +137,3 @@ def _sync_directory(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
-
-
-def row_count(files: Sequence[NewFile]) -> int:
-    return sum(file.row_count for file in files)

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -20,8 +20,9 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction
 
+from headrace.pipeline.batch import Batch
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
-from headrace.pipeline.offsets import Decision, Span, decide
+from headrace.pipeline.offsets import Decision, decide
 from headrace.pipeline.schema import Field, compare, fields_of
 
 log = logging.getLogger("headrace.pipeline")
@@ -32,26 +33,6 @@ CHECKPOINT_COMMITS = 20
 ORPHAN_AGE_H_MIN = 24
 _COMMIT_AGE_MS_MAX = ORPHAN_AGE_H_MIN * 3_600_000 // 2
 _TRIES = 8
-
-
-class NewFile(NamedTuple):
-    """A finished Parquet file; the path is relative to the table."""
-
-    path: str
-    size: int
-    partition_values: tuple[tuple[str, str | None], ...]
-    row_count: int
-    stats: str  # as JSON, in Delta's form
-
-
-class Batch(NamedTuple):
-    """Files and the offsets of all their rows. Without files, only the offsets move."""
-
-    spans: tuple[Span, ...]
-    files: tuple[NewFile, ...]
-    schema: pa.Schema  # of the rows, with the partition columns
-    written_at_ms: int  # before the first file
-    note: str = ""  # for people, in the history of the table
 
 
 def now_ms() -> int:
@@ -85,12 +66,12 @@ class Table:
         return fields_of(self._handle.schema().to_json())
 
     def recorded(self, txn_id: str) -> int | None:
-        """The next offset of a partition; None if none of it was loaded."""
+        """The next offset of a partition; None if none of it was loaded. For a fresh handle."""
         found: int | None = self._handle.transaction_version(txn_id)
         return found
 
     def update(self) -> None:
-        """Look at the newest version."""
+        """Look at the newest version. Never between a comparison and its commit."""
         try:
             self._handle.update_incremental()
         except DeltaError as outdated:
@@ -104,10 +85,11 @@ class Table:
         for _ in range(_TRIES):
             if failure is not None:
                 self.update()
-            if self._decide(batch, after_failure=failure is not None) is Decision.REPEATED:
-                return Decision.REPEATED
-            added = self._new_columns(batch)
             try:
+                # A handle reads the log when it is asked, and the log may have been cleaned up.
+                if self._decide(batch, after_failure=failure is not None) is Decision.REPEATED:
+                    return Decision.REPEATED
+                added = self._new_columns(batch)
                 if added:
                     self._add_columns(added)
                 else:

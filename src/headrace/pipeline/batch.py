@@ -1,0 +1,29 @@
+"""What one commit adds to a table: finished files, and the offsets of all their rows. Pure."""
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from headrace.pipeline.offsets import Span
+
+PartitionValues = tuple[tuple[str, str | None], ...]  # by column, as text in Delta's notation
+
+
+class NewFile(NamedTuple):
+    """A finished Parquet file; the path is relative to the table."""
+
+    path: str
+    size: int
+    partition_values: PartitionValues
+    row_count: int
+    stats: str  # as JSON, in Delta's form
+
+
+class Batch(NamedTuple):
+    """Files and the offsets of all their rows. Without files, only the offsets move."""
+
+    spans: tuple[Span, ...]
+    files: tuple[NewFile, ...]
+    schema: pa.Schema  # of the rows, with the partition columns
+    written_at_ms: int  # before the first file
+    note: str = ""  # for people, in the history of the table
