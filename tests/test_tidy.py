@@ -25,7 +25,8 @@ LAYERS = [
     {"storage", "coordination", "net"},
     {"client"},
     {"broker", "spark", "launch"},
-    {"cli", "console", "testing", "mirror", "pipeline"},
+    {"pipeline"},
+    {"cli", "console", "testing", "mirror"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
@@ -40,11 +41,17 @@ PURE_PACKAGES = {"model", "records", "wire", "arrow", "core"}
 SIDEWAYS_ALLOWED = {("cli", "testing")}
 # The Spark source and sink know a cluster only as a Kafka address, and only the demo imports them.
 SPARK_MAY_IMPORT = {"model", "records", "wire", "arrow", "client"}
-MAY_IMPORT_SPARK = {"spark", "cli"}
+MAY_IMPORT_SPARK = {"spark", "pipeline", "cli"}
+# The pipeline knows a cluster as the Spark source does.
+PIPELINE_MAY_IMPORT = SPARK_MAY_IMPORT | {"spark"}
+# Its decisions, which tests must be able to try by the thousand.
+PURE_MODULES = {
+    f"pipeline/{name}.py" for name in ("batch", "offsets", "planning", "rows", "schema")
+}
 # What it starts are programs of their own: it knows no broker, and nothing of its doors.
 LAUNCH_MAY_IMPORT = {"model", "client", "world"}
 # Arrow comes with an extra, which a broker must not need.
-MAY_IMPORT_ARROW = {"arrow", "spark"}
+MAY_IMPORT_ARROW = {"arrow", "spark", "pipeline"}
 # LogManager and ReplicaManager are Kafka's own words; any other manager has a better name.
 BANNED_NAMES = re.compile(
     r"(?<!^Log)(?<!^Replica)(?<!^Log_)(?<!^Replica_)Manager|Helper|Util|Impl\b|Info\b|Common"
@@ -111,6 +118,7 @@ TESTED_BY = {
     "cli/test_cli_errors": "cli/broker_requests cli/client cli/main cli/options cli/outcomes",
     "cli/test_cli_groups": "cli/group_requests cli/groups_reset",
     "cli/test_cli_log_dirs": "cli/log_dirs",
+    "cli/test_cli_pipeline": "cli/pipeline cli/pipeline_options",
     "cli/test_cli_records": "cli/consume cli/last_records cli/produce",
     "cli/test_cli_migrate_to_zookeeper": "cli/migrate_to_zookeeper",
     "cli/test_cli_serve": "cli/daemons cli/demo_job cli/stop cli/version",
@@ -145,8 +153,11 @@ TESTED_BY = {
     "spark/test_reading": "spark/reading spark/subscription",
     "spark/test_sink": "spark/row_encoder spark/sink",
     "spark/test_typed_values": "spark/dead_letters",
+    "spark/test_warehouse": "pipeline/load pipeline/tasks",
+    "spark/test_warehouse_cli": "cli/pipeline_load cli/pipeline_status pipeline/status",
     "test_tidy": "model/loggers",
     "unit/arrow/test_rows": "arrow/errors",
+    "unit/pipeline/test_table": "pipeline/batch pipeline/errors",
     "unit/broker/controller/test_cluster_controller": "broker/controller/term",
     "unit/broker/controller/test_leaders": "broker/controller/tree_notices",
     "unit/broker/controller/test_member_controller": "broker/controller/api "
@@ -246,12 +257,14 @@ def test_imports_go_down_only(path):
             assert target in SPARK_MAY_IMPORT, f"the Spark source and sink may not import {name}"
             continue
         assert package != "launch" or target in LAUNCH_MAY_IMPORT, f"launch may not import {name}"
+        assert package != "pipeline" or target in PIPELINE_MAY_IMPORT, f"{package}: {name}"
         assert LEVEL[target] < LEVEL[package], f"{package} may not import {name}"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_decisions_and_bytes_are_pure(path):
-    if package_of(path) not in PURE_PACKAGES:
+    name = path.relative_to(SOURCE).as_posix()
+    if package_of(path) not in PURE_PACKAGES and name not in PURE_MODULES:
         return
     impure = {name.split(".")[0] for name in imports_of(path)} & IMPURE
     assert not impure, f"a pure module imports {sorted(impure)}"

@@ -24,6 +24,6 @@ class Batch(NamedTuple):
 
     spans: tuple[Span, ...]
     files: tuple[NewFile, ...]
-    schema: pa.Schema  # of the rows, with the partition columns
+    schema: pa.Schema  # of the rows, with the partition columns; unused without files
     written_at_ms: int  # before the first file
     note: str = ""  # for people, in the history of the table

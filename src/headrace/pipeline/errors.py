@@ -1,8 +1,8 @@
 """What can go wrong in the pipeline, beside the errors of the Spark source and the client.
 
-    CommitRefused   rows were not committed; the next plan may succeed      -> plan again
-    SchemaRefused   the records do not fit the columns of the table         -> change the schema
-    LoadStopped     a person has to decide                                  -> stop
+CommitRefused   rows were not committed; the next plan may succeed      -> plan again
+SchemaRefused   the records do not fit the columns of the table         -> change the schema
+LoadStopped     a person has to decide                                  -> stop
 """
 
 from headrace.spark.failures import PipelineError

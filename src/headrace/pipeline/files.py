@@ -21,7 +21,7 @@ _ROW_GROUP_BYTES = 64 << 20
 _WAITING_BYTES_MAX = 192 << 20
 # Minimum and maximum of these columns are kept in the table's log. All are exact: no text is cut,
 # and no time is rounded, so no reader skips a file that it needs.
-STATS_COLUMNS = ("_topic_id", "_partition", "_offset")
+STATS_COLUMNS = ("_topic", "_topic_id", "_partition", "_offset")
 
 
 class _Part:

@@ -139,7 +139,9 @@ class RowBuilder:
     def _columns(self, records: Records, values: pa.Array) -> dict[str, pa.Array]:
         settings = self._settings
         names = settings.value_schema.names
-        columns = dict(zip(names, values.flatten() if settings.is_struct else [values], strict=True))
+        columns = dict(
+            zip(names, values.flatten() if settings.is_struct else [values], strict=True)
+        )
         if settings.with_metadata:
             size = records.size
             columns |= {
@@ -254,14 +256,20 @@ def _out_of_range(
         elif unknown[index]:
             yield index, f"the record has no timestamp ({timestamp} ms)"
         elif early[index]:
-            yield index, (
-                f"the event time, {event} ms, is more than {limits.future_ms} ms after the "
-                f"record's timestamp, {int(believed[index])} ms"
+            yield (
+                index,
+                (
+                    f"the event time, {event} ms, is more than {limits.future_ms} ms after the "
+                    f"record's timestamp, {int(believed[index])} ms"
+                ),
             )
         else:
-            yield index, (
-                f"the event time, {event} ms, is more than {limits.past_ms} ms before the "
-                f"record's timestamp, {int(believed[index])} ms"
+            yield (
+                index,
+                (
+                    f"the event time, {event} ms, is more than {limits.past_ms} ms before the "
+                    f"record's timestamp, {int(believed[index])} ms"
+                ),
             )
 
 

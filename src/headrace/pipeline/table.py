@@ -10,7 +10,7 @@ the table has their offsets, or refuses.
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError
 from deltalake.schema import Field as DeltaField
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from headrace.pipeline.batch import Batch
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
@@ -65,8 +65,17 @@ class Table:
     def fields(self) -> list[Field]:
         return fields_of(self._handle.schema().to_json())
 
+    def next_offsets(self, txn_ids: Iterable[str]) -> dict[str, int | None]:
+        """The newest offsets of these partitions, for a plan; None for one without rows."""
+        self.update()
+        try:
+            return {txn_id: self.recorded(txn_id) for txn_id in txn_ids}
+        except DeltaError:
+            self._handle = DeltaTable(str(self.location))
+            return {txn_id: self.recorded(txn_id) for txn_id in txn_ids}
+
     def recorded(self, txn_id: str) -> int | None:
-        """The next offset of a partition; None if none of it was loaded. For a fresh handle."""
+        """The next offset of a partition in the version that the handle shows."""
         found: int | None = self._handle.transaction_version(txn_id)
         return found
 
@@ -144,6 +153,8 @@ class Table:
                 )
 
     def _new_columns(self, batch: Batch) -> tuple[Field, ...]:
+        if not batch.files:
+            return ()
         found = compare(self.fields(), fields_of(delta_json(batch.schema)))
         if found.conflicts:
             raise SchemaRefused(
@@ -159,7 +170,7 @@ class Table:
 
     def _append(self, batch: Batch) -> None:
         written_at = self._clock_ms()
-        actions = [
+        actions: list[AddAction | RemoveAction] = [
             AddAction(
                 file.path, file.size, dict(file.partition_values), written_at, True, file.stats
             )

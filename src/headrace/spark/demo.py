@@ -189,7 +189,10 @@ def produce_views(cluster: Cluster, view_count: int, say: Say) -> None:
 # --- the stream -----------------------------------------------------------------------------------
 
 
-def start_spark(directory: Path) -> "SparkSession":
+def start_spark(
+    directory: Path, *, master: str = "local[2]", name: str = "headrace-demo"
+) -> "SparkSession":
+    """A session that prints only errors; ``directory`` holds its files."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -201,8 +204,8 @@ def start_spark(directory: Path) -> "SparkSession":
     # Java ignores TMPDIR; files that a killed JVM leaves belong in the same directory as ours.
     java_options += f' "-Djava.io.tmpdir={tempfile.gettempdir()}"'
     return (
-        SparkSession.builder.master("local[2]")
-        .appName("headrace-demo")
+        SparkSession.builder.master(master)
+        .appName(name)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -57,9 +57,7 @@ def test_a_large_partition_is_split_and_tiny_ones_are_joined():
 
 
 @given(spans, record_sizes, limits)
-def test_a_batch_begins_where_its_partitions_do_and_starves_none(
-    pending, bytes_per_record, limits
-):
+def test_a_batch_begins_where_its_partitions_do_and_starves_none(pending, bytes_per_record, limits):
     batch = next_batch(pending, bytes_per_record, limits)
     assert [span.place for span in batch] == [span.place for span in pending]
     for part, whole in zip(batch, pending, strict=True):

@@ -42,7 +42,9 @@ def rows(table):
 
 
 def expected(*spans):
-    return sorted((s.place.partition, n) for s in spans for n in range(s.first_offset, s.offset_end))
+    return sorted(
+        (s.place.partition, n) for s in spans for n in range(s.first_offset, s.offset_end)
+    )
 
 
 @pytest.fixture
@@ -199,7 +201,10 @@ def test_two_loaders_that_add_the_same_column(table):
     [
         (SCHEMA.set(1, pa.field("_offset", pa.int32())), "'_offset' is long .* integer"),
         (SCHEMA.remove(0), "'_partition' of the table is missing"),
-        (SCHEMA.set(1, pa.field("_offset", pa.int64(), nullable=False)), "is NOT NULL in the batch"),
+        (
+            SCHEMA.set(1, pa.field("_offset", pa.int64(), nullable=False)),
+            "is NOT NULL in the batch",
+        ),
     ],
 )
 def test_a_changed_type_a_lost_column_and_stricter_nullability_are_refused(table, schema, reason):

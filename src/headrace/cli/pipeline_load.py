@@ -1,0 +1,231 @@
+"""``headrace pipeline load``: load topics into a Delta table, exactly once."""
+
+import re
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli import output, values
+from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientFile, ClientSettings
+from headrace.cli.pipeline_options import TableOption, local_directory, source_options
+
+if TYPE_CHECKING:
+    from headrace.pipeline.load import Progress
+    from headrace.pipeline.settings import LoadSettings
+
+_NO_LIMIT = "none"
+
+
+def load(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", hidden=True)],
+    table: TableOption,
+    once: Annotated[
+        bool, typer.Option("--once", help="Load what the topics hold now, and exit. The default.")
+    ] = False,
+    every: Annotated[
+        str | None,
+        typer.Option(
+            "--every", metavar="TIME", help="Keep loading, and commit at least this often: 60s, 5m."
+        ),
+    ] = None,
+    value: Annotated[
+        str,
+        typer.Option(
+            "--value",
+            metavar="raw|string|json|avro",
+            help="How to read values. The fields of JSON and Avro values become columns.",
+        ),
+    ] = "raw",
+    schema: Annotated[
+        str | None,
+        typer.Option(
+            "--schema",
+            metavar="SCHEMA|@FILE",
+            help="Fields of the value: DDL (user BIGINT, page STRING) or an Avro schema.",
+        ),
+    ] = None,
+    event_time: Annotated[
+        str,
+        typer.Option(
+            "--event-time",
+            metavar="COLUMN",
+            help="Field with the event time: a TIMESTAMP, or a BIGINT of milliseconds. Default: "
+            "the timestamp of the record.",
+        ),
+    ] = "",
+    event_past: Annotated[
+        str,
+        typer.Option(
+            "--event-past",
+            metavar="TIME|none",
+            help="How far an event may be before its record.",
+        ),
+    ] = "30d",
+    event_future: Annotated[
+        str,
+        typer.Option(
+            "--event-future", metavar="TIME", help="How far an event may be after its record."
+        ),
+    ] = "1h",
+    partition_by: Annotated[
+        str,
+        typer.Option(
+            "--partition-by",
+            metavar="COLUMNS",
+            help="Partition columns of the table: event_date, event_hour, fields of the value.",
+        ),
+    ] = "event_date",
+    metadata: Annotated[
+        bool,
+        typer.Option(
+            "--metadata/--no-metadata",
+            help="Add _topic, _topic_id, _partition, _offset, _timestamp, _key, _headers and "
+            "_loaded_at.",
+        ),
+    ] = True,
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Skip records that retention deleted before they were loaded."
+        ),
+    ] = False,
+    bad_max: Annotated[
+        str,
+        typer.Option(
+            "--bad-max", metavar="PERCENT", help="Stop if more of a batch would be dead letters."
+        ),
+    ] = "5%",
+    batch_size: Annotated[
+        str, typer.Option("--batch-size", metavar="BYTES", help="Commit at this size of the log.")
+    ] = "1G",
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="KEY=VALUE",
+            help="Option of the Spark source (docs/spark.md); may be repeated.",
+        ),
+    ] = None,
+    master: Annotated[
+        str, typer.Option("--master", metavar="URL", help="Spark master.")
+    ] = "local[*]",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    settings: ClientSettings = None,
+    client_file: ClientFile = None,
+) -> None:
+    """Load topics into a Delta table, each record exactly once."""
+    if once and every is not None:
+        raise values.wrong("give --once or --every, not both")
+    location = local_directory(table)
+    source = source_options(bootstrap, settings, client_file, more)
+    source |= _value_options(value, schema)
+    age_ms = _milliseconds(every, "--every") if every is not None else 0
+    past_ms = None if event_past == _NO_LIMIT else _milliseconds(event_past, "--event-past")
+    future_ms = _milliseconds(event_future, "--event-future")
+    batch_bytes = max(1, values.size(batch_size))
+    share = _share(bad_max)
+    _require_spark()
+
+    from headrace.pipeline.planning import Limits
+    from headrace.pipeline.rows import EventTime
+    from headrace.pipeline.settings import LoadSettings
+
+    checked = LoadSettings(
+        tuple(dict.fromkeys(topics)),
+        location,
+        source,
+        metadata,
+        tuple(name.strip() for name in partition_by.split(",") if name.strip()),
+        EventTime(event_time, past_ms, future_ms),
+        Limits(batch_bytes=batch_bytes, batch_age_s=age_ms / 1000),
+        accept_loss,
+        share,
+    )
+    _run(checked, master, forever=every is not None)
+
+
+def _require_spark() -> None:
+    from headrace.spark.demo import why_not
+
+    missing = why_not()
+    if missing is not None:
+        raise output.CommandFailed(f"the load needs Spark: {missing}")
+
+
+def _run(settings: "LoadSettings", master: str, *, forever: bool) -> None:
+    from headrace.arrow.errors import BadSchema
+    from headrace.client.errors import ClientError
+    from headrace.pipeline.load import Load
+    from headrace.spark.demo import start_spark
+    from headrace.spark.failures import BadOption
+
+    with tempfile.TemporaryDirectory(
+        prefix="headrace-load-", ignore_cleanup_errors=True
+    ) as scratch:
+        spark = start_spark(Path(scratch), master=master, name="headrace-load")
+        try:
+            loader = Load(spark, settings)
+            try:
+                if forever:
+                    loader.keep_loading(_report, _wait)
+                else:
+                    loader.once(_report)
+            finally:
+                loader.close()
+        except (BadOption, BadSchema) as wrong:
+            raise values.wrong(str(wrong)) from None
+        except ClientError as failure:
+            raise output.CommandFailed(str(failure)) from None
+        finally:
+            spark.stop()
+
+
+def _wait(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+def _report(done: "Progress") -> None:
+    from headrace.pipeline.offsets import Decision
+
+    if done.decision is Decision.REPEATED:
+        output.line(f"dropped {done.row_count:,} rows that another load committed")
+        return
+    letters = f", {done.letter_count:,} dead letters" if done.letter_count else ""
+    output.line(
+        f"committed {done.row_count:,} rows{letters} in {done.file_count} files of "
+        f"{done.bytes_written:,} bytes, in {done.seconds:.1f} s"
+    )
+
+
+def _value_options(value: str, schema: str | None) -> dict[str, str]:
+    found = {}
+    if value not in ("raw", "string", "json", "avro"):
+        raise values.wrong(f"--value {value!r}: expected raw, string, json or avro")
+    if value != "raw":
+        found["value.format"] = value
+    if schema is not None:
+        if schema.startswith("@"):
+            try:
+                schema = Path(schema[1:]).read_text()
+            except (OSError, UnicodeDecodeError) as failure:
+                raise values.wrong(f"--schema {schema}: {output.reason(failure)}") from None
+        found["value.schema"] = schema
+    return found
+
+
+def _milliseconds(text: str, option: str) -> int:
+    found = values.duration_ms(text)
+    if found is None:
+        raise values.wrong(f"{option} {text!r}: expected a time such as 90s, 5m or 1d")
+    return found
+
+
+def _share(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%?", text)
+    if found is None or float(found[1]) > 100:
+        raise values.wrong(f"--bad-max {text!r}: expected a percentage from 0 to 100, such as 5%")
+    return float(found[1]) / 100

@@ -1,0 +1,37 @@
+"""What the commands of ``headrace pipeline`` share: the table, and the options of the source."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.cli import values
+from headrace.cli.client import Connection
+
+TableOption = Annotated[
+    Path, typer.Option("--table", metavar="DIR", help="Directory of the Delta table.")
+]
+
+
+def source_options(
+    bootstrap: str,
+    settings: Sequence[str] | None,
+    client_file: Path | None,
+    more: Sequence[str] | None = None,
+) -> dict[str, str]:
+    """Options of the Spark source for this cluster; ``more`` are given by their own names."""
+    found = {"kafka.bootstrap.servers": bootstrap}
+    for name, value in Connection(bootstrap, settings, client_file).settings.items():
+        found[f"librdkafka.{name}"] = str(value)
+    return found | values.pairs(more or (), "--option")
+
+
+def local_directory(table: Path) -> Path:
+    if re.match(r"[a-z][a-z0-9+.-]*:/", str(table)):
+        raise values.wrong(
+            f"--table {table}: only directories are supported, on this machine or mounted on all "
+            "machines of the Spark cluster"
+        )
+    return table.absolute()

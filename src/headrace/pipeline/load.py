@@ -1,0 +1,288 @@
+"""The warehouse load: a loop of Spark batches, planned from the offsets that the table records.
+
+There is no streaming query and no checkpoint. A load that is killed anywhere, or started twice,
+continues from the table; two loads of one table at once share the work without doubling a row.
+"""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from headrace.client.errors import ClientError
+from headrace.model.ids import TopicPartition
+from headrace.pipeline.batch import Batch
+from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
+from headrace.pipeline.files import PartitionedFiles
+from headrace.pipeline.offsets import Bounds, Decision, Span, lost_span, pending_span
+from headrace.pipeline.planning import BYTES_PER_RECORD_GUESS, is_due, next_batch, plan_tasks
+from headrace.pipeline.rows import DEAD_LETTER_SCHEMA, RowSettings, lost_letter
+from headrace.pipeline.schema import compare, fields_of
+from headrace.pipeline.settings import LoadSettings, value_columns
+from headrace.pipeline.table import delta_json, now_ms, open_or_create
+from headrace.pipeline.tasks import DEAD_LETTERS, Job, TaskResult
+from headrace.spark.cluster import EARLIEST, LATEST, NO_TOPIC_ID, Cluster
+from headrace.spark.fetching import LOSS_CONFIRMED_AFTER_S
+from headrace.spark.subscription import places_of
+
+log = logging.getLogger("headrace.pipeline")
+
+# Another loader may be faster several times in a row; each time the table moved forward.
+_REFUSALS_MAX = 20
+
+
+class Progress(NamedTuple):
+    """One finished batch."""
+
+    decision: Decision
+    spans: tuple[Span, ...]
+    row_count: int
+    letter_count: int
+    file_count: int
+    bytes_written: int
+    seconds: float
+
+
+class _Log(NamedTuple):
+    """The log of one partition, as the cluster shows it."""
+
+    place: TopicPartition
+    topic_id: bytes
+    bounds: Bounds
+
+
+Report = Callable[[Progress], None]
+
+
+class Load:
+    """Loads topics into one table. Close it after use."""
+
+    def __init__(self, spark: Any, settings: LoadSettings) -> None:
+        self._spark = spark
+        self._settings = settings
+        self._source = settings.source_options()
+        self._columns = value_columns(settings, self._source)
+        self._cluster = Cluster(self._source.client)
+        self._bytes_per_record = BYTES_PER_RECORD_GUESS
+        self._table = open_or_create(
+            settings.table, self._row_settings(0).table_schema, settings.partition_by
+        )
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def once(self, report: Report) -> None:
+        """Load what the topics hold now, in as many commits as its size needs."""
+        ends: dict[str, int] | None = None
+        refusals = 0
+        while True:
+            logs = self._logs()
+            if ends is None:
+                ends = {_txn_id(one): one.bounds.latest for one in logs}
+            pending = [
+                span._replace(offset_end=min(span.offset_end, ends[span.txn_id]))
+                for span in self._pending(logs)
+                if span.first_offset < ends.get(span.txn_id, 0)
+            ]
+            if not pending:
+                return
+            refusals = self._load_or_plan_again(pending, refusals, report)
+
+    def keep_loading(self, report: Report, wait: Callable[[float], bool]) -> None:
+        """Load until ``wait``, which sleeps for the given seconds, returns True."""
+        limits = self._settings.limits
+        committed_at = time.monotonic() - limits.batch_age_s  # what is there already waited
+        refusals = 0
+        while True:
+            pending = self._pending(self._logs())
+            waited_s = time.monotonic() - committed_at
+            if is_due(pending, waited_s, self._bytes_per_record, limits):
+                refusals = self._load_or_plan_again(pending, refusals, report)
+                committed_at = time.monotonic()
+                pause_s = 0.0
+            else:
+                pause_s = min(1.0, limits.batch_age_s)
+            if wait(pause_s):
+                return
+
+    def _load_or_plan_again(self, pending: list[Span], refusals: int, report: Report) -> int:
+        """Load the next batch; the number of refusals in a row."""
+        try:
+            report(self._load(pending))
+        except CommitRefused as refused:
+            if refusals >= _REFUSALS_MAX:
+                raise
+            log.info("Planning again: %s", refused)
+            return refusals + 1
+        return 0
+
+    # --- what is there ---------------------------------------------------------------------
+
+    def _logs(self) -> list[_Log]:
+        topics = self._source.subscription.existing(self._cluster)
+        for name, metadata in topics.items():
+            if metadata.topic_id == NO_TOPIC_ID:
+                raise LoadStopped(
+                    f"the brokers give topic {name!r} no ID, so a topic that was created again "
+                    "could not be told apart. The load needs Kafka 2.8 or newer"
+                )
+        places = places_of(topics)
+        earliest, latest = (
+            self._cluster.list_offsets(dict.fromkeys(places, which), read_committed=True)
+            for which in (EARLIEST, LATEST)
+        )
+        return [
+            _Log(place, topics[place.topic].topic_id, Bounds(earliest[place], latest[place]))
+            for place in places
+        ]
+
+    def _pending(self, logs: list[_Log]) -> list[Span]:
+        recorded = self._table.next_offsets(map(_txn_id, logs))
+        if any((recorded[_txn_id(one)] or 0) > one.bounds.latest for one in logs):
+            # A broker that has just become leader may briefly report an older end.
+            time.sleep(LOSS_CONFIRMED_AFTER_S)
+            logs = self._logs()
+            recorded = self._table.next_offsets(map(_txn_id, logs))
+        pending = []
+        for one in logs:
+            next_offset = recorded[_txn_id(one)]
+            lost = lost_span(one.place, one.topic_id, next_offset, one.bounds)
+            if lost is not None and self._settings.accept_loss:
+                self._accept(lost)
+                next_offset = lost.offset_end
+            span = pending_span(one.place, one.topic_id, next_offset, one.bounds)
+            if span is not None:
+                pending.append(span)
+        return pending
+
+    def _accept(self, lost: Span) -> None:
+        """Record the lost range, then move the offset beyond it in a commit of its own."""
+        reason = (
+            f"retention deleted offsets {lost.first_offset} to {lost.offset_end - 1} of "
+            f"{lost.place} before they were loaded; accepted with --accept-loss"
+        )
+        log.warning("%s", reason)
+        written_at = now_ms()
+        letters = PartitionedFiles(
+            self._settings.table / DEAD_LETTERS, DEAD_LETTER_SCHEMA, uuid.uuid4().hex
+        )
+        letters.add((), lost_letter(*lost, written_at, reason))
+        self._commit_letters([TaskResult((), letters.finish(), 0)], written_at)
+        rows = self._row_settings(written_at)
+        self._table.commit(Batch((lost,), (), rows.table_schema, written_at, reason))
+
+    # --- one batch -------------------------------------------------------------------------
+
+    def _load(self, pending: list[Span]) -> Progress:
+        began_at = time.monotonic()
+        self._columns = value_columns(self._settings, self._source)
+        rows = self._row_settings(now_ms())
+        rows = rows._replace(conflict=self._conflict(rows))
+        batch = next_batch(pending, self._bytes_per_record, self._settings.limits)
+        tasks = plan_tasks(
+            batch, self._parallelism(), self._bytes_per_record, self._settings.limits
+        )
+        job = Job(
+            uuid.uuid4().hex[:12],
+            self._settings.table,
+            self._source,
+            self._columns,
+            rows,
+            tuple(tasks),
+        )
+        results = _run(job, self._spark)
+        self._learn(batch, results)
+        self._check_share(results)
+        self._commit_letters(results, rows.loaded_at_ms)
+        files = tuple(file for result in results for file in result.files)
+        decision = self._table.commit(
+            Batch(tuple(batch), files, rows.table_schema, rows.loaded_at_ms)
+        )
+        return Progress(
+            decision,
+            tuple(batch),
+            sum(file.row_count for file in files),
+            sum(file.row_count for result in results for file in result.letters),
+            len(files),
+            sum(file.size for file in files),
+            time.monotonic() - began_at,
+        )
+
+    def _row_settings(self, loaded_at_ms: int) -> RowSettings:
+        settings, columns = self._settings, self._columns
+        return RowSettings(
+            columns.schema,
+            columns.is_struct,
+            settings.with_metadata,
+            settings.partition_by,
+            settings.event_time,
+            loaded_at_ms,
+        )
+
+    def _conflict(self, rows: RowSettings) -> str:
+        """Why records of this schema do not fit the table; empty if they do."""
+        found = compare(self._table.fields(), fields_of(delta_json(rows.table_schema)))
+        conflict = "; ".join(found.conflicts)
+        if conflict and self._settings.bad_share_max < 1:
+            raise SchemaRefused(
+                f"the schema of the load does not fit {self._settings.table}: {conflict}. Change "
+                "value.schema, or load into another table; --bad-max 100% sends all records to "
+                "the dead letters"
+            )
+        return conflict
+
+    def _parallelism(self) -> int:
+        return max(1, int(self._spark.sparkContext.defaultParallelism))
+
+    def _learn(self, batch: list[Span], results: list[TaskResult]) -> None:
+        """The size of a record, for the next plan."""
+        fetched = sum(result.bytes_fetched for result in results)
+        self._bytes_per_record = max(1.0, fetched / sum(span.size for span in batch))
+
+    def _check_share(self, results: list[TaskResult]) -> None:
+        bad = sum(file.row_count for result in results for file in result.letters)
+        good = sum(file.row_count for result in results for file in result.files)
+        share_max = self._settings.bad_share_max
+        if bad > share_max * (bad + good):
+            reason = self._first_reason(results)
+            for result in results:
+                for file in result.files:
+                    (self._settings.table / file.path).unlink(missing_ok=True)
+                for file in result.letters:
+                    (self._settings.table / DEAD_LETTERS / file.path).unlink(missing_ok=True)
+            raise LoadStopped(
+                f"{bad} of {bad + good} records of this batch would be dead letters, more than "
+                f"{share_max:.0%}. {reason}Nothing was committed. Correct the load or the "
+                "producer, or allow more with --bad-max"
+            )
+
+    def _first_reason(self, results: list[TaskResult]) -> str:
+        import pyarrow.parquet as pq
+
+        for file in (file for result in results for file in result.letters):
+            path = self._settings.table / DEAD_LETTERS / file.path
+            row = pq.read_table(path).slice(0, 1).to_pylist()[0]
+            place = TopicPartition(row["_topic"], row["_partition"])
+            return f"The first is offset {row['_offset']} of {place}: {row['reason']}. "
+        return ""
+
+    def _commit_letters(self, results: list[TaskResult], written_at_ms: int) -> None:
+        """Before the rows: a record must not be in neither table after a crash between the two."""
+        files = tuple(file for result in results for file in result.letters)
+        if files:
+            table = open_or_create(self._settings.table / DEAD_LETTERS, DEAD_LETTER_SCHEMA, [])
+            table.commit(Batch((), files, DEAD_LETTER_SCHEMA, written_at_ms))
+
+
+def _txn_id(one: _Log) -> str:
+    return Span(one.place, one.topic_id, 0, 0).txn_id
+
+
+def _run(job: Job, spark: Any) -> list[TaskResult]:
+    from pyspark.errors import PySparkException
+
+    try:
+        return job.run(spark)
+    except PySparkException as failure:
+        raise ClientError(f"a task of the load failed: {failure}") from failure

@@ -1,0 +1,96 @@
+"""The part of a load that runs on executors: read spans of offsets, write Parquet files.
+
+No row passes through the JVM: a task fetches, decodes and writes in one Python process, and tells
+the driver the names of its files.
+"""
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from headrace.pipeline.batch import NewFile
+from headrace.pipeline.files import PartitionedFiles
+from headrace.pipeline.offsets import Span
+from headrace.pipeline.rows import DEAD_LETTER_SCHEMA, RowBuilder, RowSettings
+from headrace.pipeline.settings import ValueColumns
+from headrace.spark.cluster import shared_cluster
+from headrace.spark.fetching import RangeReader
+from headrace.spark.offsets import Range
+from headrace.spark.options import SourceOptions
+from headrace.spark.value_format import value_parser
+from headrace.spark.workers import settle
+
+DEAD_LETTERS = "_dead_letters"  # a table below the table; readers skip names that begin with "_"
+_RESULT = pa.schema([("result", pa.binary())])
+RESULT_DDL = "result binary"
+
+
+class TaskResult(NamedTuple):
+    files: tuple[NewFile, ...]
+    letters: tuple[NewFile, ...]  # relative to the table of dead letters
+    bytes_fetched: int
+
+
+class Job(NamedTuple):
+    """All tasks of one batch. Spark pickles it for every executor."""
+
+    batch_id: str  # unique: names the files
+    table: Path
+    source: SourceOptions
+    columns: ValueColumns
+    rows: RowSettings
+    tasks: tuple[tuple[Span, ...], ...]
+
+    def run(self, spark: Any) -> list[TaskResult]:
+        """Run the tasks on Spark; the results of the attempts that Spark counts as successful."""
+        count = len(self.tasks)
+        numbers = spark.range(0, count, 1, count)
+        results = numbers.mapInArrow(self._run_tasks, RESULT_DDL).collect()
+        return [pickle.loads(row.result) for row in results]
+
+    def _run_tasks(self, numbers: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                result = pickle.dumps(self.run_task(number))
+                yield pa.RecordBatch.from_arrays([pa.array([result])], schema=_RESULT)
+        settle()
+
+    def run_task(self, number: int) -> TaskResult:
+        """Write the files of one task. Files of a failed attempt are deleted."""
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context is not None else 0
+        name = f"{self.batch_id}-{number:05d}-{attempt}"
+        files = PartitionedFiles(self.table, self.rows.file_schema, name)
+        letters = PartitionedFiles(self.table / DEAD_LETTERS, DEAD_LETTER_SCHEMA, name)
+        bytes_fetched = 0
+        try:
+            for span in self.tasks[number]:
+                bytes_fetched += self._write(span, files, letters)
+            return TaskResult(files.finish(), letters.finish(), bytes_fetched)
+        except BaseException:
+            files.abandon()
+            letters.abandon()
+            raise
+
+    def _write(self, span: Span, files: PartitionedFiles, letters: PartitionedFiles) -> int:
+        parse = None
+        if not self.rows.conflict:
+            parse = value_parser(self.source.value, self.columns.kind)
+        builder = RowBuilder(self.rows, span.place, span.topic_id, parse)
+        reader = RangeReader(
+            shared_cluster(self.source.client),
+            Range(span.place, span.first_offset, span.offset_end),
+            span.topic_id,
+            self.source.fetch,
+        )
+        for records in reader:
+            for built in builder.build(records):
+                for values, rows in built.rows:
+                    files.add(values, rows)
+                if built.letters is not None:
+                    letters.add((), built.letters)
+        return reader.bytes_fetched
