@@ -153,6 +153,26 @@ def test_two_loads_at_once_land_each_record_once(spark, topics, settings, table)
     assert check_each_once(table) == 600
 
 
+def test_a_load_that_keeps_running_commits_by_age(spark, topics, settings, table):
+    topic = topics.create("running")
+    topics.send(topic, views(10))
+    loader = Load(spark, settings(topic, limits=Limits(batch_age_s=0.2)))
+    batches = []
+
+    def wait(seconds):
+        time.sleep(seconds)
+        if len(batches) == 1:
+            topics.send(topic, views(5, first=10))
+        return len(batches) > 1
+
+    try:
+        loader.keep_loading(batches.append, wait)
+    finally:
+        loader.close()
+    assert check_each_once(table) == sum(batch.row_count for batch in batches)
+    assert batches[0].row_count == 10 and batches[1].row_count >= 5
+
+
 def test_bad_values_and_times_out_of_range_are_dead_letters(topics, settings, load, table):
     topic = topics.create("letters", message_timestamp_after_max_ms=(1 << 63) - 1)
     topics.send(topic, views(20))

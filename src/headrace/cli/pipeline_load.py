@@ -19,99 +19,112 @@ if TYPE_CHECKING:
 _NO_LIMIT = "none"
 
 
+Topics = Annotated[list[str], typer.Argument(metavar="TOPIC", hidden=True)]
+Once = Annotated[
+    bool, typer.Option("--once", help="Load what the topics hold now, and exit. The default.")
+]
+Every = Annotated[
+    str | None,
+    typer.Option(
+        "--every", metavar="TIME", help="Keep loading, and commit at least this often: 60s, 5m."
+    ),
+]
+Value = Annotated[
+    str,
+    typer.Option(
+        "--value",
+        metavar="raw|string|json|avro",
+        help="How to read values. The fields of JSON and Avro values become columns.",
+    ),
+]
+ValueSchema = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="SCHEMA|@FILE",
+        help="Fields of the value: DDL (user BIGINT, page STRING) or an Avro schema.",
+    ),
+]
+EventTimeColumn = Annotated[
+    str,
+    typer.Option(
+        "--event-time",
+        metavar="COLUMN",
+        help="Field with the event time: a TIMESTAMP, or a BIGINT of milliseconds. Default: the "
+        "timestamp of the record.",
+    ),
+]
+EventPast = Annotated[
+    str,
+    typer.Option(
+        "--event-past", metavar="TIME|none", help="How far an event may be before its record."
+    ),
+]
+EventFuture = Annotated[
+    str,
+    typer.Option(
+        "--event-future", metavar="TIME", help="How far an event may be after its record."
+    ),
+]
+PartitionBy = Annotated[
+    str,
+    typer.Option(
+        "--partition-by",
+        metavar="COLUMNS",
+        help="Partition columns of the table: event_date, event_hour, fields of the value.",
+    ),
+]
+Metadata = Annotated[
+    bool,
+    typer.Option(
+        "--metadata/--no-metadata",
+        help="Add _topic, _topic_id, _partition, _offset, _timestamp, _key, _headers and "
+        "_loaded_at.",
+    ),
+]
+AcceptLoss = Annotated[
+    bool,
+    typer.Option(
+        "--accept-loss", help="Skip records that retention deleted before they were loaded."
+    ),
+]
+BadMax = Annotated[
+    str,
+    typer.Option(
+        "--bad-max", metavar="PERCENT", help="Stop if more of a batch would be dead letters."
+    ),
+]
+BatchSize = Annotated[
+    str, typer.Option("--batch-size", metavar="BYTES", help="Commit at this size of the log.")
+]
+SourceOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="KEY=VALUE",
+        help="Option of the Spark source (docs/spark.md); may be repeated.",
+    ),
+]
+Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master.")]
+
+
 def load(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", hidden=True)],
+    topics: Topics,
     table: TableOption,
-    once: Annotated[
-        bool, typer.Option("--once", help="Load what the topics hold now, and exit. The default.")
-    ] = False,
-    every: Annotated[
-        str | None,
-        typer.Option(
-            "--every", metavar="TIME", help="Keep loading, and commit at least this often: 60s, 5m."
-        ),
-    ] = None,
-    value: Annotated[
-        str,
-        typer.Option(
-            "--value",
-            metavar="raw|string|json|avro",
-            help="How to read values. The fields of JSON and Avro values become columns.",
-        ),
-    ] = "raw",
-    schema: Annotated[
-        str | None,
-        typer.Option(
-            "--schema",
-            metavar="SCHEMA|@FILE",
-            help="Fields of the value: DDL (user BIGINT, page STRING) or an Avro schema.",
-        ),
-    ] = None,
-    event_time: Annotated[
-        str,
-        typer.Option(
-            "--event-time",
-            metavar="COLUMN",
-            help="Field with the event time: a TIMESTAMP, or a BIGINT of milliseconds. Default: "
-            "the timestamp of the record.",
-        ),
-    ] = "",
-    event_past: Annotated[
-        str,
-        typer.Option(
-            "--event-past",
-            metavar="TIME|none",
-            help="How far an event may be before its record.",
-        ),
-    ] = "30d",
-    event_future: Annotated[
-        str,
-        typer.Option(
-            "--event-future", metavar="TIME", help="How far an event may be after its record."
-        ),
-    ] = "1h",
-    partition_by: Annotated[
-        str,
-        typer.Option(
-            "--partition-by",
-            metavar="COLUMNS",
-            help="Partition columns of the table: event_date, event_hour, fields of the value.",
-        ),
-    ] = "event_date",
-    metadata: Annotated[
-        bool,
-        typer.Option(
-            "--metadata/--no-metadata",
-            help="Add _topic, _topic_id, _partition, _offset, _timestamp, _key, _headers and "
-            "_loaded_at.",
-        ),
-    ] = True,
-    accept_loss: Annotated[
-        bool,
-        typer.Option(
-            "--accept-loss", help="Skip records that retention deleted before they were loaded."
-        ),
-    ] = False,
-    bad_max: Annotated[
-        str,
-        typer.Option(
-            "--bad-max", metavar="PERCENT", help="Stop if more of a batch would be dead letters."
-        ),
-    ] = "5%",
-    batch_size: Annotated[
-        str, typer.Option("--batch-size", metavar="BYTES", help="Commit at this size of the log.")
-    ] = "1G",
-    more: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option",
-            metavar="KEY=VALUE",
-            help="Option of the Spark source (docs/spark.md); may be repeated.",
-        ),
-    ] = None,
-    master: Annotated[
-        str, typer.Option("--master", metavar="URL", help="Spark master.")
-    ] = "local[*]",
+    once: Once = False,
+    every: Every = None,
+    value: Value = "raw",
+    schema: ValueSchema = None,
+    event_time: EventTimeColumn = "",
+    event_past: EventPast = "30d",
+    event_future: EventFuture = "1h",
+    partition_by: PartitionBy = "event_date",
+    metadata: Metadata = True,
+    accept_loss: AcceptLoss = False,
+    bad_max: BadMax = "5%",
+    batch_size: BatchSize = "1G",
+    more: SourceOption = None,
+    master: Master = "local[*]",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
@@ -156,7 +169,6 @@ def _require_spark() -> None:
 
 
 def _run(settings: "LoadSettings", master: str, *, forever: bool) -> None:
-    from headrace.arrow.errors import BadSchema
     from headrace.client.errors import ClientError
     from headrace.pipeline.load import Load
     from headrace.spark.demo import start_spark
@@ -175,7 +187,7 @@ def _run(settings: "LoadSettings", master: str, *, forever: bool) -> None:
                     loader.once(_report)
             finally:
                 loader.close()
-        except (BadOption, BadSchema) as wrong:
+        except BadOption as wrong:
             raise values.wrong(str(wrong)) from None
         except ClientError as failure:
             raise output.CommandFailed(str(failure)) from None

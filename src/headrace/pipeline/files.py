@@ -4,6 +4,7 @@ The name of a file contains the batch and the task attempt, so two attempts of o
 the same file. A file belongs to the table only after the driver has committed it.
 """
 
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -75,8 +76,13 @@ class PartitionedFiles:
     def abandon(self) -> None:
         """Delete what was written; vacuum finds what a killed task leaves behind."""
         for part in self._parts.values():
-            if part.file is not None:
-                part.file.close()
+            # On a full disk the footer cannot be written either.
+            with contextlib.suppress(OSError, pa.ArrowException):
+                if part.writer is not None:
+                    part.writer.close()
+            with contextlib.suppress(OSError):
+                if part.file is not None:
+                    part.file.close()
         for path in self._started:
             path.unlink(missing_ok=True)
 

@@ -112,7 +112,7 @@ def _rows_of(location: Path, file: dict[str, Any]) -> Iterator[tuple[Key, int]]:
 
 
 def _dead_letters(location: Path) -> tuple[dict[Key, int], dict[Key, int]]:
-    """Dead letters and lost records by partition. A batch that ran twice wrote its letters twice."""
+    """Dead letters and lost records by partition; a batch that ran twice wrote letters twice."""
     table = open_table(location)
     letters: dict[Key, int] = defaultdict(int)
     lost: dict[Key, int] = defaultdict(int)

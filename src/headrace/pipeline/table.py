@@ -213,6 +213,8 @@ def open_or_create(location: Path, schema: pa.Schema, partition_by: Sequence[str
                 mode="error",
                 partition_by=list(partition_by),
                 configuration={"delta.checkpointInterval": str(CHECKPOINT_COMMITS)},
+                # deltalake would retry as version 1, and replace the metadata of the winner.
+                commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (DeltaError, OSError) as failed:
             table = open_table(location)
