@@ -19,6 +19,15 @@ class NewFile(NamedTuple):
     stats: str  # as JSON, in Delta's form
 
 
+class TableFile(NamedTuple):
+    """A file of a table."""
+
+    path: str
+    size: int
+    partition_values: PartitionValues
+    row_count: int
+
+
 class Batch(NamedTuple):
     """Files and the offsets of all their rows. Without files, only the offsets move."""
 

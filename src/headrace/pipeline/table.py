@@ -20,13 +20,15 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction, RemoveAction
 
-from headrace.pipeline.batch import Batch
+from headrace.pipeline.batch import Batch, NewFile, TableFile
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
 from headrace.pipeline.offsets import Decision, decide
 from headrace.pipeline.schema import Field, compare, fields_of
 
 log = logging.getLogger("headrace.pipeline")
 
+# All rewrites of files carry it, so that two at once conflict.
+FILES_TXN = "headrace/files"
 # A checkpoint bounds what a new handle must read, and keeps the offsets.
 CHECKPOINT_COMMITS = 20
 # Vacuum deletes files without a commit at this age, and never below it.
@@ -125,7 +127,7 @@ class Table:
             if after_failure and batch.files and batch.files[0].path in self.paths():
                 decision = Decision.REPEATED
         if decision is Decision.COMMIT:
-            self._check_files(batch)
+            self._check_files(batch.files, batch.written_at_ms)
         return decision
 
     def paths(self) -> set[str]:
@@ -133,16 +135,86 @@ class Table:
         actions = pa.table(self._handle.get_add_actions(flatten=True))
         return set(actions.column("path").to_pylist())
 
-    def _check_files(self, batch: Batch) -> None:
+    def files(self) -> list[TableFile]:
+        """The same, with sizes and partition values."""
+        columns = self.partition_columns
+        return [
+            TableFile(
+                file["path"],
+                file["size_bytes"],
+                tuple((name, _text(file[f"partition.{name}"])) for name in columns),
+                file["num_records"],
+            )
+            for file in pa.table(self._handle.get_add_actions(flatten=True)).to_pylist()
+        ]
+
+    def file_schema(self) -> pa.Schema:
+        """The columns of a file: those of the table without the partition columns."""
+        schema = pa.schema(self._handle.schema().to_arrow())
+        return pa.schema([field for field in schema if field.name not in self.partition_columns])
+
+    def rewrite(
+        self, removed: Sequence[TableFile], added: Sequence[NewFile], written_at_ms: int
+    ) -> bool:
+        """Replace files by others with the same rows; False if they were replaced before."""
+        failure: Exception | None = None
+        for _ in range(_TRIES):
+            if failure is not None:
+                self.update()
+            try:
+                present = self.paths()
+                if not present.issuperset(file.path for file in removed):
+                    # Another rewrite was faster, or ours happened and its outcome was unknown.
+                    return bool(added) and added[0].path in present
+                self._check_files(added, written_at_ms)
+                self._replace(removed, added)
+            except (DeltaError, OSError) as failed:
+                log.info("Rewrite of %s failed; comparing again: %s", self.location, failed)
+                failure = failed
+                continue
+            self.update()
+            return True
+        raise CommitRefused(
+            f"could not replace files of {self.location} in {_TRIES} attempts. Nothing was "
+            f"changed. The last failure was: {failure}"
+        ) from failure
+
+    def _replace(self, removed: Sequence[TableFile], added: Sequence[NewFile]) -> None:
+        now = self._clock_ms()
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(
+                file.path,
+                data_change=False,
+                deletion_timestamp=now,
+                size=file.size,
+                partition_values=dict(file.partition_values),
+            )
+            for file in removed
+        ]
+        actions += [
+            AddAction(file.path, file.size, dict(file.partition_values), now, False, file.stats)
+            for file in added
+        ]
+        self._handle.create_write_transaction(
+            actions,
+            "append",
+            self._handle.schema(),
+            partition_by=list(self.partition_columns),
+            commit_properties=CommitProperties(
+                app_transactions=[Transaction(FILES_TXN, (self.recorded(FILES_TXN) or 0) + 1)]
+            ),
+        )
+
+    def _check_files(self, files: Sequence[NewFile], written_at_ms: int) -> None:
         """deltalake commits files that do not exist, and no reader opens the table after that."""
-        age_ms = self._clock_ms() - batch.written_at_ms
-        if batch.files and age_ms > _COMMIT_AGE_MS_MAX:
+        age_ms = self._clock_ms() - written_at_ms
+        if files and age_ms > _COMMIT_AGE_MS_MAX:
             raise CommitRefused(
                 f"the files of this batch are {age_ms // 3_600_000} hours old, and vacuum may "
                 f"delete files without a commit after {ORPHAN_AGE_H_MIN} hours. Nothing was "
                 "committed"
             )
-        for file in batch.files:
+        for file in files:
             path = self.location / file.path
             size = path.stat().st_size if path.is_file() else None
             if size != file.size:
@@ -188,6 +260,13 @@ class Table:
                 custom_metadata={"headrace": batch.note} if batch.note else None,
             ),
         )
+
+
+def _text(value: Any) -> str | None:
+    """A partition value in Delta's notation."""
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def delta_json(schema: pa.Schema) -> str:
