@@ -1,6 +1,8 @@
-"""``headrace pipeline``: wrong usage, refused before Spark starts."""
+"""``headrace pipeline`` without Spark: wrong usage, and the files of a table."""
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 
 @pytest.mark.parametrize(
@@ -24,3 +26,18 @@ def test_wrong_usage_of_load(headrace, arguments, reason, tmp_path):
 def test_status_of_no_table(headrace, tmp_path):
     ran = headrace("pipeline", "status", "--table", str(tmp_path / "nothing"), status=1)
     assert "holds no Delta table" in ran.err
+
+
+def test_compact_and_vacuum(headrace, tmp_path):
+    table = str(tmp_path / "t")
+    for number in range(3):
+        write_deltalake(table, pa.table({"n": [number]}), mode="append")
+    assert headrace("pipeline", "compact", "--table", table).lines == [
+        "joined 3 files into 1, with 3 rows"
+    ]
+    assert sorted(DeltaTable(table).to_pyarrow_table().column("n").to_pylist()) == [0, 1, 2]
+    assert headrace("pipeline", "vacuum", "--table", table, "--dry-run").err == "found 0 files\n"
+    refused = headrace("pipeline", "vacuum", "--table", table, "--older-than", "1h", status=1)
+    assert "files of the last 24 hours are kept" in refused.err
+    wrong = headrace("pipeline", "vacuum", "--table", table, "--older-than", "old", status=2)
+    assert "--older-than 'old'" in wrong.err

@@ -34,7 +34,7 @@ def test_load_and_status(topics, tmp_path):
         "load", topic, *here, "--value", "json", "--schema", "user BIGINT", "--master", "local[1]"
     )
     assert ran.returncode == 0, ran.stderr
-    assert "committed 60 rows, 1 dead letters in 1 files" in ran.stdout
+    assert "committed 60 rows and 1 dead letter in 1 file," in ran.stdout
     assert DeltaTable(str(table)).to_pyarrow_table().num_rows == 60
 
     topics.send(topic, ['{"user": 1}'] * 5, 1)

@@ -3,6 +3,7 @@
 import typer
 
 from headrace.cli.options import examples, noun
+from headrace.cli.pipeline_files import compact, vacuum
 from headrace.cli.pipeline_load import load
 from headrace.cli.pipeline_status import status
 
@@ -25,4 +26,5 @@ app.command(
         "    --value json --schema 'user BIGINT, page STRING, at BIGINT' --event-time at",
     ),
 )(load)
-app.command(no_args_is_help=True)(status)
+for command in (status, compact, vacuum):
+    app.command(no_args_is_help=True)(command)

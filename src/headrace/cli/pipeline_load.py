@@ -206,10 +206,13 @@ def _report(done: "Progress") -> None:
     if done.decision is Decision.REPEATED:
         output.line(f"dropped {done.row_count:,} rows that another load committed")
         return
-    letters = f", {done.letter_count:,} dead letters" if done.letter_count else ""
+    letters = (
+        f" and {values.counted(done.letter_count, 'dead letter')}" if done.letter_count else ""
+    )
     output.line(
-        f"committed {done.row_count:,} rows{letters} in {done.file_count} files of "
-        f"{done.bytes_written:,} bytes, in {done.seconds:.1f} s"
+        f"committed {values.counted(done.row_count, 'row')}{letters} in "
+        f"{values.counted(done.file_count, 'file')}, {done.bytes_written:,} bytes, in "
+        f"{done.seconds:.1f} s"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import values
+from headrace.cli import output, values
 from headrace.cli.client import Connection
 
 TableOption = Annotated[
@@ -26,6 +26,18 @@ def source_options(
     for name, value in Connection(bootstrap, settings, client_file).settings.items():
         found[f"librdkafka.{name}"] = str(value)
     return found | values.pairs(more or (), "--option")
+
+
+def require_tables() -> None:
+    """Raises CommandFailed if the packages that read tables are missing."""
+    try:
+        import deltalake  # noqa: F401
+        import pyspark  # noqa: F401
+    except ImportError as missing:
+        raise output.CommandFailed(
+            f"{missing.name} is not installed. Install the extra `pipeline`: "
+            "pip install 'headrace[pipeline]'"
+        ) from None
 
 
 def local_directory(table: Path) -> Path:

@@ -13,7 +13,12 @@ from headrace.cli.options import (
     Format,
     OutputFormat,
 )
-from headrace.cli.pipeline_options import TableOption, local_directory, source_options
+from headrace.cli.pipeline_options import (
+    TableOption,
+    local_directory,
+    require_tables,
+    source_options,
+)
 
 
 def status(
@@ -30,14 +35,7 @@ def status(
     format: OutputFormat = Format.TABLE,
 ) -> None:
     """Show what a table holds of each partition, and its lag."""
-    try:
-        import deltalake  # noqa: F401
-        import pyspark  # noqa: F401
-    except ImportError as missing:
-        raise output.CommandFailed(
-            f"{missing.name} is not installed. Install the extra `pipeline`: "
-            "pip install 'headrace[pipeline]'"
-        ) from None
+    require_tables()
 
     from headrace.client.errors import ClientError
     from headrace.pipeline.status import read_status
