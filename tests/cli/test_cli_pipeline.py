@@ -8,7 +8,9 @@ from deltalake import DeltaTable, write_deltalake
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--once", "--every", "5s"], "--once or --every, not both"),
+        (["--once", "--every", "5s"], "give --every or --once, not both"),
+        (["--reload-from", "offset:1", "--every", "5s"], "--reload-from without --every"),
+        (["--reload-from", "offset:x"], "--reload-from 'offset:x': expected offset:N, ISO 8601"),
         (["--every", "often"], "--every 'often': expected a time"),
         (["--value", "xml"], "--value 'xml'"),
         (["--bad-max", "200%"], "--bad-max '200%'"),

@@ -211,6 +211,26 @@ def test_schema_changes(topics, settings, load, table):
     assert check_each_once(table) == 6
 
 
+def test_a_reload_fills_a_column_that_was_added_later(spark, topics, settings, load, table):
+    topic = topics.create("reload")
+    topics.send(topic, views(6))
+    load(settings(topic, schema="user BIGINT, at BIGINT"))
+    batches = []
+    loader = Load(spark, settings(topic))
+    try:
+        loader.again(batches.append, offset=2)
+        loader.again(batches.append, since_ms=NOW_MS + 3_600_000)  # no record is that new
+    finally:
+        loader.close()
+    assert [batch.row_count for batch in batches] == [4]
+    found = polars.scan_delta(str(table)).sort("_offset").collect()
+    assert found["page"].to_list() == [None, None, *(f"/page/{n}" for n in range(2, 6))]
+    assert check_each_once(table) == 6
+    topics.send(topic, views(2))
+    load(settings(topic))
+    assert check_each_once(table) == 8
+
+
 def test_a_topic_created_again_keeps_its_old_rows(topics, settings, load, table):
     topic = topics.create("again")
     topics.send(topic, views(5))

@@ -3,6 +3,7 @@
 import re
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -105,6 +106,14 @@ SourceOption = Annotated[
         help="Option of the Spark source (docs/spark.md); may be repeated.",
     ),
 ]
+ReloadFrom = Annotated[
+    str | None,
+    typer.Option(
+        "--reload-from",
+        metavar="offset:N|TIME",
+        help="Load everything at or after this offset or time again, and replace its rows.",
+    ),
+]
 Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master.")]
 
 
@@ -123,6 +132,7 @@ def load(
     accept_loss: AcceptLoss = False,
     bad_max: BadMax = "5%",
     batch_size: BatchSize = "1G",
+    reload_from: ReloadFrom = None,
     more: SourceOption = None,
     master: Master = "local[*]",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -130,8 +140,9 @@ def load(
     client_file: ClientFile = None,
 ) -> None:
     """Load topics into a Delta table, each record exactly once."""
-    if once and every is not None:
-        raise values.wrong("give --once or --every, not both")
+    if (once or reload_from is not None) and every is not None:
+        raise values.wrong("give --every or --once, not both, and --reload-from without --every")
+    since = _reload_start(reload_from)
     location = local_directory(table)
     source = source_options(bootstrap, settings, client_file, more)
     source |= _value_options(value, schema)
@@ -157,7 +168,7 @@ def load(
         accept_loss,
         share,
     )
-    _run(checked, master, forever=every is not None)
+    _run(checked, master, forever=every is not None, since=since)
 
 
 def _require_spark() -> None:
@@ -168,7 +179,7 @@ def _require_spark() -> None:
         raise output.CommandFailed(f"the load needs Spark: {missing}")
 
 
-def _run(settings: "LoadSettings", master: str, *, forever: bool) -> None:
+def _run(settings: "LoadSettings", master: str, *, forever: bool, since: Mapping[str, int]) -> None:
     from headrace.client.errors import ClientError
     from headrace.pipeline.load import Load
     from headrace.spark.demo import start_spark
@@ -181,7 +192,9 @@ def _run(settings: "LoadSettings", master: str, *, forever: bool) -> None:
         try:
             loader = Load(spark, settings)
             try:
-                if forever:
+                if since:
+                    loader.again(_report, **since)
+                elif forever:
                     loader.keep_loading(_report, _wait)
                 else:
                     loader.once(_report)
@@ -230,6 +243,16 @@ def _value_options(value: str, schema: str | None) -> dict[str, str]:
                 raise values.wrong(f"--schema {schema}: {output.reason(failure)}") from None
         found["value.schema"] = schema
     return found
+
+
+def _reload_start(text: str | None) -> dict[str, int]:
+    """The argument of ``Load.again``; empty if nothing is to be loaded again."""
+    if text is None:
+        return {}
+    if text.startswith("offset:") and text[7:].isdecimal():
+        return {"offset": int(text[7:])}
+    now = round(time.time() * 1000)
+    return {"since_ms": values.instant_ms(text, now, "--reload-from", "offset:N, ")}
 
 
 def _milliseconds(text: str, option: str) -> int:

@@ -1,6 +1,6 @@
 """What one commit adds to a table: finished files, and the offsets of all their rows. Pure."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -26,6 +26,18 @@ class TableFile(NamedTuple):
     size: int
     partition_values: PartitionValues
     row_count: int
+    low: tuple[Any, ...] = (None, None, None)  # of _topic_id, _partition and _offset
+    high: tuple[Any, ...] = (None, None, None)
+
+    def may_hold(self, topic_id: str, partition: int, first_offset: int) -> bool:
+        """Whether rows of this partition at or after this offset may be in the file."""
+        if None in self.low or None in self.high:
+            return True
+        return bool(
+            self.low[0] <= topic_id <= self.high[0]
+            and self.low[1] <= partition <= self.high[1]
+            and self.high[2] >= first_offset
+        )
 
 
 class Batch(NamedTuple):

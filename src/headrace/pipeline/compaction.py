@@ -7,7 +7,7 @@ rewrites at once one is refused.
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -77,18 +77,22 @@ def compact(table: Table, *, small: int = SMALL_BYTES, target: int = TARGET_BYTE
 
 
 def _copy(table: Table, group: list[TableFile], files: PartitionedFiles) -> None:
-    schema = table.file_schema()
     for file in group:
-        for batch in pq.ParquetFile(table.location / file.path).iter_batches():
-            # A file from before a column was added lacks it.
-            columns = [
-                batch.column(field.name).cast(field.type)
-                if field.name in batch.schema.names
-                else pa.nulls(batch.num_rows, field.type)
-                for field in schema
-            ]
-            rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+        for rows in rows_of(table, file):
             files.add(file.partition_values, rows)
+
+
+def rows_of(table: Table, file: TableFile) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, with the columns that the table has now."""
+    schema = table.file_schema()
+    for batch in pq.ParquetFile(table.location / file.path).iter_batches():
+        columns = [
+            batch.column(field.name).cast(field.type)
+            if field.name in batch.schema.names
+            else pa.nulls(batch.num_rows, field.type)  # the file is older than the column
+            for field in schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def vacuum(table: Table, older_than_h: int, *, dry_run: bool) -> list[str]:

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from headrace.client.errors import ClientError
 from headrace.model.ids import TopicPartition
-from headrace.pipeline.batch import Batch
+from headrace.pipeline.batch import Batch, NewFile
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
 from headrace.pipeline.files import PartitionedFiles
 from headrace.pipeline.offsets import Bounds, Decision, Span, lost_span, pending_span
 from headrace.pipeline.planning import BYTES_PER_RECORD_GUESS, is_due, next_batch, plan_tasks
-from headrace.pipeline.rows import DEAD_LETTER_SCHEMA, RowSettings, lost_letter
+from headrace.pipeline.reload import files_with_rows, span_to_reload, write_other_rows
+from headrace.pipeline.rows import DEAD_LETTER_SCHEMA, EventTime, RowSettings, lost_letter
 from headrace.pipeline.schema import compare, fields_of
 from headrace.pipeline.settings import LoadSettings, value_columns
 from headrace.pipeline.table import delta_json, now_ms, open_or_create
@@ -106,6 +107,61 @@ class Load:
             if wait(pause_s):
                 return
 
+    def again(
+        self, report: Report, *, offset: int | None = None, since_ms: int | None = None
+    ) -> None:
+        """Load everything at or after an offset or a time again, and replace its rows."""
+        if not self._settings.with_metadata:
+            raise LoadStopped(
+                "a table without the columns _topic_id and _offset cannot be reloaded"
+            )
+        for _ in range(_REFUSALS_MAX):
+            spans = self._spans_again(self._logs(), offset, since_ms)
+            if not spans or self._replace(spans, report):
+                return
+        raise CommitRefused(
+            f"other loads and rewrites of {self._settings.table} were faster {_REFUSALS_MAX} times"
+        )
+
+    def _spans_again(
+        self, logs: list[_Log], offset: int | None, since_ms: int | None
+    ) -> list[Span]:
+        firsts = dict.fromkeys((one.place for one in logs), offset or 0)
+        if since_ms is not None:
+            firsts = self._cluster.list_offsets(
+                dict.fromkeys(firsts, since_ms), read_committed=True
+            )
+        recorded = self._table.next_offsets(map(_txn_id, logs))
+        spans = []
+        for one in logs:
+            first = firsts[one.place]
+            if first >= 0:  # -1: no record is that new
+                span = span_to_reload(
+                    one.place, one.topic_id, first, recorded[_txn_id(one)], one.bounds
+                )
+                spans += [span] if span is not None else []
+        return spans
+
+    def _replace(self, spans: list[Span], report: Report) -> bool:
+        """False if the table changed meanwhile."""
+        began_at = time.monotonic()
+        rows, results = self._run(spans, self._settings.event_time._replace(past_ms=None))
+        if rows.conflict:
+            raise SchemaRefused(
+                f"the schema of the load does not fit {self._settings.table}: {rows.conflict}"
+            )
+        self._table.ensure_columns(rows.table_schema)
+        removed = files_with_rows(self._table.files(), spans)
+        name = f"reloaded-{uuid.uuid4().hex[:12]}"
+        others = write_other_rows(self._table, removed, spans, name)
+        self._commit_letters(results, rows.loaded_at_ms)
+        files = tuple(file for result in results for file in result.files)
+        loaded = {span.txn_id: span.offset_end for span in spans}
+        done = self._table.rewrite(removed, (*files, *others), rows.loaded_at_ms, loaded)
+        if done:
+            report(_progress(Decision.COMMIT, spans, files, results, began_at))
+        return done
+
     def _load_or_plan_again(self, pending: list[Span], refusals: int, report: Report) -> int:
         """Load the next batch; the number of refusals in a row."""
         try:
@@ -176,10 +232,22 @@ class Load:
 
     def _load(self, pending: list[Span]) -> Progress:
         began_at = time.monotonic()
-        self._columns = value_columns(self._settings, self._source)
-        rows = self._row_settings(now_ms())
-        rows = rows._replace(conflict=self._conflict(rows))
         batch = next_batch(pending, self._bytes_per_record, self._settings.limits)
+        rows, results = self._run(batch, self._settings.event_time)
+        self._commit_letters(results, rows.loaded_at_ms)
+        files = tuple(file for result in results for file in result.files)
+        decision = self._table.commit(
+            Batch(tuple(batch), files, rows.table_schema, rows.loaded_at_ms)
+        )
+        return _progress(decision, batch, files, results, began_at)
+
+    def _run(
+        self, batch: list[Span], event_time: EventTime
+    ) -> tuple[RowSettings, list[TaskResult]]:
+        """Write the files of a batch, and check that few enough records are bad."""
+        self._columns = value_columns(self._settings, self._source)
+        rows = self._row_settings(now_ms())._replace(event_time=event_time)
+        rows = rows._replace(conflict=self._conflict(rows))
         tasks = plan_tasks(
             batch, self._parallelism(), self._bytes_per_record, self._settings.limits
         )
@@ -194,20 +262,7 @@ class Load:
         results = _run(job, self._spark)
         self._learn(batch, results)
         self._check_share(results)
-        self._commit_letters(results, rows.loaded_at_ms)
-        files = tuple(file for result in results for file in result.files)
-        decision = self._table.commit(
-            Batch(tuple(batch), files, rows.table_schema, rows.loaded_at_ms)
-        )
-        return Progress(
-            decision,
-            tuple(batch),
-            sum(file.row_count for file in files),
-            sum(file.row_count for result in results for file in result.letters),
-            len(files),
-            sum(file.size for file in files),
-            time.monotonic() - began_at,
-        )
+        return rows, results
 
     def _row_settings(self, loaded_at_ms: int) -> RowSettings:
         settings, columns = self._settings, self._columns
@@ -277,6 +332,24 @@ class Load:
 
 def _txn_id(one: _Log) -> str:
     return Span(one.place, one.topic_id, 0, 0).txn_id
+
+
+def _progress(
+    decision: Decision,
+    spans: list[Span],
+    files: tuple[NewFile, ...],
+    results: list[TaskResult],
+    began_at: float,
+) -> Progress:
+    return Progress(
+        decision,
+        tuple(spans),
+        sum(file.row_count for file in files),
+        sum(file.row_count for result in results for file in result.letters),
+        len(files),
+        sum(file.size for file in files),
+        time.monotonic() - began_at,
+    )
 
 
 def _run(job: Job, spark: Any) -> list[TaskResult]:

@@ -10,7 +10,7 @@ the table has their offsets, or refuses.
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ CHECKPOINT_COMMITS = 20
 ORPHAN_AGE_H_MIN = 24
 _COMMIT_AGE_MS_MAX = ORPHAN_AGE_H_MIN * 3_600_000 // 2
 _TRIES = 8
+_ROW_KEY = ("_topic_id", "_partition", "_offset")
 
 
 def now_ms() -> int:
@@ -144,6 +145,8 @@ class Table:
                 file["size_bytes"],
                 tuple((name, _text(file[f"partition.{name}"])) for name in columns),
                 file["num_records"],
+                tuple(file.get(f"min.{name}") for name in _ROW_KEY),
+                tuple(file.get(f"max.{name}") for name in _ROW_KEY),
             )
             for file in pa.table(self._handle.get_add_actions(flatten=True)).to_pylist()
         ]
@@ -154,20 +157,30 @@ class Table:
         return pa.schema([field for field in schema if field.name not in self.partition_columns])
 
     def rewrite(
-        self, removed: Sequence[TableFile], added: Sequence[NewFile], written_at_ms: int
+        self,
+        removed: Sequence[TableFile],
+        added: Sequence[NewFile],
+        written_at_ms: int,
+        loaded: Mapping[str, int] | None = None,
     ) -> bool:
-        """Replace files by others with the same rows; False if they were replaced before."""
+        """Replace files by others; False if the table no longer has the old ones.
+
+        The new files hold the same rows, or, for a reload, those of the partitions that
+        ``loaded`` maps to their next offsets, which must not have moved meanwhile.
+        """
         failure: Exception | None = None
         for _ in range(_TRIES):
             if failure is not None:
                 self.update()
             try:
                 present = self.paths()
+                if any(self.recorded(name) != end for name, end in (loaded or {}).items()):
+                    return bool(added) and added[0].path in present
                 if not present.issuperset(file.path for file in removed):
                     # Another rewrite was faster, or ours happened and its outcome was unknown.
                     return bool(added) and added[0].path in present
                 self._check_files(added, written_at_ms)
-                self._replace(removed, added)
+                self._replace(removed, added, loaded)
             except (DeltaError, OSError) as failed:
                 log.info("Rewrite of %s failed; comparing again: %s", self.location, failed)
                 failure = failed
@@ -179,12 +192,20 @@ class Table:
             f"changed. The last failure was: {failure}"
         ) from failure
 
-    def _replace(self, removed: Sequence[TableFile], added: Sequence[NewFile]) -> None:
+    def _replace(
+        self,
+        removed: Sequence[TableFile],
+        added: Sequence[NewFile],
+        loaded: Mapping[str, int] | None,
+    ) -> None:
         now = self._clock_ms()
+        changes_rows = loaded is not None
+        txns = [Transaction(FILES_TXN, (self.recorded(FILES_TXN) or 0) + 1)]
+        txns += [Transaction(name, end) for name, end in (loaded or {}).items()]
         actions: list[AddAction | RemoveAction] = [
             RemoveAction(
                 file.path,
-                data_change=False,
+                data_change=changes_rows,
                 deletion_timestamp=now,
                 size=file.size,
                 partition_values=dict(file.partition_values),
@@ -192,7 +213,9 @@ class Table:
             for file in removed
         ]
         actions += [
-            AddAction(file.path, file.size, dict(file.partition_values), now, False, file.stats)
+            AddAction(
+                file.path, file.size, dict(file.partition_values), now, changes_rows, file.stats
+            )
             for file in added
         ]
         self._handle.create_write_transaction(
@@ -200,9 +223,7 @@ class Table:
             "append",
             self._handle.schema(),
             partition_by=list(self.partition_columns),
-            commit_properties=CommitProperties(
-                app_transactions=[Transaction(FILES_TXN, (self.recorded(FILES_TXN) or 0) + 1)]
-            ),
+            commit_properties=CommitProperties(app_transactions=txns),
         )
 
     def _check_files(self, files: Sequence[NewFile], written_at_ms: int) -> None:
@@ -225,9 +246,24 @@ class Table:
                 )
 
     def _new_columns(self, batch: Batch) -> tuple[Field, ...]:
-        if not batch.files:
-            return ()
-        found = compare(self.fields(), fields_of(delta_json(batch.schema)))
+        return self._checked(batch.schema) if batch.files else ()
+
+    def ensure_columns(self, schema: pa.Schema) -> None:
+        """Add the columns that the table lacks. Raises SchemaRefused."""
+        for _ in range(_TRIES):
+            added = self._checked(schema)
+            if not added:
+                return
+            try:
+                self._add_columns(added)
+            except (DeltaError, OSError) as failed:
+                log.info("Adding columns to %s failed: %s", self.location, failed)
+            self.update()
+        raise CommitRefused(f"could not add columns to {self.location} in {_TRIES} attempts")
+
+    def _checked(self, schema: pa.Schema) -> tuple[Field, ...]:
+        """The columns that the table lacks. Raises SchemaRefused."""
+        found = compare(self.fields(), fields_of(delta_json(schema)))
         if found.conflicts:
             raise SchemaRefused(
                 f"the rows do not fit {self.location}: {'; '.join(found.conflicts)}. Nothing was "

@@ -1,0 +1,73 @@
+"""Loads a range of offsets again: one commit replaces its rows.
+
+Files with rows of the range are replaced by their other rows. The next offsets of the partitions
+stay as they are, and the commit carries them, so a load at the same time is refused or refuses.
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.ids import TopicPartition, id_to_text
+from headrace.pipeline.batch import NewFile, TableFile
+from headrace.pipeline.compaction import rows_of
+from headrace.pipeline.errors import LoadStopped
+from headrace.pipeline.files import PartitionedFiles
+from headrace.pipeline.offsets import Bounds, Span
+from headrace.pipeline.table import Table
+
+
+def span_to_reload(
+    place: TopicPartition, topic_id: bytes, first: int, recorded: int | None, bounds: Bounds
+) -> Span | None:
+    """What to load again: from this offset to the end of what the table holds."""
+    if recorded is None or first >= recorded:
+        return None
+    if first < bounds.earliest:
+        raise LoadStopped(
+            f"cannot reload {place} from offset {first}: its log starts at {bounds.earliest}, and "
+            f"the rows before that would be lost. Reload from offset {bounds.earliest} or later"
+        )
+    return Span(place, topic_id, first, recorded)
+
+
+def files_with_rows(files: Sequence[TableFile], spans: Sequence[Span]) -> list[TableFile]:
+    return [
+        file
+        for file in files
+        if any(
+            file.may_hold(id_to_text(span.topic_id), span.place.partition, span.first_offset)
+            for span in spans
+        )
+    ]
+
+
+def write_other_rows(
+    table: Table, files: Sequence[TableFile], spans: Sequence[Span], name: str
+) -> tuple[NewFile, ...]:
+    """The rows of these files that do not belong to the spans, in new files."""
+    written = PartitionedFiles(table.location, table.file_schema(), name)
+    try:
+        for file in files:
+            for rows in rows_of(table, file):
+                written.add(file.partition_values, rows.filter(_others(rows, spans)))
+        return written.finish()
+    except BaseException:
+        written.abandon()
+        raise
+
+
+def _others(rows: pa.RecordBatch, spans: Sequence[Span]) -> pa.Array:
+    """True for rows outside of all spans."""
+    kept = pa.repeat(pa.scalar(True), rows.num_rows)
+    for span in spans:
+        inside = pc.and_(
+            pc.and_(
+                pc.equal(rows.column("_topic_id"), id_to_text(span.topic_id)),
+                pc.equal(rows.column("_partition"), span.place.partition),
+            ),
+            pc.greater_equal(rows.column("_offset"), span.first_offset),
+        )
+        kept = pc.and_(kept, pc.invert(inside))
+    return kept

@@ -1,0 +1,137 @@
+"""Reload: exactly the rows of the range are replaced, in one commit, also in races."""
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from headrace.model.ids import TopicPartition, id_to_text
+from headrace.pipeline.batch import Batch, TableFile
+from headrace.pipeline.compaction import compact
+from headrace.pipeline.errors import LoadStopped
+from headrace.pipeline.files import PartitionedFiles
+from headrace.pipeline.offsets import Bounds, Span
+from headrace.pipeline.reload import files_with_rows, span_to_reload, write_other_rows
+from headrace.pipeline.table import now_ms, open_or_create, open_table
+
+ID = bytes(range(16))
+SCHEMA = pa.schema(
+    [("_topic_id", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64()),
+     ("round", pa.string())]
+)  # fmt: skip
+
+
+def span(first, end, partition=0):
+    return Span(TopicPartition("orders", partition), ID, first, end)
+
+
+def write(table, round_, *spans):
+    files = PartitionedFiles(table.location, SCHEMA, f"{round_}-{spans[0].first_offset}")
+    for one in spans:
+        offsets = list(range(one.first_offset, one.offset_end))
+        size = len(offsets)
+        columns = [[id_to_text(ID)] * size, [one.place.partition] * size, offsets, [round_] * size]
+        files.add((), pa.RecordBatch.from_arrays(
+            [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+        ))  # fmt: skip
+    return files.finish()
+
+
+def load(table, *spans, round_="first"):
+    table.commit(Batch(spans, write(table, round_, *spans), SCHEMA, now_ms()))
+
+
+def reload(table, *spans, round_="second"):
+    removed = files_with_rows(table.files(), spans)
+    added = (*write(table, round_, *spans), *write_other_rows(table, removed, spans, f"o{round_}"))
+    return table.rewrite(removed, added, now_ms(), {s.txn_id: s.offset_end for s in spans})
+
+
+def rows(table, version=None):
+    found = DeltaTable(str(table.location), version=version).to_pyarrow_table()
+    names = ("_partition", "_offset", "round")
+    return sorted(zip(*(found.column(n).to_pylist() for n in names), strict=True))
+
+
+@pytest.fixture
+def table(tmp_path):
+    made = open_or_create(tmp_path / "orders", SCHEMA, [])
+    load(made, span(0, 5), span(0, 5, 1))
+    load(made, span(5, 10), span(5, 8, 1))
+    return made
+
+
+def expected(reloaded_from):
+    ends = {0: 10, 1: 8}
+    return [
+        (partition, offset, "second" if offset >= reloaded_from.get(partition, 99) else "first")
+        for partition, end in ends.items()
+        for offset in range(end)
+    ]
+
+
+@pytest.mark.parametrize("first", [0, 3, 5, 7])
+def test_exactly_the_range_is_replaced_in_one_commit(table, first):
+    version = table.version
+    assert reload(table, span(first, 10))
+    assert table.version == version + 1
+    assert rows(table) == expected({0: first})
+    assert rows(table, version) == expected({})  # a reader of the old version sees the old rows
+    assert table.recorded(span(0, 1).txn_id) == 10
+    load(table, span(10, 12))
+    assert len(rows(table)) == 20
+
+
+def test_several_partitions_are_replaced_together(table):
+    assert reload(table, span(4, 10), span(6, 8, 1))
+    assert rows(table) == expected({0: 4, 1: 6})
+
+
+def test_a_load_meanwhile_keeps_the_reload_out(table):
+    behind = open_table(table.location)
+    load(table, span(10, 12))
+    before = rows(table)
+    assert not reload(behind, span(3, 10))
+    assert rows(table) == before
+
+
+def test_a_reload_meanwhile_keeps_a_load_of_the_old_version_safe(table):
+    behind = open_table(table.location)
+    assert reload(table, span(3, 10))
+    load(behind, span(10, 12), round_="live")
+    assert rows(table) == sorted([*expected({0: 3}), (0, 10, "live"), (0, 11, "live")])
+
+
+def test_a_compaction_meanwhile_keeps_the_reload_out(table):
+    behind = open_table(table.location)
+    compact(table)
+    assert not reload(behind, span(3, 10))
+    assert rows(table) == expected({})
+    behind.update()
+    assert reload(behind, span(3, 10), round_="second-try")
+    assert len(rows(table)) == 18
+
+
+def test_a_reload_meanwhile_keeps_a_reload_out(table):
+    behind = open_table(table.location)
+    assert reload(table, span(3, 10))
+    assert not reload(behind, span(5, 10), round_="late")
+    assert rows(table) == expected({0: 3})
+
+
+def test_files_are_chosen_by_their_statistics():
+    key = id_to_text(ID)
+    below = TableFile("below", 1, (), 1, (key, 0, 0), (key, 0, 4))
+    other = TableFile("other", 1, (), 1, (key, 1, 0), (key, 1, 9))
+    mixed = TableFile("mixed", 1, (), 1, (key, 0, 0), (key, 2, 9))
+    unknown = TableFile("unknown", 1, (), 1)
+    found = files_with_rows([below, other, mixed, unknown], [span(5, 10)])
+    assert [file.path for file in found] == ["mixed", "unknown"]
+
+
+def test_what_to_reload():
+    place, bounds = TopicPartition("orders", 0), Bounds(5, 20)
+    assert span_to_reload(place, ID, 7, 12, bounds) == span(7, 12)
+    assert span_to_reload(place, ID, 12, 12, bounds) is None
+    assert span_to_reload(place, ID, 0, None, bounds) is None
+    with pytest.raises(LoadStopped, match="from offset 4: its log starts at 5"):
+        span_to_reload(place, ID, 4, 12, bounds)
