@@ -38,6 +38,10 @@ def test_compact_and_vacuum(headrace, tmp_path):
         "joined 3 files into 1, with 3 rows"
     ]
     assert sorted(DeltaTable(table).to_pyarrow_table().column("n").to_pylist()) == [0, 1, 2]
+    again = headrace("pipeline", "compact", "--table", table, "--format", "json")
+    assert again.document == {"removed": 0, "added": 0, "row_count": 0}
+    listed = headrace("pipeline", "vacuum", "--table", table, "--dry-run", "--format", "json")
+    assert listed.document == []
     assert headrace("pipeline", "vacuum", "--table", table, "--dry-run").err == "found 0 files\n"
     refused = headrace("pipeline", "vacuum", "--table", table, "--older-than", "1h", status=1)
     assert "files of the last 24 hours are kept" in refused.err

@@ -48,5 +48,15 @@ def test_load_and_status(topics, tmp_path):
     assert second["lag_seconds"] > 0
     assert first["bytes"] > 0 and first["last_commit_ms"] > 0
 
+    ran = headrace(
+        "load", topic, *here, "--value", "json", "--schema", "user BIGINT", "--format", "json"
+    )
+    assert ran.returncode == 0, ran.stderr
+    batch = json.loads(ran.stdout)
+    assert (batch["decision"], batch["row_count"]) == ("commit", 5)
+    assert batch["spans"] == [
+        {"topic": topic, "partition": 1, "first_offset": 30, "offset_end": 35}
+    ]
+
     ran = headrace("status", *here)
     assert "LOADED-UP-TO" in ran.stdout and topic in ran.stdout

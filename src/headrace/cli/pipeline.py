@@ -26,5 +26,13 @@ app.command(
         "    --value json --schema 'user BIGINT, page STRING, at BIGINT' --event-time at",
     ),
 )(load)
-for command in (status, compact, vacuum):
-    app.command(no_args_is_help=True)(command)
+app.command(
+    no_args_is_help=True, epilog=examples("headrace pipeline status --table warehouse/orders")
+)(status)
+app.command(
+    no_args_is_help=True, epilog=examples("headrace pipeline compact --table warehouse/orders")
+)(compact)
+app.command(
+    no_args_is_help=True,
+    epilog=examples("headrace pipeline vacuum --table warehouse/orders --older-than 7d --dry-run"),
+)(vacuum)

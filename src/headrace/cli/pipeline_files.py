@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import output, values
+from headrace.cli.options import Format, OutputFormat
 from headrace.cli.pipeline_options import TableOption, local_directory, require_tables
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ OlderThan = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the files.")]
 
 
-def compact(table: TableOption) -> None:
+def compact(table: TableOption, format: OutputFormat = Format.TABLE) -> None:
     """Join small files of a table into larger ones."""
     from headrace.client.errors import ClientError
 
@@ -33,13 +34,21 @@ def compact(table: TableOption) -> None:
         done = join(opened)
     except ClientError as failure:
         raise output.CommandFailed(str(failure)) from None
+    if format is Format.JSON:
+        output.document(done._asdict())
+        return
     output.line(
         f"joined {values.counted(done.removed, 'file')} into {done.added}, "
         f"with {values.counted(done.row_count, 'row')}"
     )
 
 
-def vacuum(table: TableOption, older_than: OlderThan = "7d", dry_run: DryRun = False) -> None:
+def vacuum(
+    table: TableOption,
+    older_than: OlderThan = "7d",
+    dry_run: DryRun = False,
+    format: OutputFormat = Format.TABLE,
+) -> None:
     """Delete files that are no longer, or never were, part of a table."""
     age_ms = values.duration_ms(older_than)
     if age_ms is None:
@@ -53,6 +62,9 @@ def vacuum(table: TableOption, older_than: OlderThan = "7d", dry_run: DryRun = F
         deleted = delete(opened, age_ms // 3_600_000, dry_run=dry_run)
     except ClientError as failure:
         raise output.CommandFailed(str(failure)) from None
+    if format is Format.JSON:
+        output.document(deleted)
+        return
     for path in deleted:
         output.line(path)
     output.note(f"{'found' if dry_run else 'deleted'} {values.counted(len(deleted), 'file')}")

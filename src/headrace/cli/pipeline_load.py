@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headrace.cli import output, values
-from headrace.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, ClientFile, ClientSettings
+from headrace.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientFile,
+    ClientSettings,
+    Format,
+    OutputFormat,
+)
 from headrace.cli.pipeline_options import TableOption, local_directory, source_options
 
 if TYPE_CHECKING:
-    from headrace.pipeline.load import Progress
+    from headrace.pipeline.load import Progress, Report
     from headrace.pipeline.settings import LoadSettings
 
 _NO_LIMIT = "none"
@@ -138,6 +145,7 @@ def load(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
+    format: OutputFormat = Format.TABLE,
 ) -> None:
     """Load topics into a Delta table, each record exactly once."""
     if (once or reload_from is not None) and every is not None:
@@ -168,7 +176,8 @@ def load(
         accept_loss,
         share,
     )
-    _run(checked, master, forever=every is not None, since=since)
+    report = _report_json if format is Format.JSON else _report
+    _run(checked, master, report, forever=every is not None, since=since)
 
 
 def _require_spark() -> None:
@@ -179,7 +188,14 @@ def _require_spark() -> None:
         raise output.CommandFailed(f"the load needs Spark: {missing}")
 
 
-def _run(settings: "LoadSettings", master: str, *, forever: bool, since: Mapping[str, int]) -> None:
+def _run(
+    settings: "LoadSettings",
+    master: str,
+    report: "Report",
+    *,
+    forever: bool,
+    since: Mapping[str, int],
+) -> None:
     from headrace.client.errors import ClientError
     from headrace.pipeline.load import Load
     from headrace.spark.demo import start_spark
@@ -193,11 +209,11 @@ def _run(settings: "LoadSettings", master: str, *, forever: bool, since: Mapping
             loader = Load(spark, settings)
             try:
                 if since:
-                    loader.again(_report, **since)
+                    loader.again(report, **since)
                 elif forever:
-                    loader.keep_loading(_report, _wait)
+                    loader.keep_loading(report, _wait)
                 else:
-                    loader.once(_report)
+                    loader.once(report)
             finally:
                 loader.close()
         except BadOption as wrong:
@@ -227,6 +243,20 @@ def _report(done: "Progress") -> None:
         f"{values.counted(done.file_count, 'file')}, {done.bytes_written:,} bytes, in "
         f"{done.seconds:.1f} s"
     )
+
+
+def _report_json(done: "Progress") -> None:
+    """One line per batch: a load that keeps running has no end to wait for."""
+    offsets = [
+        {
+            "topic": span.place.topic,
+            "partition": span.place.partition,
+            "first_offset": span.first_offset,
+            "offset_end": span.offset_end,
+        }
+        for span in done.spans
+    ]
+    output.line_of_json({**done._asdict(), "decision": done.decision.value, "spans": offsets})
 
 
 def _value_options(value: str, schema: str | None) -> dict[str, str]:
