@@ -4,6 +4,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from headrace.cli import pipeline_load
+from headrace.model.ids import TopicPartition
+from headrace.pipeline.load import Progress
+from headrace.pipeline.offsets import Decision, Span
+
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
@@ -47,3 +52,16 @@ def test_compact_and_vacuum(headrace, tmp_path):
     assert "files of the last 24 hours are kept" in refused.err
     wrong = headrace("pipeline", "vacuum", "--table", table, "--older-than", "old", status=2)
     assert "--older-than 'old'" in wrong.err
+
+
+def test_a_batch_is_reported_in_one_line(capfd):
+    span = Span(TopicPartition("views", 0), bytes(16), 0, 61)
+    done = Progress(Decision.COMMIT, (span,), 1_060, 1, 2, 3_531, 2.34)
+    pipeline_load._report(done)
+    pipeline_load._report(done._replace(letter_count=0, row_count=1, file_count=1))
+    pipeline_load._report(done._replace(decision=Decision.REPEATED))
+    assert capfd.readouterr().out.splitlines() == [
+        "committed 1,060 rows and 1 dead letter in 2 files, 3,531 bytes, in 2.3 s",
+        "committed 1 row in 1 file, 3,531 bytes, in 2.3 s",
+        "dropped 1,060 rows that another load committed",
+    ]
