@@ -1,5 +1,6 @@
 """Clusters of three brokers to measure: Headrace's ``up``, and Apache Kafka with its own quorum."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from bench.apache_kafka import KafkaNode
 from bench.node import HeadraceNode, Node, NodeFailed
 
 BROKERS = 3
+IDS = range(1, BROKERS + 1)
 SETTINGS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -48,18 +50,17 @@ class HeadraceCluster(HeadraceNode):
         return self.ready.exists()
 
     def broker_pid(self, broker_id: int) -> int:
-        """The process of one broker: the one that serves its address."""
-        host, _, port = self.address.rpartition(":")
-        address = f"{host}:{int(port) + broker_id}"
+        """The process of one broker: the one with its settings file."""
+        settings = str(self.data / f"server-{broker_id}.properties")
         for pid in process_tree.members(self.pid):
-            line = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-            if "serve" in line and any(address in part for part in line):
-                return pid
-        raise NodeFailed(f"{self.name} has no broker at {address}")
+            with contextlib.suppress(OSError):  # it has just ended
+                if settings in Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0"):
+                    return pid
+        raise NodeFailed(f"{self.name} has no broker {broker_id}")
 
     def brokers_mb(self) -> float:
         """Resident memory of the brokers, without ``up`` and ZooKeeper."""
-        return sum(process_tree.resident_mb(self.broker_pid(each)) for each in range(BROKERS))
+        return sum(process_tree.resident_mb(self.broker_pid(each)) for each in IDS)
 
 
 class _Member(KafkaNode):
@@ -84,9 +85,7 @@ class KafkaCluster(Node):
         self, data: Path, *, settings: Mapping[str, str] | None = None, log: Path | None = None
     ) -> None:
         super().__init__(data, settings=SETTINGS | dict(settings or {}), log=log)
-        self.members = [
-            _Member(data / f"broker-{each}", each, self.settings) for each in range(BROKERS)
-        ]
+        self.members = [_Member(data / f"broker-{each}", each, self.settings) for each in IDS]
         voters = ",".join(f"{m.node_id}@127.0.0.1:{m.controller_port}" for m in self.members)
         for member in self.members:
             member.voters = voters
@@ -133,7 +132,7 @@ class KafkaCluster(Node):
         return sum(member.resident_mb() for member in self.members if member.running)
 
     def broker_pid(self, broker_id: int) -> int:
-        return self.members[broker_id].pid
+        return self.members[broker_id - 1].pid
 
     def brokers_mb(self) -> float:
         return self.resident_mb()

@@ -132,6 +132,19 @@ def test_a_clean_stop_moves_the_leaderships_first(cluster):
     Acknowledged(cluster).send(*(b"%d" % n for n in range(50)))
 
 
+def test_a_broker_that_leaves_is_not_taken_back_into_the_isr(cluster):
+    """The next controller does not know that it is shutting down."""
+    create(cluster)
+    producer = Acknowledged(cluster)
+    producer.send(b"before")
+    leaving = cluster.controller_id
+    cluster.run(cluster.brokers[leaving].services.member.leave(clean=True))
+    wait_until(lambda: cluster.controller_id not in (-1, leaving))
+    for n in range(30):  # a follower that still fetched would join within one of these
+        producer.send(b"%d" % n)
+        assert leaving not in cluster.state("orders").isr
+
+
 def test_a_lost_session_makes_a_broker_a_newcomer(cluster):
     create(cluster, partitions=3)
     producer = Acknowledged(cluster)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace.broker.coordinators import runtime
-from headrace.broker.handlers import produce
+from headrace.broker.handlers.produced import Outcome
 from headrace.broker.replication.replica_manager import ReplicaManager
 from headrace.coordination.tree import Create, Done
 from headrace.coordination.writer import Writer
@@ -154,14 +154,14 @@ BUGS = {
     ),
     "rule-2-latest": _bug(
         "A new leader answers its stale high watermark as the latest offset",
-        48,
+        41,
         Leadership,
         "is_high_watermark_current",
         lambda original: property(lambda self: True),
     ),
     "rule-3": _bug(
         "A follower truncates to its high watermark",
-        13,
+        48,
         Partition,
         "_follow",
         _truncates_to_the_high_watermark,
@@ -175,7 +175,7 @@ BUGS = {
     ),
     "rule-5": Bug(
         "A broker that registers again is the same broker",
-        23,
+        3,
         (
             Patch(Controller, "brokers_changed", _ignores_broker_epochs),
             Patch(elections, "decide_takeover", _ignores_when_brokers_registered),
@@ -183,7 +183,7 @@ BUGS = {
     ),
     "rule-6-controller": Bug(
         "Brokers obey requests of old controllers, with old leader epochs",
-        None,
+        160,
         (
             Patch(ControllerFence, "check", lambda original: _obeys_any_controller),
             Patch(Partition, "apply", _applies_old_leader_epochs),
@@ -191,7 +191,7 @@ BUGS = {
     ),
     "rule-6-group": _bug(
         "A group takes commits of any generation and member",
-        None,
+        2,
         ClassicGroup,
         "check_commit",
         lambda original: lambda self, member, **options: None,
@@ -199,7 +199,7 @@ BUGS = {
     "rule-7": _bug(
         "acks=all is answered once the leader has the batch",
         6,
-        produce.Outcome,
+        Outcome,
         "committed",
         lambda original: property(lambda self: True),
     ),
@@ -212,7 +212,7 @@ BUGS = {
     ),
     "rule-9": _bug(
         "A late end of a transaction ends the producer's next one",
-        None,
+        4,
         end_txn,
         "_end_with_bump",
         _ends_any_transaction,
@@ -233,7 +233,7 @@ BUGS = {
     ),
     "empty-log-elected": Bug(
         "Any replica is elected, even one whose log is lost",
-        2,
+        19,
         (
             Patch(elections, "_elect_in_sync", _elects_any_replica),
             Patch(ReplicaManager, "_check_may_create", lambda original: _accept_any),

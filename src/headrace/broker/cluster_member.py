@@ -162,21 +162,6 @@ class ClusterMember:
 
         self.membership.on_new_session(catch_up)
 
-    async def _open_logs(self, pending_deletions: Collection[TopicId]) -> None:
-        """Open the logs in a thread.
-
-        A recovery may take longer than the session timeout, and the session of an event loop that
-        does not turn is closed.
-        """
-        opening = asyncio.get_running_loop().run_in_executor(
-            None, self._logs.open_all, self._world.now(), pending_deletions
-        )
-        try:
-            await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            await asyncio.wait([opening])  # only then can the logs be closed
-            raise
-
     async def _agree_on_cluster_id(self, tree: CurrentSession) -> None:
         known = None if self._logs.cluster_is_new else self._logs.cluster_id
         if (
@@ -194,6 +179,21 @@ class ClusterMember:
             known, draw_cluster_id(self._world.dice)
         )
         self._logs.adopt_cluster(self.cluster_id)
+
+    async def _open_logs(self, pending_deletions: Collection[TopicId]) -> None:
+        """Open the logs in a thread.
+
+        A recovery may take longer than the session timeout, and the session of an event loop that
+        does not turn is closed.
+        """
+        opening = asyncio.get_running_loop().run_in_executor(
+            None, self._logs.open_all, self._world.now(), pending_deletions
+        )
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening])  # only then can the logs be closed
+            raise
 
     async def _read_features(self, metadata_cache: "MetadataCache") -> None:
         """Read the feature levels, now and whenever they change."""
@@ -237,14 +237,16 @@ class ClusterMember:
             clean
             and self._config.bool("controlled.shutdown.enable")
             and self._metadata_cache.current.brokers.keys() - {self.broker_id}
-        ):
-            await shut_down(
+            and await shut_down(
                 self._parts.peers,
                 self._parts.dynamic_config.config,
                 self.broker_id,
                 lambda: self.membership.broker_epoch,
                 self._controller_id,
             )
+        ):
+            # It is in no ISR now. A leader would take it back while it fetches.
+            await self._parts.replicas.stop()
         await self.membership.resign()
         if clean:
             await self.membership.release_controllership()

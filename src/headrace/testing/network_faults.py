@@ -35,7 +35,7 @@ class FaultyNetwork:
     ) -> None:
         self._network = network or SystemNetwork()
         self._impairments = dict(impairments or {})
-        self._connections: list[_Dialed] = []
+        self._connections: dict[_Dialed, None] = {}
         self._waiting: list[asyncio.Future[None]] = []  # to dial, while the way is cut
 
     def bind(
@@ -52,16 +52,19 @@ class FaultyNetwork:
             await changed
         if impairment.delay_s:
             await asyncio.sleep(2 * impairment.delay_s)  # the handshake goes there and back
-        dialed = _Dialed(protocol, port, impairment, self._connections.remove)
-        self._connections.append(dialed)
+        dialed = _Dialed(protocol, port, impairment, self._forget)
+        self._connections[dialed] = None
         try:
             await self._network.dial(dialed, host, port)
         except BaseException:
-            if dialed in self._connections:
-                self._connections.remove(dialed)
+            self._forget(dialed)
             raise
         # The way may have changed while the connection was opened.
         dialed.impair(self.impairment(port))
+
+    def _forget(self, dialed: "_Dialed") -> None:
+        # A dial that is cancelled may have connected: it is lost, too.
+        self._connections.pop(dialed, None)
 
     def impairment(self, port: int) -> Impairment:
         return self._impairments.get(port, NO_IMPAIRMENT)

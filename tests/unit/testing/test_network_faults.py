@@ -138,6 +138,29 @@ async def test_a_caller_may_give_up_a_connection_that_waits(site):
 
 
 @told
+async def test_a_dial_that_is_cancelled_while_it_connects_is_lost_once(site):
+    """The transport reports its end a second time, to a network that has forgotten it."""
+    problems = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+
+    class Cancelled(FaultyNetwork):
+        def __init__(self):
+            super().__init__(network=self)
+
+        async def dial(self, protocol, host, port):
+            if isinstance(protocol, Client):
+                return await super().dial(protocol, host, port)
+            await asyncio.get_running_loop().create_connection(lambda: protocol, host, port)
+            protocol.abort()
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await Cancelled().dial(Client(), "127.0.0.1", site.port)
+    await site.settle()
+    assert problems == []
+
+
+@told
 async def test_the_other_end_hears_of_a_close_after_the_cut(site):
     client, connection = await site.connect()
     site.impair(CUT)
