@@ -93,3 +93,17 @@ def test_a_tree_in_memory_cannot_be_slow(tmp_path):
     with pytest.raises(ValueError, match=r"use Cluster\(process=True\)"):
         environment.impair_tree(A, Impairment(delay_s=1))
     environment.close()
+
+
+def test_zookeeper_restarts_with_its_nodes_and_sessions(environment):
+    async def story():
+        events = asyncio.Queue()
+        tree = await registered(environment, A, events)
+        await tree.create("/kept", b"value")
+        assert environment.read("/kept") == b"value"
+        await asyncio.to_thread(environment.restart_tree)
+        assert await asyncio.to_thread(environment.read, "/kept") == b"value"
+        assert await events.get() is SessionEvent.SUSPENDED
+        await tree.close()
+
+    asyncio.run(asyncio.wait_for(story(), LIMIT_S))

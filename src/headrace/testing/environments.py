@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.01
 _EXPIRY_TIMEOUT_S = 30
+_READ_TRIES = 100
+_READ_RETRY_S = 0.05
 
 
 class Environment(Protocol):
@@ -213,7 +215,8 @@ class Processes:
         from kazoo.exceptions import NoNodeError
 
         try:
-            value: bytes = self._zookeeper().get(path)[0]
+            client = self._zookeeper()
+            value: bytes = client.retry(client.get, path)[0]
         except NoNodeError:
             return None
         return value
@@ -221,8 +224,11 @@ class Processes:
     def _zookeeper(self) -> "KazooClient":
         if self._client is None:
             from kazoo.client import KazooClient
+            from kazoo.retry import KazooRetry
 
             assert self._server is not None, "not started"
-            self._client = KazooClient(self._server.connect)
+            # A restart of ZooKeeper breaks the connection, and may end the session.
+            retry = KazooRetry(max_tries=_READ_TRIES, delay=_READ_RETRY_S, backoff=1)
+            self._client = KazooClient(self._server.connect, command_retry=retry)
             self._client.start()
         return self._client
