@@ -1,6 +1,8 @@
 """ZooKeeper as the brokers of a test's cluster reach it: each alone can be cut off and expired."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -107,3 +109,19 @@ def test_zookeeper_restarts_with_its_nodes_and_sessions(environment):
         await tree.close()
 
     asyncio.run(asyncio.wait_for(story(), LIMIT_S))
+
+
+def test_under_pytest_no_broker_imports_on_its_own_thread(tmp_path):
+    """pytest parses each module, and CPython 3.11 cannot do that in several threads at once."""
+    program = f"""
+import pkgutil, sys
+import pytest
+from pathlib import Path
+from headrace import broker
+from headrace.testing.environments import Threads
+Threads(Path({str(tmp_path / "tree")!r}), 1).start()
+names = [each.name for each in pkgutil.walk_packages(broker.__path__, "headrace.broker.")]
+missing = [name for name in names if name not in sys.modules]
+assert names and not missing, missing
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=LIMIT_S)

@@ -4,11 +4,15 @@ Threads of this process share a tree in memory. Child processes share a ZooKeepe
 them reaches through a proxy of its own.
 """
 
+import importlib
+import pkgutil
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from headrace import broker
 from headrace.coordination import paths
 from headrace.coordination.tree import Tree
 from headrace.model.ids import BrokerId
@@ -71,7 +75,8 @@ class Threads:
         self._sessions = TreeSessions(session_timeout_s, snapshot)
 
     def start(self) -> None:
-        """There is nothing to wait for."""
+        if "_pytest.assertion.rewrite" in sys.modules:
+            _import_all_of_the_broker()
 
     def close(self) -> None:
         self._sessions.close()
@@ -125,6 +130,17 @@ class Threads:
 
     def read(self, path: str) -> bytes | None:
         return self._sessions.read(path)
+
+
+def _import_all_of_the_broker() -> None:
+    """Import on this thread what the threads of the brokers would import on demand.
+
+    pytest parses the modules of a package with a plugin to rewrite their assertions, and
+    CPython 3.11 fails if several threads parse at the same time (SystemError: "AST constructor
+    recursion depth mismatch").
+    """
+    for module in pkgutil.walk_packages(broker.__path__, f"{broker.__name__}."):
+        importlib.import_module(module.name)
 
 
 class Processes:
