@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace.broker.coordinators import runtime
-from headrace.broker.handlers import produce
+from headrace.broker.handlers.produced import Outcome
 from headrace.broker.replication.replica_manager import ReplicaManager
 from headrace.coordination.tree import Create, Done
 from headrace.coordination.writer import Writer
@@ -199,7 +199,7 @@ BUGS = {
     "rule-7": _bug(
         "acks=all is answered once the leader has the batch",
         6,
-        produce.Outcome,
+        Outcome,
         "committed",
         lambda original: property(lambda self: True),
     ),

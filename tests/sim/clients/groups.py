@@ -52,6 +52,7 @@ class GroupMember:
         self._ownership: Ownership | None = None
         self._fetchers: dict[TopicPartition, Fetcher] = {}
         self._stopping = False
+        self._last_commit: Any = None  # a request that may arrive again in the next generation
 
     def stop(self) -> None:
         self._stopping = True
@@ -205,6 +206,8 @@ class GroupMember:
                 for place, position in positions.items()
             ],
         )
+        await self._send_late_commit()
+        self._last_commit = request
         try:
             response = await self._ask(request, m.OffsetCommitResponse, _COMMIT_VERSION)
         except Disconnected:
@@ -219,6 +222,18 @@ class GroupMember:
         self.commit_count += 1
         for place, position in positions.items():
             self._history.commit(self._group, place, position, self.session.now)
+
+    async def _send_late_commit(self) -> None:
+        """A copy of a commit of an earlier generation arrives now. The coordinator refuses it."""
+        late, self._last_commit = self._last_commit, None
+        if late is None or late.generation_id_or_member_epoch == self._generation:
+            return
+        response = await self._ask(late, m.OffsetCommitResponse, _COMMIT_VERSION)
+        if not all(p.error_code for topic in response.topics for p in topic.partitions):
+            self._history.expect_nothing_of(
+                f"{self.session.name}: a commit of generation {late.generation_id_or_member_epoch} "
+                f"was accepted in generation {self._generation}"
+            )
 
     async def _leave(self) -> None:
         if not self._member_id:

@@ -5,6 +5,7 @@ the new one (KIP-890) lets brokers add them and gets a new epoch with every end.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -52,6 +53,7 @@ class TransactionalProducer:
         self._producer_id = self._epoch = -1
         self._sequences: dict[TopicPartition, int] = {}
         self._count = 0
+        self._late_end: Any = None  # a request that arrives again in the next transaction
 
     @property
     def _transactional_id(self) -> str:
@@ -100,6 +102,7 @@ class TransactionalProducer:
         for place in places:
             for _ in range(dice.randint(1, 2)):
                 await self._write(name, place, give_up_at)
+            await self._send_late_end()
             await asyncio.sleep(dice.uniform(0, 0.05))
         commits = dice.random() < 0.6
         if commits:
@@ -172,6 +175,13 @@ class TransactionalProducer:
         known = code is ErrorCode.NONE
         batch.acknowledge(self._history, answer.base_offset if known else -1, leader.broker_id)
 
+    async def _send_late_end(self) -> None:
+        """A copy of an earlier EndTxn arrives now; the old protocol could not tell it apart."""
+        late, self._late_end = self._late_end, None
+        if late is not None:
+            with contextlib.suppress(Disconnected, Refused):
+                await self._ask(late, m.EndTxnResponse, self._end_version)
+
     async def _end(self, name: str, commits: bool) -> None:
         self._attempts += 1
         request = m.EndTxnRequest(
@@ -188,5 +198,7 @@ class TransactionalProducer:
         self._history.end(name, Ending.COMMITTED if commits else Ending.ABORTED)
         self.committed_count += commits
         if self._end_version >= 5:
+            if self.session.dice.random() < 0.3:
+                self._late_end = request
             self._producer_id, self._epoch = response.producer_id, response.producer_epoch
             self._sequences.clear()
