@@ -209,6 +209,6 @@ def test_the_event_loop_turns_while_logs_are_opened(cluster):
 
     world = World()
     world.files = FaultyFiles()
-    world.files.before("directories_in", wait_for_a_turn)
+    world.files.before("names_in", wait_for_a_turn)
     cluster.start(2, world)
     assert found[0]

@@ -154,28 +154,28 @@ BUGS = {
     ),
     "rule-2-latest": _bug(
         "A new leader answers its stale high watermark as the latest offset",
-        48,
+        25,
         Leadership,
         "is_high_watermark_current",
         lambda original: property(lambda self: True),
     ),
     "rule-3": _bug(
         "A follower truncates to its high watermark",
-        13,
+        48,
         Partition,
         "_follow",
         _truncates_to_the_high_watermark,
     ),
     "rule-4-guess": _bug(
         "A write to the tree without an answer counts as stored",
-        1,
+        2,
         Writer,
         "_read_back",
         _guesses_that_it_was_stored,
     ),
     "rule-5": Bug(
         "A broker that registers again is the same broker",
-        23,
+        2,
         (
             Patch(Controller, "brokers_changed", _ignores_broker_epochs),
             Patch(elections, "decide_takeover", _ignores_when_brokers_registered),
@@ -183,7 +183,7 @@ BUGS = {
     ),
     "rule-6-controller": Bug(
         "Brokers obey requests of old controllers, with old leader epochs",
-        None,
+        160,
         (
             Patch(ControllerFence, "check", lambda original: _obeys_any_controller),
             Patch(Partition, "apply", _applies_old_leader_epochs),
@@ -191,7 +191,7 @@ BUGS = {
     ),
     "rule-6-group": _bug(
         "A group takes commits of any generation and member",
-        None,
+        2,
         ClassicGroup,
         "check_commit",
         lambda original: lambda self, member, **options: None,
@@ -212,7 +212,7 @@ BUGS = {
     ),
     "rule-9": _bug(
         "A late end of a transaction ends the producer's next one",
-        None,
+        4,
         end_txn,
         "_end_with_bump",
         _ends_any_transaction,
@@ -233,7 +233,7 @@ BUGS = {
     ),
     "empty-log-elected": Bug(
         "Any replica is elected, even one whose log is lost",
-        2,
+        25,
         (
             Patch(elections, "_elect_in_sync", _elects_any_replica),
             Patch(ReplicaManager, "_check_may_create", lambda original: _accept_any),
