@@ -136,7 +136,6 @@ class Startup:
         await self._settle_directory_assignment(changes)
         changes.publish()
         await self._host_all(changes)
-        self._logs.losses_known()  # no other replica could lead instead
         _log.info(
             "Broker %d is the controller of cluster %s in epoch %d; topics: %d",
             self._broker_id,
