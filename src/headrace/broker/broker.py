@@ -250,6 +250,7 @@ class Broker:
         logs.open_all(self._world.now(), await startup.deleted_topics())
         changes = await startup.run(found_partitions(logs))
         logs.adopt_cluster(self._metadata.current.cluster_id)
+        logs.losses_known()  # there is no other replica that could lead
         controller = ControllerService(changes, parts.dynamic_config, self._metadata, self._world)
         producer_ids = ProducerIds(registry.reserve_producer_ids)
         return self._services(parts, logs, controller, producer_ids, controller.moved, None)

@@ -94,6 +94,7 @@ class ClusterMember:
             world=self._world,
             fail=self._fail,
             begin_term=lambda *election: self.controller.begin_term(*election),
+            losses_known=self._logs.losses_known,
         )
 
     def _refuse_embedded_tree(self) -> None:
@@ -223,6 +224,7 @@ class ClusterMember:
             self._config.optional_str("broker.rack"),
             _UNREGISTERED,
             features.SUPPORTED,
+            self._logs.may_have_lost_records or self.directories.are_logs_missing,
         )
         await self.membership.join(entry)
         await self.membership.wait_for_metadata(
