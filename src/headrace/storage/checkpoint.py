@@ -38,6 +38,7 @@ PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 FUTURE_DIRECTORIES = "future-directories"
+ZOOKEEPER_SESSION = "zookeeper-session"  # only a member of a cluster has it
 
 
 def read_offsets(files: SystemFiles, path: StrPath) -> dict[TopicPartition, Offset]:
