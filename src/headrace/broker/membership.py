@@ -95,6 +95,7 @@ class Membership:
         self._term: Term | None = None
         self._term_is_over = False
         self._session_is_lost = False
+        self.is_connected = True  # as far as this broker knows
         self._wake = asyncio.Event()
         self._tending: asyncio.Task[None] | None = None
         self._received = asyncio.Event()  # replaced with every message about the metadata
@@ -217,13 +218,16 @@ class Membership:
     def _session_event(self, event: SessionEvent) -> None:
         match event:
             case SessionEvent.SUSPENDED:
+                self.is_connected = False
                 _log.warning(
                     "The connection to the cluster metadata is lost. Partitions are served as "
                     "before; leaders and settings cannot change"
                 )
             case SessionEvent.RECONNECTED:
+                self.is_connected = True
                 _log.info("The connection to the cluster metadata is back")
             case SessionEvent.LOST:
+                self.is_connected = False
                 _log.warning("The session with the cluster metadata has ended; opening another")
                 self._session_is_lost = True
                 self._wake.set()
@@ -270,6 +274,7 @@ class Membership:
         assert self._entry is not None, "only a broker that has joined can lose its session"
         self._tree.renew(await self._sessions.open())
         self._session_is_lost = self._controller_knows = False
+        self.is_connected = True
         self._entry = await self._register(self._entry)
         _log.info("Registered again, with broker epoch %d", self.broker_epoch)
         for listener in self._on_new_session:
@@ -315,7 +320,10 @@ class Membership:
             await term.stop()
 
     async def release_controllership(self) -> None:
-        """Let another broker become controller now, before this one has stopped."""
+        """Let another broker become controller now, before this one has stopped.
+
+        Waits for a lost connection to return.
+        """
         session = self._tree.session
         with suppress(SessionLost, OutcomeUnknown, Conflict):
             node = await session.get(paths.CONTROLLER)

@@ -40,6 +40,7 @@ META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 BOOT_ID = "headrace-boot-id"
 FUTURE_DIRECTORIES = "future-directories"
+ZOOKEEPER_SESSION = "zookeeper-session"  # only a member of a cluster has it
 
 
 def read_offsets(files: SystemFiles, path: StrPath) -> dict[TopicPartition, Offset]:
