@@ -113,9 +113,13 @@ class Generation:
 
     def is_copied_in(self, file: Content) -> bool:
         """Whether another file holds a copy; the copy may end before the position read."""
-        if not _may_be_copy(self.file, file.path) or not self.begins(file):
+        if not _may_be_copy(self.file, file.path):
             return False
         within = [mark for mark in self.marks if mark.offset <= file.size]
+        if file.size < self.head.length:
+            return within[-1:] != [START] and any(mark.is_in(file) for mark in within[-1:])
+        if not self.begins(file):
+            return False
         return within[-1].is_in(file) if within else self.head.length == HEAD_SIZE
 
     def continue_in(self, file: Content) -> int:
@@ -248,6 +252,7 @@ class Catalog:
         ]
         for original in originals:
             if original.id not in holders:
+                self.waiting.pop(key, None)
                 holders[original.id] = file
                 return _continue(original, file)
         if (originals or self._is_growing_copy(file, holders)) and self._must_wait(file, now):
