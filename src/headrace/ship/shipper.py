@@ -13,8 +13,8 @@ from headrace.ship.sender import Sender
 from headrace.ship.state import StateDirectory, StateUnusable, Totals
 
 CHUNK_SIZE = 1 << 20
-_SCAN_INTERVAL_S = 1.0
-_SAVE_INTERVAL_S = 1.0
+_SCAN_INTERVAL_S = 0.5
+_SAVE_INTERVAL_S = 0.5
 _IDLE_WAIT_S = 0.2
 _STOP_WAIT_S = 10.0
 

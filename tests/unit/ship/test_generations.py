@@ -149,3 +149,17 @@ def test_another_name_is_not_a_copy(disk):
     disk.append("/log/b.log", b"started\n")
     shipper = HandShipper(disk, pattern="/log/")
     assert shipper.scan() == [Kind.NEW, Kind.NEW]
+
+
+def test_a_copy_that_ends_early_is_read_again_from_the_acknowledged_position(disk, shipper):
+    disk.append(LOG, b"three\n")
+    shipper.read(acknowledge=False)
+    disk.copy(LOG, LOG + ".1")
+    disk.append(LOG, b"four\n")
+    shipper.read(acknowledge=False)
+    disk.truncate(LOG)
+    shipper.scan()
+    (generation,) = shipper.catalog.generations.values()
+    # What is in flight may be lost if the shipper is killed now.
+    assert generation.read == generation.acknowledged
+    assert generation.read.offset == 8
