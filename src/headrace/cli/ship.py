@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from headrace.cli import output, values
-from headrace.cli.client import Connection
+from headrace.cli.client import Connection, explained
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -227,7 +227,7 @@ def ship(
     except StateUnusable as failure:
         raise output.CommandFailed(str(failure)) from None
     except ShippingFailed as failure:
-        raise output.CommandFailed(f"cannot ship: {failure}") from None
+        raise _refused(failure.args[0]) from None
 
 
 def _ship_files(shipper: Shipper, format: Format) -> None:
@@ -327,6 +327,16 @@ class _Progress:
         output.progress(
             f"{events:,} events shipped, {rate:,.0f}/s, {shipper.lag:,} bytes not acknowledged"
         )
+
+
+def _refused(error: KafkaError) -> output.CommandFailed:
+    hint = ""
+    if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        hint = "; choose a smaller --max-event, or raise max.message.bytes of the topic"
+    return output.CommandFailed(
+        f"a record was refused: {explained(error)}{hint}. Its position is not saved: the next run "
+        "sends it again"
+    )
 
 
 def _report(finding: Finding) -> None:

@@ -1,9 +1,10 @@
 """Sends events to topics through a Kafka producer, with headers that identify each event."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from headrace.ship.acknowledgements import Chunk
 from headrace.ship.events import FIRST, Events
@@ -28,9 +29,18 @@ PRODUCER_SETTINGS: Mapping[str, object] = {
     "reconnect.backoff.max.ms": 2_000,
     "retry.backoff.max.ms": 1_000,
 }
-_WAIT_S = 0.1
 
 Headers = list[tuple[str, str | bytes | None]]
+
+
+@dataclass
+class Delivery:
+    """The events of a chunk, and how many of them were handed to the producer."""
+
+    generation: Generation
+    events: Events
+    chunk: Chunk
+    sent: int = 0
 
 
 class Sender:
@@ -45,7 +55,7 @@ class Sender:
         format: Format = Format.RAW,
         keyed: bool = True,
     ) -> None:
-        self.failure: str | None = None  # the first record that the broker refused
+        self.failure: KafkaError | None = None  # the first record that the broker refused
         self._producer = producer
         self._host = host
         self._routes = routes
@@ -62,21 +72,18 @@ class Sender:
         """Wait for all acknowledgements, at most so long."""
         self._producer.flush(seconds)
 
+    @property
+    def queued(self) -> int:
+        """Records that are not acknowledged."""
+        return len(self._producer)
+
     def failed(self, error: Any) -> None:
         if self.failure is None:
-            self.failure = str(error.str())
+            self.failure = error
 
-    def send(
-        self,
-        generation: Generation,
-        events: Events,
-        chunk: Chunk,
-        must_stop: Callable[[], bool],
-    ) -> bool:
-        """Send a chunk. If the producer's queue is full, wait until ``must_stop``.
-
-        Return False if a part of the chunk was not sent; it is not acknowledged then.
-        """
+    def send(self, delivery: Delivery) -> bool:
+        """Send the events that are left. Return False if the producer's queue is full."""
+        generation, events, chunk = delivery.generation, delivery.events, delivery.chunk
         key = f"{self._host}:{generation.file}".encode() if self._keyed else None
         common: Headers = [
             ("host", self._host.encode()),
@@ -85,27 +92,24 @@ class Sender:
         ]
         topic = self._routes.of_file(generation.file)
         topic_of = self._routes.of_event(topic)
-        parse = self._parse
         parts = events.parts
-        plain = parse is None and topic_of is None and not parts
+        plain = self._parse is None and topic_of is None and not parts
         produce, delivered = self._producer.produce, chunk.delivered
-        for index, (value, offset) in enumerate(zip(events.values, events.offsets, strict=True)):
-            headers: Headers = [*common, ("offset", b"%d" % offset)]
+        for index in range(delivery.sent, len(events.values)):
+            value = events.values[index]
+            headers: Headers = [*common, ("offset", b"%d" % events.offsets[index])]
             if not plain:
                 if topic_of is not None:
                     topic = topic_of(value)
                 value = self._annotated(value, parts.get(index), headers)
-            while True:
-                try:
-                    produce(topic, value, key, on_delivery=delivered, headers=headers)
-                    break
-                except BufferError:
-                    self._producer.poll(_WAIT_S)
-                    if must_stop() or self.failure is not None:
-                        return False
-                except KafkaException as failure:
-                    self.failed(failure.args[0])
-                    return False
+            try:
+                produce(topic, value, key, on_delivery=delivered, headers=headers)
+            except BufferError:
+                delivery.sent = index
+                return False
+            except KafkaException as failure:
+                self.failed(failure.args[0])
+                return False
         self.totals.events += len(events.values)
         self.totals.bytes += events.size
         return True

@@ -9,7 +9,7 @@ from headrace.ship.acknowledgements import Acknowledgements
 from headrace.ship.events import Events, Splitter
 from headrace.ship.files import LogFile, LogFiles
 from headrace.ship.generations import Catalog, Digest, Finding, Generation, Kind, Mark
-from headrace.ship.sender import Sender
+from headrace.ship.sender import Delivery, Sender
 from headrace.ship.state import StateDirectory, StateUnusable, Totals
 
 CHUNK_SIZE = 1 << 20
@@ -38,6 +38,7 @@ class Source:
         self.generation = generation
         self.file = file
         self.acknowledgements = Acknowledgements(generation)
+        self.pending: Delivery | None = None  # what the producer had no room for
         self.size = -1  # when it last grew
         self.grown_at = now
 
@@ -46,7 +47,9 @@ class Source:
         if self.file is not file:
             self.file, self.size = file, -1
             if self.generation.read.offset < self.acknowledgements.end:
-                self.acknowledgements.drop()  # the copy ends earlier, and is read again
+                # The copy ends earlier, and is read again.
+                self.acknowledgements.drop()
+                self.pending = None
 
     def idle_s(self, now: float) -> float:
         """Seconds since the file last grew."""
@@ -107,9 +110,7 @@ class Shipper:
                 self._progress(self)
             # Wait for acknowledgements: what they cover is not sent again at the next start.
             give_up_at = time.monotonic() + _STOP_WAIT_S
-            while self._in_flight() and time.monotonic() < give_up_at:
-                if self._sender.failure is not None:
-                    break
+            while self._sender.queued and time.monotonic() < give_up_at:
                 self._sender.flush(0.5)
             self._save()
         finally:
@@ -204,6 +205,8 @@ class Shipper:
 
     def _read(self, source: Source, now: float) -> bool:
         """Send the next chunk of a file; False if there is none."""
+        if source.pending is not None:
+            return self._send(source, source.pending)
         generation, file = source.generation, source.file
         if generation.gone:
             return False
@@ -228,8 +231,13 @@ class Shipper:
         after = Mark.after(mark.offset + events.size, chunk[: events.size], events.inside)
         sent = source.acknowledgements.sent(after, len(events.values), self._sender.failed)
         generation.advance(after)
-        self._sender.send(generation, events, sent, self._must_stop)
-        return True
+        return self._send(source, Delivery(generation, events, sent))
+
+    def _send(self, source: Source, delivery: Delivery) -> bool:
+        """Send a chunk, or as much as the producer has room for. The reader waits meanwhile."""
+        before = delivery.sent
+        source.pending = None if self._sender.send(delivery) else delivery
+        return source.pending is None or delivery.sent > before
 
     @property
     def _chunk_size(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from headrace.ship.acknowledgements import Acknowledgements
 from headrace.ship.events import Events, Splitter
 from headrace.ship.generations import START, Generation, Mark
-from headrace.ship.sender import Sender
+from headrace.ship.sender import Delivery, Sender
 
 _READ_SIZE = 1 << 18
 _WAIT_S = 0.2
@@ -58,7 +58,9 @@ class StreamShipper:
         self._inside = events.inside
         self._generation.advance(after)
         chunk = self._acknowledgements.sent(after, len(events.values), self._sender.failed)
-        self._sender.send(self._generation, events, chunk, self._must_stop)
+        delivery = Delivery(self._generation, events, chunk)
+        while not self._sender.send(delivery) and not self._must_stop():
+            self._sender.poll(_WAIT_S)
         return data[events.size :]
 
     def _must_stop(self) -> bool:
