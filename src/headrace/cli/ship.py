@@ -186,16 +186,12 @@ def ship(
         return
     if topic is None:
         raise values.wrong("Missing option --topic")
-    close_ms = values.duration_ms(close_after)
-    if close_ms is None:
-        raise values.wrong(f"--close-after {close_after!r}: expected a duration such as 60s")
     try:
         routes = Routes(topic, file_rules or (), rules or ())
         splitter = Splitter(values.size(max_event), event_start)
     except (RuleInvalid, PatternInvalid) as failure:
         raise values.wrong(str(failure)) from None
-    for name in routes.topics:
-        check_topic_name(name, "ship")
+    timing = Timing(event_s=0 if once else Timing.event_s, close_s=_seconds(close_after))
     connection = Connection(bootstrap, settings, client_file)
 
     def make_sender(totals: Totals) -> Sender:
@@ -208,7 +204,6 @@ def ship(
         if files == ["-"]:
             _ship_stdin(make_sender(Totals()), splitter, format)
             return
-        timing = Timing(event_s=0 if once else Timing.event_s, close_s=close_ms / 1000)
         _ship_files(
             Shipper(
                 _patterns(files, once),
@@ -259,6 +254,13 @@ def _summary(events: int, size: int, format: Format) -> None:
         output.note(f"Shipped {values.counted(events, 'event')}, {size:,} bytes.")
 
 
+def _seconds(close_after: str) -> float:
+    milliseconds = values.duration_ms(close_after)
+    if milliseconds is None:
+        raise values.wrong(f"--close-after {close_after!r}: expected a duration such as 60s")
+    return milliseconds / 1000
+
+
 def _patterns(files: list[str], once: bool) -> list[str]:
     for file in files:
         if file == "-":
@@ -272,6 +274,8 @@ def _producer(
     connection: Connection, compression: Compression, routes: Routes, wait: bool
 ) -> Producer:
     """A producer; a shipper that runs as a service waits for the broker."""
+    for name in routes.topics:
+        check_topic_name(name, "ship")
     waiting = False
     while True:
         try:

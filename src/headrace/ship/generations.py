@@ -13,7 +13,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import PurePath
 from typing import NamedTuple, Protocol
 
 HEAD_SIZE = 1024
@@ -326,7 +325,8 @@ def _lost(generation: Generation, size: int) -> list[Finding]:
 
 def _may_be_copy(original: str, path: str) -> bool:
     """Whether rotation may have named a copy of ``original`` so: app.log.1, app-20261117.log."""
-    return path != original and PurePath(path).name.startswith(PurePath(original).stem)
+    stem = original.rpartition("/")[2].rpartition(".")[0] or original.rpartition("/")[2]
+    return path != original and path.rpartition("/")[2].startswith(stem)
 
 
 def _last_line_end(file: Content) -> Mark:
