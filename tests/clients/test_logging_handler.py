@@ -2,6 +2,7 @@
 
 import json
 import logging
+import logging.handlers
 import time
 import uuid
 
@@ -32,6 +33,8 @@ def sent(broker):
 def test_records_arrive_with_their_fields(broker, logger):
     handler = LoggingHandler(broker.bootstrap_servers, "logs")
     logger.addHandler(handler)
+    others = logging.handlers.BufferingHandler(100)
+    logger.addHandler(others)
     arguments = ["first"]
     logger.info("hello %s", arguments, extra={"order": 17})
     arguments[0] = "changed"
@@ -46,6 +49,7 @@ def test_records_arrive_with_their_fields(broker, logger):
     assert hello["message"] == "hello ['first']" and hello["order"] == 17
     assert (hello["level"], hello["logger"]) == ("INFO", logger.name)
     assert "ValueError: no" in failed["exception"]
+    assert others.buffer[0].getMessage() == "hello ['changed']"  # the record itself is untouched
 
 
 def test_a_full_queue_drops_and_counts_without_blocking(logger):

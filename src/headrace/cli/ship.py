@@ -219,6 +219,8 @@ def ship(
             ),
             format,
         )
+    except OSError as failure:  # above all a full disk
+        raise output.CommandFailed(output.reason(failure)) from None
     except StateUnusable as failure:
         raise output.CommandFailed(str(failure)) from None
     except ShippingFailed as failure:

@@ -239,6 +239,8 @@ class Catalog:
     ) -> list[Finding]:
         """Find out what a file is whose inode holds nothing known."""
         key = (file.device, file.inode)
+        if file.unchanged and key in self._skipped:
+            return []
         beginning = file.read(0, 6)
         if not beginning:
             return []

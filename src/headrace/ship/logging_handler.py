@@ -52,7 +52,7 @@ class LoggingHandler(logging.Handler):
         self._topic = topic
         self._flush_s = flush_s
         self._host = socket.gethostname()
-        self._queue: deque[logging.LogRecord] = deque()
+        self._queue: deque[bytes] = deque()
         self._queue_size = queue_size
         self._reported = 0
         self._unacknowledged = 0
@@ -79,12 +79,12 @@ class LoggingHandler(logging.Handler):
             self.dropped += 1
             return
         try:
-            record.message = record.getMessage()  # the arguments may change before it is sent
-        except (TypeError, ValueError, KeyError):
+            # Encoded here: the program may change the arguments before the record is sent.
+            value = self._value(record, record.getMessage())
+        except Exception:  # noqa: BLE001  # logging's rule: a bad record never harms the program
             self.handleError(record)
             return
-        record.args = None
-        self._queue.append(record)
+        self._queue.append(value)
         self._wake.set()
 
     def flush(self) -> None:
@@ -127,7 +127,7 @@ class LoggingHandler(logging.Handler):
     def _send_queued(self) -> None:
         """Send what is queued, until the producer is full."""
         while self._queue:
-            if not self._send(self._value(self._queue[0])):
+            if not self._send(self._queue[0]):
                 return
             self._queue.popleft()
 
@@ -160,31 +160,30 @@ class LoggingHandler(logging.Handler):
                 "name": _OWN_LOGGER,
                 "levelno": logging.WARNING,
                 "levelname": "WARNING",
-                "message": f"{missing:,} log records were dropped: the queue was full, or the "
-                "broker refused them",
                 "dropped": missing,
             }
         )
-        if self._send(self._value(warning)):
+        message = f"{missing:,} log records were dropped: queue full, or refused by the broker"
+        if self._send(self._value(warning, message)):
             self._reported += missing
 
-    def _value(self, record: logging.LogRecord) -> bytes:
+    def _value(self, record: logging.LogRecord, message: str) -> bytes:
         """A record as JSON."""
         fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.message,
+            "message": message,
             "host": self._host,
             "process": record.process,
             "thread": record.threadName,
             "file": record.pathname,
             "line": record.lineno,
         }
-        if record.exc_info and not record.exc_text:
-            record.exc_text = logging.Formatter().formatException(record.exc_info)
         if record.exc_text:
             fields["exception"] = record.exc_text
+        elif record.exc_info:
+            fields["exception"] = logging.Formatter().formatException(record.exc_info)
         if record.stack_info:
             fields["stack"] = record.stack_info
         fields |= {name: value for name, value in vars(record).items() if name not in _STANDARD}

@@ -17,6 +17,7 @@ _SCAN_INTERVAL_S = 0.5
 _SAVE_INTERVAL_S = 0.5
 _IDLE_WAIT_S = 0.2
 _STOP_WAIT_S = 10.0
+_HELD_S = 0.5  # until an incomplete event is read again, although its file has not grown
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Source:
         self.file = file
         self.acknowledgements = Acknowledgements(generation)
         self.pending: Delivery | None = None  # what the producer had no room for
+        self.held_size = -1  # without a complete event behind the position
+        self.held_until = now
         self.size = -1  # when it last grew
         self.grown_at = now
 
@@ -46,10 +49,10 @@ class Source:
         """Go on in another file, if it is another."""
         if self.file is not file:
             self.file, self.size = file, -1
-            if self.generation.read.offset < self.acknowledgements.end:
-                # The copy ends earlier, and is read again.
-                self.acknowledgements.drop()
-                self.pending = None
+        if self.generation.read.offset < self.acknowledgements.end:
+            # A copy ends earlier, and is read again.
+            self.acknowledgements.drop()
+            self.pending = None
 
     def idle_s(self, now: float) -> float:
         """Seconds since the file last grew."""
@@ -170,6 +173,11 @@ class Shipper:
             else:
                 file.close()
         self._match(now)
+        in_use = {source.file.key for source in self._sources.values()}
+        for file in files:
+            if file.key not in in_use:  # empty, compressed, or perhaps a copy
+                file.compared()
+                file.close()
         for finding in findings:
             if finding.kind is Kind.LOST:
                 self.totals.lost_bytes += finding.size
@@ -216,6 +224,8 @@ class Shipper:
         if file.size == mark.offset:
             self._close_if_idle(source, idle_s)
             return False
+        if file.size == source.held_size and now < source.held_until:
+            return False
         tail_size = mark.tail.length
         data = file.read(mark.offset - tail_size, tail_size + self._chunk_size)
         if Digest.of(data[:tail_size]) != mark.tail or not generation.begins(file):
@@ -226,6 +236,7 @@ class Shipper:
         chunk = data[tail_size:]
         events = self._events(source, chunk, mark, idle_s)
         if not events.values:
+            source.held_size, source.held_until = file.size, now + _HELD_S
             self._close_if_idle(source, idle_s)
             return False
         after = Mark.after(mark.offset + events.size, chunk[: events.size], events.inside)
