@@ -219,10 +219,8 @@ def ship(
             ),
             format,
         )
-    except OSError as failure:  # above all a full disk
+    except (OSError, StateUnusable) as failure:
         raise output.CommandFailed(output.reason(failure)) from None
-    except StateUnusable as failure:
-        raise output.CommandFailed(str(failure)) from None
     except ShippingFailed as failure:
         raise _refused(failure.args[0]) from None
 
@@ -297,7 +295,7 @@ def _producer(
 
 
 class _Stopping:
-    """SIGTERM and Ctrl-C stop a shipper cleanly."""
+    """SIGTERM and Ctrl-C stop a shipper cleanly; the second one stops it immediately."""
 
     def __init__(self, shipper: Shipper | StreamShipper) -> None:
         self._shipper = shipper
@@ -308,11 +306,15 @@ class _Stopping:
             self._before[number] = signal.signal(number, self._stop)
 
     def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _stop(self, *_: object) -> None:
         self._shipper.stopping = True
+        self._restore()
 
 
 class _Progress:

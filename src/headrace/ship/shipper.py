@@ -10,7 +10,7 @@ from headrace.ship.events import Events, Splitter
 from headrace.ship.files import LogFile, LogFiles
 from headrace.ship.generations import Catalog, Digest, Finding, Generation, Kind, Mark
 from headrace.ship.sender import Delivery, Sender
-from headrace.ship.state import StateDirectory, StateUnusable, Totals
+from headrace.ship.state import StateDirectory, Totals
 
 CHUNK_SIZE = 1 << 20
 _SCAN_INTERVAL_S = 0.5
@@ -83,7 +83,8 @@ class Shipper:
         self._state.lock()
         try:
             saved = self._state.load()
-        except StateUnusable:
+            self._sender = make_sender(saved.totals)
+        except BaseException:
             self._state.unlock()
             raise
         self.totals = saved.totals
@@ -91,11 +92,6 @@ class Shipper:
         self._at_end = from_end and not saved.generations
         self._files = LogFiles(patterns)
         self.catalog = Catalog(new_id, saved.generations)
-        try:
-            self._sender = make_sender(self.totals)
-        except BaseException:
-            self._state.unlock()
-            raise
         self._splitter = splitter
         self._once = once
         self._timing = timing or Timing()
