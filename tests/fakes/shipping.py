@@ -10,6 +10,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
+from headrace.ship.generations import Digest
+
 SOURCE = Path(__file__).parents[2] / "src"
 
 
@@ -67,11 +69,17 @@ class ShipperProcess:
         return {"generations": [], "totals": {}}
 
     def position(self, path):
-        """The acknowledged offset of the content that a path leads to; -1 if unknown."""
-        status = os.stat(path)
+        """The acknowledged offset of the content that a path leads to; -1 if unknown.
+
+        The inode alone does not tell: the saved position may be of a deleted file.
+        """
+        content = Path(path).read_bytes()
+        inode = os.stat(path).st_ino
         for entry in self.saved()["generations"]:
-            if (entry["device"], entry["inode"]) == (status.st_dev, status.st_ino):
-                return entry["marks"][-1][0]
+            offset, length, digest, _ = entry["marks"][-1]
+            tail = Digest.of(content[offset - length : offset])
+            if entry["inode"] == inode and tail == (length, digest):
+                return offset
         return -1
 
     def has_shipped(self, path):
