@@ -330,8 +330,8 @@ class StockClients:
         goals = [(each, each.acknowledged_count + count) for each in self.producers]
 
         def has_progressed():
-            for each in self.producers:
-                each.check()
+            for client in [*self.producers, *self.readers, *self.members]:
+                client.check()
             return all(each.acknowledged_count >= goal for each, goal in goals)
 
         try:
