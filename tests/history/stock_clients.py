@@ -49,6 +49,10 @@ class _Client:
     def close(self):
         self.over.set()
         self._thread.join()
+        self.check()
+
+    def check(self):
+        """Raise what ended it early."""
         if self._failure is not None:
             raise self._failure
 
@@ -129,7 +133,10 @@ class StockProducer(_Client):
             self.history.expect_nothing_of(f"{self.name}: {sent.value!r} failed with {error}")
             return
         self.acknowledged_count += 1
-        self.history.acknowledge(sent, max(message.offset(), -1))
+        # It has no offset if the response to its batch was an error such as REQUEST_TIMED_OUT, and
+        # the success of the next batch proves that it is in the log.
+        offset = message.offset()
+        self.history.acknowledge(sent, -1 if offset is None else offset)
 
 
 class StockReader(_Client):
@@ -321,11 +328,14 @@ class StockClients:
     def wait_progress(self, count=50):
         """Wait until each producer has that many more acknowledgements: faults hit a load."""
         goals = [(each, each.acknowledged_count + count) for each in self.producers]
+
+        def has_progressed():
+            for client in [*self.producers, *self.readers, *self.members]:
+                client.check()
+            return all(each.acknowledged_count >= goal for each, goal in goals)
+
         try:
-            wait_until(
-                lambda: all(each.acknowledged_count >= goal for each, goal in goals),
-                CONVERGE_LIMIT_S,
-            )
+            wait_until(has_progressed, CONVERGE_LIMIT_S)
         except AssertionError:
             stuck = [each.describe() for each, goal in goals if each.acknowledged_count < goal]
             raise AssertionError(f"{stuck}; {self.history.unexpected[:3]}") from None
