@@ -50,6 +50,10 @@ def value_at_most(bound: float) -> Target:
     return Target("value", at_most=bound)
 
 
+def value_at_least(bound: float) -> Target:
+    return Target("value", at_least=bound)
+
+
 def ratio_at_least(bound: float) -> Target:
     return Target("ratio", at_least=bound)
 

@@ -299,7 +299,7 @@ DIFFERENCES: dict[str, tuple[tuple[str, str, str], ...]] = {
         (
             "cluster state",
             "a Raft log (`__cluster_metadata`)",
-            "the ZooKeeper tree of Kafka 3.9, in a SQLite file in a log directory",
+            "the tree of Kafka 3.9: in ZooKeeper, or for a node alone in a SQLite file",
         ),
         (
             "`metadata.version`",

@@ -145,6 +145,16 @@ def test_a_broker_that_leaves_is_not_taken_back_into_the_isr(cluster):
         assert leaving not in cluster.state("orders").isr
 
 
+def test_brokers_stop_although_the_tree_cannot_be_reached(cluster):
+    create(cluster, partitions=3)
+    for session in cluster.sessions.values():
+        cluster.loop.call_soon_threadsafe(session.disconnect)
+    memberships = [broker.services.membership for broker in cluster.brokers.values()]
+    wait_until(lambda: not any(each.is_connected for each in memberships))
+    for broker_id in list(cluster.brokers):
+        cluster.stop(broker_id)
+
+
 def test_a_lost_session_makes_a_broker_a_newcomer(cluster):
     create(cluster, partitions=3)
     producer = Acknowledged(cluster)

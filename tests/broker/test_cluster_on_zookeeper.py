@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from headrace.broker.sessions import SESSION_FILE
 from headrace.coordination.zookeeper import ZooKeeperTree, close_session
+from headrace.storage.checkpoint import ZOOKEEPER_SESSION
 from tests.broker.test_cluster import Acknowledged, create, read_all
 from tests.fakes.clusters import ClusterOnOneLoop
 from tests.fakes.waiting import wait_until
@@ -151,7 +151,7 @@ def test_a_broker_whose_session_ends_registers_again(tmp_path, zookeeper):
         membership = cluster.brokers[cluster.controller_id].services.membership
         epoch = membership.broker_epoch
         session_id, password = (
-            (tmp_path / str(cluster.controller_id) / SESSION_FILE).read_text().split()
+            (tmp_path / str(cluster.controller_id) / ZOOKEEPER_SESSION).read_text().split()
         )
         ended = asyncio.run(
             close_session(

@@ -6,9 +6,11 @@ import threading
 import pytest
 
 from headrace.broker.broker import Broker
+from headrace.coordination.embedded import FILE_NAME as TREE_FILE
 from headrace.coordination.embedded import EmbeddedTree
 from headrace.model.config import BrokerConfig
-from headrace.storage.checkpoint import CLEAN_SHUTDOWN
+from headrace.model.errors import ConfigError
+from headrace.storage.checkpoint import CLEAN_SHUTDOWN, ZOOKEEPER_SESSION
 
 
 def a_config(directory):
@@ -35,6 +37,18 @@ def test_a_failure_while_the_start_waits_ends_the_start(tmp_path, monkeypatch):
         await asyncio.wait_for(broker.stop(), 10)
         await starts_and_stops(Broker(a_config(tmp_path)))
 
+    asyncio.run(body())
+
+
+def test_the_logs_of_a_member_of_a_cluster_are_not_served_alone(tmp_path):
+    async def body():
+        with pytest.raises(ConfigError, match=r"a broker of a cluster\. Set zookeeper\.connect"):
+            await Broker(a_config(tmp_path)).start()
+        assert not (tmp_path / TREE_FILE).exists()
+        (tmp_path / ZOOKEEPER_SESSION).unlink()
+        await starts_and_stops(Broker(a_config(tmp_path)))
+
+    (tmp_path / ZOOKEEPER_SESSION).write_text("1 00\n")
     asyncio.run(body())
 
 

@@ -1,6 +1,8 @@
 """ZooKeeper as the brokers of a test's cluster reach it: each alone can be cut off and expired."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -93,3 +95,34 @@ def test_a_tree_in_memory_cannot_be_slow(tmp_path):
     with pytest.raises(ValueError, match=r"use Cluster\(process=True\)"):
         environment.impair_tree(A, Impairment(delay_s=1))
     environment.close()
+
+
+def test_zookeeper_restarts_with_its_nodes_and_sessions(environment):
+    async def story():
+        events = asyncio.Queue()
+        tree = await registered(environment, A, events)
+        await tree.create("/kept", b"value")
+        assert environment.read("/kept") == b"value"
+        await asyncio.to_thread(environment.restart_tree)
+        assert await asyncio.to_thread(environment.read, "/kept") == b"value"
+        assert await events.get() is SessionEvent.SUSPENDED
+        await tree.close()
+
+    asyncio.run(asyncio.wait_for(story(), LIMIT_S))
+
+
+def test_under_pytest_no_broker_imports_on_its_own_thread(tmp_path):
+    """pytest parses each module, and CPython 3.11 cannot do that in several threads at once."""
+    program = f"""
+import pkgutil, sys
+import pytest
+from pathlib import Path
+from headrace import broker
+from headrace.testing.environments import Threads
+Threads(Path({str(tmp_path / "tree")!r}), 1).start()
+names = [each.name for each in pkgutil.walk_packages(broker.__path__, "headrace.broker.")]
+print(*(name for name in names if name not in sys.modules))
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=True, timeout=LIMIT_S, capture_output=True, text=True)
+    assert done.stdout.split() == []

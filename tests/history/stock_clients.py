@@ -15,7 +15,7 @@ from headrace.model.ids import TopicPartition as Place
 from headrace.records.batch import headers
 from headrace.records.record import iter_records
 from tests.fakes.waiting import wait_until
-from tests.history.history import Entry
+from tests.history.history import Entry, Outcome
 
 CONVERGE_LIMIT_S = 45
 _PAUSE_S = 0.01  # of a producer between two bursts
@@ -49,6 +49,10 @@ class _Client:
     def close(self):
         self.over.set()
         self._thread.join()
+        self.check()
+
+    def check(self):
+        """Raise what ended it early."""
         if self._failure is not None:
             raise self._failure
 
@@ -96,6 +100,15 @@ class StockProducer(_Client):
         if left := self._producer.flush(CONVERGE_LIMIT_S):
             raise AssertionError(f"{self.name}: {left} records were not acknowledged")
 
+    def describe(self):
+        """Where it waits, for an error message."""
+        waiting = [
+            f"{sent.value!r} to {sent.place}"
+            for sent in self.history.sent
+            if sent.outcome is Outcome.UNKNOWN and sent.value.startswith(self.name.encode() + b"-")
+        ]
+        return f"{self.name}: {len(self._producer)} queued, waits for {waiting[:3]}"
+
     def _send(self, number):
         place = self._places[number % len(self._places)]
         value = b"%s-%d" % (self.name.encode(), number)
@@ -120,7 +133,10 @@ class StockProducer(_Client):
             self.history.expect_nothing_of(f"{self.name}: {sent.value!r} failed with {error}")
             return
         self.acknowledged_count += 1
-        self.history.acknowledge(sent, max(message.offset(), -1))
+        # It has no offset if the response to its batch was an error such as REQUEST_TIMED_OUT, and
+        # the success of the next batch proves that it is in the log.
+        offset = message.offset()
+        self.history.acknowledge(sent, -1 if offset is None else offset)
 
 
 class StockReader(_Client):
@@ -312,9 +328,17 @@ class StockClients:
     def wait_progress(self, count=50):
         """Wait until each producer has that many more acknowledgements: faults hit a load."""
         goals = [(each, each.acknowledged_count + count) for each in self.producers]
-        wait_until(
-            lambda: all(each.acknowledged_count >= goal for each, goal in goals), CONVERGE_LIMIT_S
-        )
+
+        def has_progressed():
+            for client in [*self.producers, *self.readers, *self.members]:
+                client.check()
+            return all(each.acknowledged_count >= goal for each, goal in goals)
+
+        try:
+            wait_until(has_progressed, CONVERGE_LIMIT_S)
+        except AssertionError:
+            stuck = [each.describe() for each, goal in goals if each.acknowledged_count < goal]
+            raise AssertionError(f"{stuck}; {self.history.unexpected[:3]}") from None
 
     def finish(self):
         """Stop the load, wait until replicas and readers are level, and note the contents."""

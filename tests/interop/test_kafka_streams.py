@@ -1,4 +1,4 @@
-"""Kafka Streams, exactly once, while the application and the broker are killed."""
+"""Kafka Streams, exactly once, while the application and a broker are killed."""
 
 import subprocess
 from collections import Counter
@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from bench import apache_kafka, topics
 from bench.node import Node
+from headrace.testing import Cluster
 from tests.fakes.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("kafka_jars")
@@ -39,7 +40,7 @@ def streams_jars() -> Path:
 
 
 @contextmanager
-def application(node: Node, directory: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def application(address: str, directory: Path) -> Iterator["subprocess.Popen[bytes]"]:
     jars = f"{apache_kafka.jars()}/*:{streams_jars()}/*"
     with (directory / "streams.log").open("ab") as log:
         process = subprocess.Popen(
@@ -49,7 +50,7 @@ def application(node: Node, directory: Path) -> Iterator["subprocess.Popen[bytes
                 "-cp",
                 jars,
                 str(APPLICATION),
-                node.address,
+                address,
                 str(directory / "state"),
             ],
             stdout=log,
@@ -62,19 +63,19 @@ def application(node: Node, directory: Path) -> Iterator["subprocess.Popen[bytes
         process.wait()
 
 
-def feed(node: Node, start: int) -> None:
-    producer = Producer({"bootstrap.servers": node.address})
+def feed(address: str, start: int) -> None:
+    producer = Producer({"bootstrap.servers": address})
     for number in range(start, start + FEED):
         word = WORDS[number % len(WORDS)]
         producer.produce("words", word, key=str(number), partition=number % PARTITIONS)
     assert producer.flush(30) == 0
 
 
-def committed(node: Node, topic: str) -> list[tuple[str, str]]:
+def committed(address: str, topic: str) -> list[tuple[str, str]]:
     """Keys and values; those of each partition in order."""
     consumer = Consumer(
         {
-            "bootstrap.servers": node.address,
+            "bootstrap.servers": address,
             "group.id": "reader",
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
@@ -97,29 +98,52 @@ def test_every_word_is_copied_and_counted_once_despite_kills(
     start_headrace: Callable[..., Node], tmp_path: Path
 ) -> None:
     node = start_headrace({"group.initial.rebalance.delay.ms": "0"})
-    for topic in ("words", "capitals", "counted"):
-        topics.create(node.address, topic, PARTITIONS)
 
-    def copied() -> int:
-        return len(committed(node, "capitals"))
-
-    def counts() -> dict[str, int]:
-        return {word: int(count) for word, count in committed(node, "counted")}
-
-    feed(node, 0)
-    with application(node, tmp_path):
-        wait_until(lambda: copied() >= FEED, LIMIT_S)
-        feed(node, FEED)
-    with application(node, tmp_path):
-        feed(node, 2 * FEED)
-        wait_until(lambda: copied() > FEED, LIMIT_S)
+    def kill_and_start() -> None:
         node.kill()
         node.start()
-        feed(node, 3 * FEED)
+
+    assert_copied_and_counted_once(node.address, 1, kill_and_start, tmp_path)
+
+
+def test_every_word_is_copied_and_counted_once_although_a_leader_dies(tmp_path: Path) -> None:
+    with Cluster(brokers=3, process=True) as cluster:
+
+        def replace_leader() -> None:
+            leader = cluster.leader_of("words")
+            cluster.kill(leader)
+            wait_until(lambda: cluster.leader_of("words") != leader, LIMIT_S)
+            cluster.restart(leader)
+
+        assert_copied_and_counted_once(cluster.bootstrap_servers, 3, replace_leader, tmp_path)
+
+
+def assert_copied_and_counted_once(
+    address: str, replicas: int, disturb: Callable[[], None], directory: Path
+) -> None:
+    """Kill the application, then let ``disturb`` kill a broker."""
+    for topic in ("words", "capitals", "counted"):
+        topics.create(address, topic, PARTITIONS, replication_factor=replicas)
+
+    def copied() -> int:
+        return len(committed(address, "capitals"))
+
+    def counts() -> dict[str, int]:
+        return {word: int(count) for word, count in committed(address, "counted")}
+
+    feed(address, 0)
+    with application(address, directory):
+        wait_until(lambda: copied() >= FEED, LIMIT_S)
+        feed(address, FEED)
+    with application(address, directory):
+        feed(address, 2 * FEED)
+        wait_until(lambda: copied() > FEED, LIMIT_S)
+        disturb()
+        feed(address, 3 * FEED)
         wait_until(lambda: sum(counts().values()) >= 4 * FEED, LIMIT_S)
 
         wanted = Counter(WORDS[number % len(WORDS)] for number in range(4 * FEED))
         assert counts() == wanted
-        copies = committed(node, "capitals")
+        copies = committed(address, "capitals")
         assert sorted(int(key) for key, _ in copies) == list(range(4 * FEED))
         assert Counter(word.lower() for _, word in copies) == wanted

@@ -28,10 +28,11 @@ NAMES = ["a", "b.c", "b_c"]
 class ControllerLife(RuleBasedStateMachine):
     """A tree that sometimes refuses changes, and a controller that must agree with it."""
 
-    @initialize(unclean=st.booleans())
-    def start(self, unclean: bool) -> None:
+    @initialize(unclean=st.booleans(), min_insync_replicas=st.integers(1, 3))
+    def start(self, unclean: bool, min_insync_replicas: int) -> None:
         self.zxid = 0
         self.unclean = unclean
+        self.rules = elections.TopicRules(lambda topic: unclean, lambda topic: min_insync_replicas)
         self.live = {broker: self.registered(broker) for broker in BROKERS[:3]}
         self.controller = Controller(
             ControllerEpoch(1), ClusterMetadata("c", BROKERS[0], dict(self.live), {})
@@ -71,9 +72,6 @@ class ControllerLife(RuleBasedStateMachine):
             assert state.leader_epoch == old.leader_epoch + 1, "another leader has another epoch"
         if state.leader != NO_LEADER and state.leader not in old.isr:
             assert self.unclean, "a clean leader was in sync before"
-
-    def allowed(self, topic: str) -> bool:
-        return self.unclean
 
     @rule(
         name=st.sampled_from(NAMES),
@@ -139,7 +137,7 @@ class ControllerLife(RuleBasedStateMachine):
         }
         gone = self.controller.brokers_changed(self.live.values(), min(self.live))
         states = list(self.controller.states())
-        self.write(elections.decide_brokers(self.controller, states, gone, self.allowed))
+        self.write(elections.decide_brokers(self.controller, states, gone, self.rules))
 
     @precondition(lambda self: self.controller.metadata.topics)
     @rule(data=st.data(), granted=st.booleans())
@@ -155,7 +153,7 @@ class ControllerLife(RuleBasedStateMachine):
             {},
         )
         try:
-            change = elections.decide_isr(self.controller, wanted, state.leader)
+            change = elections.decide_isr(self.controller, wanted, state.leader, self.rules)
         except Rejected as refusal:
             assert refusal.code in (
                 ErrorCode.INVALID_REQUEST,
@@ -174,7 +172,7 @@ class ControllerLife(RuleBasedStateMachine):
             return
         try:
             change = elections.decide_election(
-                self.controller, state.topic_partition, unclean=unclean
+                self.controller, state.topic_partition, self.rules, unclean=unclean
             )
         except Rejected:
             return
@@ -196,7 +194,7 @@ class ControllerLife(RuleBasedStateMachine):
             state.topic_partition: self.granted[state.topic_id, state.partition]
             for state in _all_states(self.controller.metadata)
         }
-        self.write(elections.decide_takeover(self.controller, granted, self.allowed))
+        self.write(elections.decide_takeover(self.controller, granted, self.rules))
         assert (
             elections.decide_takeover(
                 self.controller,
@@ -205,7 +203,7 @@ class ControllerLife(RuleBasedStateMachine):
                     for state in _all_states(self.controller.metadata)
                     if state.leader != NO_LEADER
                 },
-                self.allowed,
+                self.rules,
             )
             == []
         ), "after a takeover there is nothing left to repair"
@@ -224,7 +222,9 @@ class ControllerLife(RuleBasedStateMachine):
             if state.leader != NO_LEADER:
                 assert state.leader in self.live
                 assert state.leader in state.isr
-                assert set(state.isr) <= self.live.keys()
+                required = self.rules.insync_required(state)
+                if not set(state.isr) <= self.live.keys():
+                    assert len(self.live.keys() & state.isr) < required
             else:
                 assert not set(state.isr) & self.live.keys()
             assert set(state.offline) == set(state.replicas) - self.live.keys()

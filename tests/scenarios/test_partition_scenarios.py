@@ -103,9 +103,9 @@ class Replica:
     def tick(self):
         return self.partition.leadership.tick(self.now)
 
-    def append(self, count):
+    def append(self, count, flushed=""):
         self.end += int(count)
-        return self.partition.leadership.appended(self.end, self.end)
+        return self.partition.leadership.appended(self.end, int(flushed or self.end))
 
     def fetch(self, follower, offset):
         leadership = self.partition.leadership

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.broker.broker import Broker
-from headrace.coordination.tree import TreeError
+from headrace.coordination.tree import SessionLost, TreeError
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ConfigError
 from tests.sim.clients.session import ClientSession
@@ -103,6 +103,8 @@ class SimulatedBroker:
             self.cluster.later(_START_AGAIN_S, self.start)
 
     async def _open_tree(self, logs: Any, world: Any) -> Any:
+        if self.world is not world:
+            raise SessionLost("/")  # a task of a killed process
         return self.cluster.ensemble.open_session(self.host)
 
     def _end_process(self, end: Callable[[], None]) -> Broker | None:
@@ -125,6 +127,8 @@ class SimulatedBroker:
         async with self._change:
             world = self.world
             if world is None:
+                if power_loss:
+                    self.disk.lose_power()
                 return
             broker = self._end_process(world.lose_power if power_loss else world.kill)
             if power_loss:

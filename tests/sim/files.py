@@ -71,8 +71,10 @@ class SimulatedDisk:
         self.used = 0
         self.failing: int | None = None  # the errno of every write, if the disk is broken
         self.root = _Directory()
+        self.boot_count = 1  # of the machine
 
     def lose_power(self) -> None:
+        self.boot_count += 1
         self.root.lose_power()
         self.used = _size_of(self.root)
 
@@ -119,6 +121,10 @@ class SimulatedFiles:
         self._open: dict[int, _File] = {}
         self._last_fd = 2
         self._dies_writing: tuple[float, Callable[[], None]] | None = None
+
+    @property
+    def boot_id(self) -> str:
+        return f"boot {self._disk.boot_count}"
 
     def die_writing(self, share: float, die: Callable[[], None]) -> None:
         """The process is killed within its next write: ``share`` of it reaches the kernel."""

@@ -44,6 +44,7 @@ MIN_ISR = 2
 REPLICATION_FACTOR = 3
 _START_LIMIT_S = 60.0
 _CONVERGE_LIMIT_S = 180.0
+_POLL_S = 0.05
 _ITERATIONS_MAX = 600_000  # of the event loop; a usual run takes 60,000
 _INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 
@@ -84,9 +85,7 @@ class Run:
             releases_sessions=self.dice.random() < 0.5,
         )
         self._observer = self.cluster.ensemble.tree.open_session()
-        self._lost_data_since_whole = False
-        self._is_safe = asyncio.Event()  # not set while a broker without its tail is in an ISR
-        self._is_safe.set()
+        self._may_lose_data = True  # no broker has lost data since every ISR was full
         self._finite: list[asyncio.Task[Any]] = []
         self._endless: list[Consumer | GroupMember] = []
         self._endless_tasks: list[asyncio.Task[Any]] = []
@@ -195,7 +194,6 @@ class Run:
 
     def _acts(self, fault: Fault) -> Callable[[], Coroutine[Any, Any, None]]:
         async def act() -> None:
-            await self._is_safe.wait()
             self._note(f"fault {fault.number}: {fault.kind} broker {fault.broker_id}")
             await self._act(fault, self.cluster.brokers[fault.broker_id])
 
@@ -253,59 +251,63 @@ class Run:
     async def _lose_data(
         self, broker: SimulatedBroker, down_s: float, *, removes_logs: bool = False
     ) -> None:
-        """Lose what was not flushed, or all. Where the fault model does not allow it, a kill.
-
-        No other broker fails until the controller has taken this one out of every ISR.
-        """
-        if await self._is_whole():
-            self._lost_data_since_whole = False
-        if (
-            self._lost_data_since_whole
-            or any(other.is_changing for other in self.cluster.brokers)
-            or not await self._are_all_registered()
-            or await self._is_last_in_sync(broker)
-        ):
+        """Lose what was not flushed, or all. Where the fault model does not allow it, a kill."""
+        if not self._may_lose_data or (removes_logs and await self._may_be_alone(broker)):
             await broker.kill()
             self.cluster.later(down_s, broker.start)
             return
         self._note(f"{broker.host} loses {'all' if removes_logs else 'what it has not flushed'}")
-        self._lost_data_since_whole = True
-        self._is_safe.clear()
+        self._may_lose_data = False
+        registration = await self._registration(broker)
         await broker.kill(power_loss=True)
         if removes_logs:
             broker.remove_logs()
         self.cluster.later(down_s, broker.start)
-        while True:
-            await asyncio.sleep(0.05)
-            if all(broker.broker_id not in state["isr"] for state in await self._states()):
-                break
-        self._is_safe.set()
+        await self._wait_whole(broker, registration)
+        self._may_lose_data = True
 
-    async def _states(self) -> list[dict[str, Any]]:
+    async def _wait_whole(self, broker: SimulatedBroker, registration: int) -> None:
+        """Wait until the broker has come back, and into every ISR by fetching what it lost."""
+        waiting: set[str] | None = None  # partitions whose ISR still counts on its lost records
+        while True:
+            await asyncio.sleep(_POLL_S)
+            if await self._registration(broker) in (0, registration):
+                continue
+            states = await self._states()
+            counts_on = {
+                place
+                for place, state in states.items()
+                if broker.broker_id in state["isr"] and len(state["isr"]) > 1
+            }
+            waiting = counts_on if waiting is None else waiting & counts_on
+            if not waiting and all(len(s["isr"]) == REPLICATION_FACTOR for s in states.values()):
+                return
+
+    async def _states(self) -> dict[str, dict[str, Any]]:
         """The state of every partition, as the tree has it."""
-        tree, found = self._observer, []
+        tree, found = self._observer, {}
         for topic in await tree.children("/brokers/topics") or []:
             for partition in await tree.children(f"/brokers/topics/{topic}/partitions") or []:
                 path = f"/brokers/topics/{topic}/partitions/{partition}/state"
                 node = await tree.get(path)
                 if node is not None:
-                    found.append(json.loads(node.value))
+                    found[f"{topic}-{partition}"] = json.loads(node.value)
         return found
 
-    async def _are_all_registered(self) -> bool:
-        """Whether every process that runs now is known to the tree, and heard."""
-        for broker in self.cluster.brokers:
-            node = await self._observer.get(f"/brokers/ids/{broker.broker_id}")
-            session = self.cluster.ensemble.live_session(broker.host)
-            if node is None or session != node.ephemeral_owner:
-                return False
-        return True
+    async def _registration(self, broker: SimulatedBroker) -> int:
+        """The broker epoch; 0 if it is not registered."""
+        node = await self._observer.get(f"/brokers/ids/{broker.broker_id}")
+        return 0 if node is None else node.created_zxid
 
-    async def _is_whole(self) -> bool:
-        return all(len(state["isr"]) == REPLICATION_FACTOR for state in await self._states())
-
-    async def _is_last_in_sync(self, broker: SimulatedBroker) -> bool:
-        return any(state["isr"] == [broker.broker_id] for state in await self._states())
+    async def _may_be_alone(self, broker: SimulatedBroker) -> bool:
+        """Whether it is the only in-sync replica of a partition, or about to be."""
+        alone = [broker.broker_id]
+        if any(state["isr"] == alone for state in (await self._states()).values()):
+            return True
+        services = None if broker.broker is None else broker.broker.services
+        return services is not None and any(
+            replica.lead().proposal is not None for replica in services.replicas.leading()
+        )
 
     async def _elect_preferred(self, broker: SimulatedBroker) -> None:
         session = self.cluster.session("elections")

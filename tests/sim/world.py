@@ -51,6 +51,9 @@ class SimulatedWorld:
     def host_name(self) -> str:
         return self.host
 
+    def boot_id(self) -> str:
+        return self.files.boot_id
+
     def start_threads(self, loop: asyncio.AbstractEventLoop) -> None:
         """The loop runs the work of threads inline."""
 

@@ -36,7 +36,12 @@ class Topics:
         return f"pipe-{_RUN}-{next(_numbers)}-{readable}"
 
     def create(
-        self, readable: str = "topic", partitions: int = 1, name: str = "", **config: Any
+        self,
+        readable: str = "topic",
+        partitions: int = 1,
+        name: str = "",
+        replicas: int = 1,
+        **config: Any,
     ) -> str:
         from confluent_kafka.admin import NewTopic
 
@@ -44,7 +49,7 @@ class Topics:
         # Tests use old timestamps; retention must not delete such records.
         settings = {"retention.ms": "-1"}
         settings |= {key.replace("_", "."): str(value) for key, value in config.items()}
-        made = self.admin.create_topics([NewTopic(name, partitions, 1, config=settings)])
+        made = self.admin.create_topics([NewTopic(name, partitions, replicas, config=settings)])
         made[name].result(30)
         wait_for(
             lambda: (

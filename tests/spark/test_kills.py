@@ -1,4 +1,4 @@
-"""Exactly-once writes under ``kill -9`` of driver, executors, Python workers and broker.
+"""Exactly-once writes under ``kill -9`` of driver, executors, Python workers and brokers.
 
 A standalone cluster runs the job, so that executors outlive a killed driver for a while and
 continue to write, as in production.
@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from headrace.testing import Broker
-from tests.spark.kit import JOBS, Topics
+from headrace.testing import Broker, Cluster
+from tests.spark.kit import JOBS, Topics, wait_for
 
 pytestmark = [
     pytest.mark.spark,
@@ -31,6 +32,8 @@ ROUNDS_PER_COPY = 2  # most of the time goes into starting the job
 RUNS_MAX = 8
 # Every copy survives one kill of each kind, in any order.
 VICTIMS = ("driver", "broker", "executor", "python")
+# In a cluster: the brokers with these roles at that moment, one after the other.
+ROLES = ("leader of the source", "leader of the target", "controller")
 
 
 def descendants(pid):
@@ -113,29 +116,78 @@ def test_every_row_is_copied_once_despite_kills(node, standalone, torture_rounds
     copied = 0
     for round_ in range(max(1, torture_rounds // ROUNDS_PER_COPY)):
         dice = random.Random(round_)
-        source, target = topics.create(partitions=3), topics.create(partitions=2)
-        for partition in range(3):
-            rows = range(partition, ROWS, 3)
-            topics.send(source, [(str(n), f"row {n}") for n in rows], partition)
+        source, target = _topics_to_copy(topics)
         log_path = tmp_path / f"round{round_}.log"
         victims = [victim for victim in VICTIMS if broker is not None or victim != "broker"]
         dice.shuffle(victims)
+
+        def kill_broker(_):
+            broker.kill()
+            broker.start()
+
         kills = _run_until_copied(
-            standalone, broker, dice, victims, log_path, bootstrap, source, target,
+            standalone, kill_broker, dice, victims, log_path, bootstrap, source, target,
             tmp_path / f"c{round_}",
         )  # fmt: skip
-
-        keys = sorted(int(message.key()) for message in topics.read(target))
-        assert keys == list(range(ROWS)), (
-            f"round {round_} with kills {kills}: {len(keys)} rows, {len(set(keys))} different; "
-            f"{log_path.read_text(errors='replace')[-3000:]}"
-        )
-        copied += len(keys)
+        copied += _assert_copied_once(topics, target, kills, log_path)
         print(f"round {round_}: killed {', '.join(kills)}; {copied:,} rows copied once in all")
 
 
+def test_every_row_is_copied_once_despite_kills_of_brokers(standalone, torture_rounds, tmp_path):
+    if torture_rounds <= ROUNDS_PER_COPY:
+        pytest.skip("takes more than a minute; make torture runs it")
+    with Cluster(brokers=3, process=True) as cluster:
+        topics = Topics(cluster.bootstrap_servers)
+        for round_ in range(max(1, torture_rounds // ROUNDS_PER_COPY)):
+            dice = random.Random(round_)
+            source, target = _topics_to_copy(topics, replicas=3, min_insync_replicas=2)
+            log_path = tmp_path / f"round{round_}.log"
+            roles = list(ROLES)
+            dice.shuffle(roles)
+            kills = _run_until_copied(
+                standalone, partial(_replace_broker, cluster, source, target),
+                dice, roles, log_path, cluster.bootstrap_servers, source, target,
+                tmp_path / f"c{round_}",
+            )  # fmt: skip
+            assert kills
+            _assert_copied_once(topics, target, kills, log_path)
+            print(f"round {round_}: killed {', '.join(kills)}; {ROWS:,} rows copied once")
+
+
+def _replace_broker(cluster, source, target, role):
+    """Kill the broker with this role, and start it again once others lead."""
+    if role == "controller":
+        victim = cluster.controller_id()
+    else:
+        victim = cluster.leader_of(source if role == "leader of the source" else target)
+    cluster.kill(victim)
+    wait_for(
+        lambda: victim not in (cluster.leader_of(source), cluster.leader_of(target)),
+        f"leaders other than broker {victim}",
+    )
+    cluster.restart(victim)
+    cluster.wait_in_sync(target)
+
+
+def _topics_to_copy(topics, **settings):
+    source = topics.create(partitions=3, **settings)
+    for partition in range(3):
+        rows = range(partition, ROWS, 3)
+        topics.send(source, [(str(n), f"row {n}") for n in rows], partition)
+    return source, topics.create(partitions=2, **settings)
+
+
+def _assert_copied_once(topics, target, kills, log_path):
+    keys = sorted(int(message.key()) for message in topics.read(target))
+    assert keys == list(range(ROWS)), (
+        f"with kills {kills}: {len(keys)} rows, {len(set(keys))} different; "
+        f"{log_path.read_text(errors='replace')[-3000:]}"
+    )
+    return len(keys)
+
+
 def _run_until_copied(
-    standalone, broker, dice, victims, log_path, bootstrap, source, target, checkpoint
+    standalone, kill_broker, dice, victims, log_path, bootstrap, source, target, checkpoint
 ):
     """Kill the victims at random moments, then let the copy end."""
     waiting = list(victims)
@@ -152,9 +204,8 @@ def _run_until_copied(
                 victim = waiting.pop()
                 if victim == "driver":
                     run.kill_driver()
-                elif victim == "broker":
-                    broker.kill()
-                    broker.start()
+                elif victim == "broker" or victim in ROLES:
+                    kill_broker(victim)
                 elif not run.kill_one(victim, dice):
                     continue  # the job had ended already
                 kills.append(victim)

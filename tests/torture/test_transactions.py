@@ -47,6 +47,9 @@ class Worker:
         self.process.wait()
 
     def stop(self):
+        """Let it finish; one that has just been started knows SIGTERM a moment later."""
+        ready = self.journal.with_name(f"{self.journal.name}.{self.process.pid}")
+        wait_for(lambda: ready.exists() or self.process.poll() is not None, f"{ready.name}")
         self.process.terminate()
 
     def wait(self):

@@ -200,4 +200,5 @@ def copy_some(consumer, producer):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, stop)
+    Path(f"{sys.argv[4]}.{os.getpid()}").touch()  # from now on SIGTERM stops it cleanly
     {"produce": produce, "copy": copy}[sys.argv[1]](sys.argv[2], sys.argv[3], Path(sys.argv[4]))

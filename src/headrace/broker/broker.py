@@ -46,11 +46,12 @@ from headrace.core.fetch_session import FetchSessions
 from headrace.core.replica_selection import RACK_AWARE_SELECTOR
 from headrace.model.cluster_metadata import Endpoint
 from headrace.model.config import BrokerConfig, topic_config
+from headrace.model.errors import ConfigError
 from headrace.model.ids import BrokerId, TopicId, TopicPartition
 from headrace.net.buffers import BufferPool
 from headrace.net.listener import ConnectionLimits, CreationRate, Listener
 from headrace.net.outbox import Outbox
-from headrace.storage.checkpoint import META_PROPERTIES, read_properties
+from headrace.storage.checkpoint import META_PROPERTIES, ZOOKEEPER_SESSION, read_properties
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_manager import LogManager
 from headrace.world.event_loop import ready_counter
@@ -231,6 +232,7 @@ class Broker:
         on_stop = self._lifecycle.on_stop
         on_stop("logs", lambda clean: self._close_logs(logs, clean))
         logs.lock()
+        _refuse_member(logs)
         broker_id = BrokerId(logs.node_id)
         registry = Registry(await self._open_tree(logs, self._world), broker_id)
         on_stop("cluster metadata", lambda clean: registry.close())
@@ -250,6 +252,7 @@ class Broker:
         logs.open_all(self._world.now(), await startup.deleted_topics())
         changes = await startup.run(found_partitions(logs))
         logs.adopt_cluster(self._metadata.current.cluster_id)
+        logs.losses_known()  # there is no other replica that could lead
         controller = ControllerService(changes, parts.dynamic_config, self._metadata, self._world)
         producer_ids = ProducerIds(registry.reserve_producer_ids)
         return self._services(parts, logs, controller, producer_ids, controller.moved, None)
@@ -500,6 +503,16 @@ class Broker:
             for replica in self.services.replicas.online()
         }
         await asyncio.to_thread(logs.close_clean, high_watermarks)
+
+
+def _refuse_member(logs: LogManager) -> None:
+    """On its own, a node would lead every replica that it has, and take records into each."""
+    for path in logs.traces_of(ZOOKEEPER_SESSION):
+        raise ConfigError(
+            f"{path} shows that these logs belong to a broker of a cluster. Set zookeeper.connect, "
+            "or start the broker with its property file. To leave the cluster for good and serve "
+            f"the logs as a standalone node, remove {path.name}"
+        )
 
 
 async def _open_embedded_tree(logs: LogManager, world: World) -> Tree:

@@ -6,6 +6,7 @@ be a candidate for controller.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from headrace.model.config import BrokerConfig
     from headrace.storage.log_manager import LogManager
     from headrace.world.world import World
+
+_log = logging.getLogger("headrace.broker")
 
 _UNREGISTERED = -1  # the broker epoch before the registration
 
@@ -94,6 +97,7 @@ class ClusterMember:
             world=self._world,
             fail=self._fail,
             begin_term=lambda *election: self.controller.begin_term(*election),
+            losses_known=self._logs.losses_known,
         )
 
     def _refuse_embedded_tree(self) -> None:
@@ -223,6 +227,7 @@ class ClusterMember:
             self._config.optional_str("broker.rack"),
             _UNREGISTERED,
             features.SUPPORTED,
+            self._logs.may_have_lost_records or self.directories.are_logs_missing,
         )
         await self.membership.join(entry)
         await self.membership.wait_for_metadata(
@@ -231,7 +236,16 @@ class ClusterMember:
         self.producer_ids.prefetch()
 
     async def leave(self, *, clean: bool) -> None:
-        """Give up leaderships, then the controllership. The registration lasts until ``close``."""
+        """Give up leaderships, then the controllership. The registration lasts until ``close``.
+
+        While the tree is out of reach nothing can move, and the stop does not wait for its return:
+        others take over when the session has expired.
+        """
+        if clean and not self.membership.is_connected:
+            _log.warning(
+                "Stopping without a controlled shutdown: no connection to the cluster metadata"
+            )
+            clean = False
         # The last broker has no other to move its leaderships to.
         if (
             clean
@@ -249,7 +263,9 @@ class ClusterMember:
             await self._parts.replicas.stop()
         await self.membership.resign()
         if clean:
-            await self.membership.release_controllership()
+            with suppress(TimeoutError):  # by then the session has expired
+                async with asyncio.timeout(self._sessions.timeout_ms / 1000):
+                    await self.membership.release_controllership()
 
     async def close(self) -> None:
         """Close the session: from now on this broker is not registered."""

@@ -52,6 +52,7 @@ class MemberDirectories:
         self._tasks = tasks
         self._recording = asyncio.Lock()
         self._assignment = DirectoryAssignment.empty(self._online_ids)
+        self.are_logs_missing = False  # log directories that are online have lost partitions
 
     async def load_pending_deletions(self) -> dict[TopicId, set[str]]:
         """Topics that were deleted while a log directory with some of their files was offline."""
@@ -74,7 +75,7 @@ class MemberDirectories:
         topics = {
             name: self._own_part(name, assignment) for name, assignment in assignments.items()
         }
-        self._mark_missing_offline(topics)
+        self._find_missing(topics)
         found = {log.topic_partition: log.directory.directory_id for log in self._logs}
         await self._store(self._assignment.decide_settled(topics, found))
 
@@ -122,8 +123,11 @@ class MemberDirectories:
         ]
         return _topic(name, topic_id, states)
 
-    def _mark_missing_offline(self, topics: Mapping[str, TopicState]) -> None:
-        """Partitions in log directories that are not online must not be created elsewhere."""
+    def _find_missing(self, topics: Mapping[str, TopicState]) -> None:
+        """Partitions in log directories that are not online must not be created elsewhere.
+
+        Where the log directory is online, the logs are lost.
+        """
         missing = [
             state
             for topic in topics.values()
@@ -133,6 +137,7 @@ class MemberDirectories:
         ]
         failed = ", ".join(str(e.path) for e in self._logs.directories if e.offline is not None)
         places = self._assignment.find_offline(topics.values(), missing, failed)
+        self.are_logs_missing = self._assignment.has_lost(topics.values(), missing)
         by_place: dict[str, list[TopicPartition]] = {}
         for topic_partition, place in places.items():
             self._logs.mark_offline(topic_partition, f"it is in {place}, which is not online")

@@ -74,14 +74,20 @@ class Membership:
         world: World,
         fail: Callable[[BaseException], None],
         begin_term: BeginTerm,
+        losses_known: Callable[[], None],
     ) -> None:
-        """``fail`` stops the broker, if another broker has taken its id."""
+        """``fail`` stops the broker, if another broker has taken its id.
+
+        ``losses_known`` notes on disk that a controller knows of the records that may be lost.
+        """
         self._tree = tree
         self._sessions = sessions
         self._broker_id = broker_id
         self._world = world
         self._fail = fail
         self._begin_term = begin_term
+        self._losses_known = losses_known
+        self._controller_knows = False  # of this registration
         self._fence = ControllerFence()
         self.obeying = asyncio.Lock()  # held while a request of the controller is applied
         self._entry: BrokerEntry | None = None  # as registered
@@ -89,6 +95,7 @@ class Membership:
         self._term: Term | None = None
         self._term_is_over = False
         self._session_is_lost = False
+        self.is_connected = True  # as far as this broker knows
         self._wake = asyncio.Event()
         self._tending: asyncio.Task[None] | None = None
         self._received = asyncio.Event()  # replaced with every message about the metadata
@@ -117,9 +124,19 @@ class Membership:
         the last process with this broker id, which the controller may still believe to be alive.
         """
         await self._is_registered.wait()
-        return self._fence.check(
+        refusal = self._fence.check(
             controller_epoch, broker_epoch, self.broker_epoch, is_kraft=is_kraft
         )
+        if refusal is ErrorCode.NONE and broker_epoch == self.broker_epoch:
+            # It sends nothing to a newcomer before it has corrected the ISRs.
+            self._controller_knows = True
+            if self._has_losses_to_tell:
+                self._wake.set()
+        return refusal
+
+    @property
+    def _has_losses_to_tell(self) -> bool:
+        return self._entry is not None and self._entry.may_have_lost_records
 
     def metadata_received(self) -> None:
         received, self._received = self._received, asyncio.Event()
@@ -201,13 +218,16 @@ class Membership:
     def _session_event(self, event: SessionEvent) -> None:
         match event:
             case SessionEvent.SUSPENDED:
+                self.is_connected = False
                 _log.warning(
                     "The connection to the cluster metadata is lost. Partitions are served as "
                     "before; leaders and settings cannot change"
                 )
             case SessionEvent.RECONNECTED:
+                self.is_connected = True
                 _log.info("The connection to the cluster metadata is back")
             case SessionEvent.LOST:
+                self.is_connected = False
                 _log.warning("The session with the cluster metadata has ended; opening another")
                 self._session_is_lost = True
                 self._wake.set()
@@ -229,6 +249,8 @@ class Membership:
                 if self._session_is_lost:
                     await self._end_term()
                     await self._renew()
+                if self._controller_knows and self._has_losses_to_tell:
+                    await self._be_whole()
                 if self._term_is_over:
                     await self._end_term()
                 await self._campaign()
@@ -251,11 +273,23 @@ class Membership:
         """Register again with a new session."""
         assert self._entry is not None, "only a broker that has joined can lose its session"
         self._tree.renew(await self._sessions.open())
-        self._session_is_lost = False
+        self._session_is_lost = self._controller_knows = False
+        self.is_connected = True
         self._entry = await self._register(self._entry)
         _log.info("Registered again, with broker epoch %d", self.broker_epoch)
         for listener in self._on_new_session:
             await listener()
+
+    async def _be_whole(self) -> None:
+        """No ISR counts on records that may be lost here. From now on this broker is like others.
+
+        Noted on disk first: until then another process of this broker must tell its losses again.
+        """
+        assert self._entry is not None
+        await asyncio.get_running_loop().run_in_executor(None, self._losses_known)
+        self._entry = self._entry._replace(may_have_lost_records=False)
+        registry = Registry(self._tree.session, self._broker_id)
+        await registry.register_whole(self._entry, self._world.now())
 
     async def _campaign(self) -> None:
         """Become controller if there is none, and watch the controller's node."""
@@ -286,7 +320,10 @@ class Membership:
             await term.stop()
 
     async def release_controllership(self) -> None:
-        """Let another broker become controller now, before this one has stopped."""
+        """Let another broker become controller now, before this one has stopped.
+
+        Waits for a lost connection to return.
+        """
         session = self._tree.session
         with suppress(SessionLost, OutcomeUnknown, Conflict):
             node = await session.get(paths.CONTROLLER)

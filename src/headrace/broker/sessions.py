@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from headrace.coordination import zookeeper
 from headrace.coordination.tree import Tree
+from headrace.storage.checkpoint import ZOOKEEPER_SESSION
 from headrace.storage.files import read_file, write_atomically
 from headrace.world.files import SystemFiles
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.controller")
 
-SESSION_FILE = "zookeeper-session"
 _OWNER_ONLY = 0o600
 
 
@@ -51,7 +51,7 @@ class ZooKeeperSessions:
         connection_timeout_ms = config.optional_int("zookeeper.connection.timeout.ms")
         self._connection_timeout_ms = connection_timeout_ms or self.timeout_ms
         self._files = files
-        self._path = log_dir / SESSION_FILE
+        self._path = log_dir / ZOOKEEPER_SESSION
 
     async def open(self) -> Tree:
         return await zookeeper.ZooKeeperTree.open(

@@ -9,7 +9,7 @@ from headrace.cli.broker_requests import open_cluster
 from headrace.cli.client import Connection, code_name
 from headrace.cli.cluster import features_of
 from headrace.cli.cluster_view import read_view
-from headrace.cli.health import BrokerFeatures
+from headrace.cli.health import LEVEL_FOR_TOOLS_ONLY, BrokerFeatures
 from headrace.cli.options import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -118,7 +118,7 @@ def downgrade(
             wanted = {
                 name: supported.get(name, 0)
                 for name, level in finalized.items()
-                if level > supported.get(name, 0)
+                if name != LEVEL_FOR_TOOLS_ONLY and level > supported.get(name, 0)
             }
             if not wanted:
                 output.line("Every broker supports the finalized levels; nothing to downgrade")

@@ -14,6 +14,9 @@ OK, WARNING, FAILED = "ok", "warning", "FAILED"
 _IMBALANCE_PERCENT_MAX = 10
 _ITEMS_SHOWN = 5
 
+# It belongs to KRaft: a broker of Kafka 3.9 on ZooKeeper lists no level of it, and needs none.
+LEVEL_FOR_TOOLS_ONLY = "metadata.version"
+
 
 class Check(NamedTuple):
     name: str
@@ -92,7 +95,7 @@ def _unsupported_levels(features: Mapping[int, BrokerFeatures]) -> list[str]:
         f"but {level} is finalized ('headrace features downgrade')"
         for broker_id, one in sorted(features.items())
         for name, level in sorted(finalized.items())
-        if level > one.supported.get(name, 0)
+        if name != LEVEL_FOR_TOOLS_ONLY and level > one.supported.get(name, 0)
     ]
 
 

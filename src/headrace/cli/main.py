@@ -29,6 +29,7 @@ SECTIONS = {
         "configs": "configs",
         "produce": "produce",
         "consume": "consume",
+        "ship": "ship",
         "pipeline": "pipeline",
     },
     "Inspect": {

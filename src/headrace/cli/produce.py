@@ -143,7 +143,7 @@ def produce(
             "queue.buffering.max.kbytes": 64 * 1024,
         }
     )
-    _check_topic(connection, producer, topic)
+    check_topic(connection, producer, topic)
     sending = Sending(connection, producer, topic, partition, line_format)
     interrupted = False
     try:
@@ -311,7 +311,7 @@ def _separator(text: str | None) -> bytes | None:
     return values.unescaped(text).encode()
 
 
-def _check_topic(connection: Connection, producer: Producer, topic: str) -> None:
+def check_topic(connection: Connection, producer: Producer, topic: str) -> None:
     """Fail before the first record if the topic is unusable.
 
     A metadata request for the topic makes the broker create it, if auto-creation is enabled. The

@@ -147,6 +147,16 @@ class Registry:
                     holder = values.decode_broker(entry.broker_id, node.value, node.created_zxid)
                     raise BrokerIdInUse(holder, node.ephemeral_owner) from taken
 
+    async def register_whole(self, entry: BrokerEntry, now: Millis) -> None:
+        """Take back from the registration that records may be lost. The broker epoch stays."""
+        path = paths.broker(entry.broker_id)
+        node = await self._tree.get(path)
+        if node is not None and node.created_zxid == entry.broker_epoch:
+            with suppress(Conflict):  # the registration has ended
+                await self._writer.write(
+                    [Set(path, values.encode_broker(entry, now), node.zk_version)]
+                )
+
     async def take_controllership(
         self, now: Millis, watch: Watch | None = None
     ) -> Elected | OtherController:

@@ -46,6 +46,8 @@ def encode_broker(entry: BrokerEntry, now: int) -> bytes:
     }
     if entry.rack is not None:
         value["rack"] = entry.rack
+    if entry.may_have_lost_records:
+        value["headrace"] = {"may_have_lost_records": True}  # Kafka ignores it
     value |= {"jmx_port": -1, "port": first.port, "host": first.host}
     return _dump(value | {"version": 5, "timestamp": str(now)})
 
@@ -63,9 +65,10 @@ def decode_broker(broker_id: BrokerId, value: bytes, created_zxid: int) -> Broke
             str(name): LevelRange(int(levels["min_version"]), int(levels["max_version"]))
             for name, levels in found.get("features", {}).items()
         }
+        lost = found.get("headrace", {}).get("may_have_lost_records") is True
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise _unreadable(paths.broker(broker_id), error) from error
-    return BrokerEntry(broker_id, endpoints, found.get("rack"), created_zxid, features)
+    return BrokerEntry(broker_id, endpoints, found.get("rack"), created_zxid, features, lost)
 
 
 def encode_topic(topic: TopicState) -> bytes:

@@ -150,6 +150,14 @@ class DirectoryAssignment:
         self.offline |= places.keys()
         return places
 
+    def has_lost(
+        self, topics: Iterable[TopicState], without_directory: Iterable[PartitionState]
+    ) -> bool:
+        """Whether a partition without a directory was in a log directory that is online."""
+        by_topic = {topic.name: self._of(topic) for topic in topics}
+        online = self._online()
+        return any(by_topic[s.topic].get(s.partition) in online for s in without_directory)
+
     def _name(self, directory_id: str) -> str:
         path = self._paths.get(directory_id)
         return f"{path} (directory.id {directory_id})" if path else f"directory.id {directory_id}"

@@ -7,7 +7,7 @@ change but one: a leader that changes its own ISR keeps its epoch.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from headrace.core.controller import ChangePartition, Controller
+from headrace.core.controller import UNBORN, ChangePartition, Controller
 from headrace.core.topics import check_replicas
 from headrace.model.cluster_metadata import NO_LEADER, PartitionState
 from headrace.model.errors import ErrorCode, Rejected
@@ -15,7 +15,19 @@ from headrace.model.ids import BrokerId, LeaderEpoch, TopicId, TopicPartition
 
 UNKNOWN_BROKER_EPOCH = -1  # Kafka 3.9 sends no epochs of ISR members
 
-UncleanAllowed = Callable[[str], bool]  # for the partitions of a topic
+
+class TopicRules(NamedTuple):
+    """The settings of a topic, by its name, that decide about its leaders."""
+
+    unclean_allowed: Callable[[str], bool] = lambda topic: False
+    min_insync_replicas: Callable[[str], int] = lambda topic: 1
+
+    def insync_required(self, state: PartitionState) -> int:
+        """The effective minimum, as leaders count it."""
+        return min(self.min_insync_replicas(state.topic), len(state.replicas))
+
+
+KAFKA_DEFAULTS = TopicRules()
 
 
 class IsrProposal(NamedTuple):
@@ -33,25 +45,28 @@ class IsrProposal(NamedTuple):
 def decide_takeover(
     controller: Controller,
     granted_zxids: Mapping[TopicPartition, int],
-    unclean_allowed: UncleanAllowed,
+    rules: TopicRules,
     states: Iterable[PartitionState] | None = None,
 ) -> list[ChangePartition]:
     """What a new controller must repair after it has taken over the controllership.
 
     ``granted_zxids`` tells when each partition state was last written. A leader or ISR member
     that registered after that is a new broker under an old id, whose log may have lost its tail,
-    even if no controller saw the restart. ``states`` are those to look at, by default all.
+    even if no controller saw the restart. Brokers that may have lost records have not yet been
+    told that a controller knows. ``states`` are those to look at, by default all.
     """
     brokers = controller.metadata.brokers
+    doubtful = [b for b, entry in brokers.items() if entry.may_have_lost_records]
     changes: list[ChangePartition] = []
     for state in controller.states() if states is None else states:
         granted = granted_zxids.get(state.topic_partition, 0)
         gone = [
             broker_id
             for broker_id in (state.leader, *state.isr)
-            if (entry := brokers.get(broker_id)) is None or entry.broker_epoch > granted
+            if (entry := brokers.get(broker_id)) is None
+            or (entry.broker_epoch > granted and state.partition_epoch != UNBORN)
         ]
-        changes += _without(controller, state, gone, unclean_allowed)
+        changes += _without(controller, state, gone, rules, doubtful)
     return changes
 
 
@@ -59,16 +74,18 @@ def decide_brokers(
     controller: Controller,
     states: Iterable[PartitionState],
     gone: Collection[BrokerId],
-    unclean_allowed: UncleanAllowed,
+    rules: TopicRules,
+    doubtful: Collection[BrokerId] = (),
 ) -> list[ChangePartition]:
     """The live brokers have changed: ``gone`` are the departed ones (``brokers_changed``).
 
     Partitions without a leader get one if possible. A broker with a new broker epoch counts as a
-    departure and an arrival: it leads again only if no other replica is in sync.
+    departure and an arrival: it leads again only if no other replica is in sync. ``doubtful``
+    are brokers that have just come, and may have lost records.
     """
     changes: list[ChangePartition] = []
     for state in states:
-        changes += _without(controller, state, gone, unclean_allowed)
+        changes += _without(controller, state, gone, rules, doubtful)
     return changes
 
 
@@ -76,14 +93,14 @@ def decide_failures(
     controller: Controller,
     topic_partitions: Iterable[TopicPartition],
     broker: BrokerId,
-    unclean_allowed: UncleanAllowed = lambda topic: False,
+    rules: TopicRules = KAFKA_DEFAULTS,
 ) -> list[ChangePartition]:
     """Elect leaders in place of ``broker`` where its replicas have failed, and shrink the ISRs."""
     changes: list[ChangePartition] = []
     for topic_partition in topic_partitions:
         state = controller.metadata.partition(*topic_partition)
         if state is not None and (state.leader == broker or _follows_in_sync(state, broker)):
-            changes += _without(controller, state, [broker], unclean_allowed)
+            changes += _without(controller, state, [broker], rules)
     return changes
 
 
@@ -96,7 +113,10 @@ class Departure(NamedTuple):
 
 
 def decide_shutdown(
-    controller: Controller, states: Iterable[PartitionState], broker: BrokerId
+    controller: Controller,
+    states: Iterable[PartitionState],
+    broker: BrokerId,
+    rules: TopicRules = KAFKA_DEFAULTS,
 ) -> Departure:
     """``broker`` shuts down, and ``shuts_down`` has been told. Partitions of one replica stay."""
     departure = Departure([], [], [])
@@ -104,19 +124,20 @@ def decide_shutdown(
         if broker not in state.replicas or len(state.replicas) == 1:
             continue
         if state.leader == broker:
-            change = _elect_in_sync(controller, state, [broker])
+            change = _elect_in_sync(controller, state, state.isr, [broker], rules)
             if change is not None:
                 departure.moved.append(change)
             else:
                 departure.remaining.append(state.topic_partition)
         elif _follows_in_sync(state, broker):
-            isr = tuple(member for member in state.isr if member != broker)
-            departure.left.append(_changed(state, leader=state.leader, isr=isr))
+            isr = _remaining_isr(controller, state, state.leader, state.isr, [broker], rules)
+            if isr != state.isr:
+                departure.left.append(_changed(state, leader=state.leader, isr=isr))
     return departure
 
 
 def decide_isr(
-    controller: Controller, proposal: IsrProposal, by: BrokerId
+    controller: Controller, proposal: IsrProposal, by: BrokerId, rules: TopicRules = KAFKA_DEFAULTS
 ) -> ChangePartition | PartitionState:
     """A leader requests another ISR. Returns the current state if it has that ISR already.
 
@@ -149,9 +170,26 @@ def decide_isr(
             ErrorCode.INVALID_REQUEST,
             f"ISR {list(proposal.isr)} must contain the leader and only assigned replicas.",
         )
-    for member in proposal.isr:
+    isr = _without_dead(controller, state, proposal.isr, rules)
+    for member in isr:
         _check_eligible(controller, state, member, proposal.broker_epochs)
-    return _changed(state, leader=by, isr=proposal.isr, same_term=True)
+    return _changed(state, leader=by, isr=isr, same_term=True)
+
+
+def _without_dead(
+    controller: Controller,
+    state: PartitionState,
+    proposed: tuple[BrokerId, ...],
+    rules: TopicRules,
+) -> tuple[BrokerId, ...]:
+    """A member that was kept although it is dead leaves when another one takes its place."""
+    live = controller.metadata.brokers
+    isr = tuple(
+        member
+        for member in proposed
+        if member not in state.isr or controller.can_serve(state, member, live)
+    )
+    return isr if len(isr) >= rules.insync_required(state) else proposed
 
 
 def _check_eligible(
@@ -170,7 +208,11 @@ def _check_eligible(
 
 
 def decide_election(
-    controller: Controller, topic_partition: TopicPartition, *, unclean: bool
+    controller: Controller,
+    topic_partition: TopicPartition,
+    rules: TopicRules = KAFKA_DEFAULTS,
+    *,
+    unclean: bool,
 ) -> ChangePartition:
     """Elect the preferred replica; with ``unclean``, any live replica if there is no leader.
 
@@ -180,7 +222,9 @@ def decide_election(
     if unclean:
         if state.leader != NO_LEADER:
             raise Rejected(ErrorCode.ELECTION_NOT_NEEDED)
-        change = _elect_in_sync(controller, state) or _elect_unclean(controller, state)
+        change = _elect_in_sync(controller, state, state.isr, (), rules) or _elect_unclean(
+            controller, state
+        )
         if change is None:
             raise Rejected(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
         return change
@@ -243,36 +287,71 @@ def _without(
     controller: Controller,
     state: PartitionState,
     gone: Collection[BrokerId],
-    unclean_allowed: UncleanAllowed,
+    rules: TopicRules,
+    doubtful: Collection[BrokerId] = (),
 ) -> list[ChangePartition]:
-    """The state without brokers that are gone; with a leader if there is none."""
-    if state.leader in gone or state.leader == NO_LEADER:
-        change = _elect_in_sync(controller, state, gone)
-        if change is None and unclean_allowed(state.topic):
+    """The state without brokers that are gone or doubtful; with a leader if there is none.
+
+    The ISR keeps members that are down rather than a doubtful one: they have all records that were
+    acknowledged. If all are doubtful, any of them may lead, because there is nothing better.
+    """
+    members = tuple(member for member in state.isr if member not in doubtful) or state.isr
+    lost = state.leader in gone or (state.leader in state.isr and state.leader not in members)
+    if lost or state.leader == NO_LEADER:
+        change = _elect_in_sync(controller, state, members, gone, rules)
+        if change is None and rules.unclean_allowed(state.topic):
             change = _elect_unclean(controller, state)
-        if change is None and state.leader != NO_LEADER:
-            # The ISR stays as it was: its members may lead when they return.
-            change = _changed(state, leader=NO_LEADER, isr=state.isr)
+        if change is None and (state.leader != NO_LEADER or members != state.isr):
+            # The members stay in the ISR: they may lead when they return.
+            change = _changed(state, leader=NO_LEADER, isr=members)
         return [change] if change is not None else []
-    isr = tuple(member for member in state.isr if member not in gone)
-    if isr == state.isr:
+    isr = _remaining_isr(controller, state, state.leader, members, gone, rules)
+    live = controller.metadata.brokers
+    if isr == state.isr and not any(member in gone and member in live for member in isr):
         return []
     # The leader must not wait for a dead follower. It takes the follower back into the ISR once
-    # that has caught up.
+    # that has caught up. A member that stays after it registered again fetches in the new leader
+    # epoch, so that the leader knows its new broker epoch.
     return [_changed(state, leader=state.leader, isr=isr)]
 
 
 def _elect_in_sync(
-    controller: Controller, state: PartitionState, gone: Collection[BrokerId] = ()
+    controller: Controller,
+    state: PartitionState,
+    members: tuple[BrokerId, ...],
+    gone: Collection[BrokerId],
+    rules: TopicRules,
 ) -> ChangePartition | None:
-    """Elect the first live in-sync replica; one that is gone and back only if there is no other."""
+    """Elect the first live of ``members``; one that is gone and back only if there is no other."""
     live = controller.metadata.brokers
-    able = tuple(member for member in state.isr if controller.can_serve(state, member, live))
-    isr = tuple(member for member in able if member not in gone) or able
+    able = [member for member in members if controller.can_serve(state, member, live)]
+    best = [member for member in able if member not in gone] or able
     for broker in state.replicas:
-        if broker in isr:
+        if broker in best:
+            isr = _remaining_isr(controller, state, broker, members, gone, rules)
             return _changed(state, leader=broker, isr=isr)
     return None
+
+
+def _remaining_isr(
+    controller: Controller,
+    state: PartitionState,
+    leader: BrokerId,
+    members: tuple[BrokerId, ...],
+    gone: Collection[BrokerId],
+    rules: TopicRules,
+) -> tuple[BrokerId, ...]:
+    """The members that serve; all of them if that were fewer than min.insync.replicas.
+
+    Too few members cannot acknowledge records, so nothing is gained without the others. But much
+    may be lost: if the last member fails too, and loses records that it has not flushed, one of
+    the others must lead. The leader removes them once its own log is flushed.
+    """
+    live = controller.metadata.brokers
+    able = tuple(m for m in members if m == leader or controller.can_serve(state, m, live))
+    fresh = tuple(m for m in able if m == leader or m not in gone)
+    required = 1 if state.partition_epoch == UNBORN else rules.insync_required(state)
+    return next((isr for isr in (fresh, able) if len(isr) >= required), members)
 
 
 def _elect_unclean(controller: Controller, state: PartitionState) -> ChangePartition | None:

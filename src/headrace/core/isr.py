@@ -19,6 +19,7 @@ class FollowerProgress:
         "broker_epoch",
         "caught_up_at",
         "fetched_at",
+        "has_left",
         "log_end",
         "log_start",
         "_leader_log_end",
@@ -30,6 +31,7 @@ class FollowerProgress:
         self.broker_epoch = NO_BROKER_EPOCH
         self.caught_up_at = caught_up_at  # None: never in this leadership
         self.fetched_at: float | None = None
+        self.has_left = False  # it is not registered; a fetch proves that it is back
         self._leader_log_end = UNKNOWN_OFFSET  # at the time of the last fetch
 
     def fetched(
@@ -57,6 +59,7 @@ class FollowerProgress:
         self.log_start = log_start
         self.broker_epoch = max(self.broker_epoch, broker_epoch)
         self.fetched_at = now
+        self.has_left = False
         self._leader_log_end = leader_log_end
         return True
 
@@ -65,7 +68,7 @@ class FollowerProgress:
 
         In a fetch session it does not repeat its position, so no fetch says so meanwhile.
         """
-        if self.log_end >= leader_log_end:
+        if self.log_end >= leader_log_end and not self.has_left:
             self.caught_up_at = now
 
     def is_caught_up(self, leader_log_end: Offset, now: float, lag_time_ms_max: int) -> bool:
@@ -73,6 +76,8 @@ class FollowerProgress:
 
         One that holds all records does, however long ago it fetched: nothing was produced since.
         """
+        if self.has_left:
+            return False
         if self.log_end >= leader_log_end:
             return True
         return self.caught_up_at is not None and now - self.caught_up_at <= lag_time_ms_max

@@ -7,15 +7,17 @@ see no others. It never moves back while this broker leads.
     2. A new leader's high watermark may be stale. A follower joins the ISR once it reached both
        the high watermark and the first offset of the leader's epoch.
     7. acks=all needs the effective minimum of in-sync replicas, before and after the append.
-    8. Below that minimum the high watermark does not advance (KIP-966).
+    8. Below that minimum the high watermark does not advance (KIP-966). The ISR falls below it
+       only once the leader's log is flushed: then the leader loses nothing with its power.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import NamedTuple
 
 from headrace.core.isr import NO_BROKER_EPOCH, FollowerProgress, IsrRefusal
 from headrace.core.partition_effects import (
     Effect,
+    FlushToShrinkIsr,
     FollowerLogStartAdvanced,
     HighWatermarkAdvanced,
     IsrChanged,
@@ -56,6 +58,7 @@ class Leadership:
         "replicas",
         "_awaited",
         "_flush_messages",
+        "_flushed_end",
         "_lag_time_ms_max",
         "_may_propose_on_fetch",
         "_min_insync_replicas",
@@ -76,6 +79,7 @@ class Leadership:
         # The first offset of the leader epoch in which the term began. A bump does not move it:
         # the high watermark of a leader that stays is not stale.
         self.epoch_start_offset = log_end
+        self._flushed_end = Offset(0)  # as far as this leadership has heard
         self._take_settings(settings)
         self._take_state(state, {}, now)
 
@@ -99,6 +103,7 @@ class Leadership:
             caught_up_at = now if broker_id in self.isr else None
             progress = known.get(broker_id) or FollowerProgress(caught_up_at)
             progress.caught_up_at = caught_up_at
+            progress.has_left = False
             self.followers[broker_id] = progress
         self._count_replicas(now)
 
@@ -170,6 +175,7 @@ class Leadership:
         count once an fsync covers them: until then ``log_end`` of the leadership stays behind the
         log's own, and the broker flushes the log.
         """
+        self._flushed_end = flushed_end
         if log_end - flushed_end >= self._flush_messages:
             log_end = flushed_end
         if log_end <= self.log_end:
@@ -218,7 +224,27 @@ class Leadership:
             for broker_id in sorted(self.isr - {self.broker_id})
             if not self.followers[broker_id].is_caught_up(self.log_end, now, self._lag_time_ms_max)
         ]
-        return effects + self._propose(self.isr.difference(lagging), now)
+        if not lagging or self.proposal is not None:
+            return effects
+        isr = self.isr.difference(lagging)
+        # Nothing is committed from the proposal on, so this is all that ever was.
+        committed = max(self.high_watermark, self.epoch_start_offset)
+        if len(isr) < self.insync_required and self._flushed_end < committed:
+            return [*effects, FlushToShrinkIsr()]
+        return effects + self._propose(isr, now)
+
+    def brokers_left(self, brokers: Collection[BrokerId], now: float) -> list[Effect]:
+        """Members of the ISR are no longer registered: do not wait for them until they lag.
+
+        The controller removes them, unless too few members would be left.
+        """
+        if len(self.isr.difference(brokers)) >= self.insync_required:
+            return []
+        for broker_id in brokers:
+            progress = self.followers.get(broker_id)
+            if progress is not None:
+                progress.has_left = True
+        return self.tick(now)
 
     def isr_confirmed(
         self, proposal: ProposeIsr, isr: frozenset[BrokerId], partition_epoch: int, now: float

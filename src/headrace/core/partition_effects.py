@@ -40,6 +40,13 @@ class ProposeIsr:
 
 
 @dataclass(frozen=True, slots=True)
+class FlushToShrinkIsr:
+    """Flush the log, report it (``appended``), and ``tick`` again: the ISR is about to shrink
+    below min.insync.replicas. The replicas left must not lose committed records with their power.
+    """
+
+
+@dataclass(frozen=True, slots=True)
 class IsrChanged:
     """The controller confirmed an ISR."""
 
@@ -130,6 +137,7 @@ class AdvanceLogStart:
 Effect = (
     HighWatermarkAdvanced
     | ProposeIsr
+    | FlushToShrinkIsr
     | IsrChanged
     | FollowerLogStartAdvanced
     | LeadershipGained

@@ -36,6 +36,8 @@ class BrokerEntry(NamedTuple):
     rack: str | None
     broker_epoch: int
     features: Mapping[str, LevelRange] = MappingProxyType({})  # by name; Kafka 3.9 registers none
+    # Its machine or its logs were lost with records, which the ISRs do not show yet.
+    may_have_lost_records: bool = False
 
 
 class PartitionState(NamedTuple):

@@ -9,6 +9,7 @@
     future-directories                 ids of log directories with unfinished copies of this log
     meta.properties                    the owner of the log directory
     .kafka_cleanshutdown               present after a clean shutdown
+    headrace-boot-id                   the boot of the machine since which no record was lost
 
 All are replaced atomically, so a reader sees the old content or the new.
 """
@@ -37,7 +38,9 @@ LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+BOOT_ID = "headrace-boot-id"
 FUTURE_DIRECTORIES = "future-directories"
+ZOOKEEPER_SESSION = "zookeeper-session"  # only a member of a cluster has it
 
 
 def read_offsets(files: SystemFiles, path: StrPath) -> dict[TopicPartition, Offset]:
@@ -138,6 +141,17 @@ def read_properties(files: SystemFiles, path: StrPath) -> dict[str, str] | None:
 def write_properties(files: SystemFiles, path: StrPath, values: Mapping[str, str]) -> None:
     lines = ["#", *(f"{key}={value}" for key, value in values.items()), ""]
     write_atomically(files, path, "\n".join(lines).encode())
+
+
+def read_boot_id(files: SystemFiles, path: StrPath) -> str | None:
+    try:
+        return (_text(files, path) or "").strip() or None
+    except Corrupt:
+        return None
+
+
+def write_boot_id(files: SystemFiles, path: StrPath, boot_id: str) -> None:
+    write_atomically(files, path, f"{boot_id}\n".encode())
 
 
 def write_clean_shutdown(files: SystemFiles, path: StrPath, broker_epoch: int) -> None:

@@ -41,6 +41,8 @@ class LogDirectory:
         self.cluster_is_new = False  # the cluster id was generated, because none was known
         self.clean_start = False  # whether the last shutdown was clean
         self.last_broker_epoch = -1  # of the process that shut down cleanly
+        # The machine went down under the last process, and records that were not fsynced with it.
+        self.may_have_lost_records = False
         self.offline: str | None = None  # why, once the disk has failed
         self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
         self.recovery_points: dict[TopicPartition, Offset] = {}
@@ -70,6 +72,12 @@ class LogDirectory:
         if broker_epoch is not None:
             self.clean_start = True
             self.last_broker_epoch = broker_epoch
+        boot_id = checkpoint.read_boot_id(self.files, self.path / checkpoint.BOOT_ID)
+        self.may_have_lost_records = not (
+            self.clean_start
+            or self.is_new
+            or (boot_id is not None and boot_id == self.world.boot_id())
+        )
         self.recovery_points = self._read(checkpoint.RECOVERY_POINTS)
         self.high_watermarks = self._read(checkpoint.HIGH_WATERMARKS)
         self.log_starts = self._read(checkpoint.LOG_STARTS)
@@ -79,9 +87,25 @@ class LogDirectory:
 
     def started(self) -> None:
         """All logs are open: remove the clean shutdown marker, until the next clean shutdown."""
+        if not self.may_have_lost_records:
+            self._note_boot()
         if self.clean_start:
             unlink_if_exists(self.files, self.path / checkpoint.CLEAN_SHUTDOWN)
             self.files.sync_directory(self.path)
+
+    def losses_known(self) -> None:
+        """The controller knows that records may be lost here.
+
+        Not before: a process that is killed until then must say so again.
+        """
+        if self.may_have_lost_records:
+            self._note_boot()
+            self.may_have_lost_records = False
+
+    def _note_boot(self) -> None:
+        path, boot_id = self.path / checkpoint.BOOT_ID, self.world.boot_id()
+        if boot_id is not None and boot_id != checkpoint.read_boot_id(self.files, path):
+            checkpoint.write_boot_id(self.files, path, boot_id)
 
     def _create(self) -> None:
         missing = [each for each in (self.path, *self.path.parents) if not self.files.exists(each)]

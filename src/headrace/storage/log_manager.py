@@ -176,6 +176,19 @@ class LogManager:
             except OSError as error:
                 directory.take_offline(str(error))
 
+    @property
+    def may_have_lost_records(self) -> bool:
+        """Whether a log directory was in use when its machine went down."""
+        return any(directory.may_have_lost_records for directory in self._online())
+
+    def losses_known(self) -> None:
+        """The controller knows that records may be lost. Blocks for an fsync."""
+        for directory in self._online():
+            try:
+                directory.losses_known()
+            except OSError as error:
+                directory.failed(error)
+
     # -- logs -----------------------------------------------------------------------------
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
@@ -400,7 +413,9 @@ class LogManager:
             self._files.sync_all()
         self.checkpoint(high_watermarks)
         for directory in self._online():
-            if directory not in unclean and not self._has_met_bug:
+            # After a clean shutdown the next start would not tell the losses to a controller.
+            untold = directory.may_have_lost_records
+            if directory not in unclean and not untold and not self._has_met_bug:
                 marker = directory.path / checkpoint.CLEAN_SHUTDOWN
                 try:
                     checkpoint.write_clean_shutdown(self._files, marker, broker_epoch)

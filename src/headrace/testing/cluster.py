@@ -135,14 +135,27 @@ class Cluster(Handle):
         ]
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
-        """The broker that leads a partition.
+        """The broker that leads a partition, as all brokers tell their clients.
 
         Waits while there is none, and for another one while the leader is about to lose its
         session: killed, paused or cut off the tree.
         """
         read = self._brokers.environment.read
+
+        def look() -> int | None:
+            leader = self._if_heard(cluster_state.leader_of(read, topic, partition))
+            if leader is None:
+                return None
+            heard = [
+                (each.host, each.port)
+                for each in self._brokers.places
+                if self._brokers.is_heard(each)
+            ]
+            known = cluster_state.all_know_leader(heard, topic, partition, leader)
+            return leader if known else None
+
         return wait_for(
-            lambda: self._if_heard(cluster_state.leader_of(read, topic, partition)),
+            look,
             lambda: (
                 f"{topic}-{partition} has the leader "
                 f"{cluster_state.leader_of(read, topic, partition)}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from headrace.client.blocking import Connection
+from headrace.client.errors import Disconnected
 from headrace.coordination import paths, values
 from headrace.wire import messages as m
 
@@ -67,6 +68,26 @@ def leader_of(read: Read, topic: str, partition: int) -> int | None:
     value = read(paths.state(topic, partition))
     leader = -1 if value is None else int(values.decode_state(topic, partition, value).leader)
     return leader if leader >= 0 else None
+
+
+def all_know_leader(
+    addresses: Sequence[tuple[str, int]], topic: str, partition: int, leader: int
+) -> bool:
+    """Whether every broker names this leader to clients. They learn of it a moment later."""
+    name = m.MetadataRequest.MetadataRequestTopic(name=topic)
+    request = m.MetadataRequest(topics=[name], allow_auto_topic_creation=False)
+    for host, port in addresses:
+        try:
+            with Connection(host, port, client_id=_CLIENT_ID, versions={}) as connection:
+                known = connection.request(
+                    request, m.MetadataResponse, api_version=_METADATA_VERSION
+                )
+        except Disconnected:
+            return False  # it is starting or stopping
+        named = {each.partition_index: each.leader_id for each in known.topics[0].partitions}
+        if named.get(partition) != leader:
+            return False
+    return True
 
 
 def out_of_sync(read: Read, topic: str) -> dict[int, list[int]]:

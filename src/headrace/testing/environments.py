@@ -4,11 +4,15 @@ Threads of this process share a tree in memory. Child processes share a ZooKeepe
 them reaches through a proxy of its own.
 """
 
+import importlib
+import pkgutil
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from headrace import broker
 from headrace.coordination import paths
 from headrace.coordination.tree import Tree
 from headrace.model.ids import BrokerId
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.01
 _EXPIRY_TIMEOUT_S = 30
+_READ_TRIES = 100
+_READ_RETRY_S = 0.05
 
 
 class Environment(Protocol):
@@ -69,7 +75,8 @@ class Threads:
         self._sessions = TreeSessions(session_timeout_s, snapshot)
 
     def start(self) -> None:
-        """There is nothing to wait for."""
+        if "_pytest.assertion.rewrite" in sys.modules:
+            _import_all_of_the_broker()
 
     def close(self) -> None:
         self._sessions.close()
@@ -123,6 +130,17 @@ class Threads:
 
     def read(self, path: str) -> bytes | None:
         return self._sessions.read(path)
+
+
+def _import_all_of_the_broker() -> None:
+    """Import on this thread what the threads of the brokers would import on demand.
+
+    pytest parses the modules of a package with a plugin to rewrite their assertions, and
+    CPython 3.11 fails if several threads parse at the same time (SystemError: "AST constructor
+    recursion depth mismatch").
+    """
+    for module in pkgutil.walk_packages(broker.__path__, f"{broker.__name__}."):
+        importlib.import_module(module.name)
 
 
 class Processes:
@@ -213,7 +231,8 @@ class Processes:
         from kazoo.exceptions import NoNodeError
 
         try:
-            value: bytes = self._zookeeper().get(path)[0]
+            client = self._zookeeper()
+            value: bytes = client.retry(client.get, path)[0]
         except NoNodeError:
             return None
         return value
@@ -221,8 +240,11 @@ class Processes:
     def _zookeeper(self) -> "KazooClient":
         if self._client is None:
             from kazoo.client import KazooClient
+            from kazoo.retry import KazooRetry
 
             assert self._server is not None, "not started"
-            self._client = KazooClient(self._server.connect)
+            # A restart of ZooKeeper breaks the connection, and may end the session.
+            retry = KazooRetry(max_tries=_READ_TRIES, delay=_READ_RETRY_S, backoff=1)
+            self._client = KazooClient(self._server.connect, command_retry=retry)
             self._client.start()
         return self._client

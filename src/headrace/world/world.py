@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from headrace.model.ids import Millis
 from headrace.world.files import SystemFiles
@@ -20,6 +21,7 @@ from headrace.world.jobs import SystemJobs
 from headrace.world.network import Network, SystemNetwork
 
 _THREAD_COUNT = min(32, (os.cpu_count() or 1) + 4)  # as many as asyncio would start over time
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # Linux
 MORE_THREADS = "Raise the limit on processes and threads (ulimit -u, or pids of the container)"
 
 
@@ -40,6 +42,16 @@ class World:
     def host_name(self) -> str:
         """The name by which other machines may reach this one."""
         return socket.getfqdn()
+
+    def boot_id(self) -> str | None:
+        """Differs after every start of the machine; None if the system does not tell.
+
+        What was written and not fsynced survives the end of a process, but not of a boot.
+        """
+        try:
+            return _BOOT_ID.read_text().strip() or None
+        except OSError:
+            return None
 
     def start_threads(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start all threads of the loop's executor now, or raise OSError.

@@ -162,7 +162,7 @@ class Producer:
 
     async def _exchange(self, connection: Any, batch: Batch) -> Any:
         batch.attempts += 1
-        now_ms = int(self.session.now * 1000)
+        now_ms = self.session.wall_clock_ms
         records = encode(batch, self._producer_id, self._epoch, now_ms)
         request = produce_request(self.place, records, self.session.times.request)
         response = await connection.request(request, m.ProduceResponse, api_version=PRODUCE_VERSION)

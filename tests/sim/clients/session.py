@@ -14,6 +14,7 @@ from headrace.client.errors import Disconnected, Refused, error_code
 from headrace.model.ids import TopicPartition
 from headrace.wire import messages as m
 from headrace.world.network import Dial
+from tests.sim.world import wall_clock_ns
 
 GROUP, TRANSACTION = 0, 1  # FindCoordinator's key types
 _METADATA_VERSION = 12
@@ -59,6 +60,11 @@ class ClientSession:
     @property
     def now(self) -> float:
         return asyncio.get_running_loop().time()
+
+    @property
+    def wall_clock_ms(self) -> int:
+        """For the timestamps of records: brokers forget producers of a long time ago."""
+        return wall_clock_ns(asyncio.get_running_loop()) // 1_000_000
 
     async def close(self) -> None:
         for connection in self._connections.values():

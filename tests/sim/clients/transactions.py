@@ -161,7 +161,7 @@ class TransactionalProducer:
 
     async def _produce(self, place: TopicPartition, batch: Batch) -> None:
         leader = await self.session.leader(place)
-        now_ms = int(self.session.now * 1000)
+        now_ms = self.session.wall_clock_ms
         batch.attempts += 1
         data = encode(batch, self._producer_id, self._epoch, now_ms, transactional=True)
         request = produce_request(place, data, self.session.times.request, self._transactional_id)

@@ -35,10 +35,12 @@ class Term:
 
 
 class Member:
-    def __init__(self, tree, broker_id, timeout_ms=1000):
+    def __init__(self, tree, broker_id, timeout_ms=1000, is_lossy=False):
         self.tree = tree
         self.broker_id = broker_id
         self.timeout_ms = timeout_ms
+        self.is_lossy = is_lossy
+        self.known_losses = []
         self.terms = []
         self.failures = []
         self.sessions = []
@@ -59,8 +61,12 @@ class Member:
             world=StillWorld(),
             fail=self.failures.append,
             begin_term=self.begin,
+            losses_known=lambda: self.known_losses.append(self.broker_id),
         )
-        await self.membership.join(BrokerEntry(self.broker_id, ENDPOINTS, None, -1))
+        entry = BrokerEntry(
+            self.broker_id, ENDPOINTS, None, -1, may_have_lost_records=self.is_lossy
+        )
+        await self.membership.join(entry)
         return self
 
     def begin(self, *arguments):
@@ -203,6 +209,47 @@ async def test_requests_for_an_earlier_registration_are_refused():
     assert await check(1, epoch, is_kraft=False) is ErrorCode.NONE
     assert await check(1, epoch - 1, is_kraft=False) is ErrorCode.STALE_BROKER_EPOCH
     assert await check(0, epoch, is_kraft=False) is ErrorCode.STALE_CONTROLLER_EPOCH
+    await leave(member)
+
+
+async def registered(member):
+    live = await Registry(member.tree.open_session(), 9).watched.live_brokers()
+    return live[member.broker_id]
+
+
+async def until_version(session, path, zk_version):
+    changed = asyncio.Event()
+    node = await session.get(path, lambda path: changed.set())
+    if node.zk_version < zk_version:
+        await changed.wait()
+
+
+@in_loop
+async def test_records_that_may_be_lost_are_in_the_registration_until_a_controller_knows():
+    member = await Member(memory_tree(), 1, is_lossy=True).join()
+    await until_true(lambda: member.leads)
+    entry = await registered(member)
+    assert entry.may_have_lost_records and member.known_losses == []
+    check = member.membership.check_controller
+    # A request for the last process says nothing about what the controller knows of this one.
+    await check(1, entry.broker_epoch - 1, is_kraft=False)
+    assert (await registered(member)).may_have_lost_records
+    await check(1, entry.broker_epoch, is_kraft=False)
+    await until_true(lambda: member.known_losses == [1])
+    session = member.tree.open_session()
+    await until_version(session, paths.broker(1), 1)
+    assert await registered(member) == entry._replace(may_have_lost_records=False)
+    await leave(member)
+
+
+@in_loop
+async def test_records_that_may_be_lost_are_in_the_next_registration_unless_a_controller_knows():
+    member = await Member(memory_tree(), 1, is_lossy=True).join()
+    await until_true(lambda: member.leads)
+    epoch = member.membership.broker_epoch
+    member.expire()
+    await until_true(lambda: member.membership.broker_epoch != epoch)
+    assert (await registered(member)).may_have_lost_records
     await leave(member)
 
 

@@ -4,10 +4,11 @@ import stat
 
 import pytest
 
-from headrace.broker.sessions import SESSION_FILE, GivenSessions, ZooKeeperSessions
+from headrace.broker.sessions import GivenSessions, ZooKeeperSessions
 from headrace.coordination.tree import ANY_VERSION
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ConfigError
+from headrace.storage.checkpoint import ZOOKEEPER_SESSION
 from headrace.world.files import SystemFiles
 from tests.fakes.standin import in_loop
 from tests.fakes.trees import memory_tree
@@ -53,7 +54,7 @@ async def test_only_the_owner_can_read_the_password(tmp_path, zookeeper):
     session = await sessions.open()
     sessions.remember(session)
     await session.close()
-    assert stat.S_IMODE((tmp_path / SESSION_FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / ZOOKEEPER_SESSION).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize("content", [None, b"", b"what is this", b"\xff\xfe"])
@@ -62,7 +63,7 @@ async def test_without_a_readable_file_no_session_is_ended(tmp_path, zookeeper, 
     sessions = sessions_in(tmp_path, zookeeper.connect)
     session = await sessions.open()
     if content is not None:
-        (tmp_path / SESSION_FILE).write_bytes(content)
+        (tmp_path / ZOOKEEPER_SESSION).write_bytes(content)
     assert not await sessions.release(session.session_id)
     await session.create("/still-open", ephemeral=True)
     await session.delete("/still-open", ANY_VERSION)

@@ -69,6 +69,13 @@ def test_a_broker_that_does_not_support_a_finalized_level_is_unhealthy():
     assert item.startswith("broker 2 supports group.version up to 0, but 1 is finalized")
 
 
+def test_a_broker_of_kafka_3_9_is_healthy_once_the_levels_are_0():
+    levels = {"metadata.version": 30, "group.version": 0}
+    ours = BrokerFeatures({"metadata.version": 30, "group.version": 1}, levels)
+    found, healthy = checked(view_of(), features={1: ours, 2: BrokerFeatures({}, {})})
+    assert healthy and found["feature levels"].items == []
+
+
 def test_leaders_away_from_their_preferred_broker_are_a_warning():
     skewed = view_of(*(partition(number, 2, [1, 2, 3]) for number in range(4)))
     found, healthy = checked(skewed)

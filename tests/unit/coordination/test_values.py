@@ -103,6 +103,15 @@ def test_a_broker_is_read_back_with_every_listener_and_its_rack():
     assert values.decode_broker(BrokerId(3), value, 77) == entry
 
 
+def test_records_that_may_be_lost_are_a_key_that_kafka_ignores():
+    entry = BrokerEntry(BrokerId(3), {"INSIDE": Endpoint("::1", 9092)}, None, broker_epoch=77)
+    assert b"headrace" not in values.encode_broker(entry, 0)
+    lossy = entry._replace(may_have_lost_records=True)
+    value = values.encode_broker(lossy, 0)
+    assert json.loads(value)["headrace"] == {"may_have_lost_records": True}
+    assert values.decode_broker(BrokerId(3), value, 77) == lossy
+
+
 def test_a_topic_is_read_back_with_its_adding_and_removing_replicas():
     moving = a_topic(2)
     first = moving.partitions[0]._replace(

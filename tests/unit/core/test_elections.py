@@ -4,6 +4,7 @@ import pytest
 
 from headrace.core import elections
 from headrace.core.controller import UNBORN, ChangePartition
+from headrace.core.elections import TopicRules
 from headrace.model.cluster_metadata import NO_LEADER
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, TopicPartition
@@ -13,17 +14,17 @@ from tests.fakes.controllers import a_broker, a_controller, a_state, a_topic, en
 def test_a_leader_that_registered_after_its_election_is_a_new_broker_and_gets_a_new_epoch():
     controller = a_controller(1, topics=(a_topic(a_state((1,))),))
     tp = TopicPartition("t", 0)
-    assert elections.decide_takeover(controller, {tp: 1}, lambda topic: False) == []
+    assert elections.decide_takeover(controller, {tp: 1}, TopicRules()) == []
     brokers = {BrokerId(1): a_broker(1, broker_epoch=50)}
     controller.brokers_changed(brokers.values(), BrokerId(1))
-    (change,) = elections.decide_takeover(controller, {tp: 49}, lambda topic: False)
+    (change,) = elections.decide_takeover(controller, {tp: 49}, TopicRules())
     assert change == ChangePartition(a_state((1,), leader_epoch=5, partition_epoch=7), 6)
 
 
 def test_a_partition_that_was_assigned_and_never_led_gets_its_first_leader():
     unborn = a_state((2, 1), leader=NO_LEADER, leader_epoch=-1, partition_epoch=UNBORN)
     controller = a_controller(1, topics=(a_topic(unborn),))
-    (change,) = elections.decide_takeover(controller, {}, lambda topic: False)
+    (change,) = elections.decide_takeover(controller, {}, TopicRules())
     assert isinstance(change, ChangePartition)
     assert (change.expected, change.state.leader, change.state.isr) == (UNBORN, 1, (1,))
     assert (change.state.leader_epoch, change.state.partition_epoch) == (0, 0)
@@ -32,7 +33,9 @@ def test_a_partition_that_was_assigned_and_never_led_gets_its_first_leader():
 def after(controller, brokers, unclean=False):
     """The changes once the live brokers are ``brokers``."""
     gone = controller.brokers_changed(brokers.values(), min(brokers))
-    return elections.decide_brokers(controller, controller.states(), gone, lambda topic: unclean)
+    return elections.decide_brokers(
+        controller, controller.states(), gone, TopicRules(lambda topic: unclean)
+    )
 
 
 def test_the_first_live_replica_in_sync_leads_after_a_leader_dies():
@@ -96,9 +99,9 @@ def test_a_takeover_notices_a_follower_that_restarted_after_the_state_was_writte
     controller = a_controller(1, 2, 3, topics=(a_topic(),))
     controller.brokers_changed(reborn(controller, 3).values(), BrokerId(1))
     tp = TopicPartition("t", 0)
-    (change,) = elections.decide_takeover(controller, {tp: 8}, lambda topic: False)
+    (change,) = elections.decide_takeover(controller, {tp: 8}, TopicRules())
     assert (change.state.leader, change.state.isr, change.state.leader_epoch) == (1, (1, 2), 5)
-    assert elections.decide_takeover(controller, {tp: 10}, lambda topic: False) == []
+    assert elections.decide_takeover(controller, {tp: 10}, TopicRules()) == []
 
 
 # --- ISR changes
@@ -287,3 +290,132 @@ def test_a_reassignment_to_anywhere_else_is_refused(partition, replicas, code):
     with pytest.raises(Rejected) as refused:
         elections.check_reassignment(controller, TopicPartition("t", partition), replicas)
     assert refused.value.code == code
+
+
+# --- records that may be lost, and the minimum of in-sync replicas
+
+
+TWO = TopicRules(min_insync_replicas=lambda topic: 2)
+
+
+def a_lossy_broker(broker_id, broker_epoch=50):
+    return a_broker(broker_id, broker_epoch=broker_epoch)._replace(may_have_lost_records=True)
+
+
+def after_arrivals(controller, brokers, rules=TWO):
+    before = controller.metadata.brokers
+    gone = controller.brokers_changed(brokers, BrokerId(1))
+    doubtful = [
+        entry.broker_id
+        for entry in brokers
+        if entry.may_have_lost_records and entry != before.get(entry.broker_id)
+    ]
+    return elections.decide_brokers(controller, controller.states(), gone, rules, doubtful)
+
+
+def leader_and_isr(changes):
+    (change,) = changes
+    assert change.state.leader_epoch == 5
+    return change.state.leader, change.state.isr
+
+
+def test_a_broker_that_may_have_lost_records_leaves_the_isr_although_the_others_are_down():
+    controller = a_controller(topics=(a_topic(a_state(isr=(1, 2, 3), leader=NO_LEADER)),))
+    changes = after_arrivals(controller, [a_lossy_broker(3)])
+    assert leader_and_isr(changes) == (NO_LEADER, (1, 2))
+
+
+def test_a_broker_that_may_have_lost_records_leads_if_it_alone_was_in_sync():
+    controller = a_controller(topics=(a_topic(a_state(isr=(3,), leader=NO_LEADER)),))
+    assert leader_and_isr(after_arrivals(controller, [a_lossy_broker(3)])) == (3, (3,))
+
+
+def test_if_all_members_may_have_lost_records_the_first_of_them_leads():
+    controller = a_controller(topics=(a_topic(a_state(isr=(2, 3), leader=NO_LEADER)),))
+    changes = after_arrivals(controller, [a_lossy_broker(3, 51), a_lossy_broker(2, 50)])
+    assert leader_and_isr(changes) == (2, (2, 3))
+
+
+def test_a_leader_that_comes_back_with_losses_within_its_session_is_replaced():
+    controller = a_controller(1, 2, 3, topics=(a_topic(a_state(isr=(1, 2))),))
+    brokers = [a_lossy_broker(1), a_broker(2), a_broker(3)]
+    assert leader_and_isr(after_arrivals(controller, brokers)) == (2, (2,))
+
+
+def test_a_takeover_removes_brokers_that_may_have_lost_records_and_keeps_the_intact_one():
+    """Both came back within their sessions: the intact one must lead, not the one without logs."""
+    controller = a_controller(topics=(a_topic(a_state(isr=(1, 2))),))
+    brokers = [a_broker(1, broker_epoch=50), a_lossy_broker(2, 51)]
+    controller.brokers_changed(brokers, BrokerId(1))
+    granted = {TopicPartition("t", 0): 40}
+    assert leader_and_isr(elections.decide_takeover(controller, granted, TWO)) == (1, (1,))
+
+
+def test_a_member_that_took_back_its_losses_stays():
+    controller = a_controller(topics=(a_topic(a_state(isr=(1, 2))),))
+    controller.brokers_changed([a_lossy_broker(2), a_broker(1)], BrokerId(1))
+    assert after_arrivals(controller, [a_broker(2, broker_epoch=50), a_broker(1)]) == []
+
+
+def test_a_dead_member_stays_in_the_isr_if_too_few_would_be_left():
+    controller = a_controller(1, 2, 3, topics=(a_topic(a_state(isr=(1, 2))),))
+    assert after_arrivals(controller, [a_broker(1), a_broker(3)]) == []
+    controller = a_controller(1, 2, 3, topics=(a_topic(a_state(isr=(1, 2))),))
+    assert leader_and_isr(after_arrivals(controller, [a_broker(2)])) == (2, (1, 2))
+
+
+def test_the_minimum_is_at_most_the_number_of_replicas():
+    controller = a_controller(1, 2, topics=(a_topic(a_state((1, 2), isr=(1, 2))),))
+    rules = TopicRules(min_insync_replicas=lambda topic: 3)
+    assert rules.insync_required(a_state((1, 2))) == 2
+    assert after_arrivals(controller, [a_broker(1)], rules) == []
+
+
+def test_a_member_that_stays_although_it_registered_again_gets_a_new_leader_epoch():
+    """It fetches again, and so the leader learns its new broker epoch."""
+    controller = a_controller(1, 2, topics=(a_topic(a_state(isr=(1, 2))),))
+    brokers = [a_broker(1), a_broker(2, broker_epoch=50)]
+    assert leader_and_isr(after_arrivals(controller, brokers)) == (1, (1, 2))
+
+
+def test_a_failed_replica_stays_in_the_isr_if_too_few_would_be_left():
+    tp = TopicPartition("t", 0)
+    controller = a_controller(1, 2, topics=(a_topic(a_state(isr=(1, 2))),))
+    controller.replicas_failed([tp], BrokerId(1))
+    assert leader_and_isr(elections.decide_failures(controller, [tp], BrokerId(1), TWO)) == (
+        2,
+        (1, 2),
+    )
+
+
+def test_a_broker_that_shuts_down_stays_in_the_isr_if_too_few_would_be_left():
+    """Its clean shutdown flushes its log."""
+    led, followed = a_state(isr=(1, 2)), a_state(partition=1, isr=(2, 1), leader=2)
+    controller = a_controller(1, 2, topics=(a_topic(led, followed),))
+    controller.shuts_down(BrokerId(1))
+    departure = elections.decide_shutdown(controller, controller.states(), BrokerId(1), TWO)
+    assert leader_and_isr(departure.moved) == (2, (1, 2))
+    assert (departure.left, departure.remaining) == ([], [])
+
+
+def test_a_member_that_joins_takes_the_place_of_a_dead_one():
+    controller = a_controller(1, 3, topics=(a_topic(a_state(isr=(1, 2))),))
+    wanted = proposes(isr=(1, 2, 3))
+    change = elections.decide_isr(controller, wanted, BrokerId(1), TWO)
+    assert change.state.isr == (1, 3)
+
+
+def test_a_partition_that_was_never_led_begins_with_the_live_replicas():
+    unborn = a_state((2, 1), leader=NO_LEADER, leader_epoch=-1, partition_epoch=UNBORN)
+    controller = a_controller(1, topics=(a_topic(unborn),))
+    (change,) = elections.decide_takeover(controller, {}, TWO)
+    assert change.state.isr == (1,)
+
+
+def test_a_partition_that_was_never_led_begins_with_brokers_that_came_after_its_creation():
+    """They have lost nothing. An older registration may be that of a process that is gone."""
+    unborn = a_state((1, 2), leader=NO_LEADER, leader_epoch=-1, partition_epoch=UNBORN)
+    controller = a_controller(topics=(a_topic(unborn),))
+    controller.brokers_changed([a_broker(1), a_broker(2, broker_epoch=50)], BrokerId(1))
+    (change,) = elections.decide_takeover(controller, {TopicPartition("t", 0): 40}, TWO)
+    assert change.state.isr == (1, 2)

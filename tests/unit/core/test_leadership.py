@@ -9,6 +9,7 @@ import pytest
 from headrace.core.isr import IsrRefusal
 from headrace.core.leadership import Leadership, ReplicationSettings
 from headrace.core.partition_effects import (
+    FlushToShrinkIsr,
     FollowerLogStartAdvanced,
     HighWatermarkAdvanced,
     IsrChanged,
@@ -138,8 +139,9 @@ def test_rule_8_below_the_minimum_the_high_watermark_does_not_advance():
 def test_rule_8_a_proposed_isr_below_the_minimum_holds_the_high_watermark_too():
     """Rule 8: the smaller ISR may be the true one already."""
     leadership = a_leadership(log_end=1, min_insync_replicas=2)
-    leadership.tick(LAG_MS + 1)
-    assert fetch(leadership, FOLLOWER, 1, now=LAG_MS + 1) == []
+    append(leadership, 2)  # and flush
+    assert leadership.tick(LAG_MS + 1) == [proposal_for(LEADER)]
+    assert fetch(leadership, FOLLOWER, 2, now=LAG_MS + 1) == []
     assert leadership.high_watermark == 0 and not leadership.enough_replicas
 
 
@@ -252,6 +254,51 @@ def test_a_silent_follower_leaves_the_isr_after_the_lag_time_and_not_before():
     assert leadership.tick(1000 + LAG_MS) == []
     assert leadership.tick(1000 + LAG_MS + 1) == [proposal_for(LEADER)]
     assert leadership.tick(1000 + LAG_MS + 2) == []  # one proposal at a time
+
+
+def test_the_isr_falls_below_the_minimum_once_all_committed_records_are_flushed():
+    """Else a leader that loses power would lose records that the follower still has."""
+    leadership = a_leadership(log_end=3, min_insync_replicas=2)
+    fetch(leadership, FOLLOWER, 3)
+    leadership.appended(5, 3)
+    fetch(leadership, FOLLOWER, 4)
+    late = LAG_MS + 1
+    assert leadership.tick(late) == [FlushToShrinkIsr()]
+    assert leadership.enough_replicas and leadership.proposal is None
+    leadership.appended(6, 4)  # what is above the high watermark was never committed
+    assert leadership.tick(late) == [proposal_for(LEADER)]
+
+
+def test_what_earlier_leaders_committed_is_flushed_before_the_isr_falls_below_the_minimum():
+    """The high watermark of a new leader may be behind."""
+    leadership = a_leadership(log_end=3, high_watermark=1, min_insync_replicas=2)
+    leadership.appended(3, 2)
+    assert leadership.tick(LAG_MS + 1) == [FlushToShrinkIsr()]
+    leadership.appended(3, 3)
+    assert leadership.tick(LAG_MS + 1) == [proposal_for(LEADER)]
+
+
+def test_an_isr_that_stays_at_the_minimum_shrinks_without_a_flush():
+    leadership = a_leadership(isr=(LEADER, FOLLOWER, OTHER), log_end=3, min_insync_replicas=2)
+    leadership.appended(4, 0)
+    fetch(leadership, FOLLOWER, 4, now=LAG_MS)
+    assert leadership.tick(LAG_MS + 1) == [proposal_for(LEADER, FOLLOWER)]
+
+
+def test_a_member_that_is_not_registered_is_not_waited_for_if_the_controller_keeps_it():
+    leadership = a_leadership(isr=(LEADER, FOLLOWER, OTHER), min_insync_replicas=2)
+    append(leadership, 3)
+    fetch(leadership, FOLLOWER, 3)
+    fetch(leadership, OTHER, 3)
+    assert leadership.brokers_left([OTHER], 1) == [], "the controller removes it"
+    assert leadership.brokers_left([FOLLOWER, OTHER], 1) == [proposal_for(LEADER)]
+
+
+def test_a_member_that_fetches_again_has_not_left():
+    leadership = a_leadership(log_end=3, min_insync_replicas=2)
+    assert leadership.brokers_left([FOLLOWER], 1) == [FlushToShrinkIsr()]
+    fetch(leadership, FOLLOWER, 3, now=2)
+    assert leadership.tick(2) == []
 
 
 def test_a_replica_that_may_have_left_the_isr_is_not_counted_as_in_sync():

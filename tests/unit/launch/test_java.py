@@ -1,5 +1,6 @@
 """Java and ZooKeeper's jars are found, or the error says what to install."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,11 +66,13 @@ def test_the_class_path_has_what_zookeeper_needs_of_pysparks_jars(tmp_path, monk
     for name in ("zookeeper-3.9.5.jar", "slf4j-api-2.jar", "spark-core.jar", "hive-exec.jar"):
         (jars / name).touch()
     monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)  # another test may have loaded it
     expected = [str(jars / "slf4j-api-2.jar"), str(jars / "zookeeper-3.9.5.jar")]
     assert java.zookeeper_class_path().split(":") == expected
 
 
 def test_without_pyspark_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)  # another test may have loaded it
     with pytest.raises(java.JavaMissing, match="pip install pyspark"):
         java.zookeeper_class_path()

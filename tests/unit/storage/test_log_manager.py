@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,7 +15,19 @@ from headrace.storage.log_manager import LogManager
 from headrace.storage.log_retention import delete_records_before
 from headrace.storage.log_truncation import truncate_to
 from headrace.world.world import World
-from tests.fakes.logs import NOW, ORDERS, ORDERS_ID, Disk, append, batch, fill, read_all, settings
+from tests.fakes.logs import (
+    NOW,
+    ORDERS,
+    ORDERS_ID,
+    Disk,
+    HandWorker,
+    StoredWorld,
+    append,
+    batch,
+    fill,
+    read_all,
+    settings,
+)
 from tests.fakes.standin import in_loop
 
 
@@ -305,6 +318,90 @@ def test_the_clean_shutdown_marker_is_removed_while_running(disk):
     disk.crash()
     disk.start()
     assert not any(directory.clean_start for directory in disk.logs.directories)
+
+
+class Machine(StoredWorld):
+    """A machine that can lose its power."""
+
+    boot_count = 1
+    tells_boots = True
+
+    def boot_id(self):
+        return f"boot {self.boot_count}" if self.tells_boots else None
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(), [tmp_path / "a", tmp_path / "b"]
+
+
+@contextmanager
+def started(machine):
+    world, paths = machine
+    logs = LogManager(
+        paths,
+        world=world,
+        node_id=1,
+        config_of=lambda topic: settings(),
+        later=HandWorker().later,
+    )
+    logs.open_all(NOW)
+    yield logs
+    logs.abandon()
+
+
+def loses_records(machine):
+    """Whether a start finds that records may be lost. Its process is then killed."""
+    with started(machine) as logs:
+        return logs.may_have_lost_records
+
+
+def test_a_process_that_is_killed_loses_no_records(machine):
+    assert [loses_records(machine) for _ in range(3)] == [False] * 3
+
+
+def test_a_machine_that_goes_down_under_a_broker_may_lose_records(machine):
+    loses_records(machine)
+    machine[0].boot_count += 1
+    assert loses_records(machine)
+
+
+def test_records_may_be_lost_until_the_controller_knows(machine):
+    loses_records(machine)
+    machine[0].boot_count += 1
+    assert loses_records(machine) and loses_records(machine)
+    with started(machine) as logs:
+        logs.losses_known()
+        assert not logs.may_have_lost_records
+    assert not loses_records(machine)
+
+
+def test_a_machine_that_goes_down_after_a_clean_shutdown_loses_no_records(machine):
+    with started(machine) as logs:
+        logs.close_clean()
+    machine[0].boot_count += 1
+    assert not loses_records(machine)
+    assert not loses_records(machine), "the boot of the clean start is known"
+
+
+def test_a_clean_shutdown_does_not_hide_that_records_may_be_lost(machine):
+    loses_records(machine)
+    machine[0].boot_count += 1
+    with started(machine) as logs:
+        logs.close_clean()
+    assert loses_records(machine)
+
+
+def test_where_the_system_does_not_tell_boots_every_unclean_start_may_have_lost_records(machine):
+    machine[0].tells_boots = False
+    assert not loses_records(machine), "the directories are new"
+    assert loses_records(machine)
+
+
+def test_a_directory_that_is_added_has_lost_nothing(machine):
+    world, paths = machine
+    loses_records((world, paths[:1]))
+    assert not loses_records((world, paths))
 
 
 def test_the_broker_epoch_of_a_clean_shutdown_is_restored(disk):

@@ -26,10 +26,15 @@ class Site:
     async def begin(self):
         self.a = self.sessions.open(A)
         self.b = self.sessions.open(B)
-        self.a.on_session_event = self.events.append
+        self.told = asyncio.Event()
+        self.a.on_session_event = self._note
         await self.a.create("/a", ephemeral=True)
         self.gone = asyncio.Event()
         await self.b.get("/a", lambda path: self.gone.set())
+
+    def _note(self, event):
+        self.events.append(event)
+        self.told.set()
 
     async def exists(self):
         await self.b.sync()
@@ -72,6 +77,7 @@ async def test_a_paused_broker_learns_that_its_session_expired(site):
     with pytest.raises(SessionLost):
         await site.a.get("/a")
     site.sessions.hear(A, Silence.PAUSED)
+    await site.told.wait()
     assert site.events == [SessionEvent.LOST]
 
 

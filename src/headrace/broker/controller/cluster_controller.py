@@ -136,7 +136,7 @@ class ClusterController:
 
         def repair(states: Iterable[PartitionState]) -> list[ChangePartition]:
             return elections.decide_takeover(
-                controller, loaded.granted_zxids, self._leaders.unclean_allowed, states
+                controller, loaded.granted_zxids, self._leaders.rules, states
             )
 
         changed = await term.change(list(controller.states()), repair)
@@ -199,13 +199,14 @@ class ClusterController:
                 return
             gone = controller.brokers_changed(brokers.values(), self._broker_id)
             came = [e for e in brokers.values() if e.broker_id not in before or e.broker_id in gone]
+            doubtful = [e.broker_id for e in came if e.may_have_lost_records]
             for broker_id in sorted(gone):
                 term.channels.close(broker_id)
             term.channels.update_live_brokers()
             changed = await term.change(
                 list(controller.states()),
                 lambda states: elections.decide_brokers(
-                    controller, states, gone, self._leaders.unclean_allowed
+                    controller, states, gone, self._leaders.rules, doubtful
                 ),
             )
             term.tell(changed)
@@ -216,9 +217,11 @@ class ClusterController:
                 state for state in controller.states() if not touched.isdisjoint(state.replicas)
             )
             _log.info(
-                "Brokers gone: %s; brokers that came: %s; states changed: %d",
+                "Brokers gone: %s; brokers that came: %s, with records that may be lost: %s; "
+                "states changed: %d",
                 sorted(gone),
                 [entry.broker_id for entry in came],
+                doubtful,
                 len(changed),
             )
         self._post(self._deletions.proceed)

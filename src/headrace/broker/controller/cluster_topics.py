@@ -234,4 +234,4 @@ class ClusterTopics:
         return list(islice(able, _BORN_PER_EVENT))
 
     def _decide_births(self, states: Iterable[PartitionState]) -> list[ChangePartition]:
-        return elections.decide_brokers(self._term.controller, states, (), lambda topic: False)
+        return elections.decide_brokers(self._term.controller, states, (), elections.KAFKA_DEFAULTS)

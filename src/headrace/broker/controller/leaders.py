@@ -8,7 +8,7 @@ from headrace.broker.controller.term import Term
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.core import elections
 from headrace.core.controller import ChangePartition
-from headrace.core.elections import Departure, IsrProposal
+from headrace.core.elections import Departure, IsrProposal, TopicRules
 from headrace.model.cluster_metadata import PartitionState
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, TopicPartition
@@ -22,9 +22,10 @@ class Leaders:
     def __init__(self, term: Term, dynamic_config: DynamicConfig) -> None:
         self._term = term
         self._dynamic_config = dynamic_config
-
-    def unclean_allowed(self, topic: str) -> bool:
-        return self._dynamic_config.topic_config(topic).unclean_leader_election_enable
+        self.rules = TopicRules(
+            lambda topic: dynamic_config.topic_config(topic).unclean_leader_election_enable,
+            lambda topic: dynamic_config.topic_config(topic).min_insync_replicas,
+        )
 
     def check_broker(self, broker_id: BrokerId, broker_epoch: int, unknown: ErrorCode) -> None:
         """Raise Rejected unless the broker is registered with this epoch."""
@@ -47,7 +48,7 @@ class Leaders:
             changes: dict[TopicPartition, ChangePartition] = {}
             for proposal in proposals:
                 try:
-                    decided = elections.decide_isr(controller, proposal, broker_id)
+                    decided = elections.decide_isr(controller, proposal, broker_id, self.rules)
                 except Rejected as refusal:
                     answers.append(refusal)
                     continue
@@ -111,7 +112,7 @@ class Leaders:
         return remaining
 
     def _departure(self, states: Iterable[PartitionState], broker_id: BrokerId) -> Departure:
-        return elections.decide_shutdown(self._term.controller, states, broker_id)
+        return elections.decide_shutdown(self._term.controller, states, broker_id, self.rules)
 
     async def elect(
         self, topic_partitions: Sequence[TopicPartition], *, unclean: bool
@@ -131,7 +132,9 @@ class Leaders:
             for state in states:
                 each = state.topic_partition
                 try:
-                    changes.append(elections.decide_election(controller, each, unclean=unclean))
+                    changes.append(
+                        elections.decide_election(controller, each, self.rules, unclean=unclean)
+                    )
                     answers[each] = None
                 except Rejected as refusal:
                     answers[each] = refusal
@@ -165,7 +168,7 @@ class Leaders:
 
             def decide(states: Iterable[PartitionState]) -> list[ChangePartition]:
                 named = [state.topic_partition for state in states]
-                return elections.decide_failures(controller, named, broker_id, self.unclean_allowed)
+                return elections.decide_failures(controller, named, broker_id, self.rules)
 
             before = [s for s in controller.states() if s.topic_partition in failed]
             changed = await term.change(before, decide)
@@ -188,7 +191,7 @@ class Leaders:
                 await term.change(
                     [state for state in term.controller.states() if state.leader < 0],
                     lambda states: elections.decide_brokers(
-                        term.controller, states, (), self.unclean_allowed
+                        term.controller, states, (), self.rules
                     ),
                 )
             )

@@ -18,6 +18,7 @@ from headrace.coordination.registry import Elected, Registry
 from headrace.core import elections, features, topic_changes
 from headrace.core.controller import Controller, CreateTopic, DeleteTopic
 from headrace.core.directory_assignment import DirectoryAssignment
+from headrace.core.elections import TopicRules
 from headrace.core.topics import is_legal_name
 from headrace.model.cluster_metadata import (
     BrokerEntry,
@@ -128,7 +129,7 @@ class Startup:
         changes.controller.replicas_failed(self._find_offline(changes), self._broker_id)
         await changes.commit(
             elections.decide_takeover(
-                changes.controller, loaded.granted_zxids, self._unclean_allowed
+                changes.controller, loaded.granted_zxids, TopicRules(self._unclean_allowed)
             )
         )
         await self._adopt_directories(changes)

@@ -155,7 +155,14 @@ async def update_metadata(
             request.controller_epoch, request.broker_epoch, is_kraft=request.is_k_raft_controller
         )
         if refusal is ErrorCode.NONE:
+            before = broker.metadata_cache.current.brokers
             broker.metadata_cache.apply_update(request)
+            if before.keys() <= broker.metadata_cache.current.brokers.keys():
+                names = [topic.topic_name for topic in request.topic_states]
+                changed = [each for name in names for each in broker.replicas.of_topic(name)]
+                broker.replicas.live_brokers_changed(changed)
+            else:
+                broker.replicas.live_brokers_changed(broker.replicas.leading())
             for name in removed_topics(request):
                 broker.dynamic_config.remember(ResourceType.TOPIC, name, {})
             broker.membership.metadata_received()

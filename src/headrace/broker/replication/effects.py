@@ -12,6 +12,7 @@ from headrace.core.parked import Event
 from headrace.core.partition_effects import (
     AdvanceLogStart,
     Effect,
+    FlushToShrinkIsr,
     FollowerLogStartAdvanced,
     FollowLeader,
     HighWatermarkAdvanced,
@@ -38,15 +39,19 @@ if TYPE_CHECKING:
         def follow(self, replica: Replica, leader: BrokerId) -> None: ...
         def stop_following(self, replica: Replica) -> None: ...
 
+    class Flushing(Protocol):
+        def flush_to_shrink(self, replica: Replica) -> None: ...
+
     class Proposing(Protocol):
         def propose(self, replica: Replica, proposal: ProposeIsr) -> None: ...
 
 
 class Effects:
-    """``fetchers`` and ``isr_proposals`` are those of a broker in a cluster, None on one node."""
+    """``replication`` and its parts are those of a broker in a cluster, None on one node."""
 
     def __init__(self, waiting: Waiting) -> None:
         self._waiting = waiting
+        self.replication: Flushing | None = None
         self.fetchers: Following | None = None
         self.isr_proposals: Proposing | None = None
 
@@ -71,7 +76,7 @@ class Effects:
                     self._waiting.happened(replica, Event.FOLLOWER_LOG_START)
                 case Truncate() | RestartLog() | AdvanceLogStart():
                     _change_log(replica, effect)
-                case ProposeIsr() | FollowLeader() | StopFollowing():
+                case ProposeIsr() | FlushToShrinkIsr() | FollowLeader() | StopFollowing():
                     self._tell_peers(replica, effect)
                 case IsrChanged() | StaleLeaderEpoch():
                     pass  # the caller of the machine reports it
@@ -86,12 +91,17 @@ class Effects:
             self._waiting.happened(replica, Event.LAST_STABLE_OFFSET)
 
     def _tell_peers(
-        self, replica: "Replica", effect: ProposeIsr | FollowLeader | StopFollowing
+        self,
+        replica: "Replica",
+        effect: ProposeIsr | FlushToShrinkIsr | FollowLeader | StopFollowing,
     ) -> None:
         match effect:
             case ProposeIsr():
                 if self.isr_proposals is not None:
                     self.isr_proposals.propose(replica, effect)
+            case FlushToShrinkIsr():
+                if self.replication is not None:
+                    self.replication.flush_to_shrink(replica)
             case FollowLeader(leader):
                 if self.fetchers is not None:
                     self.fetchers.follow(replica, leader)

@@ -100,7 +100,14 @@ class ReplicaManager:
         from headrace.broker.replication.replication import Replication
 
         self._replication = Replication(
-            self, self._waiting, peers, self._metadata, dynamic_config, broker_epoch, fail
+            self,
+            self._waiting,
+            peers,
+            self._metadata,
+            self._appender,
+            dynamic_config,
+            broker_epoch,
+            fail,
         )
         self._replication.start()
 
@@ -108,6 +115,11 @@ class ReplicaManager:
         """Stop fetching from other brokers. No effect on one node."""
         if self._replication is not None:
             await self._replication.stop()
+
+    def live_brokers_changed(self, replicas: Iterable[Replica]) -> None:
+        """Brokers have left, or an ISR may have a member that has left before."""
+        if self._replication is not None:
+            self._replication.check_live(replicas)
 
     def park(self, waiter: Waiter, replica: Replica, wait_ms: float, until: Event) -> None:
         """Let a request wait for an offset of ``replica`` (``Waiting.park``)."""

@@ -1,0 +1,67 @@
+"""Ships a stream, such as the output of a program, up to its end."""
+
+import os
+import select
+from collections.abc import Callable
+
+from headrace.ship.acknowledgements import Acknowledgements
+from headrace.ship.events import Events, Splitter
+from headrace.ship.generations import START, Generation, Mark
+from headrace.ship.sender import Delivery, Sender
+
+_READ_SIZE = 1 << 18
+_WAIT_S = 0.2
+
+
+class StreamShipper:
+    """Reads a descriptor. A stream cannot be read again: nothing is saved."""
+
+    def __init__(self, descriptor: int, sender: Sender, splitter: Splitter, new_id: str) -> None:
+        self.stopping = False
+        self._descriptor = descriptor
+        self._sender = sender
+        self._splitter = splitter
+        self._generation = Generation(new_id, "-", "-", 0, 0, START.tail)
+        self._acknowledgements = Acknowledgements(self._generation)
+        self._inside = False
+
+    @property
+    def unacknowledged(self) -> int:
+        """Bytes that were read and not acknowledged."""
+        return self._generation.size - self._generation.acknowledged.offset
+
+    def run(self, progress: Callable[[], None], flush_s: float) -> None:
+        """Ship until the stream ends or ``stopping`` is set; then wait for acknowledgements."""
+        rest = b""
+        while not self._must_stop():
+            ready, _, _ = select.select([self._descriptor], [], [], _WAIT_S)
+            self._sender.poll(0)
+            progress()
+            if not ready:
+                rest = self._send(rest, final=self._splitter.holds_last_event)
+                continue
+            data = os.read(self._descriptor, _READ_SIZE)
+            if not data:
+                break
+            self._generation.size += len(data)
+            rest = self._send(rest + data)
+        self._send(rest, final=True)
+        self._sender.flush(flush_s)
+
+    def _send(self, data: bytes, final: bool = False) -> bytes:
+        """Send the complete events, and return the rest."""
+        offset = self._generation.read.offset
+        events: Events = self._splitter.split(data, offset, inside=self._inside, final=final)
+        if not events.values:
+            return data
+        after = Mark.after(offset + events.size, b"")
+        self._inside = events.inside
+        self._generation.advance(after)
+        chunk = self._acknowledgements.sent(after, len(events.values), self._sender.failed)
+        delivery = Delivery(self._generation, events, chunk)
+        while not self._sender.send(delivery) and not self._must_stop():
+            self._sender.poll(_WAIT_S)
+        return data[events.size :]
+
+    def _must_stop(self) -> bool:
+        return self.stopping or self._sender.failure is not None
