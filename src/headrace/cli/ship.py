@@ -109,7 +109,10 @@ KeyOption = Annotated[
     ),
 ]
 HostName = Annotated[
-    str | None, typer.Option("--host", help="Value of the header host. Default: the host name.")
+    str | None,
+    typer.Option(
+        "--host", metavar="NAME", help="Value of the header host. Default: the host name."
+    ),
 ]
 StateOption = Annotated[
     Path | None,
@@ -174,7 +177,7 @@ def ship(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Send the lines of log files to a topic, and follow the files.
+    """Send log files to topics, and follow them.
 
     Rotated files are read to their end: renamed, copied and truncated, or deleted while open.
     Positions are saved after the broker has acknowledged the lines, so every line arrives at least
