@@ -97,7 +97,7 @@ def describe(
 ) -> None:
     """Show settings, log directories and partitions of a broker.
 
-    The settings are those that differ from the defaults.
+    Shows the settings that differ from the defaults.
     """
     connection = Connection(bootstrap, settings, client_file)
     with open_cluster(connection) as cluster:

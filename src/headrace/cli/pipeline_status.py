@@ -25,7 +25,7 @@ def status(
     table: TableOption,
     topics: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TOPIC", help="Topics to show in addition to those that have rows."),
+        typer.Argument(metavar="TOPIC", help="Topics to show in addition to topics with rows."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,

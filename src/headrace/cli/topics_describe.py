@@ -136,7 +136,7 @@ def describe(
 def _described(
     cluster: Cluster, names: list[str] | None, internal: bool
 ) -> tuple[list[Described], list[Topic]]:
-    """The topics in the order of their names in the request, and those that have an error."""
+    """The topics in the order of the request, and the topics with an error."""
     response = cluster.persistently(
         lambda: cluster.metadata(names or None), "reading the cluster metadata"
     )

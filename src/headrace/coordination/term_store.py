@@ -56,7 +56,7 @@ class TermStore:
         self._ended = False
 
     def end(self) -> None:
-        """Refuse all further writes; those that were sent may still happen."""
+        """Refuse all further writes; writes that were sent may still happen."""
         self._ended = True
 
     async def write(self, operations: Sequence[Operation]) -> list[Done]:

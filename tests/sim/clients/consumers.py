@@ -19,7 +19,7 @@ LATEST = -1
 
 
 class Fetcher:
-    """Reads a partition from a position on, whoever leads it, and notes what it sees."""
+    """Reads a partition from a position on, from any leader, and notes what it sees."""
 
     def __init__(
         self,

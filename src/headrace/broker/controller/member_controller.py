@@ -114,7 +114,7 @@ class MemberController:
     async def auto_create(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         """Create topics that a client asked for, without the controller.
 
-        Returns the errors of those that do not stand yet.
+        Returns the errors of the topics that have no leader yet.
         """
         metadata = self._metadata_cache.current
         answers = topic_requests.decide_creates(

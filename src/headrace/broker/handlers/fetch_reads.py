@@ -139,7 +139,7 @@ class FetchReads:
         """Take what a follower's request proves about its log.
 
         ``listed`` are the partitions that the request names, of all the ``wants`` of its session.
-        The others are where they were. That matters only to those that wait to join the ISR.
+        The others are where they were. That matters only to followers that wait to join the ISR.
         """
         named = {(want.topic, want.partition) for want in listed}
         broker_id = follower.broker_id

@@ -1,4 +1,4 @@
-"""Topics are deleted on every replica, also on those that return later, then from the tree."""
+"""Topics are deleted on every replica, also on brokers that return later, then from the tree."""
 
 import pytest
 
