@@ -252,13 +252,15 @@ class Run:
         self, broker: SimulatedBroker, down_s: float, *, removes_logs: bool = False
     ) -> None:
         """Lose what was not flushed, or all. Where the fault model does not allow it, a kill."""
-        if not self._may_lose_data or (removes_logs and await self._may_be_alone(broker)):
+        is_alone = removes_logs and await self._may_be_alone(broker)
+        registration = await self._registration(broker)
+        # A broker that is being stopped may be alone by the time that it can be killed.
+        if not self._may_lose_data or is_alone or broker.is_changing:
             await broker.kill()
             self.cluster.later(down_s, broker.start)
             return
         self._note(f"{broker.host} loses {'all' if removes_logs else 'what it has not flushed'}")
         self._may_lose_data = False
-        registration = await self._registration(broker)
         await broker.kill(power_loss=True)
         if removes_logs:
             broker.remove_logs()
