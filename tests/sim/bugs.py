@@ -183,7 +183,7 @@ BUGS = {
     ),
     "rule-6-controller": Bug(
         "Brokers obey requests of old controllers, with old leader epochs",
-        46,
+        None,
         (
             Patch(ControllerFence, "check", lambda original: _obeys_any_controller),
             Patch(Partition, "apply", _applies_old_leader_epochs),
