@@ -18,7 +18,7 @@ partitions again.
 A topic that is deleted while one of its log directories is not online leaves a note of its id until
 that directory is back and its partition directories are deleted. Without the note they would be
 adopted as a topic that the tree has lost. This includes log directories that fail at run time, and
-those that hold only the unfinished copy of a move.
+directories that hold only the unfinished copy of a move.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

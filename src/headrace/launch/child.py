@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# In the background a shell reads from /dev/null unless told otherwise, hence the descriptor 3.
+# A shell in the background reads from /dev/null by default, hence the descriptor 3.
 _GUARD = """
 exec 3<&0
 (while read -r _ <&3; do :; done; kill -KILL 0) >/dev/null 2>&1 &

@@ -1,7 +1,7 @@
 """A cluster inside your test: ``with Cluster(brokers=3) as cluster: cluster.bootstrap_servers``.
 
 The brokers run on threads of the test's process and share a coordination tree in memory: no Java,
-ready in a third of a second. ``Cluster(process=True)`` runs each broker as a child process, with a
+ready in well under a second. ``Cluster(process=True)`` runs each broker as a child process, with a
 real ZooKeeper. Every fault works in both.
 """
 

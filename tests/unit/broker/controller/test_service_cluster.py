@@ -1,4 +1,4 @@
-"""APIs about the cluster, and those that are disabled or rarely needed, as in Kafka 4.3."""
+"""APIs about the cluster, and APIs that are disabled or rarely needed, as in Kafka 4.3."""
 
 import pytest
 
