@@ -136,7 +136,7 @@ def test_two_loads_at_once_land_each_record_once(spark, topics, settings, table)
     topic = topics.create("racing", 2)
     for partition in range(2):
         topics.send(topic, views(300), partition)
-    sizes = (Limits(batch_bytes=25_000), Limits(batch_bytes=40_000))
+    sizes = (Limits(batch_bytes=5_000), Limits(batch_bytes=8_000))
     decisions = Counter()
 
     def run(limits):
@@ -151,6 +151,21 @@ def test_two_loads_at_once_land_each_record_once(spark, topics, settings, table)
             finished.result()
     assert decisions[Decision.COMMIT] > 2
     assert check_each_once(table) == 600
+
+
+def test_small_loads_of_one_large_batch_do_not_shrink(spark, topics, settings, table):
+    """A fetch returns the whole batch each time; its size is not that of the loaded records."""
+    topic = topics.create("shrinking")
+    topics.send(topic, views(300))
+    loader = Load(spark, settings(topic, limits=Limits(batch_bytes=10_000)))
+    batches = []
+    try:
+        loader.once(batches.append)
+    finally:
+        loader.close()
+    first, *others, _ = [batch.row_count for batch in batches]
+    assert others and min(others) >= first
+    assert check_each_once(table) == 300
 
 
 def test_a_load_that_keeps_running_commits_by_age(spark, topics, settings, table):

@@ -21,6 +21,7 @@ class Selected(NamedTuple):
     sections: list[Section]
     next_offset: int  # where the next fetch begins; past gaps and skipped batches
     bytes_read: int
+    offsets_read: int  # that these bytes cover, also outside the range
 
 
 class AbortedTransactions:
@@ -65,9 +66,13 @@ def select_batches(
     hidden = AbortedTransactions(aborted) if aborted is not None else None
     sections = []
     next_offset = first_offset
-    position_end = 0
+    position_end = offsets_read = 0
+    base_offset: int | None = None
     for position, header in headers(fetched):
         position_end = position + header.size
+        if base_offset is None:
+            base_offset = header.base_offset
+        offsets_read = header.next_offset - base_offset
         if header.last_offset < first_offset:
             continue
         if header.base_offset >= offset_end:
@@ -88,4 +93,4 @@ def select_batches(
             continue
         if header.record_count:
             sections.append(Section(header, batch))
-    return Selected(sections, next_offset, position_end)
+    return Selected(sections, next_offset, position_end, offsets_read)

@@ -29,8 +29,8 @@ from headrace.spark.subscription import places_of
 
 log = logging.getLogger("headrace.pipeline")
 
-# Another loader may be faster several times in a row; each time the table moved forward.
-_REFUSALS_MAX = 20
+# So often may other loads and rewrites be faster than one reload, which reads everything again.
+_RELOAD_TRIES = 20
 
 
 class Progress(NamedTuple):
@@ -76,7 +76,6 @@ class Load:
     def once(self, report: Report) -> None:
         """Load what the topics hold now, in as many commits as its size needs."""
         ends: dict[str, int] | None = None
-        refusals = 0
         while True:
             logs = self._logs()
             if ends is None:
@@ -88,18 +87,17 @@ class Load:
             ]
             if not pending:
                 return
-            refusals = self._load_or_plan_again(pending, refusals, report)
+            self._load_or_plan_again(pending, report)
 
     def keep_loading(self, report: Report, wait: Callable[[float], bool]) -> None:
         """Load until ``wait``, which sleeps for the given seconds, returns True."""
         limits = self._settings.limits
         committed_at = time.monotonic() - limits.batch_age_s  # what is there already waited
-        refusals = 0
         while True:
             pending = self._pending(self._logs())
             waited_s = time.monotonic() - committed_at
             if is_due(pending, waited_s, self._bytes_per_record, limits):
-                refusals = self._load_or_plan_again(pending, refusals, report)
+                self._load_or_plan_again(pending, report)
                 committed_at = time.monotonic()
                 pause_s = 0.0
             else:
@@ -115,12 +113,12 @@ class Load:
             raise LoadStopped(
                 "a table without the columns _topic_id and _offset cannot be reloaded"
             )
-        for _ in range(_REFUSALS_MAX):
+        for _ in range(_RELOAD_TRIES):
             spans = self._spans_again(self._logs(), offset, since_ms)
             if not spans or self._replace(spans, report):
                 return
         raise CommitRefused(
-            f"other loads and rewrites of {self._settings.table} were faster {_REFUSALS_MAX} times"
+            f"other loads and rewrites of {self._settings.table} were faster {_RELOAD_TRIES} times"
         )
 
     def _spans_again(
@@ -162,16 +160,15 @@ class Load:
             report(_progress(Decision.COMMIT, spans, files, results, began_at))
         return done
 
-    def _load_or_plan_again(self, pending: list[Span], refusals: int, report: Report) -> int:
-        """Load the next batch; the number of refusals in a row."""
+    def _load_or_plan_again(self, pending: list[Span], report: Report) -> None:
+        """Load the next batch. One that is refused because another load was faster is no error."""
         try:
             report(self._load(pending))
         except CommitRefused as refused:
-            if refusals >= _REFUSALS_MAX:
+            recorded = self._table.next_offsets(span.txn_id for span in pending)
+            if all(recorded[span.txn_id] in (None, span.first_offset) for span in pending):
                 raise
             log.info("Planning again: %s", refused)
-            return refusals + 1
-        return 0
 
     # --- what is there ---------------------------------------------------------------------
 
@@ -224,7 +221,7 @@ class Load:
             self._settings.table / DEAD_LETTERS, DEAD_LETTER_SCHEMA, uuid.uuid4().hex
         )
         letters.add((), lost_letter(*lost, written_at, reason))
-        self._commit_letters([TaskResult((), letters.finish(), 0)], written_at)
+        self._commit_letters([TaskResult((), letters.finish(), 0, 0)], written_at)
         rows = self._row_settings(written_at)
         self._table.commit(Batch((lost,), (), rows.table_schema, written_at, reason))
 
@@ -260,7 +257,7 @@ class Load:
             tuple(tasks),
         )
         results = _run(job, self._spark)
-        self._learn(batch, results)
+        self._learn(results)
         self._check_share(results)
         return rows, results
 
@@ -290,10 +287,12 @@ class Load:
     def _parallelism(self) -> int:
         return max(1, int(self._spark.sparkContext.defaultParallelism))
 
-    def _learn(self, batch: list[Span], results: list[TaskResult]) -> None:
+    def _learn(self, results: list[TaskResult]) -> None:
         """The size of a record, for the next plan."""
-        fetched = sum(result.bytes_fetched for result in results)
-        self._bytes_per_record = max(1.0, fetched / sum(span.size for span in batch))
+        offsets = sum(result.offsets_fetched for result in results)
+        if offsets:
+            fetched = sum(result.bytes_fetched for result in results)
+            self._bytes_per_record = max(1.0, fetched / offsets)
 
     def _check_share(self, results: list[TaskResult]) -> None:
         bad = sum(file.row_count for result in results for file in result.letters)

@@ -33,6 +33,7 @@ class TaskResult(NamedTuple):
     files: tuple[NewFile, ...]
     letters: tuple[NewFile, ...]  # relative to the table of dead letters
     bytes_fetched: int
+    offsets_fetched: int  # whole batches are fetched, so more than the spans have
 
 
 class Job(NamedTuple):
@@ -66,17 +67,19 @@ class Job(NamedTuple):
         name = f"{self.batch_id}-{number:05d}-{attempt}"
         files = PartitionedFiles(self.table, self.rows.file_schema, name)
         letters = PartitionedFiles(self.table / DEAD_LETTERS, DEAD_LETTER_SCHEMA, name)
-        bytes_fetched = 0
+        bytes_fetched = offsets_fetched = 0
         try:
             for span in self.tasks[number]:
-                bytes_fetched += self._write(span, files, letters)
-            return TaskResult(files.finish(), letters.finish(), bytes_fetched)
+                reader = self._write(span, files, letters)
+                bytes_fetched += reader.bytes_fetched
+                offsets_fetched += reader.offsets_fetched
+            return TaskResult(files.finish(), letters.finish(), bytes_fetched, offsets_fetched)
         except BaseException:
             files.abandon()
             letters.abandon()
             raise
 
-    def _write(self, span: Span, files: PartitionedFiles, letters: PartitionedFiles) -> int:
+    def _write(self, span: Span, files: PartitionedFiles, letters: PartitionedFiles) -> RangeReader:
         parse = None
         if not self.rows.conflict:
             parse = value_parser(self.source.value, self.columns.kind)
@@ -93,4 +96,4 @@ class Job(NamedTuple):
                     files.add(values, rows)
                 if built.letters is not None:
                     letters.add((), built.letters)
-        return reader.bytes_fetched
+        return reader

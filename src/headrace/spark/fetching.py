@@ -69,6 +69,7 @@ class RangeReader:
         self._visible_end = 0
         self._loss_seen_at: float | None = None
         self.bytes_fetched = 0
+        self.offsets_fetched = 0  # by whole batches, so also outside the range
 
     def __iter__(self) -> Iterator[Records]:
         for first_offset, sections in self.batches():
@@ -235,12 +236,13 @@ class RangeReader:
             fetched, first_offset, self._offset_end, aborted, check_crcs=self._settings.check_crcs
         )
         self.bytes_fetched += len(fetched)
+        self.offsets_fetched += selected.offsets_read
         self._position = selected.next_offset
         if self._position == first_offset:
             self._no_records_returned(partition.high_watermark, partition.last_stable_offset)
         else:
             self._empty_answers = 0
-            self._bytes_per_offset = selected.bytes_read / (self._position - first_offset)
+            self._bytes_per_offset = selected.bytes_read / selected.offsets_read
         if self._position < self._offset_end:
             self._send()
         return selected.sections

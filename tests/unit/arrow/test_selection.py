@@ -35,6 +35,16 @@ def test_a_batch_that_the_fetch_cut_off_is_left_for_the_next_fetch():
     assert selected.bytes_read == len(whole)
 
 
+def test_the_offsets_of_the_bytes_read_are_counted_beyond_the_range():
+    records = [Record(offset, 0, None, b"a") for offset in range(10)]
+    whole = build_batch(records, base_offset=0) + a_batch(b"b", 15)
+
+    selected = select_batches(memoryview(whole), 4, 6, None)
+
+    assert selected.next_offset == 6
+    assert (selected.bytes_read, selected.offsets_read) == (len(whole), 16)
+
+
 def test_aborted_records_are_hidden_until_the_abort_marker():
     def sent(producer_id, offset, value):
         return a_batch(
