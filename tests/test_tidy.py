@@ -40,7 +40,7 @@ PURE_PACKAGES = {"model", "records", "wire", "arrow", "core"}
 # The decisions of the shipper, beside its shell. They see paths only as text.
 PURE_MODULES = {
     f"ship/{name}.py" for name in ("acknowledgements", "events", "formats", "generations", "routes")
-} | {f"pipeline/{name}.py" for name in ("batch", "offsets", "planning", "rows", "schema")}
+} | {f"pipeline/warehouse/{name}.py" for name in ("batch", "offsets", "planning", "rows", "schema")}
 # The demo and the embedded broker of the command line are a face on a face, and say so.
 SIDEWAYS_ALLOWED = {("cli", "testing")}
 # The Spark source and sink know a cluster only as a Kafka address, and only the demo imports them.
@@ -155,11 +155,11 @@ TESTED_BY = {
     "spark/test_reading": "spark/reading spark/subscription",
     "spark/test_sink": "spark/row_encoder spark/sink",
     "spark/test_typed_values": "spark/dead_letters",
-    "spark/test_warehouse": "pipeline/load pipeline/tasks",
-    "spark/test_warehouse_cli": "cli/pipeline_load cli/pipeline_status pipeline/status",
+    "spark/test_warehouse": "pipeline/warehouse/load pipeline/warehouse/tasks",
+    "spark/test_warehouse_cli": "cli/pipeline_load cli/pipeline_status pipeline/warehouse/status",
     "test_tidy": "model/loggers",
     "unit/arrow/test_rows": "arrow/errors",
-    "unit/pipeline/test_table": "pipeline/batch pipeline/errors",
+    "unit/pipeline/warehouse/test_table": "pipeline/warehouse/batch pipeline/errors",
     "unit/broker/controller/test_cluster_controller": "broker/controller/term",
     "unit/broker/controller/test_leaders": "broker/controller/tree_notices",
     "unit/broker/controller/test_member_controller": "broker/controller/api "

@@ -6,8 +6,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.cli import pipeline_load
 from headrace.model.ids import TopicPartition
-from headrace.pipeline.load import Progress
-from headrace.pipeline.offsets import Decision, Span
+from headrace.pipeline.warehouse.load import Progress
+from headrace.pipeline.warehouse.offsets import Decision, Span
 
 
 @pytest.mark.parametrize(

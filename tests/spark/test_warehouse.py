@@ -11,12 +11,12 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.pipeline.errors import LoadStopped, SchemaRefused
-from headrace.pipeline.load import Load
-from headrace.pipeline.offsets import Decision
-from headrace.pipeline.planning import Limits
-from headrace.pipeline.rows import EventTime
-from headrace.pipeline.settings import LoadSettings
-from headrace.pipeline.tasks import Job
+from headrace.pipeline.warehouse.load import Load
+from headrace.pipeline.warehouse.offsets import Decision
+from headrace.pipeline.warehouse.planning import Limits
+from headrace.pipeline.warehouse.rows import EventTime
+from headrace.pipeline.warehouse.settings import LoadSettings
+from headrace.pipeline.warehouse.tasks import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -10,7 +10,7 @@ from headrace.cli.options import Format, OutputFormat
 from headrace.cli.pipeline_options import TableOption, local_directory, require_tables
 
 if TYPE_CHECKING:
-    from headrace.pipeline.table import Table
+    from headrace.pipeline.warehouse.table import Table
 
 OlderThan = Annotated[
     str,
@@ -28,7 +28,7 @@ def compact(table: TableOption, format: OutputFormat = Format.TABLE) -> None:
     from headrace.client.errors import ClientError
 
     opened = _opened(table)
-    from headrace.pipeline.compaction import compact as join
+    from headrace.pipeline.warehouse.compaction import compact as join
 
     try:
         done = join(opened)
@@ -56,7 +56,7 @@ def vacuum(
     from headrace.client.errors import ClientError
 
     opened = _opened(table)
-    from headrace.pipeline.compaction import vacuum as delete
+    from headrace.pipeline.warehouse.compaction import vacuum as delete
 
     try:
         deleted = delete(opened, age_ms // 3_600_000, dry_run=dry_run)
@@ -72,7 +72,7 @@ def vacuum(
 
 def _opened(table: Path) -> "Table":
     require_tables()
-    from headrace.pipeline.table import open_table
+    from headrace.pipeline.warehouse.table import open_table
 
     location = local_directory(table)
     opened = open_table(location)

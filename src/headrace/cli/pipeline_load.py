@@ -21,8 +21,8 @@ from headrace.cli.options import (
 from headrace.cli.pipeline_options import TableOption, local_directory, source_options
 
 if TYPE_CHECKING:
-    from headrace.pipeline.load import Progress, Report
-    from headrace.pipeline.settings import LoadSettings
+    from headrace.pipeline.warehouse.load import Progress, Report
+    from headrace.pipeline.warehouse.settings import LoadSettings
 
 _NO_LIMIT = "none"
 
@@ -161,9 +161,9 @@ def load(
     share = _share(bad_max)
     _require_spark()
 
-    from headrace.pipeline.planning import Limits
-    from headrace.pipeline.rows import EventTime
-    from headrace.pipeline.settings import LoadSettings
+    from headrace.pipeline.warehouse.planning import Limits
+    from headrace.pipeline.warehouse.rows import EventTime
+    from headrace.pipeline.warehouse.settings import LoadSettings
 
     checked = LoadSettings(
         tuple(dict.fromkeys(topics)),
@@ -197,7 +197,7 @@ def _run(
     since: Mapping[str, int],
 ) -> None:
     from headrace.client.errors import ClientError
-    from headrace.pipeline.load import Load
+    from headrace.pipeline.warehouse.load import Load
     from headrace.spark.demo import start_spark
     from headrace.spark.failures import BadOption
 
@@ -230,7 +230,7 @@ def _wait(seconds: float) -> bool:
 
 
 def _report(done: "Progress") -> None:
-    from headrace.pipeline.offsets import Decision
+    from headrace.pipeline.warehouse.offsets import Decision
 
     if done.decision is Decision.REPEATED:
         output.line(f"dropped {done.row_count:,} rows that another load committed")

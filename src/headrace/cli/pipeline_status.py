@@ -36,8 +36,8 @@ def status(
     require_tables()
 
     from headrace.client.errors import ClientError
-    from headrace.pipeline.status import read_status
-    from headrace.pipeline.table import open_table
+    from headrace.pipeline.warehouse.status import read_status
+    from headrace.pipeline.warehouse.table import open_table
     from headrace.spark.cluster import Cluster
     from headrace.spark.failures import BadOption
     from headrace.spark.options import parse_source

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.pipeline import files as files_module
-from headrace.pipeline.files import PartitionedFiles
+from headrace.pipeline.warehouse import files as files_module
+from headrace.pipeline.warehouse.files import PartitionedFiles
 
 SCHEMA = pa.schema([("_topic", pa.string()), ("_partition", pa.int32()), ("_offset", pa.int64())])
 

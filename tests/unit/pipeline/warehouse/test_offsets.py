@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.errors import CommitRefused, LoadStopped
-from headrace.pipeline.offsets import (
+from headrace.pipeline.warehouse.offsets import (
     Bounds,
     Decision,
     Span,

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.ids import TopicPartition, id_to_text
-from headrace.pipeline.batch import NewFile, TableFile
-from headrace.pipeline.compaction import rows_of
 from headrace.pipeline.errors import LoadStopped
-from headrace.pipeline.files import PartitionedFiles
-from headrace.pipeline.offsets import Bounds, Span
-from headrace.pipeline.table import Table
+from headrace.pipeline.warehouse.batch import NewFile, TableFile
+from headrace.pipeline.warehouse.compaction import rows_of
+from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.offsets import Bounds, Span
+from headrace.pipeline.warehouse.table import Table
 
 
 def span_to_reload(

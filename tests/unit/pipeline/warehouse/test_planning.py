@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.ids import TopicPartition
-from headrace.pipeline.offsets import Span
-from headrace.pipeline.planning import Limits, is_due, next_batch, plan_tasks
+from headrace.pipeline.warehouse.offsets import Span
+from headrace.pipeline.warehouse.planning import Limits, is_due, next_batch, plan_tasks
 
 spans = st.lists(st.integers(1, 500), max_size=8).map(
     lambda sizes: [

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.pipeline.schema import compare, fields_of
+from headrace.pipeline.warehouse.schema import compare, fields_of
 
 
 def field(name, kind="long", nullable=True, **metadata):

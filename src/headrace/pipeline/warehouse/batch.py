@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from headrace.pipeline.offsets import Span
+from headrace.pipeline.warehouse.offsets import Span
 
 PartitionValues = tuple[tuple[str, str | None], ...]  # by column, as text in Delta's notation
 

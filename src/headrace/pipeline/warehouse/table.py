@@ -20,10 +20,10 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction, RemoveAction
 
-from headrace.pipeline.batch import Batch, NewFile, TableFile
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
-from headrace.pipeline.offsets import Decision, decide
-from headrace.pipeline.schema import Field, compare, fields_of
+from headrace.pipeline.warehouse.batch import Batch, NewFile, TableFile
+from headrace.pipeline.warehouse.offsets import Decision, decide
+from headrace.pipeline.warehouse.schema import Field, compare, fields_of
 
 log = logging.getLogger("headrace.pipeline")
 

@@ -9,11 +9,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from headrace.model.ids import TopicPartition
-from headrace.pipeline.batch import Batch
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
-from headrace.pipeline.files import PartitionedFiles
-from headrace.pipeline.offsets import Decision, Span
-from headrace.pipeline.table import Table, now_ms, open_or_create, open_table
+from headrace.pipeline.warehouse.batch import Batch
+from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.offsets import Decision, Span
+from headrace.pipeline.warehouse.table import Table, now_ms, open_or_create, open_table
 
 ID = bytes(range(16))
 SCHEMA = pa.schema([("_partition", pa.int32()), ("_offset", pa.int64())])

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from headrace.pipeline.batch import NewFile, PartitionValues
+from headrace.pipeline.warehouse.batch import NewFile, PartitionValues
 
 FILE_BYTES_MAX = 256 << 20
 # Rows wait in memory until they make a row group; above the limit for all files, the largest go.

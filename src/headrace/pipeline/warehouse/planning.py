@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from headrace.pipeline.offsets import Span
+from headrace.pipeline.warehouse.offsets import Span
 
 # Before the first batch shows the size of a record.
 BYTES_PER_RECORD_GUESS = 500.0

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from headrace.pipeline.planning import Limits
-from headrace.pipeline.rows import EVENT_COLUMNS, EVENT_DATE, METADATA_COLUMNS, EventTime
+from headrace.pipeline.warehouse.planning import Limits
+from headrace.pipeline.warehouse.rows import EVENT_COLUMNS, EVENT_DATE, METADATA_COLUMNS, EventTime
 from headrace.spark.failures import BadOption
 from headrace.spark.options import SourceOptions, parse_source
 from headrace.spark.source_schema import default_schema

@@ -12,7 +12,7 @@ from headrace.arrow.columns import open_sections
 from headrace.arrow.json_values import JsonParser
 from headrace.arrow.selection import select_batches
 from headrace.model.ids import TopicPartition
-from headrace.pipeline.rows import (
+from headrace.pipeline.warehouse.rows import (
     DEAD_LETTER_SCHEMA,
     EVENT_DATE,
     EVENT_HOUR,

@@ -9,13 +9,13 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.model.ids import TopicPartition
-from headrace.pipeline import compaction
-from headrace.pipeline.batch import Batch, TableFile
-from headrace.pipeline.compaction import compact, groups_to_join, vacuum
 from headrace.pipeline.errors import CommitRefused, LoadStopped
-from headrace.pipeline.files import PartitionedFiles
-from headrace.pipeline.offsets import Span
-from headrace.pipeline.table import FILES_TXN, now_ms, open_or_create, open_table
+from headrace.pipeline.warehouse import compaction
+from headrace.pipeline.warehouse.batch import Batch, TableFile
+from headrace.pipeline.warehouse.compaction import compact, groups_to_join, vacuum
+from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.offsets import Span
+from headrace.pipeline.warehouse.table import FILES_TXN, now_ms, open_or_create, open_table
 
 ID = bytes(range(16))
 FILE = pa.schema([("_offset", pa.int64())])

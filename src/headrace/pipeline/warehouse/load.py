@@ -12,17 +12,22 @@ from typing import Any, NamedTuple
 
 from headrace.client.errors import ClientError
 from headrace.model.ids import TopicPartition
-from headrace.pipeline.batch import Batch, NewFile
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
-from headrace.pipeline.files import PartitionedFiles
-from headrace.pipeline.offsets import Bounds, Decision, Span, lost_span, pending_span
-from headrace.pipeline.planning import BYTES_PER_RECORD_GUESS, is_due, next_batch, plan_tasks
-from headrace.pipeline.reload import files_with_rows, span_to_reload, write_other_rows
-from headrace.pipeline.rows import DEAD_LETTER_SCHEMA, EventTime, RowSettings, lost_letter
-from headrace.pipeline.schema import compare, fields_of
-from headrace.pipeline.settings import LoadSettings, value_columns
-from headrace.pipeline.table import delta_json, now_ms, open_or_create
-from headrace.pipeline.tasks import DEAD_LETTERS, Job, TaskResult
+from headrace.pipeline.warehouse.batch import Batch, NewFile
+from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.offsets import Bounds, Decision, Span, lost_span, pending_span
+from headrace.pipeline.warehouse.planning import (
+    BYTES_PER_RECORD_GUESS,
+    is_due,
+    next_batch,
+    plan_tasks,
+)
+from headrace.pipeline.warehouse.reload import files_with_rows, span_to_reload, write_other_rows
+from headrace.pipeline.warehouse.rows import DEAD_LETTER_SCHEMA, EventTime, RowSettings, lost_letter
+from headrace.pipeline.warehouse.schema import compare, fields_of
+from headrace.pipeline.warehouse.settings import LoadSettings, value_columns
+from headrace.pipeline.warehouse.table import delta_json, now_ms, open_or_create
+from headrace.pipeline.warehouse.tasks import DEAD_LETTERS, Job, TaskResult
 from headrace.spark.cluster import EARLIEST, LATEST, NO_TOPIC_ID, Cluster
 from headrace.spark.fetching import LOSS_CONFIRMED_AFTER_S
 from headrace.spark.subscription import places_of

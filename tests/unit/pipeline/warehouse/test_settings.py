@@ -5,8 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.pipeline.rows import EventTime
-from headrace.pipeline.settings import LoadSettings, value_columns
+from headrace.pipeline.warehouse.rows import EventTime
+from headrace.pipeline.warehouse.settings import LoadSettings, value_columns
 from headrace.spark.failures import BadOption
 
 JSON = {"value.format": "json", "value.schema": "user BIGINT, at TIMESTAMP, tags ARRAY<STRING>"}

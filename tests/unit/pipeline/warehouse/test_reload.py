@@ -5,13 +5,13 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.model.ids import TopicPartition, id_to_text
-from headrace.pipeline.batch import Batch, TableFile
-from headrace.pipeline.compaction import compact
 from headrace.pipeline.errors import LoadStopped
-from headrace.pipeline.files import PartitionedFiles
-from headrace.pipeline.offsets import Bounds, Span
-from headrace.pipeline.reload import files_with_rows, span_to_reload, write_other_rows
-from headrace.pipeline.table import now_ms, open_or_create, open_table
+from headrace.pipeline.warehouse.batch import Batch, TableFile
+from headrace.pipeline.warehouse.compaction import compact
+from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.offsets import Bounds, Span
+from headrace.pipeline.warehouse.reload import files_with_rows, span_to_reload, write_other_rows
+from headrace.pipeline.warehouse.table import now_ms, open_or_create, open_table
 
 ID = bytes(range(16))
 SCHEMA = pa.schema(

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.pipeline.batch import PartitionValues, TableFile
 from headrace.pipeline.errors import CommitRefused, LoadStopped
-from headrace.pipeline.files import PartitionedFiles
-from headrace.pipeline.table import ORPHAN_AGE_H_MIN, Table, now_ms
+from headrace.pipeline.warehouse.batch import PartitionValues, TableFile
+from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.table import ORPHAN_AGE_H_MIN, Table, now_ms
 
 # Files of at least the first size stay; a new file has about the second.
 SMALL_BYTES = 64 << 20

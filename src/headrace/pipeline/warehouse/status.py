@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition, id_from_text, id_to_text
-from headrace.pipeline.offsets import txn_id
-from headrace.pipeline.table import Table, now_ms, open_table
-from headrace.pipeline.tasks import DEAD_LETTERS
+from headrace.pipeline.warehouse.offsets import txn_id
+from headrace.pipeline.warehouse.table import Table, now_ms, open_table
+from headrace.pipeline.warehouse.tasks import DEAD_LETTERS
 from headrace.spark.cluster import EARLIEST, LATEST, Cluster
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.arrow.columns import HEADERS_TYPE, Records
 from headrace.arrow.values import Parser
 from headrace.model.ids import TopicPartition, id_to_text
-from headrace.pipeline.batch import PartitionValues
+from headrace.pipeline.warehouse.batch import PartitionValues
 
 _UTC_MICROS = pa.timestamp("us", "UTC")
 METADATA_COLUMNS: dict[str, pa.DataType] = {

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyspark import TaskContext
 
-from headrace.pipeline.batch import NewFile
-from headrace.pipeline.files import PartitionedFiles
-from headrace.pipeline.offsets import Span
-from headrace.pipeline.rows import DEAD_LETTER_SCHEMA, RowBuilder, RowSettings
-from headrace.pipeline.settings import ValueColumns
+from headrace.pipeline.warehouse.batch import NewFile
+from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.offsets import Span
+from headrace.pipeline.warehouse.rows import DEAD_LETTER_SCHEMA, RowBuilder, RowSettings
+from headrace.pipeline.warehouse.settings import ValueColumns
 from headrace.spark.cluster import shared_cluster
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range
