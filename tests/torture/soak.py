@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.testing import Cluster
 from tests.fakes.inside import ClusterInside
 from tests.fakes.waiting import wait_until
-from tests.history.checker import anomalies
+from tests.history.checker import anomalies, sent_again
 from tests.history.history import History
 from tests.history.stock_clients import StockClients
 
@@ -197,6 +197,9 @@ def chapter(cluster, dice, number, meter, until):
                 cluster.wait_in_sync(name)
         clients.finish()
     delete_topics(cluster, topics)
+    again = sent_again(history)
+    if again:
+        print(f"chapter {number}: {again} records sent again by their client under a new epoch")
     return [f"chapter {number}: {found}" for found in anomalies(history)]
 
 
