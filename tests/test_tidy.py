@@ -38,9 +38,17 @@ IMPURE = {
 }  # fmt: skip
 PURE_PACKAGES = {"model", "records", "wire", "arrow", "core"}
 # The decisions of the shipper, beside its shell. They see paths only as text.
-PURE_MODULES = {
-    f"ship/{name}.py" for name in ("acknowledgements", "events", "formats", "generations", "routes")
-} | {f"pipeline/warehouse/{name}.py" for name in ("batch", "offsets", "planning", "rows", "schema")}
+PURE_MODULES = (
+    {
+        f"ship/{name}.py"
+        for name in ("acknowledgements", "events", "formats", "generations", "routes")
+    }
+    | {
+        f"pipeline/warehouse/{name}.py"
+        for name in ("batch", "offsets", "planning", "rows", "schema")
+    }
+    | {"pipeline/quality/balance.py"}
+)
 # The demo and the embedded broker of the command line are a face on a face, and say so.
 SIDEWAYS_ALLOWED = {("cli", "testing")}
 # The Spark source and sink know a cluster only as a Kafka address, and only the demo imports them.
@@ -159,6 +167,8 @@ TESTED_BY = {
     "spark/test_warehouse_cli": "cli/pipeline_load cli/pipeline_status pipeline/warehouse/status",
     "test_tidy": "model/loggers",
     "unit/arrow/test_rows": "arrow/errors",
+    "cli/test_cli_pipeline_audit": "cli/pipeline_audit",
+    "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting",
     "unit/pipeline/warehouse/test_table": "pipeline/warehouse/batch pipeline/errors",
     "unit/broker/controller/test_cluster_controller": "broker/controller/term",
     "unit/broker/controller/test_leaders": "broker/controller/tree_notices",

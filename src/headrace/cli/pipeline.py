@@ -3,6 +3,7 @@
 import typer
 
 from headrace.cli.options import examples, noun
+from headrace.cli.pipeline_audit import audit
 from headrace.cli.pipeline_files import compact, vacuum
 from headrace.cli.pipeline_load import load
 from headrace.cli.pipeline_status import status
@@ -36,3 +37,9 @@ app.command(
     no_args_is_help=True,
     epilog=examples("headrace pipeline vacuum --table warehouse/orders --older-than 7d --dry-run"),
 )(vacuum)
+app.command(
+    epilog=examples(
+        "headrace pipeline audit --warehouse warehouse",
+        "headrace pipeline audit page-views --format json",
+    ),
+)(audit)
