@@ -41,6 +41,12 @@ PURE_PACKAGES = {"model", "records", "wire", "arrow", "core"}
 PURE_MODULES = {
     f"ship/{name}.py" for name in ("acknowledgements", "events", "formats", "generations", "routes")
 } | {f"pipeline/warehouse/{name}.py" for name in ("batch", "offsets", "planning", "rows", "schema")}
+PURE_MODULES |= {
+    f"pipeline/generate/{name}.py"
+    for name in (
+        "block", "columns", "drawing", "faults", "machines", "people", "site", "traffic"
+    )
+}  # fmt: skip
 # The demo and the embedded broker of the command line are a face on a face, and say so.
 SIDEWAYS_ALLOWED = {("cli", "testing")}
 # The Spark source and sink know a cluster only as a Kafka address, and only the demo imports them.
@@ -131,6 +137,7 @@ TESTED_BY = {
     "cli/test_cli_zookeeper": "cli/zookeeper cli/zookeeper_shell",
     "cli/test_cli_transactions": "cli/transaction_requests cli/transactions",
     "clients/test_consumer_protocol": "broker/handlers/consumer_groups",
+    "clients/test_generated_events": "pipeline/generate/sending",
     "clients/test_groups_wire": "broker/coordinators/group",
     "clients/test_logging_handler": "ship/logging_handler",
     "clients/test_log_dirs": "broker/handlers/log_dirs broker/replication/log_dir_moves",
@@ -159,6 +166,7 @@ TESTED_BY = {
     "spark/test_warehouse_cli": "cli/pipeline_load cli/pipeline_status pipeline/warehouse/status",
     "test_tidy": "model/loggers",
     "unit/arrow/test_rows": "arrow/errors",
+    "unit/pipeline/generate/test_block": "pipeline/events",
     "unit/pipeline/warehouse/test_table": "pipeline/warehouse/batch pipeline/errors",
     "unit/broker/controller/test_cluster_controller": "broker/controller/term",
     "unit/broker/controller/test_leaders": "broker/controller/tree_notices",
