@@ -1,9 +1,10 @@
-"""``headrace pipeline``: load topics into tables."""
+"""``headrace pipeline``: load topics into tables, and generate events."""
 
 import typer
 
 from headrace.cli.options import examples, noun
 from headrace.cli.pipeline_files import compact, vacuum
+from headrace.cli.pipeline_generate import generate
 from headrace.cli.pipeline_load import load
 from headrace.cli.pipeline_status import status
 
@@ -36,3 +37,9 @@ app.command(
     no_args_is_help=True,
     epilog=examples("headrace pipeline vacuum --table warehouse/orders --older-than 7d --dry-run"),
 )(vacuum)
+app.command(
+    epilog=examples(
+        "headrace pipeline generate --date 2026-11-16 --events 500000",
+        "headrace pipeline generate --rate 1000",
+    ),
+)(generate)
