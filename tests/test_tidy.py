@@ -38,9 +38,17 @@ IMPURE = {
 }  # fmt: skip
 PURE_PACKAGES = {"model", "records", "wire", "arrow", "core"}
 # The decisions of the shipper, beside its shell. They see paths only as text.
-PURE_MODULES = {
-    f"ship/{name}.py" for name in ("acknowledgements", "events", "formats", "generations", "routes")
-} | {f"pipeline/warehouse/{name}.py" for name in ("batch", "offsets", "planning", "rows", "schema")}
+PURE_MODULES = (
+    {
+        f"ship/{name}.py"
+        for name in ("acknowledgements", "events", "formats", "generations", "routes")
+    }
+    | {
+        f"pipeline/warehouse/{name}.py"
+        for name in ("batch", "offsets", "planning", "rows", "schema")
+    }
+    | {"pipeline/quality/balance.py"}
+)
 PURE_MODULES |= {
     f"pipeline/generate/{name}.py"
     for name in (
@@ -168,6 +176,8 @@ TESTED_BY = {
     "test_tidy": "model/loggers",
     "unit/arrow/test_rows": "arrow/errors",
     "unit/pipeline/generate/test_block": "pipeline/events",
+    "cli/test_cli_pipeline_audit": "cli/pipeline_audit",
+    "broker/test_audit": "pipeline/quality/audit pipeline/quality/counting",
     "unit/pipeline/warehouse/test_table": "pipeline/warehouse/batch pipeline/errors",
     "unit/broker/controller/test_cluster_controller": "broker/controller/term",
     "unit/broker/controller/test_leaders": "broker/controller/tree_notices",

@@ -3,6 +3,7 @@
 import typer
 
 from headrace.cli.options import examples, noun
+from headrace.cli.pipeline_audit import audit
 from headrace.cli.pipeline_files import compact, vacuum
 from headrace.cli.pipeline_generate import generate
 from headrace.cli.pipeline_load import load
@@ -43,3 +44,9 @@ app.command(
         "headrace pipeline generate --rate 1000",
     ),
 )(generate)
+app.command(
+    epilog=examples(
+        "headrace pipeline audit --warehouse warehouse",
+        "headrace pipeline audit page-views --format json",
+    ),
+)(audit)
