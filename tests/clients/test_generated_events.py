@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.model.audit import AUDIT_TOPIC, AuditMessage
 from headrace.pipeline.events import SCHEMAS
 from headrace.pipeline.generate.sending import generate_day, generate_live
 from headrace.testing import Broker
@@ -76,6 +77,11 @@ def test_a_day_arrives_as_counted(broker):
                 ids[event["event_id"]] += 1
                 assert at.timestamp() * 1000 <= timestamp
         assert (len(ids), ids.total() - len(ids)) == (count.unique, count.doubled)
+    said_sent = Counter()
+    for record in consumed(broker, AUDIT_TOPIC, partitions=1)[AUDIT_TOPIC]:
+        for topic, minutes in AuditMessage.parse(record.value()).counts.items():
+            said_sent[topic] += sum(minutes.values())
+    assert said_sent == {topic: count.sent for topic, count in done.topics.items()}
     crawlers = [json.loads(r.value()) for r in found["page-views"] if b"Bot" in r.value()]
     assert crawlers and {view["client"] for view in crawlers} <= set(done.bots["crawler"])
 
@@ -117,4 +123,4 @@ def test_live_events_end_when_they_are_stopped(broker):
             stop.set()
 
     done = generate_live(broker.bootstrap_servers, 1_000, stop, members=100, progress=seen)
-    assert 100 <= done.sent < 1_000
+    assert 100 <= done.sent == sum(len(records) for records in consumed(broker, *SCHEMAS).values())

@@ -1,7 +1,11 @@
-"""Sends generated records to topics: a whole day as fast as possible, or live at a given rate."""
+"""Sends generated records to topics: a whole day as fast as possible, or live at a given rate.
+
+What the brokers acknowledged is published for the audit.
+"""
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
@@ -13,6 +17,7 @@ import pyarrow as pa
 from headrace.arrow.encoding import EncodedBatch, Outgoing, encode
 from headrace.arrow.partitioning import partitions_by_key
 from headrace.client.cluster import ClientSettings
+from headrace.model.audit import AUDIT_TOPIC, AUDIT_TOPIC_CONFIGS, MINUTE_MS, MinuteCounts
 from headrace.pipeline.events import SCHEMAS
 from headrace.pipeline.generate.block import Block, Piece, make_block, make_day
 from headrace.pipeline.generate.faults import Count
@@ -37,6 +42,7 @@ _RECORD_SIZE_MAX = 1 << 20
 _BLOCK_RECORDS = 500_000
 _BLOCK_S_MIN, _BLOCK_S_MAX = 20, 600
 _INTERVAL_S = 0.1
+_AUDIT_INTERVAL_S = 5.0
 
 Progress = Callable[[int], None]  # gets the number of records sent
 
@@ -160,10 +166,13 @@ class _Sending:
         self._cluster = Cluster(ClientSettings(cluster)) if isinstance(cluster, str) else cluster
         self.counts = dict.fromkeys(SCHEMAS, Count())
         self.sent = 0
+        self._audit = MinuteCounts("generate", uuid.uuid4().hex)
+        self._published_at = time.monotonic()
         try:
             self._cluster.create_topics(list(SCHEMAS), partitions, _TOPIC_SETTINGS)
-            found = self._cluster.topics(list(SCHEMAS))
-            self._partition_count = {topic: len(found[topic].leaders) for topic in SCHEMAS}
+            self._cluster.create_topic(AUDIT_TOPIC, 1, AUDIT_TOPIC_CONFIGS)
+            found = self._cluster.topics([*SCHEMAS, AUDIT_TOPIC])
+            self._partition_count = {topic: len(found[topic].leaders) for topic in found}
             self._sender = BatchSender(self._cluster, new_identity(self._cluster))
         except BaseException:
             self._close()
@@ -188,9 +197,22 @@ class _Sending:
         for piece in pieces:
             self.counts[piece.topic] = self.counts[piece.topic].plus(piece.counts)
             self.sent += piece.counts.sent
+            minutes, counts = np.unique(piece.timestamp_ms // MINUTE_MS, return_counts=True)
+            for minute, count in zip(minutes.tolist(), counts.tolist(), strict=True):
+                self._audit.add(piece.topic, minute * MINUTE_MS, count)
+        if time.monotonic() - self._published_at > _AUDIT_INTERVAL_S:
+            self.flush()
 
     def flush(self) -> None:
+        """Wait for all acknowledgements, and publish their counts."""
         self._sender.flush()
+        self._published_at = time.monotonic()
+        message = self._audit.take()
+        if message is not None:
+            now_ms = np.array([time.time_ns() // 1_000_000])
+            key, value = (pa.array([part], pa.binary()) for part in (message.key, message.value))
+            self._sender.send(self._encoded([Piece(AUDIT_TOPIC, now_ms, key, value, Count())]))
+            self._sender.flush()
 
     def _encoded(self, pieces: Sequence[Piece]) -> list[EncodedBatch]:
         sizes = [len(piece.value) for piece in pieces]
