@@ -80,8 +80,8 @@ class Plan(NamedTuple):
                 raise RunRefused(
                     f"the checkpoint of query {query.name} of {self.file.name} is "
                     f"{'gone' if found is None else 'another one'}: "
-                    f"{self.directory.checkpoint(query.name)}. Its rows would be written again. Run "
-                    "it with --reset, or with --from TIME to keep its tables"
+                    f"{self.directory.checkpoint(query.name)}. Its rows would be written again. "
+                    "Run it with --reset, or with --from TIME to keep its tables"
                 )
             if expected is None and found is None:
                 self._check_tables(query, settings)

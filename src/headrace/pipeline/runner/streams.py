@@ -33,7 +33,7 @@ class Progress(NamedTuple):
     rows: int  # read
     rows_per_second: float
     seconds: float
-    lag: int  # records that the topics held beyond the batch
+    lag: int | None  # records that the topics held beyond the batch; None: unknown
     late: int
     dropped_late: int  # late, where the file says so
     dropped_by_watermark: int  # by Spark: more than the lateness behind other partitions
@@ -175,20 +175,22 @@ def group_of(pipeline: str, query: str) -> str:
     return f"headrace-{pipeline}-{query}"
 
 
-def _lag(source: Any) -> int:
-    def offsets(text: object) -> dict[tuple[str, str], int]:
-        found = json.loads(text) if isinstance(text, str) else text or {}
-        return {
-            (topic, partition): offset
-            for topic, partitions in found.items()
-            if not topic.startswith("#")
-            for partition, offset in partitions.items()
-        }
+def _lag(source: Any) -> int | None:
+    """Records beyond the batch; None if the source did not tell where the topics end."""
+    done, newest = (_offsets(source[name]) for name in ("endOffset", "latestOffset"))
+    if not newest:
+        return None
+    return sum(max(0, end - done.get(place, end)) for place, end in newest.items())
 
-    done = offsets(source["endOffset"])
-    return sum(
-        max(0, end - done.get(place, end)) for place, end in offsets(source["latestOffset"]).items()
-    )
+
+def _offsets(told: object) -> dict[tuple[str, str], int]:
+    found = (json.loads(told) if isinstance(told, str) else told) or {}
+    return {
+        (topic, partition): offset
+        for topic, partitions in found.items()
+        if not topic.startswith("#")
+        for partition, offset in partitions.items()
+    }
 
 
 def _first_line(failure: BaseException) -> str:
