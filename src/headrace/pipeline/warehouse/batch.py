@@ -40,6 +40,13 @@ class TableFile(NamedTuple):
         )
 
 
+class Numbered(NamedTuple):
+    """The batch of a query: one with this number or a higher one was committed, or this one is."""
+
+    txn_id: str
+    number: int
+
+
 class Batch(NamedTuple):
     """Files and the offsets of all their rows. Without files, only the offsets move."""
 
@@ -48,3 +55,4 @@ class Batch(NamedTuple):
     schema: pa.Schema  # of the rows, with the partition columns; unused without files
     written_at_ms: int  # before the first file
     note: str = ""  # for people, in the history of the table
+    numbered: Numbered | None = None  # in place of spans

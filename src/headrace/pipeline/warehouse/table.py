@@ -119,7 +119,11 @@ class Table:
         ) from failure
 
     def _decide(self, batch: Batch, *, after_failure: bool) -> Decision:
-        if batch.spans:
+        if batch.numbered is not None:
+            newest = self.recorded(batch.numbered.txn_id)
+            repeated = newest is not None and newest >= batch.numbered.number
+            decision = Decision.REPEATED if repeated else Decision.COMMIT
+        elif batch.spans:
             recorded = {span.txn_id: self.recorded(span.txn_id) for span in batch.spans}
             decision = decide(batch.spans, recorded)
         else:
@@ -284,15 +288,15 @@ class Table:
             )
             for file in batch.files
         ]
+        txns = [Transaction(span.txn_id, span.offset_end) for span in batch.spans]
+        txns += [Transaction(*batch.numbered)] if batch.numbered is not None else []
         self._handle.create_write_transaction(
             actions,
             "append",
             self._handle.schema(),
             partition_by=list(self.partition_columns),
             commit_properties=CommitProperties(
-                app_transactions=[
-                    Transaction(span.txn_id, span.offset_end) for span in batch.spans
-                ],
+                app_transactions=txns,
                 custom_metadata={"headrace": batch.note} if batch.note else None,
             ),
         )
