@@ -21,6 +21,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from headrace.pipeline.definition import declared
+
 MERGES = {
     "sum": F.sum,
     "min": F.min,
@@ -69,9 +71,7 @@ class Batches:
         """``only`` names the functions of tables and topics to run; all, if it is empty."""
         self._spark = spark
         self._functions = {
-            name: function
-            for name, function in vars(file).items()
-            if inspect.isfunction(function) and hasattr(function, "declared")
+            name: function for name, function in vars(file).items() if declared(function)
         }
         self._sinks = [
             name
@@ -212,7 +212,8 @@ class Batches:
             for batch, rows in sorted(self._rows[name].items())
             if batch < number
         ]
-        return pa.concat_tables(parts)
+        # In one chunk: Spark ends at an empty one.
+        return pa.concat_tables(parts).combine_chunks()
 
 
 def sorted_rows(table: pa.Table) -> list[tuple[Any, ...]]:

@@ -9,8 +9,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from headrace.pipeline import source, step, table
 from headrace.pipeline.events import EVENT_ID, EVENT_TIME, SCHEMAS
-from headrace.pipeline.jobs.stand_in import source, step, table
 
 EVENTS: Final = {
     "event_time": EVENT_TIME,
@@ -147,7 +147,7 @@ def sessions(visits: DataFrame, sessions: DataFrame) -> str:
             from opened
         ),
         joined as (
-            select visitor || '-' || unix_millis(min(started)) as session_id, visitor,
+            select visitor || '-' || unix_millis(min(started)) as joined_id, visitor,
                 max(member) as member, min(started) as started, max(ended) as ended,
                 sum(views) as views, min(entry) as entry, max(exit) as exit,
                 collect_list(session_id) as parts
@@ -157,12 +157,8 @@ def sessions(visits: DataFrame, sessions: DataFrame) -> str:
         select session_id, visitor, member, started, ended,
             timestampdiff(second, started, ended) as seconds, views,
             entry.page as entry, exit.page as exit, date(started) as day,
-            entry.at as entry_at, exit.at as exit_at, false as _deleted
-        from joined
-        union all
-        select part, visitor, null, null, null, null, null, null, null, null, null, null, true
-        from joined lateral view explode(parts) as part
-        where part <> session_id
+            entry.at as entry_at, exit.at as exit_at, session_id <> joined_id as _deleted
+        from joined lateral view explode(array_union(array(joined_id), parts)) as session_id
     """
 
 

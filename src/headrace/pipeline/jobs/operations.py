@@ -14,8 +14,8 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from headrace.pipeline import source, step, table, topic
 from headrace.pipeline.events import EVENT_ID, EVENT_TIME, SCHEMAS
-from headrace.pipeline.jobs.stand_in import source, step, table, topic
 
 LATENESS: Final = "1 minute"
 EVENTS: Final = {
@@ -78,7 +78,7 @@ def service_minutes(requests: DataFrame) -> DataFrame:
     minute = F.date_trunc("minute", "at").alias("minute")
     return requests.groupBy("service", "host", minute).agg(
         F.count("*").alias("requests"),
-        F.count_if("status >= 500").alias("errors"),
+        F.count_if(F.col("status") >= 500).alias("errors"),
         F.count_if(F.col("duration_ms") >= SLOW_MS).alias("slow"),
         F.kll_sketch_agg_double("duration_ms").alias("duration"),
     )
@@ -102,79 +102,77 @@ def bad_requests(requests: DataFrame) -> str:
 @step
 def judged(bad_requests: DataFrame, service_alerts: DataFrame) -> str:
     """The alerts of each service after this batch, and the changes that led there."""
-    rules = ", ".join(f"('{kind}', {high}D, {low}D)" for kind, (high, low) in RULES.items())
+    high = ", ".join(f"'{kind}', {share}D" for kind, (share, _) in RULES.items())
+    low = ", ".join(f"'{kind}', {share}D" for kind, (_, share) in RULES.items())
     kept = MINUTES_TO_RAISE - 1
     return f"""
-        with clock as (
-            select max(newest) - interval {LATENESS} as closed_before,
-                greatest(max(newest), (select max(minute) from bad_requests)) as newest
-            from service_alerts
+        with counted as (
+            select service, kind, minute, requests, bad, null as newest, null as last
+            from bad_requests
+            union all
+            select service, kind, minute, requests, bad, newest, struct(since, state, value)
+            from service_alerts lateral view outer inline(minutes) as minute, requests, bad
+        ),
+        timed as (
+            select service, kind, minute, requests, bad, last,
+                max(newest) over () - interval {LATENESS} as closed_until,
+                greatest(max(newest) over (), max(minute) over ()) as newest
+            from counted
         ),
         recent as (
-            select service, kind, minute, sum(requests) as requests, sum(bad) as bad
-            from (
-                select service, kind, minute, requests, bad from bad_requests cross join clock
-                where closed_before is null or minute >= closed_before
-                union all
-                select service, kind, inline_outer(minutes) from service_alerts
-            )
-            group by all
+            select service, kind, minute, newest, sum(requests) as requests, sum(bad) as bad,
+                sum(bad) / sum(requests) as value, max(last) as last,
+                minute < newest - interval {LATENESS} as is_closed,
+                coalesce(minute < closed_until, false) as was_closed
+            from timed
+            where last is not null or closed_until is null or minute >= closed_until
+            group by service, kind, minute, newest, closed_until
         ),
-        closed as (
-            select service, kind, minute, bad / requests as value, case
+        levels as (
+            select *, case
                 when requests < {REQUESTS_TO_JUDGE} then null
-                when bad >= high * requests then 'bad'
-                when bad < low * requests then 'good' end as level
-            from recent join (select * from values {rules} as rules(kind, high, low)) using (kind)
-                cross join clock
-            where minute < newest - interval {LATENESS}
+                when value >= map({high})[kind] then 'bad'
+                when value < map({low})[kind] then 'good' end as level
+            from recent
         ),
         signals as (
-            select service, kind, minute, value, case
+            select *, max(last.state) over (partition by service, kind) as state_before, case
+                when was_closed or not is_closed then null
                 when {MINUTES_TO_RAISE} = count_if(level = 'bad') over (
                     partition by service, kind order by minute
                     range between interval {kept} minutes preceding and current row) then 'raised'
                 when level = 'good' then 'ok' end as signal
-            from closed
+            from levels
         ),
         states as (
             select *, coalesce(last_value(signal) ignore nulls over (
-                partition by service, kind order by minute), 'ok') as state
-            from (
-                select service, kind, minute, value, signal, true as fresh
-                from signals cross join clock
-                where closed_before is null or minute >= closed_before
-                union all
-                select service, kind, since, value, state, false from service_alerts
-                where since is not null
-            )
+                partition by service, kind order by minute), state_before, 'ok') as state
+            from signals
         ),
         changes as (
-            select service, kind, max(struct(minute, state, value)) as last,
-                array_sort(collect_list(struct(minute as since, state, value)) filter (where fresh))
-                    as changes
-            from (
-                select *, lag(state, 1, 'ok') over (
-                    partition by service, kind order by minute) as before
-                from states
-            )
-            where state <> before or not fresh
-            group by service, kind
+            select *, state <> lag(state, 1, coalesce(state_before, 'ok')) over (
+                partition by service, kind order by minute) as has_changed
+            from states
         )
-        select service, kind, coalesce(any_value(last.state), 'ok') as state,
-            any_value(last.minute) as since, any_value(last.value) as value,
-            any_value(newest) as newest,
+        select service, kind, ifnull(
+                max(struct(minute as since, state, value)) filter (where has_changed), max(last)
+            ) as last, newest,
             array_sort(collect_list(struct(minute, requests, bad)) filter (
                 where minute >= newest - interval {LATENESS} - interval {kept} minutes)) as minutes,
-            any_value(changes) as changes
-        from recent left join changes using (service, kind) cross join clock
-        group by service, kind
+            array_sort(collect_list(struct(minute as since, state, value)) filter (
+                where has_changed)) as changes
+        from changes
+        group by service, kind, newest
     """
 
 
 @table(key=["service", "kind"], schema=ALERTS, trigger="5 seconds")
-def service_alerts(judged: DataFrame) -> DataFrame:
-    return judged.drop("changes")
+def service_alerts(judged: DataFrame) -> str:
+    return """
+        select service, kind, ifnull(last.state, 'ok') as state, last.since, last.value,
+            newest, minutes
+        from judged
+    """
 
 
 @topic("operations-alerts", key="service", trigger="5 seconds")
