@@ -18,7 +18,13 @@ from headrace.cli.options import (
     Format,
     OutputFormat,
 )
-from headrace.cli.pipeline_options import TableOption, local_directory, source_options
+from headrace.cli.pipeline_options import (
+    Master,
+    TableOption,
+    local_directory,
+    require_spark,
+    source_options,
+)
 
 if TYPE_CHECKING:
     from headrace.pipeline.warehouse.load import Progress, Report
@@ -121,7 +127,6 @@ ReloadFrom = Annotated[
         help="Load everything at or after this offset or time again, and replace its rows.",
     ),
 ]
-Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master.")]
 
 
 def load(
@@ -159,7 +164,7 @@ def load(
     future_ms = _milliseconds(event_future, "--event-future")
     batch_bytes = max(1, values.size(batch_size))
     share = _share(bad_max)
-    _require_spark()
+    require_spark("the load")
 
     from headrace.pipeline.warehouse.planning import Limits
     from headrace.pipeline.warehouse.rows import EventTime
@@ -178,14 +183,6 @@ def load(
     )
     report = _report_json if format is Format.JSON else _report
     _run(checked, master, report, forever=every is not None, since=since)
-
-
-def _require_spark() -> None:
-    from headrace.spark.demo import why_not
-
-    missing = why_not()
-    if missing is not None:
-        raise output.CommandFailed(f"the load needs Spark: {missing}")
 
 
 def _run(

@@ -14,6 +14,17 @@ TableOption = Annotated[
     Path, typer.Option("--table", metavar="DIR", help="Directory of the Delta table.")
 ]
 
+PipelineArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE", help="Pipeline file, or the name of a pipeline that Headrace has."
+    ),
+]
+Warehouse = Annotated[
+    Path, typer.Option("--warehouse", metavar="DIR", help="Directory of the tables.")
+]
+Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master.")]
+
 
 def source_options(
     bootstrap: str,
@@ -40,10 +51,19 @@ def require_tables() -> None:
         ) from None
 
 
-def local_directory(table: Path) -> Path:
+def require_spark(what: str) -> None:
+    """Raises CommandFailed if Spark cannot run."""
+    from headrace.spark.demo import why_not
+
+    missing = why_not()
+    if missing is not None:
+        raise output.CommandFailed(f"{what} needs Spark: {missing}")
+
+
+def local_directory(table: Path, option: str = "--table") -> Path:
     if re.match(r"[a-z][a-z0-9+.-]*:/", str(table)):
         raise values.wrong(
-            f"--table {table}: only directories are supported, on this machine or mounted on all "
+            f"{option} {table}: only directories are supported, on this machine or mounted on all "
             "machines of the Spark cluster"
         )
     return table.absolute()

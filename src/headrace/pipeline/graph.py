@@ -118,7 +118,7 @@ def mistakes(nodes: Sequence[Node]) -> list[Mistake]:
 
 
 def _broken(node: Node, by_name: Mapping[str, Node]) -> bool:
-    return any(name not in by_name for name in node.parameters)
+    return not node.parameters or any(name not in by_name for name in node.parameters)
 
 
 def _input_mistakes(node: Node, by_name: Mapping[str, Node]) -> list[Mistake]:
@@ -146,10 +146,10 @@ def _source_mistakes(node: Node) -> list[Mistake]:
     late, lateness = node.option("late"), node.option("lateness")
     if late not in LATE_ACTIONS:
         found.append(node.mistake(f"late is {late!r}; use {', '.join(LATE_ACTIONS)}"))
+    elif late != "recompute" and not node.option("event_time"):
+        found.append(node.mistake(f"late is {late!r}, which needs event_time"))
     if duration_ms(lateness) is None:
         found.append(node.mistake(f"lateness is {lateness!r}; use a time like '10 minutes'"))
-    if late != "recompute" and not node.option("event_time"):
-        found.append(node.mistake(f"late is {late!r}, which needs event_time"))
     return found
 
 

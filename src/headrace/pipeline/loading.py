@@ -1,5 +1,6 @@
 """Loads a pipeline file: the functions that it declares, each with its file and line."""
 
+import ast
 import importlib.util
 import inspect
 import sys
@@ -25,39 +26,42 @@ class PipelineFile:
 
 
 def load(file: str) -> PipelineFile:
-    """The pipeline file at this path, or the shipped one of this name. Raises BadPipeline."""
-    path = Path(file)
-    if not path.suffix and not path.exists():
-        found = importlib.util.find_spec(_SHIPPED) and importlib.util.find_spec(
-            f"{_SHIPPED}.{file}"
-        )
-        if found and found.origin:
-            return _loaded(file, Path(found.origin), f"{_SHIPPED}.{file}")
-    if not path.is_file():
-        raise BadPipeline([Mistake(Place(file, 0), f"no such file{_shipped()}")])
-    if not path.stem.isidentifier():
-        raise BadPipeline(
-            [
-                Mistake(
-                    Place(file, 0),
-                    f"the file is named {path.stem!r}, which is no name in Python; use letters, "
-                    "digits and _",
-                )
-            ]
-        )
+    """The pipeline file at this path, or the shipped one of this name. Raises BadPipeline.
+
+    A file may build columns when it is imported, which needs a Spark session.
+    """
+    path = check_syntax(file)
+    if path.parent == _shipped_directory():
+        return _loaded(path.stem, path, f"{_SHIPPED}.{path.stem}")
     # No module of this name can be imported, so Spark pickles its functions by value.
-    return _loaded(path.stem, path.absolute(), f"headrace_pipeline_file_{path.stem}")
+    return _loaded(path.stem, path, f"headrace_pipeline_file_{path.stem}")
 
 
-def _shipped() -> str:
-    spec = importlib.util.find_spec(_SHIPPED)
-    if spec is None or not spec.submodule_search_locations:
-        return ""
-    places = [Path(place) for place in spec.submodule_search_locations]
-    names = sorted(
-        path.stem for place in places for path in place.glob("*.py") if path.stem != "__init__"
-    )
-    return f"; the shipped pipelines are {', '.join(names)}" if names else ""
+def check_syntax(file: str) -> Path:
+    """The path of a pipeline file that Python can parse. Raises BadPipeline."""
+    path = Path(file)
+    shipped = _shipped_directory() / f"{file}.py"
+    if not path.suffix and not path.exists() and shipped.is_file():
+        return shipped
+    if not path.is_file():
+        known = ", ".join(sorted(one.stem for one in _shipped_directory().glob("[a-z]*.py")))
+        hint = f"; Headrace has the pipelines {known}" if known else ""
+        raise BadPipeline([Mistake(Place(file, 0), f"no such file{hint}")])
+    if not path.stem.isidentifier():
+        text = f"{path.stem!r} is not a name in Python; use letters, digits and _"
+        raise BadPipeline([Mistake(Place(file, 0), text)])
+    try:
+        ast.parse(path.read_bytes())
+    except SyntaxError as broken:
+        place = Place(str(path.absolute()), broken.lineno or 1)
+        raise BadPipeline([Mistake(place, f"syntax error: {broken.msg}")]) from broken
+    except ValueError as broken:
+        raise BadPipeline([Mistake(Place(file, 1), str(broken))]) from broken
+    return path.absolute()
+
+
+def _shipped_directory() -> Path:
+    return Path(__file__).parent / "jobs"
 
 
 def _loaded(name: str, path: Path, module_name: str) -> PipelineFile:
@@ -93,9 +97,6 @@ def _imported(path: Path, module_name: str) -> ModuleType:
         sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)
-    except SyntaxError as broken:
-        place = Place(broken.filename or str(path), broken.lineno or 1)
-        raise BadPipeline([Mistake(place, f"syntax error: {broken.msg}")]) from broken
     except Exception as failed:
         raise BadPipeline([mistake_of(failed, Place(str(path), 1))]) from failed
     return module

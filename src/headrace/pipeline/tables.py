@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 DELETED = "_deleted"
+NO_VERSION = -1  # of a table without rows
 QUERY, BATCH, WRITTEN_AT = "_query", "_batch", "_written_at"
 _OURS = StructType(
     [
@@ -192,13 +193,13 @@ class JobTable:
         ``before`` leaves out what this batch, or a later one of its query, wrote.
         """
         table = self._table()
-        if table is not None and version is not None and version != table.version:
+        if version not in (None, NO_VERSION) and table is not None and version != table.version:
             from deltalake import DeltaTable
 
             table = Table(self.location, DeltaTable(str(self.location), version=version))
         elif table is not None and version is None:
             table.update()
-        if table is None or version == -1:
+        if table is None or version == NO_VERSION:
             return spark.createDataFrame([], schema)
         rows = self._read(spark, table, table.files())
         if before is not None:
