@@ -12,9 +12,22 @@ DAY = date(2026, 11, 16)
 START = datetime(2026, 11, 16, tzinfo=UTC)
 LOADED = datetime(2026, 11, 17, 0, 20, tzinfo=UTC)
 US = pa.timestamp("us", "UTC")
-RHYTHM = np.array([3, 2, 1, 1, 1, 2, 4, 7, 9, 10, 10, 11, 12, 11, 10, 10, 11, 12, 13, 14, 13, 10, 7, 5])
-PAGES = ["/", "/shop/", "/shop/lamps", "/shop/chairs", "/blog/", "/blog/how-to-hang-a-lamp", "/about",
-         "/help", "/cart", "/members/17", "/a/very/long/path/that/no/plot/has/room/for/in/one/line"]
+RHYTHM = np.array(
+    [3, 2, 1, 1, 1, 2, 4, 7, 9, 10, 10, 11, 12, 11, 10, 10, 11, 12, 13, 14, 13, 10, 7, 5]
+)
+PAGES = [
+    "/",
+    "/shop/",
+    "/shop/lamps",
+    "/shop/chairs",
+    "/blog/",
+    "/blog/how-to-hang-a-lamp",
+    "/about",
+    "/help",
+    "/cart",
+    "/members/17",
+    "/a/very/long/path/that/no/plot/has/room/for/in/one/line",
+]
 QUERIES = ["lamp", "red chair", "desk", "=cmd()", "<script>alert(1)</script>", "sofa bed", "zzz"]
 SERVICES = ["web", "search", "feed", "images"]
 KINDS = ["crawler", "login-guessing", "spam", "api-limit"]
@@ -28,7 +41,9 @@ def write_warehouse(
     dice = np.random.default_rng(seed)
     end = until or START + timedelta(days=1)
     for topic, count, columns in _topics(dice, size):
-        at = np.concatenate([_times(dice, count, START - timedelta(days=1), 0.9), _times(dice, count, START, 1)])
+        at = np.concatenate(
+            [_times(dice, count, START - timedelta(days=1), 0.9), _times(dice, count, START, 1)]
+        )
         at = np.sort(at)
         kept = at < _us(end)
         rows = {name: values[: len(at)][kept] for name, values in columns(2 * count).items()}
@@ -103,7 +118,10 @@ def _write_topic(directory, topic, at, rows, dice):
         {
             "event_id": pa.array(ids[order].tolist()),
             "at": pa.array(at[order], pa.int64()).cast(US),
-            **{name: pa.array(values[order].tolist(), _type(values)) for name, values in rows.items()},
+            **{
+                name: pa.array(values[order].tolist(), _type(values))
+                for name, values in rows.items()
+            },
             "_topic": pa.array([topic] * len(order)),
             "_topic_id": pa.array(["id-" + topic] * len(order)),
             "_partition": pa.array(places % 2, pa.int32()),
@@ -122,10 +140,17 @@ def _type(values):
 
 def _write_letters(directory):
     rows = [
-        ("page-views", 0, 2_000, "decode", "the value is no JSON: expected a value at 3"),
-        ("page-views", 0, 2_000, "decode", "the value is no JSON: expected a value at 3"),  # again
-        ("page-views", 1, 2_700, "decode", "the value is no JSON: expected a value at 41"),
-        ("page-views", 1, 2_800, "event-time", "the event time, 4102444800000 ms, is too late"),
+        ("page-views", 0, 4_000, "decode", "the value is no JSON: expected a value at 3"),
+        ("page-views", 0, 4_000, "decode", "the value is no JSON: expected a value at 3"),  # again
+        ("page-views", 1, 4_700, "decode", "the value is no JSON: expected a value at 41"),
+        ("page-views", 1, 4_800, "event-time", "the event time, 4102444800000 ms, is too late"),
+        (
+            "page-views",
+            1,
+            900,
+            "decode",
+            "the value is no JSON: expected a value at 0",
+        ),  # of the day before
     ]
     table = pa.table(
         {
@@ -157,7 +182,8 @@ def write_job(directory, name, rows, batch, written_at, query="q", types=None):
 
 def _write_jobs(directory, dice, end):
     sessions = [
-        _session(dice, number, START - timedelta(days=1) * (number % 2), end) for number in range(600)
+        _session(dice, number, START - timedelta(days=1) * (number % 2), end)
+        for number in range(600)
     ]
     for batch, written in ((0, START), (1, LOADED)):
         write_job(directory, "sessions", sessions[batch * 300 : batch * 300 + 300], batch, written)
@@ -165,11 +191,26 @@ def _write_jobs(directory, dice, end):
     for batch, written in ((0, START - timedelta(hours=1)), (1, LOADED)):
         write_job(directory, "rankings", _rankings(dice), batch, written)
     write_job(directory, "incidents", _incidents(dice), 0, LOADED)
-    blocked = [{"client": f"10.0.0.{n}", "why": KINDS[n % 4], "since": START, "until": end} for n in range(3)]
+    blocked = [
+        {"client": f"10.0.0.{n}", "why": KINDS[n % 4], "since": START, "until": end}
+        for n in range(3)
+    ]
     write_job(directory, "blocked", blocked, 0, LOADED)
     alerts = [
-        {"service": "search", "kind": "errors", "state": "closed", "since": START + timedelta(hours=19), "value": 0.31},
-        {"service": "images", "kind": "slow", "state": "open", "since": START + timedelta(hours=22), "value": 812.5},
+        {
+            "service": "search",
+            "kind": "errors",
+            "state": "closed",
+            "since": START + timedelta(hours=19),
+            "value": 0.31,
+        },
+        {
+            "service": "images",
+            "kind": "slow",
+            "state": "open",
+            "since": START + timedelta(hours=22),
+            "value": 812.5,
+        },
     ]
     write_job(directory, "service_alerts", alerts, 0, LOADED)
 

@@ -1,7 +1,7 @@
 """The colors of plots, each with its twin for a dark page. Pure.
 
-A plot is drawn once, in the light colors. On a dark page CSS replaces each color by its twin, in the
-static SVG as in the one that Vega draws.
+A plot is drawn once, in the light colors. On a dark page CSS replaces each color by its twin, in
+the static SVG as in the one that Vega draws.
 """
 
 from typing import Final

@@ -75,7 +75,9 @@ def at_a_glance(day: Day) -> Iterator[Block]:
 
 @panel("Traffic", needs=["events_page_views"])
 def traffic(day: Day) -> Iterator[Block]:
-    counts = "count(*) filter ({0}) as views{1}, count(distinct visitor) filter ({0}) as visitors{1}"
+    counts = (
+        "count(*) filter ({0}) as views{1}, count(distinct visitor) filter ({0}) as visitors{1}"
+    )
     rows = _by_hour(
         day,
         f"""select hour, {counts.format("today", "")}, {counts.format("not today", "_before")}
@@ -137,7 +139,9 @@ def sessions(day: Day) -> Iterator[Block]:
             Figure("Sessions", found["sessions"], found["sessions_before"], good="up"),
             Figure("Median length", found["seconds"], found["seconds_before"], "seconds"),
             Figure("Pages per session", found["views"], found["views_before"]),
-            Figure("Single-page sessions", found["single"], found["single_before"], "share", "down"),
+            Figure(
+                "Single-page sessions", found["single"], found["single_before"], "share", "down"
+            ),
         ]
     )
     rows = day.sql("""
@@ -193,7 +197,8 @@ def ranking_movers(day: Day) -> Iterator[Block]:
                 select now.category, now.item, now.rank, before.rank as rank_before,
                     coalesce(before.rank, (select max(rank) + 1 from before)) - now.rank as places
                 from now left join before using (category, item))
-            select category, item, rank, rank_before, case when rank_before is null then 'new'
+            select category, item::varchar as item, rank, rank_before,
+                case when rank_before is null then 'new'
                 when places > 0 then '▲ ' || places else '▼ ' || -places end as moved
             from moved where places <> 0 or rank_before is null
             order by abs(places) desc, category, rank limit 12""")
@@ -206,16 +211,15 @@ def ranking_movers(day: Day) -> Iterator[Block]:
     yield Table(
         "Top of each category",
         day.sql(f"""
-            select category, rank, item, score, votes from ({_ranking_at(instant(now))})
+            select category, rank, item::varchar as item, score, votes
+            from ({_ranking_at(instant(now))})
             where rank <= 3 order by category, rank limit 12"""),
     )
 
 
 @panel("Security", needs=["incidents"])
 def security(day: Day) -> Iterator[Block]:
-    of_day = (
-        f"""since < {instant(day.end)} and coalesce("until", since) >= {instant(day.start)}"""
-    )
+    of_day = f"""since < {instant(day.end)} and coalesce("until", since) >= {instant(day.start)}"""
     found = day.row(f"""
         select count(*) as incidents, count(distinct client) as clients
         from incidents where {of_day}""")
@@ -237,11 +241,11 @@ def security(day: Day) -> Iterator[Block]:
     kinds = day.sql(f"""
         select kind, count(*) as incidents from incidents where {of_day}
         group by kind order by incidents desc, kind limit {_GROUPS_MAX}""").to_pylist()
-    most = " and ".join(f"{row['incidents']:,} of {row['kind']}" for row in kinds[:2])
+    each = ", ".join(f"{row['kind']} {row['incidents']:,}" for row in kinds)
     yield Plot(
         "Incidents by hour",
         rows,
-        f"{counted(found['incidents'], 'incident')}: {most}.",
+        f"{counted(found['incidents'], 'incident')}: {each}.",
         groups_by_hour("incidents", "kind", [row["kind"] for row in kinds], stacked=True),
     )
     yield Table(
@@ -285,7 +289,8 @@ def audit(day: Day) -> Iterator[Block]:
     rows = day.sql(
         " union all ".join(
             f"""select '{topic}' as topic, count(*) as records,
-                count(distinct event_id) as events, count(*) - count(distinct event_id) as sent_again,
+                count(distinct event_id) as events,
+                count(*) - count(distinct event_id) as sent_again,
                 count(*) - count(distinct (_topic_id, _partition, _offset)) as loaded_twice
             from {view_name("raw_", topic)} where in_day("at")"""
             for topic in day.topics
@@ -342,11 +347,12 @@ def late_and_dead(day: Day) -> Iterator[Block]:
         ("late",),
     )
     total = sum(by_topic.column("late").to_pylist())
+    allowed = text_of(LATENESS.total_seconds(), "seconds")
     yield Plot(
         "Late events by hour",
         by_hour,
-        f"{counted(total, 'event')} arrived more than {text_of(LATENESS.total_seconds(), 'seconds')} "
-        "after later events of the same partition.",
+        f"{counted(total, 'event')} arrived after events of the same partition that happened more "
+        f"than {allowed} later.",
         lines_by_hour({"late": "late events"}, day.provisional_hours),
     )
     yield Table("Late events by topic", by_topic)
@@ -389,7 +395,12 @@ def _against_day_before(day: Day, rows: pa.Table, column: str, title: str) -> Pl
     summary = f"The busiest hour began at {peak['hour']:02}:00 with {peak[column]:,} {column}"
     change = relative_change(peak[column], peak.get(f"{column}_before"))
     told = "" if change is None else f", {signed_percent(change)} against the day before"
-    return Plot(title, shown, f"{summary}{told}.", lines_by_hour(series, day.provisional_hours))
+    provisional = ""
+    if day.provisional_hours:
+        provisional = f" From {day.provisional_hours.start:02}:00 on, numbers are provisional."
+    return Plot(
+        title, shown, f"{summary}{told}.{provisional}", lines_by_hour(series, day.provisional_hours)
+    )
 
 
 def _leader(rows: pa.Table, name: str, value: str, thing: str, things: str = "") -> str:
@@ -408,15 +419,19 @@ def _health(condition: str, suffix: str = "") -> str:
         / nullif(count(*) filter ({condition}), 0) as error_share{suffix}, {durations}"""
 
 
-def _percentiles(rows: pa.Table, width: int) -> alt.LayerChart:
+def _percentiles(rows: pa.Table, width: int) -> alt.LayerChart | alt.FacetChart:
     """For each service a line from p50 to p99, with a dot for each percentile."""
     limit = 90 if width < 480 else 140
     base = alt.Chart(rows).encode(
-        y=alt.Y("service:N", sort=None).axis(title=None, ticks=False, domain=False, labelLimit=limit)
+        y=alt.Y("service:N", sort=None).axis(
+            title=None, ticks=False, domain=False, labelLimit=limit
+        )
     )
     scale = alt.Scale(type="log", nice=False, padding=12)
+    ends = min(rows.column("p50_ms").to_pylist()), max(rows.column("p99_ms").to_pylist())
+    ticks = [m * 10**e for e in range(-1, 6) for m in (1, 2, 5) if ends[0] < m * 10**e < ends[1]]
     axis = alt.Axis(
-        title=None, tickCount=4, labelExpr="datum.value < 1000 ? datum.value + ' ms' : "
+        title=None, values=ticks, labelExpr="datum.value < 1000 ? datum.value + ' ms' : "
         "datum.value / 1000 + ' s'"
     )  # fmt: skip
     told = [alt.Tooltip("service:N", title="Service")] + [

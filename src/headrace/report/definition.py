@@ -6,16 +6,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NamedTuple
 
-import altair as alt
 import pyarrow as pa
 
-from headrace.report.day import Day, JobTable
+from headrace.report.day import Day
 from headrace.report.errors import ReportFailed
+from headrace.report.shapes import Draw
+from headrace.report.views import JobTable
 
 _MARK = "__headrace_panel__"
-
-Chart = alt.Chart | alt.LayerChart
-Draw = Callable[[pa.Table, int], Chart]
 
 
 class Figure(NamedTuple):
@@ -107,7 +105,7 @@ def load_report(path: Path) -> Report:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as failure:  # noqa: BLE001 - the file is the user's; any error is possible
+    except Exception as failure:  # any error is possible in a user's file
         place = _place_in(path, failure)
         raise ReportFailed(f"{place}: {type(failure).__name__}: {failure}") from failure
     return report_of(module, name)

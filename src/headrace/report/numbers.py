@@ -4,16 +4,15 @@ The ending of a column's name chooses the unit of its values: ``_share`` (of 1),
 (relative), ``_seconds``, ``_ms``, ``_bytes``, ``hour`` (of the day). Other numbers are counts.
 """
 
+import re
 from datetime import date, datetime
 
 MISSING = "–"
+NARROW_SPACE = "\u202f"  # keeps a number and its unit on one line
 UNITS = ("share", "change", "seconds", "ms", "bytes", "hour")
+_IN_CELLS = ("seconds", "ms", "bytes")  # units that each cell names
+_PERCENTILE = re.compile(r"p\d+\b")
 _BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
-_LONG_MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
-_WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 
 
 def unit_of(column: str) -> str:
@@ -24,10 +23,9 @@ def unit_of(column: str) -> str:
 
 def heading_of(column: str) -> str:
     """A column's name as a heading: ``views_before`` is "Views before"."""
-    unit = unit_of(column)
-    name = column.removesuffix(unit).rstrip("_") if unit not in ("", "change", "hour") else column
-    text = (name or column).replace("_", " ").strip()
-    return text[:1].upper() + text[1:]
+    name = column.removesuffix("_" + unit_of(column)) if unit_of(column) in _IN_CELLS else column
+    text = name.replace("_", " ")
+    return text if _PERCENTILE.match(text) else text[:1].upper() + text[1:]
 
 
 def text_of(value: object, unit: str = "") -> str:
@@ -39,9 +37,9 @@ def text_of(value: object, unit: str = "") -> str:
     if isinstance(value, datetime):
         return f"{short_date(value)}, {value:%H:%M}"
     if isinstance(value, date):
-        return f"{value.day} {_MONTHS[value.month - 1]} {value.year}"
+        return f"{short_date(value)} {value.year}"
     if isinstance(value, (int, float)):
-        return _number(value, unit)
+        return _number(value, unit).replace(" ", NARROW_SPACE)
     return str(value)
 
 
@@ -75,10 +73,17 @@ def _percent(share: float) -> str:
 
 def signed_percent(change: float) -> str:
     """A relative change: +8.2 %; large ones as a multiple."""
-    if change >= 9.995:
-        return f"×{change + 1:,.0f}"
-    text = _percent(change)
-    return text if change <= 0 else f"+{text}"
+    return f"×{change + 1:,.0f}" if change >= 9.995 else f"{_signed(change * 100)}{NARROW_SPACE}%"
+
+
+def signed_points(difference: float) -> str:
+    """The difference of two shares: +2.6 points."""
+    return f"{_signed(difference * 100)}{NARROW_SPACE}points"
+
+
+def _signed(value: float) -> str:
+    text = _minus(f"{value:+.1f}")
+    return "±0.0" if text in ("+0.0", "−0.0") else text
 
 
 def relative_change(value: float | None, before: float | None) -> float | None:
@@ -120,12 +125,12 @@ def _minus(text: str) -> str:
 
 
 def short_date(day: date) -> str:
-    return f"{day.day} {_MONTHS[day.month - 1]}"
+    return f"{day.day} {day:%b}"
 
 
 def long_date(day: date) -> str:
-    """Monday, 16 November 2026, in every locale."""
-    return f"{_WEEKDAYS[day.weekday()]}, {day.day} {_LONG_MONTHS[day.month - 1]} {day.year}"
+    """Monday, 16 November 2026"""
+    return f"{day:%A}, {day.day} {day:%B} {day.year}"
 
 
 def counted(count: int, thing: str, things: str = "") -> str:

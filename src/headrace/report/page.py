@@ -30,13 +30,15 @@ from headrace.report.numbers import (
     relative_change,
     short_date,
     signed_percent,
+    signed_points,
     text_of,
 )
 from headrace.report.plots import NARROW_PX, WIDE_PX, config, draw, javascript
-from headrace.report.tables import csv_link, html_table
+from headrace.report.tables import csv_link, has_long_texts, html_table
 
 # Nothing may be loaded, whatever a report file puts into its page.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_SMALL_CHANGE = 0.01  # neither good nor bad
 _SCRIPTS_POLICY = _POLICY + "; script-src 'unsafe-inline'"
 
 
@@ -50,10 +52,11 @@ def build_page(report: Report, path: Path, day: Day, *, static: bool = False) ->
             raise failed_panel(path, which, failure) from failure
     body = f"<main>{_header(report, day)}{''.join(sections)}{_footer()}</main>"
     scripts = "" if static or "<figure" not in body else _scripts()
+    policy = _SCRIPTS_POLICY if scripts else _POLICY
     title = f"{report.title}, {long_date(day.date)}"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_SCRIPTS_POLICY if scripts else _POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{_style()}</style></head>\n"
         f"<body>{body}{scripts}</body></html>\n"
@@ -69,8 +72,7 @@ def _scripts() -> str:
     look = {"configs": {"wide": config(WIDE_PX), "narrow": config(NARROW_PX)}}
     return (
         f'<script type="application/json" id="look">{_for_script(json.dumps(look))}</script>'
-        f"<script>{_for_script(javascript())}</script>"
-        f"<script>{_resource('tooltips.js')}</script>"
+        f"<script>{_for_script(javascript(_resource('tooltips.js')))}</script>"
     )
 
 
@@ -105,9 +107,7 @@ def _header(report: Report, day: Day) -> str:
 def _state(day: Day) -> str:
     if day.is_settled:
         return '<span class="badge">Complete</span>'
-    return (
-        f'<span class="badge provisional">Provisional after {day.settled_until:%H:%M}</span>'
-    )
+    return f'<span class="badge provisional">Provisional after {day.settled_until:%H:%M}</span>'
 
 
 def _footer() -> str:
@@ -133,8 +133,15 @@ def _section(which: Panel, day: Day, static: bool) -> str:
 
 
 def _blocks(blocks: Iterable[Block], anchor: str, static: bool) -> str:
-    parts = []
+    """Plots and tables in two columns where there is room, the others over both."""
+    parts: list[str] = []
+    alone: int | None = None  # the slot of a table without a neighbor
     for number, block in enumerate(blocks, 1):
+        is_wide = not isinstance(block, (Plot, Table)) or (
+            isinstance(block, Table) and has_long_texts(block.rows)
+        )
+        if is_wide and alone is not None:
+            parts[alone] = _over_both(parts[alone])
         match block:
             case Figures():
                 parts.append(_figures(block))
@@ -144,7 +151,18 @@ def _blocks(blocks: Iterable[Block], anchor: str, static: bool) -> str:
                 parts.append(_table(block))
             case _:
                 parts.append(f"<p>{escape(block)}</p>")
+        if is_wide:
+            parts[-1] = _over_both(parts[-1])
+            alone = None
+        else:
+            alone = len(parts) - 1 if alone is None else None
+    if alone is not None:
+        parts[alone] = _over_both(parts[alone])
     return "".join(parts)
+
+
+def _over_both(part: str) -> str:
+    return f'<div class="both">{part}</div>'
 
 
 def _figures(block: Figures) -> str:
@@ -152,21 +170,26 @@ def _figures(block: Figures) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    change = relative_change(figure.value, figure.before)
-    told = escape(figure.note)
-    if change is not None:
-        # Shares are compared as they are: a change of a percentage in percent misleads.
-        good = {"up": change > 0, "down": change < 0}.get(figure.good)
-        kind = "" if good is None or abs(change) < 0.0005 else " good" if good else " bad"
-        mark = f' class="{kind.strip()}"' if kind else ""
-        before = text_of(figure.before, figure.unit)
-        told = f"<b{mark}>{signed_percent(change)}</b> from {before}"
+    told = _change(figure) or escape(figure.note)
     return (
         f"<div><dt>{escape(figure.label)}</dt>"
         f'<dd class="value">{escape(text_of(figure.value, figure.unit))}</dd>'
         + (f'<dd class="change">{told}</dd>' if told else "")
         + "</div>"
     )
+
+
+def _change(figure: Figure) -> str:
+    """How a figure changed: a share in points, because a percentage of a percentage misleads."""
+    change = relative_change(figure.value, figure.before)
+    if change is None or figure.value is None or figure.before is None:
+        return ""
+    is_share = figure.unit == "share"
+    told = signed_points(figure.value - figure.before) if is_share else signed_percent(change)
+    good = {"up": change > 0, "down": change < 0}.get(figure.good)
+    mark = "" if good is None or abs(change) < _SMALL_CHANGE else "good" if good else "bad"
+    shown = f'<b class="{mark}">' if mark else "<b>"
+    return f"{shown}{told}</b> from {escape(text_of(figure.before, figure.unit))}"
 
 
 def _plot(block: Plot, name: str, static: bool) -> str:

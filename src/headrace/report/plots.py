@@ -21,7 +21,7 @@ _VERSION = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 # What a browser does not need in a still image: names and roles of groups, and parts without ink.
 _NO_INK = re.compile(r'<path class="(?:background|foreground)"[^>]*/>')
 _NO_USE = re.compile(
-    r' (?:class|aria-[a-z]+|role|pointer-events|font-family|stroke-miterlimit|version|xmlns:xlink)'
+    r" (?:class|aria-[a-z]+|role|pointer-events|font-family|stroke-miterlimit|version|xmlns:xlink)"
     r'="[^"]*"| opacity="1"'
 )
 _EMPTY_GROUP = re.compile(r"<g(?: [^>]*)?></g>")
@@ -51,23 +51,24 @@ def config(width: int) -> dict[str, Any]:
         "axis": texts
         | {"gridColor": GRID, "domainColor": GRID, "tickColor": GRID, "labelPadding": 6},
         "axisY": {"domain": False, "ticks": False},
-        "legend": texts | {"symbolStrokeWidth": 3, "symbolSize": 90, "offset": 8},
+        "legend": texts
+        | {"symbolStrokeWidth": 3, "symbolSize": 90, "offset": 10, "columnPadding": 28},
         "rule": {"color": MUTED},
     }
 
 
 def draw(plot: Plot) -> Drawn:
     wide, narrow = (_specification(plot, width) for width in (WIDE_PX, NARROW_PX))
-    still = [_still(chart, width) for chart, width in ((wide, WIDE_PX), (narrow, NARROW_PX))]
+    stills = _still(wide, WIDE_PX), _still(narrow, NARROW_PX)
     datasets = wide.pop("datasets", {})
     narrow.pop("datasets", None)
     both = {"datasets": datasets, "wide": wide, "narrow": narrow}
-    return Drawn(*still, json.dumps(both, separators=(",", ":"), sort_keys=True))
+    return Drawn(*stills, json.dumps(both, separators=(",", ":"), sort_keys=True))
 
 
-def javascript() -> str:
-    """Vega, Vega-Lite and Vega-Embed, which become names of the window."""
-    bundle: str = vl_convert.javascript_bundle(vl_version=_VERSION)
+def javascript(snippet: str) -> str:
+    """A script with Vega and all that belongs to it, which ``snippet`` may use."""
+    bundle: str = vl_convert.javascript_bundle(snippet, vl_version=_VERSION)
     return bundle
 
 

@@ -11,16 +11,23 @@ from headrace.report.numbers import heading_of, unit_of
 _NARROW_PX = 480
 _HEIGHT_PX = 220
 _ROW_PX = 24
-_LABEL_PX = {True: 110, False: 200}  # room for names: on a narrow screen, on a wide one
-_D3_FORMATS = {"": ",~r", "share": ".1%", "ms": ",~r", "seconds": ",~r", "bytes": "~s", "hour": "02"}
+_LABEL_PX = {True: 110, False: 220}  # room for names: on a narrow screen, on a wide one
+_CHARACTER_PX = 7.5
+_D3_FORMATS = {
+    "": ",~r",
+    "share": ".1%",
+    "ms": ",~r",
+    "seconds": ",~r",
+    "bytes": "~s",
+    "hour": "02",
+}
 _SHORT_FORMATS = {"": "~s", "share": "~%", "ms": "~s", "seconds": "~s", "bytes": "~s"}
 
-Layered = alt.LayerChart
+Chart = alt.Chart | alt.LayerChart | alt.FacetChart
+Draw = Callable[[pa.Table, int], Chart]  # from rows and a width in pixels
 
 
-def lines_by_hour(
-    series: Mapping[str, str], provisional: Sequence[int] = ()
-) -> Callable[[pa.Table, int], Layered]:
+def lines_by_hour(series: Mapping[str, str], provisional: Sequence[int] = ()) -> Draw:
     """Lines over the hours of a day, one per column of ``series``, which maps them to labels.
 
     The last column is the one to compare with, drawn in gray, if its name ends with ``_before``.
@@ -31,7 +38,7 @@ def lines_by_hour(
         for name, color in zip(columns, SERIES, strict=False)
     ]
 
-    def draw(rows: pa.Table, width: int) -> Layered:
+    def draw(rows: pa.Table, width: int) -> Chart:
         unit = unit_of(columns[0])
         hours = alt.X("hour:Q").scale(domain=[-0.5, 23.5], nice=False)
         hours = hours.axis(_hour_axis(width))
@@ -41,7 +48,7 @@ def lines_by_hour(
         told = told.legend(None if len(names) == 1 else _legend(width, names))
         folded = (
             alt.Chart(rows)
-            .transform_fold(columns, as_=["column", "value"])
+            .transform_fold([*columns], as_=["column", "value"])
             .transform_calculate(series=f"{_lookup(series)}[datum.column]")
             .transform_filter("isValid(datum.value)")
         )
@@ -70,10 +77,10 @@ def groups_by_hour(
     *,
     stacked: bool = False,
     provisional: Sequence[int] = (),
-) -> Callable[[pa.Table, int], Layered]:
+) -> Draw:
     """Rows of hour, group and value as lines, or as stacked bars; ``names`` lists the groups."""
 
-    def draw(rows: pa.Table, width: int) -> Layered:
+    def draw(rows: pa.Table, width: int) -> Chart:
         told = alt.Color(f"{group}:N").scale(domain=list(names), range=SERIES[: len(names)])
         base = (
             alt.Chart(rows)
@@ -96,18 +103,28 @@ def groups_by_hour(
     return draw
 
 
-def bars(name: str, value: str, *more: str) -> Callable[[pa.Table, int], Layered]:
+def bars(name: str, value: str, *more: str) -> Draw:
     """One bar per row, in the order of the rows, with its value; ``more`` is for the tooltip."""
 
-    def draw(rows: pa.Table, width: int) -> Layered:
+    def draw(rows: pa.Table, width: int) -> Chart:
         unit = unit_of(value)
-        label_px = _LABEL_PX[width < _NARROW_PX]
-        named = alt.Y(f"{name}:N", sort=None).axis(
-            alt.Axis(title=None, labelLimit=label_px, minExtent=label_px, ticks=False, domain=False)
+        texts = [str(text) for text in rows.column(name).to_pylist()]
+        longest = max(map(len, texts), default=0)
+        label_px = min(_LABEL_PX[width < _NARROW_PX], round(longest * _CHARACTER_PX))
+        # Browsers have wider fonts than the one that is measured here.
+        axis = alt.Axis(
+            labelLimit=round(0.85 * label_px),
+            minExtent=label_px + 6,
+            title=None,
+            ticks=False,
+            domain=False,
         )
+        named = alt.Y(f"{name}:N", sort=None).axis(axis)
+        largest = max((number or 0 for number in rows.column(value).to_pylist()), default=0)
+        scale = alt.Scale(domain=[0, 1.18 * largest or 1], nice=False)  # room for the numbers
         base = alt.Chart(rows).encode(y=named)
         drawn = base.mark_bar(color=ACCENT, size=14, cornerRadiusEnd=2).encode(
-            x=alt.X(f"{value}:Q").axis(None),
+            x=alt.X(f"{value}:Q").axis(None).scale(scale),
             tooltip=[_told(name, "N"), _told(value), *(_told(other) for other in more)],
         )
         text = base.mark_text(align="left", dx=5, color=MUTED).encode(
@@ -130,8 +147,8 @@ def _hour_text(value: str) -> str:
 
 
 def _value_axis(unit: str, whole: bool = False) -> alt.Axis:
-    more = {"tickMinStep": 1} if whole else {}
-    return alt.Axis(title=None, format=_SHORT_FORMATS[unit], tickCount=4, **more)
+    step = 1 if whole else alt.Undefined
+    return alt.Axis(title=None, format=_SHORT_FORMATS[unit], tickCount=4, tickMinStep=step)
 
 
 def _legend(width: int, names: Sequence[str], symbol: str = "stroke") -> alt.Legend:
@@ -147,16 +164,18 @@ def _lookup(series: Mapping[str, str]) -> str:
 def _shaded(hours: Sequence[int]) -> alt.Chart:
     """The hours whose numbers may still change, behind the lines."""
     place = pa.table({"first": [hours[0] - 0.5], "last": [hours[-1] + 0.5]})
-    return (
-        alt.Chart(place)
-        .mark_rect(color=SHADE, opacity=0.5)
-        .encode(x=alt.X("first:Q").title(None), x2="last:Q")
-    )
+    shade = alt.Chart(place).mark_rect(color=SHADE, opacity=0.5)
+    drawn: alt.Chart = shade.encode(x=alt.X("first:Q").title(None), x2="last:Q")
+    return drawn
 
 
 def _touched(rows: pa.Table, columns: Sequence[str], series: Mapping[str, str]) -> alt.Chart:
     """Columns over the whole height that show the numbers of an hour under the pointer."""
-    return (
+    told = [
+        alt.Tooltip(f"{name}:Q", title=series[name], format=_D3_FORMATS[unit_of(name)])
+        for name in columns
+    ]
+    drawn: alt.Chart = (
         alt.Chart(rows)
         .transform_calculate(left="datum.hour - 0.5", right="datum.hour + 0.5")
         .transform_calculate(time=_hour_text("datum.hour"))
@@ -164,15 +183,10 @@ def _touched(rows: pa.Table, columns: Sequence[str], series: Mapping[str, str]) 
         .encode(
             x=alt.X("left:Q").title(None),
             x2="right:Q",
-            tooltip=[
-                alt.Tooltip("time:N", title="Hour"),
-                *(
-                    alt.Tooltip(f"{name}:Q", title=series[name], format=_D3_FORMATS[unit_of(name)])
-                    for name in columns
-                ),
-            ],
+            tooltip=[alt.Tooltip("time:N", title="Hour"), *told],
         )
     )
+    return drawn
 
 
 def _told(column: str, kind: str = "Q") -> alt.Tooltip:

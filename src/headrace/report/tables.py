@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from headrace.report.numbers import heading_of, text_of, unit_of
 
+_SHORT, _LONG = 18, 32  # characters
 # A spreadsheet takes a cell that begins with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -18,7 +19,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def html_table(rows: pa.Table, caption: str) -> str:
     """A table with aligned numbers; ``caption`` is for readers who do not see where it is."""
     columns = rows.column_names
-    kinds = ["n" if _is_number(field.type) else "" for field in rows.schema]
+    kinds = [_kind(rows, name) for name in columns]
     units = [unit_of(name) for name in columns]
     head = "".join(
         f'<th scope="col"{_class(kind)}>{escape(heading_of(name))}</th>'
@@ -67,10 +68,23 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    )
+def has_long_texts(rows: pa.Table) -> bool:
+    """Whether a column needs the whole width of the page."""
+    return any(_longest(rows, name) > _LONG for name in rows.column_names)
+
+
+def _longest(rows: pa.Table, column: str) -> int:
+    if not pa.types.is_string(rows.schema.field(column).type):
+        return 0
+    return max((len(text) for text in rows.column(column).to_pylist() if text), default=0)
+
+
+def _kind(rows: pa.Table, column: str) -> str:
+    """The class of a column's cells: n for numbers, s for texts that stay on one line."""
+    kind = rows.schema.field(column).type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return "n"
+    return "s" if _longest(rows, column) <= _SHORT else ""
 
 
 def _class(kind: str) -> str:

@@ -82,9 +82,7 @@ def instant(time: datetime) -> str:
 
 def raw_view(source: str, columns: Collection[str]) -> str:
     """The rows of a topic as they were loaded."""
-    added = [
-        f"null::{kind} as {name}" for name, kind in _OPTIONAL.items() if name not in columns
-    ]
+    added = [f"null::{kind} as {name}" for name, kind in _OPTIONAL.items() if name not in columns]
     return f"select {', '.join(['*', *added])} from {quoted(source)}"
 
 
