@@ -27,7 +27,7 @@ setup: .venv/ready  ## Create .venv with everything a developer needs
 	@echo "2/3  pip"
 	@$(PIP) --upgrade pip
 	@echo "3/3  Headrace with the packages for tests and Spark (PySpark alone is over 400 MB)"
-	@$(PIP) --build-constraint constraints.txt -e '.[pipeline]' --group dev
+	@$(PIP) --build-constraint constraints.txt -e '.[pipeline,report]' --group dev
 	@touch $@
 run: setup ## Run a demo: a node, a stock client, and a Spark job if Java is installed
 	$(PY) -m headrace demo
