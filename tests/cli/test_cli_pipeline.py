@@ -20,7 +20,9 @@ from headrace.pipeline.warehouse.offsets import Decision, Span
         (["--value", "xml"], "--value 'xml'"),
         (["--bad-max", "200%"], "--bad-max '200%'"),
         (["--schema", "@/nowhere/schema"], "/nowhere/schema"),
-        (["--table", "s3://bucket/views"], "only directories are supported"),
+        (["--table", "gs://bucket/views"], "expected a directory, s3://BUCKET/PATH or hdfs://"),
+        (["--storage-option", "aws_region=x"], "--storage-option is for s3:// and hdfs://"),
+        (["--storage-option", "aws_region"], "--storage-option 'aws_region': expected KEY=VALUE"),
     ],
 )
 def test_wrong_usage_of_load(headrace, arguments, reason, tmp_path):

@@ -1,16 +1,12 @@
 """``headrace pipeline compact`` and ``vacuum``: the files of a table."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from headrace.cli import output, values
 from headrace.cli.options import Format, OutputFormat
-from headrace.cli.pipeline_options import TableOption, local_directory, require_tables
-
-if TYPE_CHECKING:
-    from headrace.pipeline.warehouse.table import Table
+from headrace.cli.pipeline_options import StorageOptions, TableOption, existing_table
 
 OlderThan = Annotated[
     str,
@@ -23,11 +19,13 @@ OlderThan = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the files.")]
 
 
-def compact(table: TableOption, format: OutputFormat = Format.TABLE) -> None:
+def compact(
+    table: TableOption, storage: StorageOptions = None, format: OutputFormat = Format.TABLE
+) -> None:
     """Join small files of a table into larger ones."""
     from headrace.client.errors import ClientError
 
-    opened = _opened(table)
+    opened = existing_table(table, storage)
     from headrace.pipeline.warehouse.compaction import compact as join
 
     try:
@@ -47,6 +45,7 @@ def vacuum(
     table: TableOption,
     older_than: OlderThan = "7d",
     dry_run: DryRun = False,
+    storage: StorageOptions = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
     """Delete files that are no longer, or never were, part of a table."""
@@ -55,7 +54,7 @@ def vacuum(
         raise values.wrong(f"--older-than {older_than!r}: expected a time such as 24h or 7d")
     from headrace.client.errors import ClientError
 
-    opened = _opened(table)
+    opened = existing_table(table, storage)
     from headrace.pipeline.warehouse.compaction import vacuum as delete
 
     try:
@@ -68,14 +67,3 @@ def vacuum(
     for path in deleted:
         output.line(path)
     output.note(f"{'found' if dry_run else 'deleted'} {values.counted(len(deleted), 'file')}")
-
-
-def _opened(table: Path) -> "Table":
-    require_tables()
-    from headrace.pipeline.warehouse.table import open_table
-
-    location = local_directory(table)
-    opened = open_table(location)
-    if opened is None:
-        raise output.CommandFailed(f"{location} holds no Delta table")
-    return opened

@@ -18,7 +18,13 @@ from headrace.cli.options import (
     Format,
     OutputFormat,
 )
-from headrace.cli.pipeline_options import TableOption, local_directory, source_options
+from headrace.cli.pipeline_options import (
+    StorageOptions,
+    TableOption,
+    require_tables,
+    source_options,
+    table_location,
+)
 
 if TYPE_CHECKING:
     from headrace.pipeline.warehouse.load import Progress, Report
@@ -141,6 +147,7 @@ def load(
     batch_size: BatchSize = "1G",
     reload_from: ReloadFrom = None,
     more: SourceOption = None,
+    storage: StorageOptions = None,
     master: Master = "local[*]",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
@@ -151,7 +158,6 @@ def load(
     if (once or reload_from is not None) and every is not None:
         raise values.wrong("give --every or --once, not both, and --reload-from without --every")
     since = _reload_start(reload_from)
-    location = local_directory(table)
     source = source_options(bootstrap, settings, client_file, more)
     source |= _value_options(value, schema)
     age_ms = _milliseconds(every, "--every") if every is not None else 0
@@ -159,6 +165,8 @@ def load(
     future_ms = _milliseconds(event_future, "--event-future")
     batch_bytes = max(1, values.size(batch_size))
     share = _share(bad_max)
+    require_tables()
+    location = table_location(table, storage)
     _require_spark()
 
     from headrace.pipeline.warehouse.planning import Limits

@@ -14,9 +14,9 @@ from headrace.cli.options import (
     OutputFormat,
 )
 from headrace.cli.pipeline_options import (
+    StorageOptions,
     TableOption,
-    local_directory,
-    require_tables,
+    existing_table,
     source_options,
 )
 
@@ -27,25 +27,20 @@ def status(
         list[str] | None,
         typer.Argument(metavar="TOPIC", help="Topics to show in addition to topics with rows."),
     ] = None,
+    storage: StorageOptions = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
     """Show what a table holds of each partition, and its lag."""
-    require_tables()
-
+    opened = existing_table(table, storage)
     from headrace.client.errors import ClientError
     from headrace.pipeline.warehouse.status import read_status
-    from headrace.pipeline.warehouse.table import open_table
     from headrace.spark.cluster import Cluster
     from headrace.spark.failures import BadOption
     from headrace.spark.options import parse_source
 
-    location = local_directory(table)
-    opened = open_table(location)
-    if opened is None:
-        raise output.CommandFailed(f"{location} holds no Delta table")
     try:
         options = source_options(bootstrap, settings, client_file)
         parsed = parse_source({**options, "subscribe": "unused"}, streaming=False)

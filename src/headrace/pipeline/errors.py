@@ -5,6 +5,8 @@ SchemaRefused   the records do not fit the columns of the table         -> chang
 LoadStopped     a person has to decide                                  -> stop
 """
 
+import re
+
 from headrace.spark.failures import PipelineError
 
 
@@ -18,3 +20,8 @@ class SchemaRefused(PipelineError):
 
 class LoadStopped(PipelineError):
     """The load cannot continue without a decision of its user."""
+
+
+def reason(failure: Exception) -> str:
+    """The text of a failure of deltalake in one line, without colors and arrows."""
+    return " ".join(re.sub(r"\x1b\[\d+m|↳", "", str(failure)).split())

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.pipeline.errors import CommitRefused, LoadStopped
 from headrace.pipeline.warehouse.batch import PartitionValues, TableFile
@@ -85,7 +84,7 @@ def _copy(table: Table, group: list[TableFile], files: PartitionedFiles) -> None
 def rows_of(table: Table, file: TableFile) -> Iterator[pa.RecordBatch]:
     """The rows of a file, with the columns that the table has now."""
     schema = table.file_schema()
-    for batch in pq.ParquetFile(table.location / file.path).iter_batches():
+    for batch in table.location.open_parquet(file.path).iter_batches():
         columns = [
             batch.column(field.name).cast(field.type)
             if field.name in batch.schema.names

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from headrace.client.errors import ClientError
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
+from headrace.pipeline.warehouse.bad_share import BadShare
 from headrace.pipeline.warehouse.batch import Batch, NewFile
+from headrace.pipeline.warehouse.conditional_puts import check_conditional_puts
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Bounds, Decision, Span, lost_span, pending_span
 from headrace.pipeline.warehouse.planning import (
@@ -26,6 +28,7 @@ from headrace.pipeline.warehouse.reload import files_with_rows, span_to_reload, 
 from headrace.pipeline.warehouse.rows import DEAD_LETTER_SCHEMA, EventTime, RowSettings, lost_letter
 from headrace.pipeline.warehouse.schema import compare, fields_of
 from headrace.pipeline.warehouse.settings import LoadSettings, value_columns
+from headrace.pipeline.warehouse.storage import location_of
 from headrace.pipeline.warehouse.table import delta_json, now_ms, open_or_create
 from headrace.pipeline.warehouse.tasks import DEAD_LETTERS, Job, TaskResult
 from headrace.spark.cluster import EARLIEST, LATEST, NO_TOPIC_ID, Cluster
@@ -67,12 +70,15 @@ class Load:
     def __init__(self, spark: Any, settings: LoadSettings) -> None:
         self._spark = spark
         self._settings = settings
+        self._location = location_of(settings.table)
         self._source = settings.source_options()
         self._columns = value_columns(settings, self._source)
         self._cluster = Cluster(self._source.client)
         self._bytes_per_record = BYTES_PER_RECORD_GUESS
+        self._bad_share = BadShare(settings.bad_share_max)
+        check_conditional_puts(self._location)
         self._table = open_or_create(
-            settings.table, self._row_settings(0).table_schema, settings.partition_by
+            self._location, self._row_settings(0).table_schema, settings.partition_by
         )
 
     def close(self) -> None:
@@ -123,7 +129,7 @@ class Load:
             if not spans or self._replace(spans, report):
                 return
         raise CommitRefused(
-            f"other loads and rewrites of {self._settings.table} were faster {_RELOAD_TRIES} times"
+            f"other loads and rewrites of {self._location} were faster {_RELOAD_TRIES} times"
         )
 
     def _spans_again(
@@ -151,7 +157,7 @@ class Load:
         rows, results = self._run(spans, self._settings.event_time._replace(past_ms=None))
         if rows.conflict:
             raise SchemaRefused(
-                f"the schema of the load does not fit {self._settings.table}: {rows.conflict}"
+                f"the schema of the load does not fit {self._location}: {rows.conflict}"
             )
         self._table.ensure_columns(rows.table_schema)
         removed = files_with_rows(self._table.files(), spans)
@@ -223,7 +229,7 @@ class Load:
         log.warning("%s", reason)
         written_at = now_ms()
         letters = PartitionedFiles(
-            self._settings.table / DEAD_LETTERS, DEAD_LETTER_SCHEMA, uuid.uuid4().hex
+            self._location / DEAD_LETTERS, DEAD_LETTER_SCHEMA, uuid.uuid4().hex
         )
         letters.add((), lost_letter(*lost, written_at, reason))
         self._commit_letters([TaskResult((), letters.finish(), 0, 0)], written_at)
@@ -241,6 +247,7 @@ class Load:
         decision = self._table.commit(
             Batch(tuple(batch), files, rows.table_schema, rows.loaded_at_ms)
         )
+        self._bad_share.add(*_counts(results))
         return _progress(decision, batch, files, results, began_at)
 
     def _run(
@@ -249,13 +256,13 @@ class Load:
         """Write the files of a batch, and check that few enough records are bad."""
         self._columns = value_columns(self._settings, self._source)
         rows = self._row_settings(now_ms())._replace(event_time=event_time)
-        rows = rows._replace(conflict=self._conflict(rows))
+        rows = rows._replace(conflict=self._conflict(rows, batch))
         tasks = plan_tasks(
             batch, self._parallelism(), self._bytes_per_record, self._settings.limits
         )
         job = Job(
             uuid.uuid4().hex[:12],
-            self._settings.table,
+            self._location,
             self._source,
             self._columns,
             rows,
@@ -277,15 +284,19 @@ class Load:
             loaded_at_ms,
         )
 
-    def _conflict(self, rows: RowSettings) -> str:
-        """Why records of this schema do not fit the table; empty if they do."""
+    def _conflict(self, rows: RowSettings, batch: list[Span]) -> str:
+        """Why records of this schema do not fit the table; empty if they do.
+
+        All of them are bad then. A load that must stop for that need not read them first.
+        """
         found = compare(self._table.fields(), fields_of(delta_json(rows.table_schema)))
         conflict = "; ".join(found.conflicts)
-        if conflict and self._settings.bad_share_max < 1:
+        count = sum(span.size for span in batch)
+        if conflict and self._bad_share.too_many(count, count):
             raise SchemaRefused(
-                f"the schema of the load does not fit {self._settings.table}: {conflict}. Change "
-                "value.schema, or load into another table; --bad-max 100% sends all records to "
-                "the dead letters"
+                f"the schema of the load does not fit {self._location}: {conflict}. Nothing "
+                "was committed. Change value.schema, or load into another table; --bad-max 100% "
+                "sends all records to the dead letters"
             )
         return conflict
 
@@ -300,28 +311,25 @@ class Load:
             self._bytes_per_record = max(1.0, fetched / offsets)
 
     def _check_share(self, results: list[TaskResult]) -> None:
-        bad = sum(file.row_count for result in results for file in result.letters)
-        good = sum(file.row_count for result in results for file in result.files)
-        share_max = self._settings.bad_share_max
-        if bad > share_max * (bad + good):
-            reason = self._first_reason(results)
-            for result in results:
-                for file in result.files:
-                    (self._settings.table / file.path).unlink(missing_ok=True)
-                for file in result.letters:
-                    (self._settings.table / DEAD_LETTERS / file.path).unlink(missing_ok=True)
-            raise LoadStopped(
-                f"{bad} of {bad + good} records of this batch would be dead letters, more than "
-                f"{share_max:.0%}. {reason}Nothing was committed. Correct the load or the "
-                "producer, or allow more with --bad-max"
-            )
+        judged = self._bad_share.too_many(*_counts(results))
+        if judged is None:
+            return
+        reason = self._first_reason(results)
+        for result in results:
+            for file in result.files:
+                self._location.delete(file.path)
+            for file in result.letters:
+                (self._location / DEAD_LETTERS).delete(file.path)
+        raise LoadStopped(
+            f"{judged.bad} of the last {judged.total} records would be dead letters, more than "
+            f"{self._settings.bad_share_max:.0%}. {reason}Nothing of this batch was committed. "
+            "Correct the load or the producer, or allow more with --bad-max"
+        )
 
     def _first_reason(self, results: list[TaskResult]) -> str:
-        import pyarrow.parquet as pq
-
+        letters = self._location / DEAD_LETTERS
         for file in (file for result in results for file in result.letters):
-            path = self._settings.table / DEAD_LETTERS / file.path
-            row = pq.read_table(path).slice(0, 1).to_pylist()[0]
+            row = next(letters.open_parquet(file.path).iter_batches(1)).to_pylist()[0]
             place = TopicPartition(row["_topic"], row["_partition"])
             return f"The first is offset {row['_offset']} of {place}: {row['reason']}. "
         return ""
@@ -330,8 +338,15 @@ class Load:
         """Before the rows: a record must not be in neither table after a crash between the two."""
         files = tuple(file for result in results for file in result.letters)
         if files:
-            table = open_or_create(self._settings.table / DEAD_LETTERS, DEAD_LETTER_SCHEMA, [])
+            table = open_or_create(self._location / DEAD_LETTERS, DEAD_LETTER_SCHEMA, [])
             table.commit(Batch((), files, DEAD_LETTER_SCHEMA, written_at_ms))
+
+
+def _counts(results: list[TaskResult]) -> tuple[int, int]:
+    """The bad records of a batch, and all of its records."""
+    bad = sum(file.row_count for result in results for file in result.letters)
+    good = sum(file.row_count for result in results for file in result.files)
+    return bad, bad + good
 
 
 def _txn_id(one: _Log) -> str:

@@ -6,7 +6,6 @@ the driver the names of its files.
 
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Span
 from headrace.pipeline.warehouse.rows import DEAD_LETTER_SCHEMA, RowBuilder, RowSettings
 from headrace.pipeline.warehouse.settings import ValueColumns
+from headrace.pipeline.warehouse.storage import Location
 from headrace.spark.cluster import shared_cluster
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range
@@ -40,7 +40,7 @@ class Job(NamedTuple):
     """All tasks of one batch. Spark pickles it for every executor."""
 
     batch_id: str  # unique: names the files
-    table: Path
+    table: Location
     source: SourceOptions
     columns: ValueColumns
     rows: RowSettings

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -136,16 +137,17 @@ def test_vacuum_deletes_old_files_without_a_commit_only(table):
     before = rows(table)
     letters = open_or_create(table.location / "_dead_letters", SCHEMA, ["event_date"])
     load(letters, 0, 2)
-    day = table.location / f"event_date={DAYS[0]}"
+    directory = Path(str(table.location))
+    day = directory / f"event_date={DAYS[0]}"
     names = {"new": 1, "old": 25}
     for name, hours in names.items():
         path = day / f"part-{name}.parquet"
         path.write_bytes(b"")
         os.utime(path, (time.time() - hours * 3600,) * 2)
-    for path in letters.location.rglob("*.parquet"):
+    for path in (directory / "_dead_letters").rglob("*.parquet"):
         os.utime(path, (time.time() - 1000 * 3600,) * 2)
     for file in table.files():
-        os.utime(table.location / file.path, (time.time() - 1000 * 3600,) * 2)
+        os.utime(directory / file.path, (time.time() - 1000 * 3600,) * 2)
     assert [path.rpartition("/")[2] for path in vacuum(table, 24, dry_run=True)] == [
         "part-old.parquet"
     ]
