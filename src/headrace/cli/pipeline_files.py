@@ -1,4 +1,4 @@
-"""``headrace pipeline compact`` and ``vacuum``: the files of a table."""
+"""``headrace pipeline compact``, ``retention`` and ``vacuum``: the files of a table."""
 
 from typing import Annotated
 
@@ -15,6 +15,10 @@ OlderThan = Annotated[
         metavar="TIME",
         help="Keep files of this time, so that older versions can be read. At least 24h.",
     ),
+]
+RowsOlderThan = Annotated[
+    str,
+    typer.Option("--older-than", metavar="TIME", help="Remove rows of days before this: 30d."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only list the files.")]
 
@@ -41,6 +45,34 @@ def compact(
     )
 
 
+def retention(
+    table: TableOption,
+    older_than: RowsOlderThan,
+    storage: StorageOptions = None,
+    format: OutputFormat = Format.TABLE,
+) -> None:
+    """Remove the rows of old events from a table, by event date."""
+    age_ms = _age_ms(older_than)
+    from headrace.client.errors import ClientError
+
+    opened = existing_table(table, storage)
+    from headrace.pipeline.warehouse.retention import first_day_kept, remove_before
+    from headrace.pipeline.warehouse.table import now_ms
+
+    day = first_day_kept(age_ms, now_ms())
+    try:
+        done = remove_before(opened, day)
+    except ClientError as failure:
+        raise output.CommandFailed(str(failure)) from None
+    if format is Format.JSON:
+        output.document({"first_day_kept": day.isoformat(), **done._asdict()})
+        return
+    output.line(
+        f"removed {values.counted(done.row_count, 'row')} of events before {day}, in "
+        f"{values.counted(done.removed, 'file')}"
+    )
+
+
 def vacuum(
     table: TableOption,
     older_than: OlderThan = "7d",
@@ -49,9 +81,7 @@ def vacuum(
     format: OutputFormat = Format.TABLE,
 ) -> None:
     """Delete files that are no longer, or never were, part of a table."""
-    age_ms = values.duration_ms(older_than)
-    if age_ms is None:
-        raise values.wrong(f"--older-than {older_than!r}: expected a time such as 24h or 7d")
+    age_ms = _age_ms(older_than)
     from headrace.client.errors import ClientError
 
     opened = existing_table(table, storage)
@@ -67,3 +97,10 @@ def vacuum(
     for path in deleted:
         output.line(path)
     output.note(f"{'found' if dry_run else 'deleted'} {values.counted(len(deleted), 'file')}")
+
+
+def _age_ms(older_than: str) -> int:
+    found = values.duration_ms(older_than)
+    if found is None:
+        raise values.wrong(f"--older-than {older_than!r}: expected a time such as 24h or 7d")
+    return found

@@ -10,11 +10,11 @@ import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from headrace.client.errors import ClientError
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
 from headrace.pipeline.warehouse.bad_share import BadShare
 from headrace.pipeline.warehouse.batch import Batch, NewFile
+from headrace.pipeline.warehouse.compaction import Compacted, compact_closed
 from headrace.pipeline.warehouse.conditional_puts import check_conditional_puts
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Bounds, Decision, Span, lost_span, pending_span
@@ -24,7 +24,7 @@ from headrace.pipeline.warehouse.planning import (
     next_batch,
     plan_tasks,
 )
-from headrace.pipeline.warehouse.reload import files_with_rows, span_to_reload, write_other_rows
+from headrace.pipeline.warehouse.reload import OtherRows, files_with_rows, in_tasks, span_to_reload
 from headrace.pipeline.warehouse.rows import DEAD_LETTER_SCHEMA, EventTime, RowSettings, lost_letter
 from headrace.pipeline.warehouse.schema import compare, fields_of
 from headrace.pipeline.warehouse.settings import LoadSettings, value_columns
@@ -32,6 +32,7 @@ from headrace.pipeline.warehouse.storage import location_of
 from headrace.pipeline.warehouse.table import delta_json, now_ms, open_or_create
 from headrace.pipeline.warehouse.tasks import DEAD_LETTERS, Job, TaskResult
 from headrace.spark.cluster import EARLIEST, LATEST, NO_TOPIC_ID, Cluster
+from headrace.spark.failures import PipelineError
 from headrace.spark.fetching import LOSS_CONFIRMED_AFTER_S
 from headrace.spark.subscription import places_of
 
@@ -39,6 +40,8 @@ log = logging.getLogger("headrace.pipeline")
 
 # So often may other loads and rewrites be faster than one reload, which reads everything again.
 _RELOAD_TRIES = 20
+# A running load looks so often for files to join; listing them costs time on a large table.
+_JOIN_FILES_EVERY_S = 60.0
 
 
 class Progress(NamedTuple):
@@ -75,6 +78,7 @@ class Load:
         self._columns = value_columns(settings, self._source)
         self._cluster = Cluster(self._source.client)
         self._bytes_per_record = BYTES_PER_RECORD_GUESS
+        self._join_files_at = 0.0
         self._bad_share = BadShare(settings.bad_share_max)
         check_conditional_puts(self._location)
         self._table = open_or_create(
@@ -113,8 +117,23 @@ class Load:
                 pause_s = 0.0
             else:
                 pause_s = min(1.0, limits.batch_age_s)
+            self._join_files()
             if wait(pause_s):
                 return
+
+    def _join_files(self) -> None:
+        """Join files of a date that is over: one group at a time, between two batches."""
+        if time.monotonic() < self._join_files_at:
+            return
+        try:
+            done = compact_closed(self._table)
+        except PipelineError as failure:
+            log.warning("Could not join files of %s: %s", self._location, failure)
+            done = Compacted(0, 0, 0)
+        if done.removed:
+            log.info("Joined %d files of %s into %d", done.removed, self._location, done.added)
+        else:
+            self._join_files_at = time.monotonic() + _JOIN_FILES_EVERY_S
 
     def again(
         self, report: Report, *, offset: int | None = None, since_ms: int | None = None
@@ -161,12 +180,19 @@ class Load:
             )
         self._table.ensure_columns(rows.table_schema)
         removed = files_with_rows(self._table.files(), spans)
-        name = f"reloaded-{uuid.uuid4().hex[:12]}"
-        others = write_other_rows(self._table, removed, spans, name)
+        others = OtherRows(
+            self._location,
+            self._table.file_schema(),
+            in_tasks(removed),
+            tuple(spans),
+            f"reloaded-{uuid.uuid4().hex[:12]}",
+        ).run(self._spark)
         self._commit_letters(results, rows.loaded_at_ms)
         files = tuple(file for result in results for file in result.files)
         loaded = {span.txn_id: span.offset_end for span in spans}
-        done = self._table.rewrite(removed, (*files, *others), rows.loaded_at_ms, loaded)
+        done = self._table.rewrite(
+            removed, (*files, *others), rows.loaded_at_ms, loaded, changes_rows=True
+        )
         if done:
             report(_progress(Decision.COMMIT, spans, files, results, began_at))
         return done
@@ -268,7 +294,7 @@ class Load:
             rows,
             tuple(tasks),
         )
-        results = _run(job, self._spark)
+        results = job.run(self._spark)
         self._learn(results)
         self._check_share(results)
         return rows, results
@@ -369,12 +395,3 @@ def _progress(
         sum(file.size for file in files),
         time.monotonic() - began_at,
     )
-
-
-def _run(job: Job, spark: Any) -> list[TaskResult]:
-    from pyspark.errors import PySparkException
-
-    try:
-        return job.run(spark)
-    except PySparkException as failure:
-        raise ClientError(f"a task of the load failed: {failure}") from failure

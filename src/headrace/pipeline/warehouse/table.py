@@ -166,11 +166,13 @@ class Table:
         added: Sequence[NewFile],
         written_at_ms: int,
         loaded: Mapping[str, int] | None = None,
+        *,
+        changes_rows: bool = False,
     ) -> bool:
         """Replace files by others; False if the table no longer has the old ones.
 
-        The new files hold the same rows, or, for a reload, those of the partitions that
-        ``loaded`` maps to their next offsets, which must not have moved meanwhile.
+        The new files hold the same rows, unless ``changes_rows``. ``loaded`` are the next offsets
+        of the partitions that a reload replaces; they must not have moved meanwhile.
         """
         failure: Exception | None = None
         for _ in range(_TRIES):
@@ -184,7 +186,7 @@ class Table:
                     # Another rewrite was faster, or ours happened and its outcome was unknown.
                     return bool(added) and added[0].path in present
                 self._check_files(added, written_at_ms)
-                self._replace(removed, added, loaded)
+                self._replace(removed, added, loaded, changes_rows)
             except (DeltaError, OSError) as failed:
                 log.info("Rewrite of %s failed; comparing again: %s", self.location, failed)
                 failure = failed
@@ -201,9 +203,9 @@ class Table:
         removed: Sequence[TableFile],
         added: Sequence[NewFile],
         loaded: Mapping[str, int] | None,
+        changes_rows: bool,
     ) -> None:
         now = self._clock_ms()
-        changes_rows = loaded is not None
         txns = [Transaction(FILES_TXN, (self.recorded(FILES_TXN) or 0) + 1)]
         txns += [Transaction(name, end) for name, end in (loaded or {}).items()]
         actions: list[AddAction | RemoveAction] = [

@@ -13,7 +13,14 @@ from headrace.model.ids import TopicPartition
 from headrace.pipeline.errors import CommitRefused, LoadStopped
 from headrace.pipeline.warehouse import compaction
 from headrace.pipeline.warehouse.batch import Batch, TableFile
-from headrace.pipeline.warehouse.compaction import compact, groups_to_join, vacuum
+from headrace.pipeline.warehouse.compaction import (
+    CLOSED_FILES_MIN,
+    closed_group,
+    compact,
+    compact_closed,
+    groups_to_join,
+    vacuum,
+)
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Span
 from headrace.pipeline.warehouse.table import FILES_TXN, now_ms, open_or_create, open_table
@@ -131,6 +138,40 @@ def test_groups_respect_the_target_and_leave_large_files():
     files = [file("1", 10), file("2", 10), file("3", 10), file("4", 64), file("5", 5, "b")]
     assert [[f.path for f in g] for g in groups_to_join(files, 64, 25)] == [["1", "2"]]
     assert [[f.path for f in g] for g in groups_to_join(files, 64, 99)] == [["1", "2", "3"]]
+
+
+def test_a_running_load_joins_enough_files_of_a_date_that_is_over(table):
+    assert compact_closed(table) == (0, 0, 0)  # three files per day
+    for first in range(12, 12 + 4 * CLOSED_FILES_MIN, 4):
+        load(table, first, first + 4)
+    before = rows(table)
+    count = CLOSED_FILES_MIN + 3
+    assert [compact_closed(table).removed for _ in range(3)] == [count, count, 0]
+    assert rows(table) == before
+
+
+def test_the_files_of_today_are_not_joined():
+    noon = 1_790_000_000_000 // 86_400_000 * 86_400_000 + 43_200_000
+
+    def found(day, at_ms=noon):
+        files = [TableFile(str(n), 10, (("event_date", day),), 1) for n in range(CLOSED_FILES_MIN)]
+        return len(closed_group(files, at_ms))
+
+    assert found("2026-09-21") == 0  # today
+    assert found("2026-09-20") == CLOSED_FILES_MIN
+    assert found("2026-09-20", noon - 11 * 3_600_000 - 1) == 0  # less than an hour ago
+    assert found(None) == 0
+
+
+def test_a_broken_file_is_named_and_nothing_changes(table):
+    broken = table.files()[0]
+    whole = Path(str(table.location), broken.path)
+    kept = whole.read_bytes()
+    whole.write_bytes(kept[: len(kept) // 2])
+    with pytest.raises(LoadStopped, match=r"part-.*parquet cannot be read: .* It holds 2 rows"):
+        compact(table)
+    whole.write_bytes(kept)
+    assert [offset for offset, _ in rows(table)] == list(range(12))
 
 
 def test_vacuum_deletes_old_files_without_a_commit_only(table):
