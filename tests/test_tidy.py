@@ -40,7 +40,7 @@ PURE_PACKAGES = {"model", "records", "wire", "arrow", "core"}
 # Decisions beside the shell that carries them out. They see paths only as text.
 PURE_IN = {
     "ship": "acknowledgements events formats generations routes",
-    "pipeline/warehouse": "batch offsets planning rows schema",
+    "pipeline/warehouse": "bad_share batch offsets planning rows schema",
     "pipeline/quality": "balance",
     "pipeline/generate": "block columns drawing faults machines people site traffic",
     "report": "colors numbers views",

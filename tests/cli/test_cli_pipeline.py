@@ -1,5 +1,7 @@
 """``headrace pipeline`` without Spark: wrong usage, and the files of a table."""
 
+import datetime
+
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -20,7 +22,9 @@ from headrace.pipeline.warehouse.offsets import Decision, Span
         (["--value", "xml"], "--value 'xml'"),
         (["--bad-max", "200%"], "--bad-max '200%'"),
         (["--schema", "@/nowhere/schema"], "/nowhere/schema"),
-        (["--table", "s3://bucket/views"], "only directories are supported"),
+        (["--table", "gs://bucket/views"], "expected a directory, s3://BUCKET/PATH or hdfs://"),
+        (["--storage-option", "aws_region=x"], "--storage-option is for s3:// and hdfs://"),
+        (["--storage-option", "aws_region"], "--storage-option 'aws_region': expected KEY=VALUE"),
     ],
 )
 def test_wrong_usage_of_load(headrace, arguments, reason, tmp_path):
@@ -52,6 +56,22 @@ def test_compact_and_vacuum(headrace, tmp_path):
     assert "files of the last 24 hours are kept" in refused.err
     wrong = headrace("pipeline", "vacuum", "--table", table, "--older-than", "old", status=2)
     assert "--older-than 'old'" in wrong.err
+
+
+def test_retention(headrace, tmp_path):
+    table = str(tmp_path / "t")
+    days = ["1970-01-01", "2026-01-01", "2999-01-01"]
+    for day in days:
+        rows = pa.table({"n": [1], "event_date": pa.array([day]).cast(pa.date32())})
+        write_deltalake(table, rows, mode="append", partition_by=["event_date"])
+    arguments = ["pipeline", "retention", "--table", table, "--older-than"]
+    (line,) = headrace(*arguments, "30d").lines
+    assert line.startswith("removed 2 rows of events before 2") and line.endswith(", in 2 files")
+    assert headrace(*arguments, "30d", "--format", "json").document["row_count"] == 0
+    assert DeltaTable(table).to_pyarrow_table().column("event_date").to_pylist() == [
+        datetime.date(2999, 1, 1)
+    ]
+    assert "--older-than 'old'" in headrace(*arguments, "old", status=2).err
 
 
 def test_a_batch_is_reported_in_one_line(capfd):

@@ -190,21 +190,21 @@ def test_a_load_that_keeps_running_commits_by_age(spark, topics, settings, table
 
 def test_bad_values_and_times_out_of_range_are_dead_letters(topics, settings, load, table):
     topic = topics.create("letters", message_timestamp_after_max_ms=(1 << 63) - 1)
-    topics.send(topic, views(20))
+    topics.send(topic, views(96))
     year_2100 = 4_102_444_800_000
     bad = ["no json", json.dumps({"user": "x"}), None, json.dumps({"user": 1, "at": year_2100})]
     topics.send(topic, [*bad, json.dumps({"user": 2, "at": 0})])
     topics.send(topic, views(1), timestamp=year_2100)
-    with pytest.raises(LoadStopped, match=r"4 of 26 records .* offset 20 of .*-0: "):
-        load(settings(topic, event_time=EventTime("at")))
+    with pytest.raises(LoadStopped, match=r"4 of the last 102 records .* offset 96 of .*-0: "):
+        load(settings(topic, event_time=EventTime("at"), bad_share_max=0.03))
     assert DeltaTable(str(table)).file_uris() == []
-    load(settings(topic, event_time=EventTime("at"), bad_share_max=0.5))
+    load(settings(topic, event_time=EventTime("at")))
     found = {letter["_offset"]: letter for letter in dead_letters(table)}
     stages = {offset: letter["stage"] for offset, letter in found.items()}
-    # The event at offset 25 is from now; only the timestamp of its record is from 2100.
-    assert stages == {20: "decode", 21: "decode", 23: "event-time", 24: "event-time"}
-    assert found[20]["value"] == b"no json" and found[20]["_offset_end"] == 21
-    assert check_each_once(table) == 22
+    # The event at offset 101 is from now; only the timestamp of its record is from 2100.
+    assert stages == {96: "decode", 97: "decode", 99: "event-time", 100: "event-time"}
+    assert found[96]["value"] == b"no json" and found[96]["_offset_end"] == 97
+    assert check_each_once(table) == 98
 
 
 def test_schema_changes(topics, settings, load, table):
@@ -218,11 +218,17 @@ def test_schema_changes(topics, settings, load, table):
 
     topics.send(topic, ['{"user": 10}'])
     changed = f"{SCHEMA}, country STRING".replace("user BIGINT", "user STRING")
-    with pytest.raises(SchemaRefused, match="'user' is long in the table and string"):
-        load(settings(topic, schema=changed))
-    load(settings(topic, schema=changed, bad_share_max=1.0))
+    load(settings(topic, schema=changed))  # too few to judge a share
     (letter,) = dead_letters(table)
     assert letter["stage"] == "schema" and "'user' is long" in letter["reason"]
+    assert check_each_once(table) == 6
+
+    topics.send(topic, ['{"user": 10}'] * 100)
+    with pytest.raises(SchemaRefused, match="'user' is long in the table and string"):
+        load(settings(topic, schema=changed))
+    assert len(dead_letters(table)) == 1
+    load(settings(topic, schema=changed, bad_share_max=1.0))
+    assert len(dead_letters(table)) == 101
     assert check_each_once(table) == 6
 
 

@@ -5,7 +5,7 @@ import typer
 from headrace.cli import pipeline_runs
 from headrace.cli.options import examples, noun
 from headrace.cli.pipeline_audit import audit
-from headrace.cli.pipeline_files import compact, vacuum
+from headrace.cli.pipeline_files import compact, retention, vacuum
 from headrace.cli.pipeline_generate import generate
 from headrace.cli.pipeline_load import load
 from headrace.cli.pipeline_status import status
@@ -39,6 +39,10 @@ app.command(
 app.command(
     no_args_is_help=True, epilog=examples("headrace pipeline compact --table warehouse/orders")
 )(compact)
+app.command(
+    no_args_is_help=True,
+    epilog=examples("headrace pipeline retention --table warehouse/orders --older-than 30d"),
+)(retention)
 app.command(
     no_args_is_help=True,
     epilog=examples("headrace pipeline vacuum --table warehouse/orders --older-than 7d --dry-run"),

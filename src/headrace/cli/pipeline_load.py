@@ -20,10 +20,12 @@ from headrace.cli.options import (
 )
 from headrace.cli.pipeline_options import (
     Master,
+    StorageOptions,
     TableOption,
-    local_directory,
     require_spark,
+    require_tables,
     source_options,
+    table_location,
 )
 
 if TYPE_CHECKING:
@@ -146,6 +148,7 @@ def load(
     batch_size: BatchSize = "1G",
     reload_from: ReloadFrom = None,
     more: SourceOption = None,
+    storage: StorageOptions = None,
     master: Master = "local[*]",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
@@ -156,7 +159,6 @@ def load(
     if (once or reload_from is not None) and every is not None:
         raise values.wrong("give --every or --once, not both, and --reload-from without --every")
     since = _reload_start(reload_from)
-    location = local_directory(table)
     source = source_options(bootstrap, settings, client_file, more)
     source |= _value_options(value, schema)
     age_ms = _milliseconds(every, "--every") if every is not None else 0
@@ -164,6 +166,8 @@ def load(
     future_ms = _milliseconds(event_future, "--event-future")
     batch_bytes = max(1, values.size(batch_size))
     share = _share(bad_max)
+    require_tables()
+    location = table_location(table, storage)
     require_spark("the load")
 
     from headrace.pipeline.warehouse.planning import Limits

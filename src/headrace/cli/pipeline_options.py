@@ -3,15 +3,32 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headrace.cli import output, values
 from headrace.cli.client import Connection
 
+if TYPE_CHECKING:
+    from headrace.pipeline.warehouse.storage import Location
+    from headrace.pipeline.warehouse.table import Table
+
 TableOption = Annotated[
-    Path, typer.Option("--table", metavar="DIR", help="Directory of the Delta table.")
+    str,
+    typer.Option(
+        "--table",
+        metavar="DIR|URL",
+        help="The Delta table: a directory, s3://BUCKET/PATH or hdfs://HOST:PORT/PATH.",
+    ),
+]
+StorageOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--storage-option",
+        metavar="KEY=VALUE",
+        help="Option of the storage, such as aws_region=eu-west-1; may be repeated.",
+    ),
 ]
 
 PipelineArgument = Annotated[
@@ -67,3 +84,31 @@ def local_directory(table: Path, option: str = "--table") -> Path:
             "machines of the Spark cluster"
         )
     return table.absolute()
+
+
+def table_location(table: str, storage: Sequence[str] | None) -> "Location":
+    from headrace.pipeline.warehouse.storage import parse_location
+    from headrace.spark.failures import BadOption
+
+    try:
+        return parse_location(table, values.pairs(storage or (), "--storage-option"))
+    except BadOption as wrong:
+        raise values.wrong(f"--table: {wrong}") from None
+
+
+def existing_table(table: str, storage: Sequence[str] | None) -> "Table":
+    """Raises CommandFailed if there is none."""
+    require_tables()
+    from deltalake.exceptions import DeltaError
+
+    from headrace.pipeline.errors import reason
+    from headrace.pipeline.warehouse.table import open_table
+
+    location = table_location(table, storage)
+    try:
+        opened = open_table(location)
+    except (DeltaError, OSError) as failure:
+        raise output.CommandFailed(f"cannot open {location}: {reason(failure)}") from None
+    if opened is None:
+        raise output.CommandFailed(f"{location} holds no Delta table")
+    return opened

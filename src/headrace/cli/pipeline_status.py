@@ -1,7 +1,7 @@
 """``headrace pipeline status``: a table and its lag, or the queries and tables of a pipeline."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,11 +15,16 @@ from headrace.cli.options import (
     OutputFormat,
 )
 from headrace.cli.pipeline_options import (
+    StorageOptions,
     Warehouse,
+    existing_table,
     local_directory,
     require_tables,
     source_options,
 )
+
+if TYPE_CHECKING:
+    from headrace.pipeline.warehouse.table import Table
 
 
 def status(
@@ -31,8 +36,10 @@ def status(
         ),
     ] = None,
     table: Annotated[
-        Path | None, typer.Option("--table", metavar="DIR", help="Directory of a loaded table.")
+        str | None,
+        typer.Option("--table", metavar="DIR|URL", help="A loaded table: a directory or URL."),
     ] = None,
+    storage: StorageOptions = None,
     warehouse: Warehouse = Path("warehouse"),
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
@@ -43,7 +50,7 @@ def status(
     require_tables()
     options = source_options(bootstrap, settings, client_file)
     if table is not None:
-        _table_status(table, subjects or [], options, format)
+        _table_status(existing_table(table, storage), subjects or [], options, format)
     elif subjects is not None and len(subjects) == 1:
         _pipeline_status(subjects[0], warehouse, options, format)
     else:
@@ -78,18 +85,15 @@ def _pipeline_status(file: str, warehouse: Path, options: dict[str, str], format
     output.table(["TABLE", "QUERY", "ROWS", "FILES", "BYTES", "LAST-COMMIT"], rows)
 
 
-def _table_status(table: Path, topics: list[str], options: dict[str, str], format: Format) -> None:
+def _table_status(
+    opened: "Table", topics: list[str], options: dict[str, str], format: Format
+) -> None:
     from headrace.client.errors import ClientError
     from headrace.pipeline.warehouse.status import read_status
-    from headrace.pipeline.warehouse.table import open_table
     from headrace.spark.cluster import Cluster
     from headrace.spark.failures import BadOption
     from headrace.spark.options import parse_source
 
-    location = local_directory(table)
-    opened = open_table(location)
-    if opened is None:
-        raise output.CommandFailed(f"{location} holds no Delta table")
     try:
         parsed = parse_source({**options, "subscribe": "unused"}, streaming=False)
         cluster = Cluster(parsed.client)

@@ -7,6 +7,7 @@ BadPipeline     a pipeline file has mistakes                            -> corre
 RunRefused      a pipeline cannot be run as asked                       -> decide, run again
 """
 
+import re
 from collections.abc import Sequence
 
 from headrace.spark.failures import PipelineError
@@ -34,3 +35,8 @@ class BadPipeline(PipelineError):
 
 class RunRefused(PipelineError):
     """A pipeline cannot be run as asked; the text says what to do."""
+
+
+def reason(failure: Exception) -> str:
+    """The text of a failure of deltalake in one line, without colors and arrows."""
+    return " ".join(re.sub(r"\x1b\[\d+m|↳", "", str(failure)).split())

@@ -142,5 +142,7 @@ def test_rows_with_times_of_their_own(rows):
         header = check_produced(memoryview(bytearray(batch.data)))
         records = list(iter_records(batch.data))
         assert header.max_timestamp == max(record.timestamp for record in records)
-        found |= {int(record.value): (batch.place.partition, record.timestamp) for record in records}
+        found |= {
+            int(record.value): (batch.place.partition, record.timestamp) for record in records
+        }
     assert [found[number] for number in range(count)] == rows

@@ -6,7 +6,6 @@ are not loaded yet. The offsets in the raw table say where one ends and the othe
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -81,7 +80,7 @@ def _check(place: TopicPartition, earliest: int, loaded: int, end: int) -> None:
 def _from_table(
     spark: "SparkSession", table: Table, source: SourceRows, topic_id: bytes, ends: Ends
 ) -> "DataFrame":
-    files = [str(Path(table.location) / file.path) for file in table.files()]
+    files = [str(table.location / file.path) for file in table.files()]
     schema = spark_schema(table)
     if not files:
         return spark.createDataFrame([], record_schema())

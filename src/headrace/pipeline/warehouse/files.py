@@ -6,7 +6,6 @@ the same file. A file belongs to the table only after the driver has committed i
 
 import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.pipeline.warehouse.batch import NewFile, PartitionValues
+from headrace.pipeline.warehouse.storage import Location, location_of
 
 FILE_BYTES_MAX = 256 << 20
 # Rows wait in memory until they make a row group; above the limit for all files, the largest go.
@@ -42,16 +42,21 @@ class PartitionedFiles:
     """The files of one task attempt below the directory of a table."""
 
     def __init__(
-        self, table: Path, schema: pa.Schema, name: str, *, file_bytes: int = FILE_BYTES_MAX
+        self,
+        table: Path | Location,
+        schema: pa.Schema,
+        name: str,
+        *,
+        file_bytes: int = FILE_BYTES_MAX,
     ) -> None:
         """``schema`` is that of the files, without the partition columns."""
-        self._table = table
+        self._table = location_of(table)
         self._schema = schema
         self._name = name
         self._file_bytes = file_bytes
         self._parts: dict[PartitionValues, _Part] = {}
         self._finished: list[NewFile] = []
-        self._started: list[Path] = []
+        self._started: list[str] = []
 
     def add(self, values: PartitionValues, rows: pa.RecordBatch) -> None:
         if not rows.num_rows:
@@ -84,7 +89,7 @@ class PartitionedFiles:
                 if part.file is not None:
                     part.file.close()
         for path in self._started:
-            path.unlink(missing_ok=True)
+            self._table.delete(path)
 
     def _flush(self, values: PartitionValues, part: _Part) -> None:
         rows = pa.Table.from_batches(part.waiting, self._schema)
@@ -112,20 +117,15 @@ class PartitionedFiles:
         )
         name = f"part-{self._name}-{len(self._started):05d}.parquet"
         part.path = f"{directory}/{name}" if directory else name
-        path = self._table / part.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._started.append(path)
-        part.file = path.open("xb")
+        self._started.append(part.path)
+        part.file = self._table.create(part.path)
         part.writer = pq.ParquetWriter(part.file, self._schema, compression="zstd")
 
     def _close(self, values: PartitionValues, part: _Part) -> None:
         assert part.file is not None
         part.writer.close()
-        part.file.flush()
-        os.fsync(part.file.fileno())
         size = part.file.tell()
-        part.file.close()
-        _sync_directory((self._table / part.path).parent)
+        self._table.finish(part.path, part.file)
         stats = {
             "numRecords": part.row_count,
             "minValues": {column: low for column, (low, _) in part.stats.items()},
@@ -135,11 +135,3 @@ class PartitionedFiles:
         self._finished.append(NewFile(part.path, size, values, part.row_count, json.dumps(stats)))
         part.writer = part.file = None
         part.row_count, part.stats = 0, {}
-
-
-def _sync_directory(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

@@ -10,10 +10,12 @@ import uuid
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from headrace.client.errors import ClientError
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
+from headrace.pipeline.warehouse.bad_share import BadShare
 from headrace.pipeline.warehouse.batch import Batch, NewFile
+from headrace.pipeline.warehouse.compaction import Compacted, compact_closed
+from headrace.pipeline.warehouse.conditional_puts import check_conditional_puts
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Bounds, Decision, Span, lost_span, pending_span
 from headrace.pipeline.warehouse.planning import (
@@ -22,13 +24,15 @@ from headrace.pipeline.warehouse.planning import (
     next_batch,
     plan_tasks,
 )
-from headrace.pipeline.warehouse.reload import files_with_rows, span_to_reload, write_other_rows
+from headrace.pipeline.warehouse.reload import OtherRows, files_with_rows, in_tasks, span_to_reload
 from headrace.pipeline.warehouse.rows import DEAD_LETTER_SCHEMA, EventTime, RowSettings, lost_letter
 from headrace.pipeline.warehouse.schema import compare, fields_of
 from headrace.pipeline.warehouse.settings import LoadSettings, value_columns
+from headrace.pipeline.warehouse.storage import location_of
 from headrace.pipeline.warehouse.table import delta_json, now_ms, open_or_create
 from headrace.pipeline.warehouse.tasks import DEAD_LETTERS, Job, TaskResult
 from headrace.spark.cluster import EARLIEST, LATEST, NO_TOPIC_ID, Cluster
+from headrace.spark.failures import PipelineError
 from headrace.spark.fetching import LOSS_CONFIRMED_AFTER_S
 from headrace.spark.subscription import places_of
 
@@ -36,6 +40,8 @@ log = logging.getLogger("headrace.pipeline")
 
 # So often may other loads and rewrites be faster than one reload, which reads everything again.
 _RELOAD_TRIES = 20
+# A running load looks so often for files to join; listing them costs time on a large table.
+_JOIN_FILES_EVERY_S = 60.0
 
 
 class Progress(NamedTuple):
@@ -67,12 +73,16 @@ class Load:
     def __init__(self, spark: Any, settings: LoadSettings) -> None:
         self._spark = spark
         self._settings = settings
+        self._location = location_of(settings.table)
         self._source = settings.source_options()
         self._columns = value_columns(settings, self._source)
         self._cluster = Cluster(self._source.client)
         self._bytes_per_record = BYTES_PER_RECORD_GUESS
+        self._join_files_at = 0.0
+        self._bad_share = BadShare(settings.bad_share_max)
+        check_conditional_puts(self._location)
         self._table = open_or_create(
-            settings.table, self._row_settings(0).table_schema, settings.partition_by
+            self._location, self._row_settings(0).table_schema, settings.partition_by
         )
 
     def close(self) -> None:
@@ -107,8 +117,23 @@ class Load:
                 pause_s = 0.0
             else:
                 pause_s = min(1.0, limits.batch_age_s)
+            self._join_files()
             if wait(pause_s):
                 return
+
+    def _join_files(self) -> None:
+        """Join files of a date that is over: one group at a time, between two batches."""
+        if time.monotonic() < self._join_files_at:
+            return
+        try:
+            done = compact_closed(self._table)
+        except PipelineError as failure:
+            log.warning("Could not join files of %s: %s", self._location, failure)
+            done = Compacted(0, 0, 0)
+        if done.removed:
+            log.info("Joined %d files of %s into %d", done.removed, self._location, done.added)
+        else:
+            self._join_files_at = time.monotonic() + _JOIN_FILES_EVERY_S
 
     def again(
         self, report: Report, *, offset: int | None = None, since_ms: int | None = None
@@ -123,7 +148,7 @@ class Load:
             if not spans or self._replace(spans, report):
                 return
         raise CommitRefused(
-            f"other loads and rewrites of {self._settings.table} were faster {_RELOAD_TRIES} times"
+            f"other loads and rewrites of {self._location} were faster {_RELOAD_TRIES} times"
         )
 
     def _spans_again(
@@ -151,16 +176,23 @@ class Load:
         rows, results = self._run(spans, self._settings.event_time._replace(past_ms=None))
         if rows.conflict:
             raise SchemaRefused(
-                f"the schema of the load does not fit {self._settings.table}: {rows.conflict}"
+                f"the schema of the load does not fit {self._location}: {rows.conflict}"
             )
         self._table.ensure_columns(rows.table_schema)
         removed = files_with_rows(self._table.files(), spans)
-        name = f"reloaded-{uuid.uuid4().hex[:12]}"
-        others = write_other_rows(self._table, removed, spans, name)
+        others = OtherRows(
+            self._location,
+            self._table.file_schema(),
+            in_tasks(removed),
+            tuple(spans),
+            f"reloaded-{uuid.uuid4().hex[:12]}",
+        ).run(self._spark)
         self._commit_letters(results, rows.loaded_at_ms)
         files = tuple(file for result in results for file in result.files)
         loaded = {span.txn_id: span.offset_end for span in spans}
-        done = self._table.rewrite(removed, (*files, *others), rows.loaded_at_ms, loaded)
+        done = self._table.rewrite(
+            removed, (*files, *others), rows.loaded_at_ms, loaded, changes_rows=True
+        )
         if done:
             report(_progress(Decision.COMMIT, spans, files, results, began_at))
         return done
@@ -223,7 +255,7 @@ class Load:
         log.warning("%s", reason)
         written_at = now_ms()
         letters = PartitionedFiles(
-            self._settings.table / DEAD_LETTERS, DEAD_LETTER_SCHEMA, uuid.uuid4().hex
+            self._location / DEAD_LETTERS, DEAD_LETTER_SCHEMA, uuid.uuid4().hex
         )
         letters.add((), lost_letter(*lost, written_at, reason))
         self._commit_letters([TaskResult((), letters.finish(), 0, 0)], written_at)
@@ -241,6 +273,7 @@ class Load:
         decision = self._table.commit(
             Batch(tuple(batch), files, rows.table_schema, rows.loaded_at_ms)
         )
+        self._bad_share.add(*_counts(results))
         return _progress(decision, batch, files, results, began_at)
 
     def _run(
@@ -249,19 +282,19 @@ class Load:
         """Write the files of a batch, and check that few enough records are bad."""
         self._columns = value_columns(self._settings, self._source)
         rows = self._row_settings(now_ms())._replace(event_time=event_time)
-        rows = rows._replace(conflict=self._conflict(rows))
+        rows = rows._replace(conflict=self._conflict(rows, batch))
         tasks = plan_tasks(
             batch, self._parallelism(), self._bytes_per_record, self._settings.limits
         )
         job = Job(
             uuid.uuid4().hex[:12],
-            self._settings.table,
+            self._location,
             self._source,
             self._columns,
             rows,
             tuple(tasks),
         )
-        results = _run(job, self._spark)
+        results = job.run(self._spark)
         self._learn(results)
         self._check_share(results)
         return rows, results
@@ -277,15 +310,19 @@ class Load:
             loaded_at_ms,
         )
 
-    def _conflict(self, rows: RowSettings) -> str:
-        """Why records of this schema do not fit the table; empty if they do."""
+    def _conflict(self, rows: RowSettings, batch: list[Span]) -> str:
+        """Why records of this schema do not fit the table; empty if they do.
+
+        All of them are bad then. A load that must stop for that need not read them first.
+        """
         found = compare(self._table.fields(), fields_of(delta_json(rows.table_schema)))
         conflict = "; ".join(found.conflicts)
-        if conflict and self._settings.bad_share_max < 1:
+        count = sum(span.size for span in batch)
+        if conflict and self._bad_share.too_many(count, count):
             raise SchemaRefused(
-                f"the schema of the load does not fit {self._settings.table}: {conflict}. Change "
-                "value.schema, or load into another table; --bad-max 100% sends all records to "
-                "the dead letters"
+                f"the schema of the load does not fit {self._location}: {conflict}. Nothing "
+                "was committed. Change value.schema, or load into another table; --bad-max 100% "
+                "sends all records to the dead letters"
             )
         return conflict
 
@@ -300,28 +337,25 @@ class Load:
             self._bytes_per_record = max(1.0, fetched / offsets)
 
     def _check_share(self, results: list[TaskResult]) -> None:
-        bad = sum(file.row_count for result in results for file in result.letters)
-        good = sum(file.row_count for result in results for file in result.files)
-        share_max = self._settings.bad_share_max
-        if bad > share_max * (bad + good):
-            reason = self._first_reason(results)
-            for result in results:
-                for file in result.files:
-                    (self._settings.table / file.path).unlink(missing_ok=True)
-                for file in result.letters:
-                    (self._settings.table / DEAD_LETTERS / file.path).unlink(missing_ok=True)
-            raise LoadStopped(
-                f"{bad} of {bad + good} records of this batch would be dead letters, more than "
-                f"{share_max:.0%}. {reason}Nothing was committed. Correct the load or the "
-                "producer, or allow more with --bad-max"
-            )
+        judged = self._bad_share.too_many(*_counts(results))
+        if judged is None:
+            return
+        reason = self._first_reason(results)
+        for result in results:
+            for file in result.files:
+                self._location.delete(file.path)
+            for file in result.letters:
+                (self._location / DEAD_LETTERS).delete(file.path)
+        raise LoadStopped(
+            f"{judged.bad} of the last {judged.total} records would be dead letters, more than "
+            f"{self._settings.bad_share_max:.0%}. {reason}Nothing of this batch was committed. "
+            "Correct the load or the producer, or allow more with --bad-max"
+        )
 
     def _first_reason(self, results: list[TaskResult]) -> str:
-        import pyarrow.parquet as pq
-
+        letters = self._location / DEAD_LETTERS
         for file in (file for result in results for file in result.letters):
-            path = self._settings.table / DEAD_LETTERS / file.path
-            row = pq.read_table(path).slice(0, 1).to_pylist()[0]
+            row = next(letters.open_parquet(file.path).iter_batches(1)).to_pylist()[0]
             place = TopicPartition(row["_topic"], row["_partition"])
             return f"The first is offset {row['_offset']} of {place}: {row['reason']}. "
         return ""
@@ -330,8 +364,15 @@ class Load:
         """Before the rows: a record must not be in neither table after a crash between the two."""
         files = tuple(file for result in results for file in result.letters)
         if files:
-            table = open_or_create(self._settings.table / DEAD_LETTERS, DEAD_LETTER_SCHEMA, [])
+            table = open_or_create(self._location / DEAD_LETTERS, DEAD_LETTER_SCHEMA, [])
             table.commit(Batch((), files, DEAD_LETTER_SCHEMA, written_at_ms))
+
+
+def _counts(results: list[TaskResult]) -> tuple[int, int]:
+    """The bad records of a batch, and all of its records."""
+    bad = sum(file.row_count for result in results for file in result.letters)
+    good = sum(file.row_count for result in results for file in result.files)
+    return bad, bad + good
 
 
 def _txn_id(one: _Log) -> str:
@@ -354,12 +395,3 @@ def _progress(
         sum(file.size for file in files),
         time.monotonic() - began_at,
     )
-
-
-def _run(job: Job, spark: Any) -> list[TaskResult]:
-    from pyspark.errors import PySparkException
-
-    try:
-        return job.run(spark)
-    except PySparkException as failure:
-        raise ClientError(f"a task of the load failed: {failure}") from failure

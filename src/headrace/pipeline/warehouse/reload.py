@@ -5,6 +5,7 @@ stay as they are, and the commit carries them, so a load at the same time is ref
 """
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,10 +13,11 @@ import pyarrow.compute as pc
 from headrace.model.ids import TopicPartition, id_to_text
 from headrace.pipeline.errors import LoadStopped
 from headrace.pipeline.warehouse.batch import NewFile, TableFile
-from headrace.pipeline.warehouse.compaction import rows_of
+from headrace.pipeline.warehouse.compaction import TARGET_BYTES, rows_of
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Bounds, Span
-from headrace.pipeline.warehouse.table import Table
+from headrace.pipeline.warehouse.storage import Location
+from headrace.pipeline.warehouse.tasks import attempt_name, run_tasks
 
 
 def span_to_reload(
@@ -43,19 +45,42 @@ def files_with_rows(files: Sequence[TableFile], spans: Sequence[Span]) -> list[T
     ]
 
 
-def write_other_rows(
-    table: Table, files: Sequence[TableFile], spans: Sequence[Span], name: str
-) -> tuple[NewFile, ...]:
-    """The rows of these files that do not belong to the spans, in new files."""
-    written = PartitionedFiles(table.location, table.file_schema(), name)
-    try:
-        for file in files:
-            for rows in rows_of(table, file):
-                written.add(file.partition_values, rows.filter(_others(rows, spans)))
-        return written.finish()
-    except BaseException:
-        written.abandon()
-        raise
+class OtherRows(NamedTuple):
+    """Tasks that write the rows of some files that do not belong to the spans, in new files."""
+
+    table: Location
+    schema: pa.Schema  # of the files
+    tasks: tuple[tuple[TableFile, ...], ...]
+    spans: tuple[Span, ...]
+    batch_id: str
+
+    def run(self, spark: Any) -> tuple[NewFile, ...]:
+        written = run_tasks(spark, len(self.tasks), self.run_task)
+        return tuple(file for files in written for file in files)
+
+    def run_task(self, number: int) -> tuple[NewFile, ...]:
+        written = PartitionedFiles(self.table, self.schema, attempt_name(self.batch_id, number))
+        try:
+            for file in self.tasks[number]:
+                for rows in rows_of(self.table, self.schema, file):
+                    written.add(file.partition_values, rows.filter(_others(rows, self.spans)))
+            return written.finish()
+        except BaseException:
+            written.abandon()
+            raise
+
+
+def in_tasks(files: Sequence[TableFile]) -> tuple[tuple[TableFile, ...], ...]:
+    """The files that each task rewrites: about as many bytes as a file should have."""
+    tasks: list[list[TableFile]] = []
+    size = TARGET_BYTES
+    for file in files:
+        if size + file.size > TARGET_BYTES:
+            tasks.append([])
+            size = 0
+        tasks[-1].append(file)
+        size += file.size
+    return tuple(map(tuple, tasks))
 
 
 def _others(rows: pa.RecordBatch, spans: Sequence[Span]) -> pa.Array:

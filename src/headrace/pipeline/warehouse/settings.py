@@ -9,6 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from headrace.pipeline.warehouse.planning import Limits
 from headrace.pipeline.warehouse.rows import EVENT_COLUMNS, EVENT_DATE, METADATA_COLUMNS, EventTime
+from headrace.pipeline.warehouse.storage import Location
 from headrace.spark.failures import BadOption
 from headrace.spark.options import SourceOptions, parse_source
 from headrace.spark.source_schema import default_schema
@@ -20,7 +21,7 @@ _PARTITION_TYPES = (
 
 class LoadSettings(NamedTuple):
     topics: tuple[str, ...]
-    table: Path
+    table: Path | Location
     source: Mapping[str, str]  # options of the Spark source: kafka.*, value.*
     with_metadata: bool = True
     partition_by: tuple[str, ...] = (EVENT_DATE,)

@@ -2,15 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition, id_from_text, id_to_text
 from headrace.pipeline.warehouse.offsets import txn_id
+from headrace.pipeline.warehouse.storage import Location
 from headrace.pipeline.warehouse.table import Table, now_ms, open_table
 from headrace.pipeline.warehouse.tasks import DEAD_LETTERS
 from headrace.spark.cluster import EARLIEST, LATEST, Cluster
@@ -99,19 +98,19 @@ def _held(table: Table) -> dict[Key, _Held]:
     return dict(found)
 
 
-def _rows_of(location: Path, file: dict[str, Any]) -> Iterator[tuple[Key, int]]:
+def _rows_of(location: Location, file: dict[str, Any]) -> Iterator[tuple[Key, int]]:
     """The rows of a file by partition. Only a file of several partitions is opened."""
     low: list[Any] = [file.get(f"min.{name}") for name in _KEY]
     high: list[Any] = [file.get(f"max.{name}") for name in _KEY]
     if low == high and None not in low:
         yield Key(*low), file["num_records"]
         return
-    rows = pq.read_table(location / file["path"], columns=list(_KEY), partitioning=None)
+    rows = location.open_parquet(file["path"]).read(columns=list(_KEY))
     for row in rows.group_by(list(_KEY)).aggregate([([], "count_all")]).to_pylist():
         yield Key(*(row[name] for name in _KEY)), row["count_all"]
 
 
-def _dead_letters(location: Path) -> tuple[dict[Key, int], dict[Key, int]]:
+def _dead_letters(location: Location) -> tuple[dict[Key, int], dict[Key, int]]:
     """Dead letters and lost records by partition; a batch that ran twice wrote letters twice."""
     table = open_table(location)
     letters: dict[Key, int] = defaultdict(int)

@@ -20,10 +20,11 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import Field as DeltaField
 from deltalake.transaction import AddAction, RemoveAction
 
-from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
+from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused, reason
 from headrace.pipeline.warehouse.batch import Batch, NewFile, TableFile
 from headrace.pipeline.warehouse.offsets import Decision, decide
 from headrace.pipeline.warehouse.schema import Field, compare, fields_of
+from headrace.pipeline.warehouse.storage import Location, location_of
 
 log = logging.getLogger("headrace.pipeline")
 
@@ -43,12 +44,15 @@ def now_ms() -> int:
 
 
 class Table:
-    """One Delta table in a directory, for one thread at a time."""
+    """One Delta table, for one thread at a time."""
 
     def __init__(
-        self, location: Path, handle: DeltaTable, clock_ms: Callable[[], int] = now_ms
+        self,
+        location: Path | Location,
+        handle: DeltaTable,
+        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        self.location = location
+        self.location = location_of(location)
         self._handle = handle
         self._clock_ms = clock_ms
 
@@ -74,7 +78,7 @@ class Table:
         try:
             return {txn_id: self.recorded(txn_id) for txn_id in txn_ids}
         except DeltaError:
-            self._handle = DeltaTable(str(self.location))
+            self._handle = _open(self.location)
             return {txn_id: self.recorded(txn_id) for txn_id in txn_ids}
 
     def recorded(self, txn_id: str) -> int | None:
@@ -89,7 +93,7 @@ class Table:
         except DeltaError as outdated:
             # The log was cleaned up beyond the version that the handle shows.
             log.info("Reopening %s: %s", self.location, outdated)
-            self._handle = DeltaTable(str(self.location))
+            self._handle = _open(self.location)
 
     def commit(self, batch: Batch) -> Decision:
         """Commit a batch, or drop it as repeated. Raises CommitRefused or SchemaRefused."""
@@ -115,7 +119,7 @@ class Table:
                 return Decision.COMMIT
         raise CommitRefused(
             f"could not commit to {self.location} in {_TRIES} attempts. Nothing was committed. "
-            f"The last failure was: {failure}"
+            f"The last failure was: {failure and reason(failure)}"
         ) from failure
 
     def _decide(self, batch: Batch, *, after_failure: bool) -> Decision:
@@ -166,11 +170,13 @@ class Table:
         added: Sequence[NewFile],
         written_at_ms: int,
         loaded: Mapping[str, int] | None = None,
+        *,
+        changes_rows: bool = False,
     ) -> bool:
         """Replace files by others; False if the table no longer has the old ones.
 
-        The new files hold the same rows, or, for a reload, those of the partitions that
-        ``loaded`` maps to their next offsets, which must not have moved meanwhile.
+        The new files hold the same rows, unless ``changes_rows``. ``loaded`` are the next offsets
+        of the partitions that a reload replaces; they must not have moved meanwhile.
         """
         failure: Exception | None = None
         for _ in range(_TRIES):
@@ -184,7 +190,7 @@ class Table:
                     # Another rewrite was faster, or ours happened and its outcome was unknown.
                     return bool(added) and added[0].path in present
                 self._check_files(added, written_at_ms)
-                self._replace(removed, added, loaded)
+                self._replace(removed, added, loaded, changes_rows)
             except (DeltaError, OSError) as failed:
                 log.info("Rewrite of %s failed; comparing again: %s", self.location, failed)
                 failure = failed
@@ -193,7 +199,7 @@ class Table:
             return True
         raise CommitRefused(
             f"could not replace files of {self.location} in {_TRIES} attempts. Nothing was "
-            f"changed. The last failure was: {failure}"
+            f"changed. The last failure was: {failure and reason(failure)}"
         ) from failure
 
     def _replace(
@@ -201,9 +207,9 @@ class Table:
         removed: Sequence[TableFile],
         added: Sequence[NewFile],
         loaded: Mapping[str, int] | None,
+        changes_rows: bool,
     ) -> None:
         now = self._clock_ms()
-        changes_rows = loaded is not None
         txns = [Transaction(FILES_TXN, (self.recorded(FILES_TXN) or 0) + 1)]
         txns += [Transaction(name, end) for name, end in (loaded or {}).items()]
         actions: list[AddAction | RemoveAction] = [
@@ -239,14 +245,13 @@ class Table:
                 f"delete files without a commit after {ORPHAN_AGE_H_MIN} hours. Nothing was "
                 "committed"
             )
-        for file in files:
-            path = self.location / file.path
-            size = path.stat().st_size if path.is_file() else None
+        sizes = self.location.sizes([file.path for file in files])
+        for file, size in zip(files, sizes, strict=True):
             if size != file.size:
                 found = "is missing" if size is None else f"has {size} bytes"
                 raise CommitRefused(
-                    f"{path} {found}, and should have {file.size} bytes. Executors must write to "
-                    "the same directory as the driver. Nothing was committed"
+                    f"{self.location / file.path} {found}, and should have {file.size} bytes. "
+                    "Executors must write to the same place as the driver. Nothing was committed"
                 )
 
     def _new_columns(self, batch: Batch) -> tuple[Field, ...]:
@@ -314,31 +319,40 @@ def delta_json(schema: pa.Schema) -> str:
     return text
 
 
-def open_table(location: Path) -> Table | None:
-    """The table in this directory; None if there is none."""
-    if not DeltaTable.is_deltatable(str(location)):
+def _open(location: Location) -> DeltaTable:
+    return DeltaTable(location.url, storage_options=location.storage_options)
+
+
+def open_table(place: Path | Location) -> Table | None:
+    """The table in this place; None if there is none."""
+    location = location_of(place)
+    if not DeltaTable.is_deltatable(location.url, location.storage_options):
         return None
-    return Table(location, DeltaTable(str(location)))
+    return Table(location, _open(location))
 
 
-def open_or_create(location: Path, schema: pa.Schema, partition_by: Sequence[str]) -> Table:
-    """The table in this directory. Another process may create it at the same time."""
+def open_or_create(place: Path | Location, schema: pa.Schema, partition_by: Sequence[str]) -> Table:
+    """The table in this place. Another process may create it at the same time."""
+    location = location_of(place)
     table = open_table(location)
     if table is None:
         try:
             DeltaTable.create(
-                str(location),
+                location.url,
                 Schema.from_arrow(schema),
                 mode="error",
                 partition_by=list(partition_by),
                 configuration={"delta.checkpointInterval": str(CHECKPOINT_COMMITS)},
+                storage_options=location.storage_options,
                 # deltalake would retry as version 1, and replace the metadata of the winner.
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (DeltaError, OSError) as failed:
             table = open_table(location)
             if table is None:
-                raise LoadStopped(f"cannot create the table {location}: {failed}") from failed
+                raise LoadStopped(
+                    f"cannot create the table {location}: {reason(failed)}"
+                ) from failed
         else:
             table = open_table(location)
     assert table is not None

@@ -5,18 +5,20 @@ the driver the names of its files.
 """
 
 import pickle
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 
+from headrace.client.errors import ClientError
 from headrace.pipeline.warehouse.batch import NewFile
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Span
 from headrace.pipeline.warehouse.rows import DEAD_LETTER_SCHEMA, RowBuilder, RowSettings
 from headrace.pipeline.warehouse.settings import ValueColumns
+from headrace.pipeline.warehouse.storage import Location
 from headrace.spark.cluster import shared_cluster
 from headrace.spark.fetching import RangeReader
 from headrace.spark.offsets import Range
@@ -26,7 +28,8 @@ from headrace.spark.workers import settle
 
 DEAD_LETTERS = "_dead_letters"  # a table below the table; readers skip names that begin with "_"
 _RESULT = pa.schema([("result", pa.binary())])
-RESULT_DDL = "result binary"
+_RESULT_DDL = "result binary"
+Result = TypeVar("Result")
 
 
 class TaskResult(NamedTuple):
@@ -40,31 +43,18 @@ class Job(NamedTuple):
     """All tasks of one batch. Spark pickles it for every executor."""
 
     batch_id: str  # unique: names the files
-    table: Path
+    table: Location
     source: SourceOptions
     columns: ValueColumns
     rows: RowSettings
     tasks: tuple[tuple[Span, ...], ...]
 
     def run(self, spark: Any) -> list[TaskResult]:
-        """Run the tasks on Spark; the results of the attempts that Spark counts as successful."""
-        count = len(self.tasks)
-        numbers = spark.range(0, count, 1, count)
-        results = numbers.mapInArrow(self._run_tasks, RESULT_DDL).collect()
-        return [pickle.loads(row.result) for row in results]
-
-    def _run_tasks(self, numbers: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                result = pickle.dumps(self.run_task(number))
-                yield pa.RecordBatch.from_arrays([pa.array([result])], schema=_RESULT)
-        settle()
+        return run_tasks(spark, len(self.tasks), self.run_task)
 
     def run_task(self, number: int) -> TaskResult:
         """Write the files of one task. Files of a failed attempt are deleted."""
-        context = TaskContext.get()
-        attempt = context.taskAttemptId() if context is not None else 0
-        name = f"{self.batch_id}-{number:05d}-{attempt}"
+        name = attempt_name(self.batch_id, number)
         files = PartitionedFiles(self.table, self.rows.file_schema, name)
         letters = PartitionedFiles(self.table / DEAD_LETTERS, DEAD_LETTER_SCHEMA, name)
         bytes_fetched = offsets_fetched = 0
@@ -97,3 +87,29 @@ class Job(NamedTuple):
                 if built.letters is not None:
                     letters.add((), built.letters)
         return reader
+
+
+def run_tasks(spark: Any, count: int, run_task: Callable[[int], Result]) -> list[Result]:
+    """Run numbered tasks on executors; the results of the attempts that Spark counts."""
+
+    def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                result = pickle.dumps(run_task(number))
+                yield pa.RecordBatch.from_arrays([pa.array([result])], schema=_RESULT)
+        settle()
+
+    if not count:
+        return []
+    try:
+        rows = spark.range(0, count, 1, count).mapInArrow(run, _RESULT_DDL).collect()
+    except PySparkException as failure:
+        raise ClientError(f"a task of the load failed: {failure}") from failure
+    return [pickle.loads(row.result) for row in rows]
+
+
+def attempt_name(batch_id: str, number: int) -> str:
+    """The name of the files of this attempt of a task."""
+    context = TaskContext.get()
+    attempt = context.taskAttemptId() if context is not None else 0
+    return f"{batch_id}-{number:05d}-{attempt}"

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,14 @@ from headrace.model.ids import TopicPartition
 from headrace.pipeline.errors import CommitRefused, LoadStopped
 from headrace.pipeline.warehouse import compaction
 from headrace.pipeline.warehouse.batch import Batch, TableFile
-from headrace.pipeline.warehouse.compaction import compact, groups_to_join, vacuum
+from headrace.pipeline.warehouse.compaction import (
+    CLOSED_FILES_MIN,
+    closed_group,
+    compact,
+    compact_closed,
+    groups_to_join,
+    vacuum,
+)
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Span
 from headrace.pipeline.warehouse.table import FILES_TXN, now_ms, open_or_create, open_table
@@ -132,20 +140,55 @@ def test_groups_respect_the_target_and_leave_large_files():
     assert [[f.path for f in g] for g in groups_to_join(files, 64, 99)] == [["1", "2", "3"]]
 
 
+def test_a_running_load_joins_enough_files_of_a_date_that_is_over(table):
+    assert compact_closed(table) == (0, 0, 0)  # three files per day
+    for first in range(12, 12 + 4 * CLOSED_FILES_MIN, 4):
+        load(table, first, first + 4)
+    before = rows(table)
+    count = CLOSED_FILES_MIN + 3
+    assert [compact_closed(table).removed for _ in range(3)] == [count, count, 0]
+    assert rows(table) == before
+
+
+def test_the_files_of_today_are_not_joined():
+    noon = 1_790_000_000_000 // 86_400_000 * 86_400_000 + 43_200_000
+
+    def found(day, at_ms=noon):
+        files = [TableFile(str(n), 10, (("event_date", day),), 1) for n in range(CLOSED_FILES_MIN)]
+        return len(closed_group(files, at_ms))
+
+    assert found("2026-09-21") == 0  # today
+    assert found("2026-09-20") == CLOSED_FILES_MIN
+    assert found("2026-09-20", noon - 11 * 3_600_000 - 1) == 0  # less than an hour ago
+    assert found(None) == 0
+
+
+def test_a_broken_file_is_named_and_nothing_changes(table):
+    broken = table.files()[0]
+    whole = Path(str(table.location), broken.path)
+    kept = whole.read_bytes()
+    whole.write_bytes(kept[: len(kept) // 2])
+    with pytest.raises(LoadStopped, match=r"part-.*parquet cannot be read: .* It holds 2 rows"):
+        compact(table)
+    whole.write_bytes(kept)
+    assert [offset for offset, _ in rows(table)] == list(range(12))
+
+
 def test_vacuum_deletes_old_files_without_a_commit_only(table):
     before = rows(table)
     letters = open_or_create(table.location / "_dead_letters", SCHEMA, ["event_date"])
     load(letters, 0, 2)
-    day = table.location / f"event_date={DAYS[0]}"
+    directory = Path(str(table.location))
+    day = directory / f"event_date={DAYS[0]}"
     names = {"new": 1, "old": 25}
     for name, hours in names.items():
         path = day / f"part-{name}.parquet"
         path.write_bytes(b"")
         os.utime(path, (time.time() - hours * 3600,) * 2)
-    for path in letters.location.rglob("*.parquet"):
+    for path in (directory / "_dead_letters").rglob("*.parquet"):
         os.utime(path, (time.time() - 1000 * 3600,) * 2)
     for file in table.files():
-        os.utime(table.location / file.path, (time.time() - 1000 * 3600,) * 2)
+        os.utime(directory / file.path, (time.time() - 1000 * 3600,) * 2)
     assert [path.rpartition("/")[2] for path in vacuum(table, 24, dry_run=True)] == [
         "part-old.parquet"
     ]

@@ -10,7 +10,12 @@ from headrace.pipeline.warehouse.batch import Batch, TableFile
 from headrace.pipeline.warehouse.compaction import compact
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Bounds, Span
-from headrace.pipeline.warehouse.reload import files_with_rows, span_to_reload, write_other_rows
+from headrace.pipeline.warehouse.reload import (
+    OtherRows,
+    files_with_rows,
+    in_tasks,
+    span_to_reload,
+)
 from headrace.pipeline.warehouse.table import now_ms, open_or_create, open_table
 
 ID = bytes(range(16))
@@ -42,8 +47,12 @@ def load(table, *spans, round_="first"):
 
 def reload(table, *spans, round_="second"):
     removed = files_with_rows(table.files(), spans)
-    added = (*write(table, round_, *spans), *write_other_rows(table, removed, spans, f"o{round_}"))
-    return table.rewrite(removed, added, now_ms(), {s.txn_id: s.offset_end for s in spans})
+    added = [*write(table, round_, *spans)]
+    others = OtherRows(table.location, SCHEMA, in_tasks(removed), spans, f"o{round_}")
+    for number in range(len(others.tasks)):
+        added += others.run_task(number)
+    ends = {s.txn_id: s.offset_end for s in spans}
+    return table.rewrite(removed, added, now_ms(), ends, changes_rows=True)
 
 
 def rows(table, version=None):
@@ -126,6 +135,14 @@ def test_files_are_chosen_by_their_statistics():
     unknown = TableFile("unknown", 1, (), 1)
     found = files_with_rows([below, other, mixed, unknown], [span(5, 10)])
     assert [file.path for file in found] == ["mixed", "unknown"]
+
+
+def test_tasks_rewrite_files_of_about_one_target_size():
+    sizes = [100 << 20, 100 << 20, 100 << 20, 1 << 30, 1]
+    files = [TableFile(str(number), size, (), 1) for number, size in enumerate(sizes)]
+    names = [[file.path for file in task] for task in in_tasks(files)]
+    assert names == [["0", "1"], ["2"], ["3"], ["4"]]
+    assert in_tasks([]) == ()
 
 
 def test_what_to_reload():

@@ -1,0 +1,104 @@
+"""Removes rows of old events from a table: whole files where possible, in one commit.
+
+A table with the partition column ``event_date`` loses whole partitions, and no file is read.
+Another table is judged by the timestamps of its records: files with old and new rows are rewritten.
+"""
+
+import uuid
+from datetime import UTC, date, datetime, time
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.pipeline.errors import CommitRefused, LoadStopped
+from headrace.pipeline.warehouse.batch import NewFile, TableFile
+from headrace.pipeline.warehouse.compaction import rows_of
+from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.rows import EVENT_DATE
+from headrace.pipeline.warehouse.table import Table, now_ms
+
+_TIMESTAMP = "_timestamp"
+# So often may other rewrites be faster.
+_TRIES = 20
+
+
+class Removed(NamedTuple):
+    row_count: int
+    removed: int  # files
+    added: int  # files that hold the other rows of removed ones
+
+
+def first_day_kept(age_ms: int, at_ms: int) -> date:
+    """Rows of the day that began ``age_ms`` ago or less are kept."""
+    return datetime.fromtimestamp((at_ms - age_ms) / 1000, UTC).date()
+
+
+def remove_before(table: Table, day: date) -> Removed:
+    """Remove all rows of events before this day, in UTC."""
+    for _ in range(_TRIES):
+        table.update()
+        written_at_ms = now_ms()
+        removed, files = _plan(table, day)
+        if not removed:
+            return Removed(0, 0, 0)
+        added = files.finish() if files is not None else ()
+        if table.rewrite(removed, added, written_at_ms, changes_rows=True):
+            rows = _row_count(removed) - _row_count(added)
+            return Removed(rows, len(removed), len(added))
+    raise CommitRefused(
+        f"other rewrites of {table.location} were faster {_TRIES} times. Nothing was removed"
+    )
+
+
+def _plan(table: Table, day: date) -> tuple[list[TableFile], PartitionedFiles | None]:
+    """The files to remove, and those with their newer rows."""
+    if EVENT_DATE in table.partition_columns:
+        limit = day.isoformat()
+        old = [
+            file
+            for file in table.files()
+            if (dict(file.partition_values)[EVENT_DATE] or limit) < limit
+        ]
+        return old, None
+    schema = table.file_schema()
+    if _TIMESTAMP not in schema.names:
+        raise LoadStopped(
+            f"{table.location} has neither the partition column {EVENT_DATE} nor the column "
+            f"{_TIMESTAMP}, so the age of its rows is unknown"
+        )
+    limit = pa.scalar(datetime.combine(day, time(), UTC), schema.field(_TIMESTAMP).type)
+    files = PartitionedFiles(table.location, schema, f"kept-{uuid.uuid4().hex[:12]}")
+    removed = []
+    try:
+        for file in table.files():
+            oldest = _oldest(table, file)
+            if oldest is not None and oldest >= limit.as_py():
+                continue
+            removed.append(file)
+            for rows in rows_of(table.location, schema, file):
+                old = pc.fill_null(pc.less(rows.column(_TIMESTAMP), limit), False)
+                files.add(file.partition_values, rows.filter(pc.invert(old)))
+    except BaseException:
+        files.abandon()
+        raise
+    return removed, files
+
+
+def _oldest(table: Table, file: TableFile) -> datetime | None:
+    """From the footer of the file; None if it is unknown."""
+    footer = table.location.open_parquet(file.path).metadata
+    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    if _TIMESTAMP not in paths:
+        return None
+    index = paths.index(_TIMESTAMP)
+    found = [
+        footer.row_group(number).column(index).statistics for number in range(footer.num_row_groups)
+    ]
+    if not all(one is not None and one.has_min_max and not one.null_count for one in found):
+        return None
+    return min((one.min for one in found), default=None)
+
+
+def _row_count(files: "list[TableFile] | tuple[NewFile, ...]") -> int:
+    return sum(file.row_count for file in files)
