@@ -16,6 +16,7 @@ import typer
 
 from headrace.cli import output
 from headrace.cli.demo_cluster import demo_cluster
+from headrace.cli.demo_pipeline import demo_pipeline
 from headrace.cli.options import CONTEXT_SETTINGS, DEFAULT_BOOTSTRAP, examples
 from headrace.cli.serve import connectable, listener_of, start_failure
 from headrace.model.errors import ConfigError
@@ -106,6 +107,10 @@ def demo(
 
 
 app.command("cluster", epilog=examples("headrace demo cluster"))(demo_cluster)
+app.command(
+    "pipeline",
+    epilog=examples("headrace demo pipeline", "headrace demo pipeline --events 50000 --once"),
+)(demo_pipeline)
 
 
 class Node:
