@@ -31,6 +31,7 @@ SECTIONS = {
         "consume": "consume",
         "ship": "ship",
         "pipeline": "pipeline",
+        "sql": "sql",
     },
     "Inspect": {
         "cluster": "cluster",
