@@ -130,6 +130,7 @@ TESTED_BY = {
     "cli/test_cli_records": "cli/consume cli/last_records cli/produce",
     "cli/test_cli_migrate_to_zookeeper": "cli/migrate_to_zookeeper",
     "cli/test_cli_ship": "cli/ship cli/ship_status ship/sender ship/shipper ship/stream",
+    "cli/test_cli_sql": "cli/sql",
     "cli/test_cli_serve": "cli/daemons cli/demo_job cli/stop cli/version",
     "cli/test_cli_tools": "cli/dump_log cli/perf cli/perf_consume cli/perf_latency "
     "cli/perf_produce",

@@ -32,6 +32,7 @@ SECTIONS = {
         "ship": "ship",
         "pipeline": "pipeline",
         "report": "report",
+        "sql": "sql",
     },
     "Inspect": {
         "cluster": "cluster",

@@ -106,7 +106,7 @@ def generate(
                 count = sending.EVENTS if events is None else events
                 done = sending.generate_day(cluster, parsed, events=count, **options)
             else:
-                with _stopped_by_signals() as stop:
+                with stopped_by_signals() as stop:
                     done = sending.generate_live(cluster, rate, stop, events=events, **options)
     except BadOption as wrong:
         raise values.wrong(str(wrong)) from None
@@ -157,7 +157,7 @@ class _Progress:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[threading.Event]:
+def stopped_by_signals() -> Iterator[threading.Event]:
     """An event that Ctrl-C sets; a second Ctrl-C interrupts."""
     stop = threading.Event()
 

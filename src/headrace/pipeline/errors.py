@@ -5,6 +5,7 @@ SchemaRefused   the records do not fit the columns of the table         -> chang
 LoadStopped     a person has to decide                                  -> stop
 BadPipeline     a pipeline file has mistakes                            -> correct the file
 RunRefused      a pipeline cannot be run as asked                       -> decide, run again
+BadQuery        an ad-hoc query is wrong                                -> correct the query
 """
 
 import re
@@ -35,6 +36,10 @@ class BadPipeline(PipelineError):
 
 class RunRefused(PipelineError):
     """A pipeline cannot be run as asked; the text says what to do."""
+
+
+class BadQuery(PipelineError):
+    """An ad-hoc query is wrong; the text says why."""
 
 
 def reason(failure: Exception) -> str:
