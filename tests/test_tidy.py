@@ -41,6 +41,7 @@ PURE_PACKAGES = {"model", "records", "wire", "arrow", "core"}
 PURE_IN = {
     "ship": "acknowledgements events formats generations routes",
     "pipeline/warehouse": "bad_share batch offsets planning rows schema",
+    "pipeline": "changes definition graph",
     "pipeline/quality": "balance",
     "pipeline/generate": "block columns drawing faults machines people site traffic",
     "report": "colors numbers views",
@@ -126,7 +127,7 @@ TESTED_BY = {
     "cli/test_cli_groups": "cli/group_requests cli/groups_reset",
     "cli/test_cli_log_dirs": "cli/log_dirs",
     "cli/test_cli_pipeline": "cli/pipeline cli/pipeline_files cli/pipeline_generate "
-    "cli/pipeline_options",
+    "cli/pipeline_options cli/pipeline_runs",
     "cli/test_cli_records": "cli/consume cli/last_records cli/produce",
     "cli/test_cli_migrate_to_zookeeper": "cli/migrate_to_zookeeper",
     "cli/test_cli_ship": "cli/ship cli/ship_status ship/sender ship/shipper ship/stream",
@@ -162,6 +163,11 @@ TESTED_BY = {
     "spark/test_exactly_once": "spark/exactly_once spark/markers spark/transaction",
     "spark/test_group_progress": "spark/group_progress",
     "spark/test_permissions": "spark/cluster",
+    "spark/test_pipeline_runner": "pipeline/analysis pipeline/calling pipeline/tables "
+    "pipeline/runner/backfill pipeline/runner/dead_letters pipeline/runner/examples "
+    "pipeline/runner/fanout pipeline/runner/history pipeline/runner/inspection "
+    "pipeline/runner/planning pipeline/runner/records pipeline/runner/run "
+    "pipeline/runner/settings pipeline/runner/streams",
     "spark/test_reading": "spark/reading spark/subscription",
     "spark/test_sink": "spark/row_encoder spark/sink",
     "spark/test_typed_values": "spark/dead_letters",
