@@ -306,6 +306,7 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The columns of a table for these rows; each may be null, whatever the first batch says."""
     nullable = _nullable(schema)
+    assert isinstance(nullable, StructType)
     return pa.schema(list(to_arrow_schema(nullable, timezone="UTC")))
 
 

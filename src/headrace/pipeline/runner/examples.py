@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType
 
 from headrace.pipeline.analysis import analyze
 from headrace.pipeline.errors import BadPipeline
@@ -104,7 +105,7 @@ class _Trial:
                     rows.append(
                         (source.topic, 0, len(rows), time, None, None, text.encode(), number)
                     )
-        schema = record_schema().add("_number", "int")
+        schema = record_schema().add("_number", IntegerType())
         return arrived(self._spark.createDataFrame(rows, schema))
 
     def _keep(self, node: Node, rows: "DataFrame", batch: BatchName) -> int:

@@ -88,6 +88,8 @@ class Stream:
             "subscribe": ",".join(source.topic for source in self._fanout.sources),
             "includeHeaders": "true",
             "maxOffsetsPerTrigger": str(self._settings.batch_records_max),
+            # A partition that is ahead would move the watermark past records of the others.
+            "limitBy": "timestamp",
             "kafka.group.id": self.group,
             "kafka.isolation.level": "read_committed",
         }
