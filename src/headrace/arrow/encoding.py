@@ -35,6 +35,7 @@ _i64 = Struct(">q")
 _i32 = Struct(">i")
 # Length, attributes, both deltas, key and value length, header count: at most this many bytes.
 _NUMBERS_SIZE_MAX = 5 + 1 + 1 + 5 + 5 + 5 + 5
+_TIMESTAMP_SIZE_MAX = 10  # the delta of a row with a time of its own
 
 
 class EncodedBatch(NamedTuple):
@@ -55,6 +56,7 @@ class Outgoing(NamedTuple):
     key: pa.Array  # binary
     value: pa.Array  # binary
     headers: pa.Array | None  # lists of key and value
+    timestamp_ms: Ints | None = None  # None: all rows have the time at which they are encoded
 
 
 def encode(
@@ -78,6 +80,7 @@ def encode(
             rows.key.take(taken),
             rows.value.take(taken),
             None if rows.headers is None else rows.headers.take(taken),
+            None if rows.timestamp_ms is None else rows.timestamp_ms[order],
         )
     key_size, value_size = _sizes(rows.key), _sizes(rows.value)
     headers = None if rows.headers is None else _header_bytes(rows, order, first_row)
@@ -85,7 +88,10 @@ def encode(
     if headers is not None:
         content_size = content_size + _sizes(headers)
     _check_sizes(rows, content_size, row_size_max, order, first_row)
-    starts = _batch_starts(rows.topic_of, rows.partition, content_size, batch_size)
+    row_size = content_size + _NUMBERS_SIZE_MAX
+    if rows.timestamp_ms is not None:
+        row_size += _TIMESTAMP_SIZE_MAX
+    starts = _batch_starts(rows.topic_of, rows.partition, row_size, batch_size)
     section = _sections(rows, key_size, value_size, headers, content_size, starts)
     offsets = np.frombuffer(section.buffers()[1], dtype=np.int32)
     data = memoryview(section.buffers()[2])
@@ -95,12 +101,18 @@ def encode(
         records = data[offsets[first] : offsets[end]]
         place = TopicPartition(rows.topics[rows.topic_of[first]], int(rows.partition[first]))
         row_numbers = (first_row + int(order[first]), first_row + int(order[end - 1]))
-        data_of_batch = _batch(records, end - first, codec, now_ms)
+        times = (now_ms, now_ms)
+        if rows.timestamp_ms is not None:
+            own = rows.timestamp_ms[first:end]
+            times = (int(own[0]), int(own.max()))
+        data_of_batch = _batch(records, end - first, codec, times)
         batches.append(EncodedBatch(place, end - first, data_of_batch, row_numbers))
     return batches
 
 
-def _batch(records: memoryview, record_count: int, codec: int, now_ms: int) -> bytes:
+def _batch(
+    records: memoryview, record_count: int, codec: int, base_and_max_ms: tuple[int, int]
+) -> bytes:
     header = BatchHeader(
         base_offset=0,
         size=0,
@@ -109,8 +121,8 @@ def _batch(records: memoryview, record_count: int, codec: int, now_ms: int) -> b
         crc=0,
         attributes=codec & CODEC_MASK,
         last_offset_delta=record_count - 1,
-        base_timestamp=now_ms,
-        max_timestamp=now_ms,
+        base_timestamp=base_and_max_ms[0],
+        max_timestamp=base_and_max_ms[1],
         producer_id=-1,
         producer_epoch=-1,
         base_sequence=-1,
@@ -153,11 +165,11 @@ def _check_sizes(
     )
 
 
-def _batch_starts(topic_of: Ints, partition: Ints, content_size: Ints, batch_size: int) -> Ints:
+def _batch_starts(topic_of: Ints, partition: Ints, row_size: Ints, batch_size: int) -> Ints:
     """The first row of each batch: a batch ends with its partition, or when it is full."""
     changes = np.flatnonzero((np.diff(topic_of) != 0) | (np.diff(partition) != 0)) + 1
     borders = [0, *changes.tolist(), len(topic_of)]
-    total = np.concatenate(([0], np.cumsum(content_size + _NUMBERS_SIZE_MAX)))
+    total = np.concatenate(([0], np.cumsum(row_size)))
     starts: list[int] = []
     for first, end in zip(borders, borders[1:], strict=False):
         while first < end:
@@ -178,18 +190,26 @@ def _sections(
 ) -> pa.Array:
     """The bytes of each record, as one binary array."""
     count = len(key_size)
-    index = np.arange(count)
-    offset_delta = index - np.repeat(starts, np.diff(np.append(starts, count)))
+    first = np.repeat(starts, np.diff(np.append(starts, count)))  # of the batch of each row
+    offset_delta = np.arange(count) - first
     header_count = (
         np.zeros(count, dtype=np.int64) if rows.headers is None else _list_sizes(rows.headers)
     )
     offset_width = varint_widths(offset_delta)
     key_width, value_width = varint_widths(key_size), varint_widths(value_size)
     header_width = varint_widths(header_count)
-    # Attributes and the timestamp delta, which is 0 in every row, take one byte each.
-    length = 2 + offset_width + key_width + value_width + header_width + content_size
+    length = 1 + offset_width + key_width + value_width + header_width + content_size
+    # Attributes take one byte, and so does a timestamp delta of 0.
+    numbers: list[tuple[Ints | None, Ints | int]] = [(None, 2)]
+    if rows.timestamp_ms is None:
+        length += 1
+    else:
+        time_delta = rows.timestamp_ms - rows.timestamp_ms[first]
+        time_width = varint_widths(time_delta)
+        length += time_width
+        numbers = [(None, 1), (time_delta, time_width)]
     front = varint_fields(
-        [(length, varint_widths(length)), (None, 2), (offset_delta, offset_width),
+        [(length, varint_widths(length)), *numbers, (offset_delta, offset_width),
          (key_size, key_width)]
     )  # fmt: skip
     middle = varint_fields([(value_size, value_width)])

@@ -79,7 +79,7 @@ def varint_widths(values: Ints) -> Ints:
     """The number of bytes that each value takes as a varint."""
     zigzag = _zigzag(values)
     widths = np.ones(len(values), dtype=np.int64)
-    for limit in (7, 14, 21, 28, 35):
+    for limit in range(7, 64, 7):
         wider = zigzag >= np.uint64(1 << limit)
         if not wider.any():
             break

@@ -1,10 +1,12 @@
-"""``headrace pipeline``: load topics into tables, and run pipeline files."""
+"""``headrace pipeline``: load topics into tables, run pipeline files, and generate events."""
 
 import typer
 
 from headrace.cli import pipeline_runs
 from headrace.cli.options import examples, noun
+from headrace.cli.pipeline_audit import audit
 from headrace.cli.pipeline_files import compact, vacuum
+from headrace.cli.pipeline_generate import generate
 from headrace.cli.pipeline_load import load
 from headrace.cli.pipeline_status import status
 
@@ -41,6 +43,18 @@ app.command(
     no_args_is_help=True,
     epilog=examples("headrace pipeline vacuum --table warehouse/orders --older-than 7d --dry-run"),
 )(vacuum)
+app.command(
+    epilog=examples(
+        "headrace pipeline generate --date 2026-11-16 --events 500000",
+        "headrace pipeline generate --rate 1000",
+    ),
+)(generate)
+app.command(
+    epilog=examples(
+        "headrace pipeline audit --warehouse warehouse",
+        "headrace pipeline audit page-views --format json",
+    ),
+)(audit)
 app.command(no_args_is_help=True, epilog=examples("headrace pipeline plan views.py"))(
     pipeline_runs.plan
 )

@@ -41,31 +41,50 @@ class Cluster(client_cluster.Cluster):
 
         ``option`` is the option that names the topic; errors mention it.
         """
-        what = f"finding or creating topic {name!r}" + (f" (option {option})" if option else "")
+        self.create_topics([name], partition_count, configs, option=option)
+
+    def create_topics(
+        self,
+        names: Sequence[str],
+        partition_count: int,
+        configs: Mapping[str, str],
+        *,
+        option: str = "",
+    ) -> None:
+        """As ``create_topic``, for several topics with the same settings."""
+        what = f"finding or creating topic {', '.join(map(repr, names))}"
+        what += f" (option {option})" if option else ""
         config_of = m.CreateTopicsRequest.CreatableTopicConfig
-        request = m.CreateTopicsRequest(
-            topics=[
-                m.CreateTopicsRequest.CreatableTopic(
-                    name=name,
-                    num_partitions=partition_count,
-                    replication_factor=-1,
-                    configs=[config_of(name=key, value=value) for key, value in configs.items()],
-                )
-            ],
-            timeout_ms=self.settings.request_timeout_ms,
-        )
+        topic_of = m.CreateTopicsRequest.CreatableTopic
 
         def attempt() -> None:
-            known = self.topics([name])[name]
-            if not known.error and known.leaders and min(known.leaders.values()) >= 0:
+            known = self.topics(names)
+            missing = [
+                name
+                for name in names
+                if known[name].error or min(known[name].leaders.values(), default=-1) < 0
+            ]
+            if not missing:
                 return
-            if known.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                refuse(known.error, what)  # we could not see it even if it existed
-            response = self.ask(self.controller_id, request, m.CreateTopicsResponse)
-            result = response.topics[0]
-            if result.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
-                refuse(result.error_code, f"{what}: {result.error_message or 'refused'}")
-            refuse(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} is being created")
+            if any(known[name].error == ErrorCode.TOPIC_AUTHORIZATION_FAILED for name in missing):
+                # We could not see it even if it existed.
+                refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED, what)
+            request = m.CreateTopicsRequest(
+                topics=[
+                    topic_of(
+                        name=name,
+                        num_partitions=partition_count,
+                        replication_factor=-1,
+                        configs=[config_of(name=key, value=configs[key]) for key in configs],
+                    )
+                    for name in missing
+                ],
+                timeout_ms=self.settings.request_timeout_ms,
+            )
+            for result in self.ask(self.controller_id, request, m.CreateTopicsResponse).topics:
+                if result.error_code not in (0, ErrorCode.TOPIC_ALREADY_EXISTS):
+                    refuse(result.error_code, f"{what}: {result.error_message or 'refused'}")
+            refuse(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {missing[0]!r} is being created")
 
         self.persistently(attempt, what)
 

@@ -122,3 +122,25 @@ def test_stamping_a_producer_updates_the_checksum():
     assert header.is_transactional
     stamp_producer(batch, 1, 2, 3, transactional=False)
     assert not read_header(batch).is_transactional
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1 << 45)), min_size=1, max_size=30))
+def test_rows_with_times_of_their_own(rows):
+    count = len(rows)
+    values = pa.array([b"%d" % number for number in range(count)], pa.binary())
+    written = Outgoing(
+        ["a"],
+        np.zeros(count, dtype=np.int64),
+        np.array([partition for partition, _ in rows]),
+        pa.nulls(count, pa.binary()),
+        values,
+        None,
+        np.array([timestamp for _, timestamp in rows]),
+    )
+    found = {}
+    for batch in encoded(written, batch_size=200):
+        header = check_produced(memoryview(bytearray(batch.data)))
+        records = list(iter_records(batch.data))
+        assert header.max_timestamp == max(record.timestamp for record in records)
+        found |= {int(record.value): (batch.place.partition, record.timestamp) for record in records}
+    assert [found[number] for number in range(count)] == rows

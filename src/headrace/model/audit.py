@@ -1,0 +1,67 @@
+"""Counts of records per topic and minute: what producers publish to the topic ``headrace-audit``.
+
+A record is counted in the minute of its own timestamp, so that every tier counts it in the same
+minute. Each message adds to the earlier ones. The topic is compacted, and the key of a message
+names its producer, run and number: a message that is sent twice counts once.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, Self
+
+AUDIT_TOPIC: Final = "headrace-audit"
+AUDIT_TOPIC_CONFIGS: Final = {"cleanup.policy": "compact"}
+MINUTE_MS: Final = 60_000
+
+
+class AuditMessage(NamedTuple):
+    """What one producer got acknowledged since its last message."""
+
+    producer: str
+    run: str  # differs between two starts of one program
+    number: int
+    counts: Mapping[str, Mapping[int, int]]  # by topic and start of the minute, in milliseconds
+
+    @property
+    def key(self) -> bytes:
+        return f"{self.producer}/{self.run}/{self.number}".encode()
+
+    @property
+    def value(self) -> bytes:
+        return json.dumps(self._asdict(), separators=(",", ":")).encode()
+
+    @classmethod
+    def parse(cls, value: bytes) -> Self:
+        """Raises ValueError if the value is no such message."""
+        try:
+            given: Any = json.loads(value)
+            counts = {
+                str(topic): {int(minute): int(count) for minute, count in minutes.items()}
+                for topic, minutes in given["counts"].items()
+            }
+            return cls(str(given["producer"]), str(given["run"]), int(given["number"]), counts)
+        except (AttributeError, KeyError, TypeError) as wrong:
+            raise ValueError(f"not a message of the audit: {wrong!r}") from wrong
+
+
+class MinuteCounts:
+    """Counts what a producer got acknowledged, between two messages."""
+
+    def __init__(self, producer: str, run: str) -> None:
+        self._producer = producer
+        self._run = run
+        self._number = 0
+        self._counts: dict[str, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+
+    def add(self, topic: str, timestamp_ms: int, count: int = 1) -> None:
+        self._counts[topic][timestamp_ms - timestamp_ms % MINUTE_MS] += count
+
+    def take(self) -> AuditMessage | None:
+        """The next message; None if nothing was counted since the last one."""
+        if not self._counts:
+            return None
+        counts = {topic: dict(minutes) for topic, minutes in self._counts.items()}
+        self._counts.clear()
+        self._number += 1
+        return AuditMessage(self._producer, self._run, self._number, counts)

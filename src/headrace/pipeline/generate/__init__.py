@@ -1,0 +1,1 @@
+"""Generated events of a website: the site, its traffic, what goes wrong on the way, and sending."""

@@ -1,0 +1,1 @@
+"""Whether the data is good: expectations, dead letters, and the audit."""

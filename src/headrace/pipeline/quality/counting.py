@@ -1,0 +1,165 @@
+"""Counts the records of a topic by minute: as producers published it, in the log, in a table."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.model.audit import AUDIT_TOPIC, MINUTE_MS, AuditMessage
+from headrace.model.errors import ErrorCode
+from headrace.model.ids import TopicPartition, id_to_text
+from headrace.pipeline.warehouse.offsets import txn_id
+from headrace.pipeline.warehouse.table import Table, open_table
+from headrace.pipeline.warehouse.tasks import DEAD_LETTERS
+from headrace.spark.cluster import EARLIEST, LATEST, Cluster
+from headrace.spark.fetching import RangeReader
+from headrace.spark.offsets import Range
+from headrace.spark.options import FetchSettings
+
+_FETCH = FetchSettings(read_committed=True, fail_on_data_loss=False)
+
+Numbers = npt.NDArray[np.int64]
+
+
+class Topic(NamedTuple):
+    """A topic that exists now, and the bounds of its logs."""
+
+    name: str
+    topic_id: bytes
+    first_offsets: Mapping[int, int]  # by partition
+    end_offsets: Mapping[int, int]
+
+
+class LogCounts(NamedTuple):
+    """The records of a topic by minute."""
+
+    all: Counter[int]
+    loaded: Counter[int]  # those below the next offsets of the table
+    whole_since_ms: int | None  # retention deleted records of the minutes before; None: of none
+
+
+class TableCounts(NamedTuple):
+    """The records of a topic in a table or its dead letters, each once, by minute."""
+
+    found: Counter[int]
+    doubled: Counter[int]
+
+
+def find_topics(cluster: Cluster, names: list[str]) -> list[Topic]:
+    """Those of the named topics that exist."""
+    known = {
+        name: metadata
+        for name, metadata in cluster.topics(sorted(names)).items()
+        if metadata.error == ErrorCode.NONE
+    }
+    places = [TopicPartition(name, n) for name, one in known.items() for n in sorted(one.leaders)]
+    first, end = (
+        cluster.list_offsets(dict.fromkeys(places, which), read_committed=True)
+        for which in (EARLIEST, LATEST)
+    )
+    return [
+        Topic(
+            name,
+            metadata.topic_id,
+            {n: first[TopicPartition(name, n)] for n in metadata.leaders},
+            {n: end[TopicPartition(name, n)] for n in metadata.leaders},
+        )
+        for name, metadata in known.items()
+    ]
+
+
+def published(cluster: Cluster) -> dict[str, Counter[int]]:
+    """What all producers published, by topic."""
+    messages: dict[bytes, AuditMessage] = {}
+    for topic in find_topics(cluster, [AUDIT_TOPIC]):
+        for partition in topic.end_offsets:
+            for records in _reader(cluster, topic, partition):
+                for value in records.values().to_pylist():
+                    if value is not None:
+                        message = AuditMessage.parse(value)
+                        messages[message.key] = message
+    found: dict[str, Counter[int]] = {}
+    for message in messages.values():
+        for name, minutes in message.counts.items():
+            found.setdefault(name, Counter()).update(minutes)
+    return found
+
+
+def in_log(cluster: Cluster, topic: Topic, table: Table | None) -> LogCounts:
+    """Read the whole log of a topic."""
+    everything: Counter[int] = Counter()
+    loaded: Counter[int] = Counter()
+    whole_since: int | None = None
+    for partition, first_offset in topic.first_offsets.items():
+        end = table.recorded(txn_id(topic.topic_id, partition)) if table is not None else None
+        reader = _reader(cluster, topic, partition)
+        is_first = True
+        for records in reader:
+            minutes = _minutes(records.timestamp_ms)
+            everything.update(_tally(minutes))
+            loaded.update(_tally(minutes[records.offset < (end or 0)]))
+            if is_first and first_offset > 0:
+                whole_since = max(whole_since or 0, int(minutes[0]) + MINUTE_MS)
+            is_first = False
+    return LogCounts(everything, loaded, whole_since)
+
+
+def in_table(table: Table, topic_id: bytes) -> TableCounts:
+    """The rows and dead letters of one topic."""
+    rows = _rows_of(table, topic_id, "_timestamp")
+    minutes = _minutes(rows[2] // 1000)
+    places = _places(rows[0], rows[1])
+    letters = open_table(table.location / DEAD_LETTERS)
+    all_places, all_minutes = places, minutes
+    if letters is not None:
+        bad = _rows_of(letters, topic_id, "_timestamp_ms")
+        all_places = np.concatenate([places, _places(bad[0], bad[1])])
+        all_minutes = np.concatenate([minutes, _minutes(bad[2])])
+    distinct_rows = minutes[np.unique(places, return_index=True)[1]]
+    distinct = all_minutes[np.unique(all_places, return_index=True)[1]]
+    doubled = Counter(_tally(minutes))
+    doubled.subtract(_tally(distinct_rows))
+    return TableCounts(Counter(_tally(distinct)), +doubled)
+
+
+def _rows_of(table: Table, topic_id: bytes, time: str) -> tuple[Numbers, Numbers, Numbers]:
+    """Partition, offset and timestamp of each row of a topic."""
+    of_topic = pc.field("_topic_id") == id_to_text(topic_id)
+    if time == "_timestamp_ms":
+        of_topic &= pc.field("stage") != "lost"
+    rows = table.handle.to_pyarrow_dataset().to_table(
+        columns=["_partition", "_offset", time], filter=of_topic
+    )
+    partition, offset, timestamp = (
+        column.combine_chunks().cast(pa.int64()).to_numpy(zero_copy_only=False)
+        for column in rows.columns
+    )
+    return partition, offset, timestamp
+
+
+def _reader(cluster: Cluster, topic: Topic, partition: int) -> RangeReader:
+    range_ = Range(
+        TopicPartition(topic.name, partition),
+        topic.first_offsets[partition],
+        topic.end_offsets[partition],
+    )
+    return RangeReader(cluster, range_, topic.topic_id, _FETCH)
+
+
+def _places(partition: Numbers, offset: Numbers) -> Numbers:
+    """One number for partition and offset: no topic has 2^15 partitions of 2^48 records."""
+    return (partition << 48) | offset
+
+
+def _minutes(timestamp_ms: Numbers) -> Numbers:
+    minutes: Numbers = timestamp_ms - timestamp_ms % MINUTE_MS
+    return minutes
+
+
+def _tally(minutes: Numbers) -> dict[int, int]:
+    values, counts = np.unique(minutes, return_counts=True)
+    return dict(zip(values.tolist(), counts.tolist(), strict=True))
