@@ -11,7 +11,8 @@ the rows of earlier batches only, so a batch may run again with its number.
 """
 
 import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from types import ModuleType
 from typing import Any
@@ -31,6 +32,28 @@ MERGES = {
     "kll": F.kll_merge_agg_double,
 }
 PERCENTILES = (50, 95, 99)
+
+
+# With small data Spark spends its time on compiling code and on planning stage by stage.
+_FOR_SMALL_DATA = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+
+
+@contextmanager
+def small_data(spark: Any) -> Iterator[None]:
+    """Settings of a session for many small batches."""
+    before = {name: spark.conf.get(name) for name in _FOR_SMALL_DATA}
+    for name, value in _FOR_SMALL_DATA.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def arrivals(
@@ -177,17 +200,22 @@ class Batches:
         if name not in known:
             is_table = self._functions[name].declared.kind == "table"
             known[name] = (
-                self._before(name, number) if is_table else self._call(name, number, known)
+                self._before(name, number) if is_table else self._step(name, number, known)
             )
         return known[name]
+
+    def _step(self, name: str, number: int, known: dict[str, Any]) -> Any:
+        """The rows of a step, computed once."""
+        rows = self._call(name, number, known)
+        return self._spark.createDataFrame(rows.toArrow(), rows.schema)
 
     def _before(self, name: str, number: int) -> Any:
         """The rows of a table before a batch, one per key."""
         options = self._options(name)
-        if options.get("merge"):
-            return self._merged(name, number)
         if not any(batch < number for batch in self._rows.get(name, ())):
             return self._spark.createDataFrame([], options["schema"])
+        if options.get("merge"):
+            return self._merged(name, number)
         rows = self._appended(name, number)
         if "_deleted" not in rows.column_names:
             rows = rows.append_column("_deleted", pa.nulls(len(rows), pa.bool_()))
