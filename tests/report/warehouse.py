@@ -188,8 +188,8 @@ def _write_jobs(directory, dice, end):
     for batch, written in ((0, START), (1, LOADED)):
         write_job(directory, "sessions", sessions[batch * 300 : batch * 300 + 300], batch, written)
     write_job(directory, "sessions", [{**sessions[0], "_deleted": True}], 2, LOADED)
-    for batch, written in ((0, START - timedelta(hours=1)), (1, LOADED)):
-        write_job(directory, "rankings", _rankings(dice), batch, written)
+    for batch, as_of in ((0, START - timedelta(hours=1)), (1, end)):
+        write_job(directory, "rankings", _rankings(dice, as_of), batch, LOADED)
     write_job(directory, "incidents", _incidents(dice), 0, LOADED)
     blocked = [
         {"client": f"10.0.0.{n}", "why": KINDS[n % 4], "since": START, "until": end}
@@ -200,19 +200,25 @@ def _write_jobs(directory, dice, end):
         {
             "service": "search",
             "kind": "errors",
-            "state": "closed",
+            "state": "ok",
             "since": START + timedelta(hours=19),
             "value": 0.31,
         },
         {
             "service": "images",
             "kind": "slow",
-            "state": "open",
+            "state": "raised",
             "since": START + timedelta(hours=22),
-            "value": 812.5,
+            "value": 0.12,
         },
     ]
     write_job(directory, "service_alerts", alerts, 0, LOADED)
+    found = [
+        {"checked_at": LOADED, "tier": tier, "name": "", "topic": "page-views", "minute": START,
+         "expected": 100, "found": 100, "doubled": 0}
+        for tier in ("broker", "table")
+    ]  # fmt: skip
+    write_deltalake(str(directory / "audit"), pa.Table.from_pylist(found))
 
 
 def _session(dice, number, day, end):
@@ -227,14 +233,15 @@ def _session(dice, number, day, end):
     }  # fmt: skip
 
 
-def _rankings(dice):
+def _rankings(dice, as_of):
     found = []
     for category in ("chairs", "lamps", "sofas"):
         items = dice.permutation(20)[:10]
         for rank, item in enumerate(items.tolist(), 1):
             found.append(
                 {"category": category, "rank": rank, "item": 1000 + item, "score": 1 - rank / 20,
-                 "rating": 4.5, "votes": 30, "clicks": 12, "impressions": 400}
+                 "rating": 0.95 - rank / 20, "votes": 30.25, "clicks": 12, "impressions": 400,
+                 "as_of": as_of}
             )  # fmt: skip
     return found
 
@@ -246,6 +253,7 @@ def _incidents(dice):
         found.append(
             {"incident_id": f"i{number}", "kind": KINDS[min(int(dice.geometric(0.5)) - 1, 3)],
              "client": f"10.0.0.{number}", "since": since, "until": since + timedelta(minutes=20),
-             "evidence": f"{40 + number} pages a minute, 98 % without referrer", "score": 0.9}
+             "evidence": {"events": 400 + number, "targets": 90, "allowed": 300, "seconds": 60},
+             "score": 1.3}
         )  # fmt: skip
     return found

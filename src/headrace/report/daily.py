@@ -4,7 +4,7 @@ A report file like any other: see docs/reports.md.
 """
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import altair as alt
 import pyarrow as pa
@@ -29,6 +29,8 @@ TITLE = "Daily report"
 # Busy topics: the one that is behind says how far the day is.
 CLOCK_TOPICS = ("page-views", "requests")
 _GROUPS_MAX = len(SERIES)
+# A ranking is compared as of this time after the day: jobs that run in the night count, too.
+_AFTER_THE_DAY = timedelta(hours=2)
 
 
 @panel("At a glance")
@@ -176,44 +178,36 @@ def sessions(day: Day) -> Iterator[Block]:
 
 @panel("Ranking movers", needs=["appended_rankings"])
 def ranking_movers(day: Day) -> Iterator[Block]:
-    # Rankings carry no event time: take those that were written around the ends of the day.
-    written = f"""
-        with times as (select distinct _written_at as written from appended_rankings),
-        latest as (select coalesce(
-            max(written) filter (written < {instant(day.end + timedelta(hours=1))}), max(written)
-            ) as written from times)
-        select latest.written as now, coalesce(
-            max(times.written) filter (times.written <= latest.written - interval 20 hour),
-            min(times.written)) as before
-        from times, latest group by latest.written"""
-    found = day.row(written)
-    now, before = found["now"], found["before"]
+    times = day.row(f"""
+        select max(as_of) filter (as_of < {instant(day.end + _AFTER_THE_DAY)}) as now,
+            max(as_of) filter (as_of < {instant(day.start + _AFTER_THE_DAY)}) as before,
+            min(as_of) as first, max(as_of) as last
+        from appended_rankings""")
+    now, before = times["now"] or times["last"], times["before"] or times["first"]
+    rows = day.sql(f"""
+        with now as ({_ranking_at(now)}), before as ({_ranking_at(before)}),
+        moved as (
+            select now.category, now.item, now.rank, before.rank as rank_before,
+                coalesce(before.rank, (select max(rank) + 1 from before)) - now.rank as places
+            from now left join before using (category, item))
+        select category, item::varchar as item, rank, rank_before,
+            case when rank_before is null then 'new'
+            when places > 0 then '▲ ' || places else '▼ ' || -places end as moved
+        from moved where places <> 0 or rank_before is null
+        order by abs(places) desc, category, rank limit 12""")
     if now == before:
         yield "There is one ranking so far, and none to compare it with."
+    elif rows.num_rows:
+        yield Table("Largest moves", rows, f"Between {text_of(before)} and {text_of(now)}.")
     else:
-        rows = day.sql(f"""
-            with now as ({_ranking_at(instant(now))}), before as ({_ranking_at(instant(before))}),
-            moved as (
-                select now.category, now.item, now.rank, before.rank as rank_before,
-                    coalesce(before.rank, (select max(rank) + 1 from before)) - now.rank as places
-                from now left join before using (category, item))
-            select category, item::varchar as item, rank, rank_before,
-                case when rank_before is null then 'new'
-                when places > 0 then '▲ ' || places else '▼ ' || -places end as moved
-            from moved where places <> 0 or rank_before is null
-            order by abs(places) desc, category, rank limit 12""")
-        if rows.num_rows:
-            yield Table(
-                "Largest moves", rows, f"Ranks of {text_of(now)}, before: {text_of(before)}."
-            )
-        else:
-            yield f"No item moved between {text_of(before)} and {text_of(now)}."
+        yield f"No item moved between {text_of(before)} and {text_of(now)}."
     yield Table(
         "Top of each category",
         day.sql(f"""
-            select category, rank, item::varchar as item, score, votes
-            from ({_ranking_at(instant(now))})
-            where rank <= 3 order by category, rank limit 12"""),
+            select category, rank, item::varchar as item, rating as rating_share,
+                round(votes)::bigint as votes
+            from ({_ranking_at(now)}) where rank <= 3 order by category, rank limit 12"""),
+        "Rating is the least share of likes that the votes support; older votes count less.",
     )
 
 
@@ -248,12 +242,11 @@ def security(day: Day) -> Iterator[Block]:
         f"{counted(found['incidents'], 'incident')}: {each}.",
         groups_by_hour("incidents", "kind", [row["kind"] for row in kinds], stacked=True),
     )
-    yield Table(
-        "Incidents of highest score",
-        day.sql(f"""
-            select kind, client, since, evidence::varchar as evidence
-            from incidents where {of_day} order by score desc, since, incident_id limit 10"""),
-    )
+    worst = day.sql(f"""
+        select kind, client, since, evidence from incidents where {of_day}
+        order by score desc, since, incident_id limit 10""")
+    evidence = pa.array([_in_words(value) for value in worst.column("evidence").to_pylist()])
+    yield Table("Incidents of highest score", worst.set_column(3, "evidence", evidence))
 
 
 @panel("Service health", needs=["events_requests"])
@@ -274,8 +267,9 @@ def service_health(day: Day) -> Iterator[Block]:
     yield Table("Services", rows)
     if day.has("service_alerts"):
         alerts = day.sql(f"""
-            select service, kind as alert, state, since, value from service_alerts
-            where since < {instant(day.end)} and (in_day(since) or state in ('open', 'firing'))
+            select service, kind as alert, state, since, value as bad_requests_share
+            from service_alerts
+            where since < {instant(day.end)} and (in_day(since) or state <> 'ok')
             order by since, service, kind limit 12""")
         if alerts.num_rows:
             yield Table("Alerts", alerts)
@@ -315,13 +309,10 @@ def audit(day: Day) -> Iterator[Block]:
         job, events = int(found["job"]), found["events"]
         difference = "as the table" if job == events else f"and the table {events:,}"
         yield f"The activity job counted {job:,} page views, {difference}."
-    if day.has("raw_headrace_audit"):
-        yield Table(
-            "Counts per tier",
-            day.sql("""
-                select topic, tier, sum(records) as records from raw_headrace_audit
-                where in_day(minute) group by topic, tier order by topic, tier"""),
-        )
+    if day.has("appended_audit"):
+        yield _tiers(day)
+    else:
+        yield "No audit of producers and brokers was kept; headrace pipeline audit makes one."
 
 
 @panel("Late events and dead letters")
@@ -364,6 +355,30 @@ def late_and_dead(day: Day) -> Iterator[Block]:
         yield Table("Dead letters", letters)
     else:
         yield "There are no dead letters of this day."
+
+
+def _tiers(day: Day) -> Table:
+    """What each tier should hold and holds, by the newest audit of each minute."""
+    rows = day.sql("""
+        with newest as (
+            select * from appended_audit where in_day(minute) qualify row_number() over (
+                partition by tier, name, topic, minute order by checked_at desc) = 1)
+        select topic, tier, sum(expected) as expected, sum(found) as found,
+            sum(greatest(expected - found, 0)) as missing,
+            sum(doubled + greatest(found - expected, 0)) as surplus
+        from newest group by topic, tier order by topic, tier""")
+    uneven = [row for row in rows.to_pylist() if row["missing"] or row["surplus"]]
+    told = "All tiers hold what they should."
+    if uneven:
+        told = f"The books do not balance for {counted(len(uneven), 'row', 'rows')}."
+    return Table("Expected and found per tier", rows, told)
+
+
+def _in_words(evidence: object) -> str:
+    """The fields of an incident's evidence with their values."""
+    if not isinstance(evidence, dict):
+        return str(evidence)
+    return ", ".join(f"{name.replace('_', ' ')} {text_of(v)}" for name, v in evidence.items())
 
 
 def _by_hour(day: Day, counted_: str, columns: tuple[str, ...]) -> pa.Table:
@@ -479,25 +494,29 @@ def _errors_by_hour(day: Day) -> Plot:
     )
 
 
-def _ranking_at(time: str) -> str:
-    """The ranking as it was written last, until a time."""
-    return f"""select * from appended_rankings where _written_at <= {time}
-        qualify row_number() over (
+def _ranking_at(time: datetime) -> str:
+    """The ranking as of a time. A place that became free has no time, but its batch has."""
+    return f"""
+        select * from (
+            select *, coalesce(
+                as_of, max(as_of) over (partition by category, _query, _batch)) as at_
+            from appended_rankings)
+        where at_ <= {instant(time)} qualify item is not null and row_number() over (
             partition by category, rank order by _written_at desc, _batch desc) = 1"""
 
 
 def _letters(day: Day) -> str:
     """Dead letters by kind. A letter belongs to the day of the record before it in the log."""
     places = " union all ".join(
-        f'select _topic_id, _partition, _offset, "at" from {quoted(view_name("raw_", topic))}'
+        f'select _topic, _partition, _offset, "at" from {quoted(view_name("raw_", topic))}'
         for topic in day.topics
     )
     return f"""
-        select letters._topic as topic, stage, regexp_replace(reason, '\\d+', '…', 'g') as reason,
-            sum(coalesce(letters._offset_end - letters._offset, 1)) as records
+        select topic, coalesce(pipeline, 'load') as pipeline, stage,
+            regexp_replace(reason, '\\d+', '…', 'g') as reason,
+            sum(coalesce(offset_end - "offset", 1)) as records
         from dead_letters letters asof left join ({places}) places
-            on letters._topic_id = places._topic_id
-            and letters._partition = places._partition
-            and letters._offset >= places._offset
-        where in_day(coalesce(places."at", epoch_ms(letters._timestamp_ms)::timestamptz))
-        group by all order by records desc, topic, stage, reason limit 12"""
+            on letters.topic = places._topic and letters.partition = places._partition
+            and letters.offset >= places._offset
+        where in_day(places."at")
+        group by all order by records desc, topic, pipeline, stage, reason limit 12"""

@@ -110,11 +110,11 @@ def bars(name: str, value: str, *more: str) -> Draw:
         unit = unit_of(value)
         texts = [str(text) for text in rows.column(name).to_pylist()]
         longest = max(map(len, texts), default=0)
-        label_px = min(_LABEL_PX[width < _NARROW_PX], round(longest * _CHARACTER_PX))
+        room_px = _LABEL_PX[width < _NARROW_PX]
         # Browsers have wider fonts than the one that is measured here.
         axis = alt.Axis(
-            labelLimit=round(0.85 * label_px),
-            minExtent=label_px + 6,
+            labelLimit=round(0.85 * room_px),
+            minExtent=min(room_px, round(longest * _CHARACTER_PX)) + 6,
             title=None,
             ticks=False,
             domain=False,

@@ -13,20 +13,21 @@ from typing import Final, NamedTuple
 LATENESS: Final = timedelta(minutes=10)
 # What a load without these columns does not have.
 _OPTIONAL = {
+    "_topic": "varchar",
     "_topic_id": "varchar",
     "_partition": "int",
     "_offset": "bigint",
     "_timestamp": "timestamptz",
     "_loaded_at": "timestamptz",
 }
+# What identifies a dead letter: of the load, and of a pipeline.
 _LETTER = {
-    "_topic": "varchar",
-    "_topic_id": "varchar",
-    "_partition": "int",
-    "_offset": "bigint",
-    "_offset_end": "bigint",
-    "_timestamp_ms": "bigint",
-    "stage": "varchar",
+    "topic": ("varchar", "_topic", "topic"),
+    "partition": ("int", "_partition", "partition"),
+    "offset": ("bigint", "_offset", "offset"),
+    "offset_end": ("bigint", "_offset_end"),
+    "stage": ("varchar", "stage"),
+    "pipeline": ("varchar", "pipeline"),
 }
 _AGGREGATES = ("sum", "min", "max")
 
@@ -61,7 +62,7 @@ JOB_TABLES: Final = (
     JobTable(
         "service_minutes",
         ("service", "host", "minute"),
-        {"requests": "sum", "errors": "sum", "duration": "kll"},
+        {"requests": "sum", "errors": "sum", "slow": "sum", "duration": "kll"},
     ),
     JobTable("service_alerts", ("service", "kind")),
 )
@@ -128,9 +129,10 @@ def job_view(source: str, columns: Collection[str], table: JobTable) -> str:
 
 
 def letters_view(source: str, columns: Collection[str]) -> str:
-    """Dead letters, each once: a load that was killed writes its letters again."""
-    named = [
-        name if name in columns else f"null::{kind} as {name}" for name, kind in _LETTER.items()
-    ]
-    reason = "min(reason)" if "reason" in columns else "''"
-    return f"(select {', '.join(named)}, {reason} as reason from {quoted(source)} group by all)"
+    """Dead letters, each once: what was killed writes its letters again."""
+    chosen = []
+    for name, (kind, *candidates) in _LETTER.items():
+        found = next((quoted(column) for column in candidates if column in columns), "null")
+        chosen.append(f"{found}::{kind} as {quoted(name)}")
+    reason = "min(reason)" if "reason" in columns else "null::varchar"
+    return f"(select {', '.join(chosen)}, {reason} as reason from {quoted(source)} group by all)"
