@@ -1,4 +1,4 @@
-"""``headrace demo pipeline``: a day of a website, from its events to tables, alerts and a report."""
+"""``headrace demo pipeline``: a day of a website, from its events to tables and a report."""
 
 import contextlib
 import tempfile
