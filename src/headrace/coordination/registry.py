@@ -203,8 +203,8 @@ class Registry:
         """All topics, for this controller. States without parents get them."""
         names = await self.watched.topics()
         loaded = await self.topics.load(names, live)
-        if loaded.unborn:
-            await self.term.create_parents(loaded.unborn)
+        if loaded.new_partitions:
+            await self.term.create_parents(loaded.new_partitions)
         return loaded
 
     async def create_topic(self, topic: TopicState, overrides: Mapping[str, str]) -> None:

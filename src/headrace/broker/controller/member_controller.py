@@ -13,7 +13,7 @@ from headrace.broker.controller.cluster_controller import ClusterController
 from headrace.broker.controller.missing_topics import MissingTopics
 from headrace.broker.controller.settings_changes import SettingsChanges
 from headrace.coordination.registry import Elected, Registry
-from headrace.coordination.topic_store import unborn
+from headrace.coordination.topic_store import without_leaders
 from headrace.core import features
 from headrace.core.controller import AddPartitions, Controller, CreateTopic
 from headrace.core.elections import IsrProposal
@@ -128,7 +128,7 @@ class MemberController:
             try:
                 if isinstance(answer, Rejected):
                     raise answer
-                await self._registry.create_topic(unborn(answer.topic), answer.overrides)
+                await self._registry.create_topic(without_leaders(answer.topic), answer.overrides)
             except Rejected as refusal:
                 refusals[name] = refusal
         codes: dict[str, ErrorCode] = {}
