@@ -250,7 +250,7 @@ async def test_a_large_decision_delays_its_own_shard_only(tmp_path):
 
 
 @in_loop
-async def test_time_events_and_markers_wait_while_a_shard_is_taken(tmp_path):
+async def test_time_events_and_markers_wait_while_a_shard_is_busy(tmp_path):
     async with coordinated(tmp_path) as (_, coordinator):
         write(coordinator, (b"held", b"1"), producer=ProducerStamp(7, 0))
         shard = shard_of(coordinator)

@@ -134,7 +134,7 @@ class CoordinatorRuntime(Generic[S]):
         loaded = self._find(partition)
         self._last_ticket += 1
         ticket = Ticket(self._last_ticket)
-        if loaded.is_taken or (is_large is not None and is_large(loaded.shard)):
+        if loaded.is_busy or (is_large is not None and is_large(loaded.shard)):
             future = loaded.future(ticket)
             self._enqueue(loaded, lambda: self._ask_queued(loaded, decide, ticket, is_large))
             return future
@@ -154,7 +154,7 @@ class CoordinatorRuntime(Generic[S]):
                 loaded.queued_events.append(decide)
 
     def _tell_or_enqueue(self, loaded: LoadedShard[S], decide: Tell[S]) -> None:
-        if loaded.is_taken:
+        if loaded.is_busy:
             self._enqueue(loaded, lambda: self._tell(loaded, decide))
         else:
             self._tell(loaded, decide)
@@ -166,7 +166,7 @@ class CoordinatorRuntime(Generic[S]):
     def _find(self, partition: int) -> LoadedShard[S]:
         loaded = self._shards.get(partition)
         if loaded is None or loaded.leadership is not loaded.replica.leadership:
-            found = self._take_up(partition)
+            found = self._begin_loading(partition)
             if found is None:
                 raise Rejected(
                     ErrorCode.NOT_COORDINATOR,
@@ -184,23 +184,16 @@ class CoordinatorRuntime(Generic[S]):
     # -- asking apart ---------------------------------------------------------------------
 
     def _enqueue(self, loaded: LoadedShard[S], work: Callable[[], Awaitable[None] | None]) -> None:
-        loaded.queue.append(work)
-        if not loaded.is_taken:
-            loaded.is_taken = True
-            self._host.tasks.spawn(self._work_off(loaded))
+        if loaded.enqueue(work):
+            self._host.tasks.spawn(self._run_queue(loaded))
 
-    async def _work_off(self, loaded: LoadedShard[S]) -> None:
-        """Run the queue of a shard until it is empty."""
+    async def _run_queue(self, loaded: LoadedShard[S]) -> None:
         try:
-            while loaded.queue and loaded.is_current():
-                pending = loaded.queue.popleft()()
-                if pending is not None:
-                    await pending
+            await loaded.run_queue()
         except Exception as error:
             # A bug, and the shard may be half changed.
             self._host.fail(error)
             raise
-        loaded.is_taken = False
         self._host.waiting.serve()
         self._arm_for(loaded, self._host.clock.now())  # its deadlines were not checked meanwhile
 
@@ -335,7 +328,7 @@ class CoordinatorRuntime(Generic[S]):
 
         self._last_ticket += 1
         reply = Reply(Ticket(self._last_ticket), _MARKER_WRITTEN)
-        if loaded.is_taken:
+        if loaded.is_busy:
             future = loaded.future(reply.ticket)
             self._enqueue(loaded, lambda: self._write_queued(loaded, write, reply, now))
             return future
@@ -381,9 +374,9 @@ class CoordinatorRuntime(Generic[S]):
                 self._drop(loaded, ErrorCode.NOT_COORDINATOR)
         for replica in self._host.replicas.of_topic(self.topic):
             if replica.topic_partition.partition not in self._shards:
-                self._take_up(replica.topic_partition.partition)
+                self._begin_loading(replica.topic_partition.partition)
 
-    def _take_up(self, partition: int) -> LoadedShard[S] | None:
+    def _begin_loading(self, partition: int) -> LoadedShard[S] | None:
         """Begin to coordinate a partition; None if this broker does not lead it."""
         old = self._shards.get(partition)
         if old is not None:
@@ -409,7 +402,7 @@ class CoordinatorRuntime(Generic[S]):
     def _happened(self, loaded: LoadedShard[S], event: Event) -> bool:
         match event:
             case Event.HIGH_WATERMARK:
-                loaded.let_go_committed()
+                loaded.release_committed()
                 return not loaded.holds_back
             case Event.LEADERSHIP_LOST | Event.TOPIC_DELETED | Event.DISK_OFFLINE:
                 self._drop(loaded, ErrorCode.NOT_COORDINATOR)
@@ -448,7 +441,7 @@ class CoordinatorRuntime(Generic[S]):
         except UNREADABLE as error:
             # Otherwise the topic was deleted, or the log is truncated to that of the next leader.
             if is_wanted() and not log.closed:
-                loaded.problem = f"{loaded.replica.topic_partition} cannot be read: {error}"
+                loaded.mark_unreadable(error)
                 _log.error(
                     "%s. The groups or transactions of this partition are not available. Check "
                     "the files in %s",
@@ -468,8 +461,7 @@ class CoordinatorRuntime(Generic[S]):
         self._host.waiting.serve()
 
     def _loaded(self, loaded: LoadedShard[S]) -> None:
-        loaded.is_loaded = True
-        loaded.appended_end = loaded.replica.log.log_end
+        loaded.mark_loaded()
         now = self._host.clock.now()
         self._run(loaded, loaded.shard.loaded(now), now)
         for decide in loaded.queued_events:
@@ -500,8 +492,8 @@ class CoordinatorRuntime(Generic[S]):
         for loaded in list(self._shards.values()):
             if not loaded.is_current():
                 continue
-            next_at = min(next_at, loaded.give_up_overdue(now))
-            if loaded.is_taken:
+            next_at = min(next_at, loaded.refuse_overdue(now))
+            if loaded.is_busy:
                 continue  # the shard itself is ticked when it is free
             while (deadline := loaded.shard.next_deadline()) is not None:
                 if deadline > now or loop.time() > give_way_at:

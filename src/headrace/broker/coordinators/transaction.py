@@ -54,7 +54,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         from headrace.core.transactions.shard import TransactionShard
 
         replica = self._host.replicas.require(TRANSACTIONS_TOPIC, partition)
-        leadership = replica.lead()
+        leadership = replica.require_leadership()
         # Markers have the leader epoch of their coordinator, so that partitions can fence old ones.
         return TransactionShard(lambda: leadership.leader_epoch, self._settings)
 

@@ -212,7 +212,9 @@ class ReplicaManager:
 
     def preferred_replica(self, replica: Replica, rack: str, offset: Offset) -> BrokerId | None:
         """The follower that a consumer in ``rack`` should read from; None: the leader."""
-        return preferred_replica(rack, replica.lead(), offset, self._metadata.current.brokers)
+        return preferred_replica(
+            rack, replica.require_leadership(), offset, self._metadata.current.brokers
+        )
 
     # --- decisions of the controller -----------------------------------------
 

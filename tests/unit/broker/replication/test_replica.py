@@ -27,7 +27,7 @@ def take_role(replica, leader):
 
 def code_of(replica, leader_epoch):
     with pytest.raises(Rejected) as refused:
-        replica.lead_in(leader_epoch)
+        replica.require_leadership_in(leader_epoch)
     return refused.value.code
 
 
@@ -41,7 +41,7 @@ def test_another_leader_epoch_is_rejected_by_leaders_and_followers_alike(replica
 @pytest.mark.parametrize("leader_epoch", [-1, 5])
 def test_only_the_leader_serves_its_epoch(replica, leader_epoch):
     take_role(replica, leader=1)
-    assert replica.lead_in(leader_epoch) is replica.leadership
+    assert replica.require_leadership_in(leader_epoch) is replica.leadership
 
 
 @pytest.mark.parametrize("leader_epoch", [-1, 5])
