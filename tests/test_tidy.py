@@ -30,7 +30,7 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-# Decisions know no clock, no dice, no files, no sockets, no threads, no event loop.
+# Decisions know no clock, no randomness, no files, no sockets, no threads, no event loop.
 IMPURE = {
     "asyncio", "concurrent", "io", "logging", "multiprocessing", "os", "pathlib", "random",
     "secrets", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "subprocess",
@@ -68,8 +68,8 @@ MAY_CONNECT = {
     "src/headrace/cli/client.py",  # tries the port before it starts librdkafka, sends nothing
 }
 
-# Time, dice, sockets, threads and processes reach these packages through the event loop and the
-# world of the broker, so that a simulation controls them.
+# Time, randomness, sockets, threads and processes reach these packages through the event loop and
+# the world of the broker, so that a simulation controls them.
 SIMULATED_PACKAGES = {"broker", "storage", "net", "coordination", "core"}
 OF_THE_MACHINE = {
     "fcntl", "multiprocessing", "os", "random", "secrets", "select", "selectors", "shutil",
@@ -77,7 +77,7 @@ OF_THE_MACHINE = {
 }  # fmt: skip
 # What is left, by module and name. A line whose import is gone must go too.
 STILL_OF_THE_MACHINE = {
-    ("broker/random_ids.py", "random"): "the type of the dice that it is given",
+    ("broker/random_ids.py", "random"): "the type of the generator that it is given",
     ("coordination/embedded.py", "threading"): "SQLite is used from one thread",
     ("coordination/memory.py", "threading"): "a tree that brokers in several threads share",
 }

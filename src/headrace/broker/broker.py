@@ -365,7 +365,7 @@ class Broker:
             moves=moves,
             fetch_sessions=FetchSessions(
                 self._config.int("max.incremental.fetch.session.cache.slots"),
-                lambda: draw_fetch_session_id(self._world.dice),
+                lambda: draw_fetch_session_id(self._world.random),
             ),
             member=member,
         )

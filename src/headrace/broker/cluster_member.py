@@ -180,7 +180,7 @@ class ClusterMember:
                 "empty log.dirs"
             )
         self.cluster_id = await self.registry.settle_cluster_id(
-            known, draw_cluster_id(self._world.dice)
+            known, draw_cluster_id(self._world.random)
         )
         self._logs.adopt_cluster(self.cluster_id)
 

@@ -40,7 +40,7 @@ class CreationRate:
             return 0
         return min((1 - self._allowance) / self.per_second, 1) if self.per_second else 1
 
-    def came(self) -> None:
+    def connection_created(self) -> None:
         self._allowance -= 1
 
 
@@ -173,7 +173,7 @@ class Listener:
                 self._pause_accepting(_PAUSE_S)
                 return
             for rate in self._creation_rates:
-                rate.came()
+                rate.connection_created()
             self._accepted(connection)
 
     def _accepted(self, connection: Connection) -> None:

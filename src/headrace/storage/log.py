@@ -146,7 +146,7 @@ class Log:
         self._failure: Rejected | None = None
         self.rebuilds: IndexRebuilds | None = None
         self._staged_position = 0  # where the next batch goes in the active segment
-        self._roll_limits = RollLimits(directory.world.dice.randrange)
+        self._roll_limits = RollLimits(directory.world.random.randrange)
         self.update_config(config)
 
     def __repr__(self) -> str:

@@ -166,7 +166,7 @@ class LogDirectory:
             checkpoint.write_properties(self.files, path, values)
 
     def _draw_id(self) -> str:
-        return id_to_text(self.world.dice.randbytes(16))
+        return id_to_text(self.world.random.randbytes(16))
 
     def adopt_cluster(self, cluster_id: str) -> None:
         """Replace the cluster id, which was only generated, by the real one."""
@@ -252,7 +252,7 @@ class LogDirectory:
 
     def draw_mark(self) -> str:
         """The random part of the name of a directory that is a copy, or marked for deletion."""
-        return self.world.dice.randbytes(MARK_SIZE // 2).hex()
+        return self.world.random.randbytes(MARK_SIZE // 2).hex()
 
     def delete_partition(
         self, path: Path, topic_partition: TopicPartition, delay_ms: int = 0

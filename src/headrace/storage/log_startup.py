@@ -100,7 +100,7 @@ class LogStartup:
                 directory.delete_partition(path, topic_partition)
                 continue
             if copied:  # settled when the content of all directories is known
-                modified_at = files.facts(path).modified_at_ns
+                modified_at = files.stat(path).modified_at_ns
                 copy = FutureCopy(directory, path, modified_at, was_nearly_complete(files, path))
                 self.copies.setdefault(copied, []).append(copy)
                 continue

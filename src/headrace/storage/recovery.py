@@ -58,9 +58,9 @@ def list_directory(files: SystemFiles, directory: str) -> Listing:
         if len(stem) == _BASE_DIGITS and stem.isdigit():
             base = Offset(int(stem))
             if suffix == "log":
-                facts = files.facts(f"{directory}/{name}")
-                listing.log_sizes[base] = facts.size
-                listing.modified_at[base] = Millis(facts.modified_at_ns // 1_000_000)
+                found = files.stat(f"{directory}/{name}")
+                listing.log_sizes[base] = found.size
+                listing.modified_at[base] = Millis(found.modified_at_ns // 1_000_000)
             elif suffix == "txnindex":
                 listing.with_aborted.add(base)
             elif suffix == "snapshot":

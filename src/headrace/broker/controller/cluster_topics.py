@@ -177,7 +177,7 @@ class ClusterTopics:
         """Within a turn: these topics were read. Old tools create topics without an id."""
         for name, topic in loaded.topics.items():
             if topic.topic_id == NO_TOPIC_ID:
-                topic_id = draw_topic_id(self._world.dice)
+                topic_id = draw_topic_id(self._world.random)
                 states = tuple(state._replace(topic_id=topic_id) for state in topic.partitions)
                 loaded.topics[name] = topic._replace(topic_id=topic_id, partitions=states)
                 await self._term.store.assign(loaded.topics[name], topic)

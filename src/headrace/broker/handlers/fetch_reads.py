@@ -165,7 +165,7 @@ class FetchReads:
             if effects:
                 self._replicas.effects.carry_out(replica, effects)
 
-    def with_news(self, wants: Iterable[Want]) -> list[Want]:
+    def with_changes(self, wants: Iterable[Want]) -> list[Want]:
         """The partitions about which a follower's session has something to hear.
 
         Called twice per fetch for every partition of the session, of which most are idle: so it

@@ -64,7 +64,7 @@ def join_group(broker: Needs, context: Context, request: m.JoinGroupRequest) -> 
         return refuse(Rejected(ErrorCode.INVALID_GROUP_ID))
     client = request_context(context)
     options = join_options(context.api_version)
-    drawn_id = draw_member_id(broker.world.dice)
+    drawn_id = draw_member_id(broker.world.random)
     return ask(
         broker.groups.ask,
         request.group_id,

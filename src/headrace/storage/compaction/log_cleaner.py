@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
 from headrace.core.cleaning import (
-    Dirt,
+    DirtyRange,
     LastOfProducer,
     LogSummary,
     SegmentSummary,
@@ -93,7 +93,7 @@ class LogCleaner:
         Each log comes with its stable end (exclusive): the last stable offset,
         which is never beyond the high watermark.
         """
-        candidates: dict[Log, tuple[Dirt, float]] = {}
+        candidates: dict[Log, tuple[DirtyRange, float]] = {}
         for number, (log, stable_end) in enumerate(logs, 1):
             if number % _LOGS_PER_STEP == 0:
                 await asyncio.sleep(0)
@@ -124,7 +124,7 @@ class LogCleaner:
         )
 
     async def _clean(
-        self, log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis
+        self, log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Millis
     ) -> Cleaned | None:
         try:
             return await clean(log, dirt, settings, now)
@@ -173,7 +173,7 @@ def summarize(log: Log, stable_end: Offset) -> LogSummary:
     )
 
 
-async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> Cleaned:
+async def clean(log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Millis) -> Cleaned:
     """Compact the ``dirt`` of ``log``; returns when all output is swapped in and checkpointed.
 
     Raises Rejected if the log changed meanwhile, Corrupt if the child found a damaged batch,
@@ -290,7 +290,7 @@ def _changed(log: Log) -> Rejected:
     )
 
 
-def _job(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> Job:
+def _job(log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Millis) -> Job:
     config = log.config
     return Job(
         directory=str(log.path),
@@ -322,7 +322,7 @@ def _index_size(log: Log, base_offset: int) -> int:
     for kind in ("index", "timeindex"):
         with suppress(FileNotFoundError):
             path = f"{log.path}/{base_offset:020d}.{kind}"
-            sizes.append(log.directory.files.facts(path).size)
+            sizes.append(log.directory.files.stat(path).size)
     return max(sizes)
 
 

@@ -66,13 +66,13 @@ def replace_segments(owner: "Log", replaced: Sequence[Offset], base_offset: Offs
         # Some files have their new names and others not; the next start sorts that out.
         owner.directory.take_offline(f"could not install a compacted segment: {error}")
         raise
-    facts = files.facts(f"{directory}/{base_offset:020d}.log")
+    found = files.stat(f"{directory}/{base_offset:020d}.log")
     new = Segment(
         directory,
         base_offset,
-        facts.size,
+        found.size,
         owner.directory.resources,
-        created_at=Millis(facts.modified_at_ns // 1_000_000),
+        created_at=Millis(found.modified_at_ns // 1_000_000),
     )
     owner.segments.replace(run, new)
     # Snapshots at bases that no longer exist would be strays at the next start.
