@@ -96,7 +96,7 @@ TESTED_BY = {
     "broker/test_controller_requests": "broker/handlers/controller_requests",
     "broker/test_coordinator_shards": "broker/coordinators/deadlines broker/coordinators/host "
     "broker/coordinators/loaded_shard broker/coordinators/loading broker/coordinators/runtime "
-    "broker/coordinators/writing",
+    "broker/coordinators/shards broker/coordinators/writing",
     "broker/test_ending_transactions": "broker/coordinators/markers "
     "broker/coordinators/transaction broker/handlers/transaction_verification",
     "broker/test_failed_start_and_stop": "broker/broker broker/needs broker/services",
@@ -189,8 +189,8 @@ TESTED_BY = {
     "unit/storage/test_checkpoint": "storage/aborted_transactions storage/leader_epoch_file "
     "storage/snapshots",
     "unit/storage/test_log": "storage/roll_limits storage/segment_files",
-    "unit/storage/test_log_manager": "storage/directory_names storage/log_loader "
-    "storage/log_startup",
+    "unit/storage/test_log_manager": "storage/directory_names storage/log_directories "
+    "storage/log_loader storage/log_startup",
     "unit/storage/test_log_move": "storage/log_copy storage/move_throttle",
     "unit/storage/test_recovery": "storage/scan",
     "unit/storage/test_time_lookup": "storage/segment_indexes",

@@ -124,7 +124,7 @@ async def coordinated(directory, partition_count=1, effects=None, fail=None, **s
     try:
         if TOPIC not in broker.services.metadata.topics:
             await broker.services.controller.create_topics([NewTopic(TOPIC, partition_count)])
-        coordinator.refresh()
+        coordinator.shards.refresh()
         yield broker, coordinator
     finally:
         coordinator.close()
@@ -189,9 +189,9 @@ async def test_a_restart_restores_all_written_records(tmp_path):
         with pytest.raises(Rejected) as refused:
             read(coordinator, b"b")
         assert refused.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert shard_of(coordinator).texts == {b"b": b"2", b"c": b"3"}
-        assert coordinator.loaded_partitions() == [0]
+        assert coordinator.shards.loaded_partitions() == [0]
 
 
 @in_loop
@@ -200,7 +200,7 @@ async def test_a_log_of_many_chunks_is_loaded_whole(tmp_path):
         for number in range(40):
             write(coordinator, *((b"%d-%d" % (number, i), b"x" * 200) for i in range(100)))
     async with coordinated(tmp_path) as (_, coordinator):
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert len(shard_of(coordinator).texts) == 4000
 
 
@@ -346,7 +346,7 @@ async def test_an_event_during_loading_reaches_the_shard_afterwards(tmp_path):
         write(coordinator, (b"a", b"1"))
     async with coordinated(tmp_path) as (_, coordinator):
         coordinator.tell_all(lambda shard, now: Outcome((NewRecord(b"a", None),)))
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert shard_of(coordinator).texts == {}
 
 
@@ -358,7 +358,7 @@ async def test_records_of_other_writers_are_loaded_by_their_keys(tmp_path):
         log.append_as_leader(memoryview(bytearray(foreign)), 0, Millis(1), origin=1)
         log.write_staged()
     async with coordinated(tmp_path) as (_, coordinator):
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert shard_of(coordinator).texts == {b"k": b"v"}
 
 
@@ -372,7 +372,7 @@ async def test_a_log_that_cannot_be_read_is_not_coordinated(tmp_path, caplog):
         log.append_as_leader(memoryview(garbage), 0, Millis(1), origin=1)
         log.write_staged()
     async with coordinated(tmp_path) as (_, coordinator):
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         with pytest.raises(Rejected) as refused:
             read(coordinator, b"a")
         assert refused.value.code == ErrorCode.NOT_COORDINATOR
@@ -388,8 +388,8 @@ async def test_loading_ends_if_the_log_became_shorter(tmp_path):
         file.write_bytes(whole[:-1])
         lose_leadership(broker.services, TOPIC)
         regain_leadership(broker.services, TOPIC)
-        coordinator.refresh()
-        await until(lambda: not coordinator.is_loading())
+        coordinator.shards.refresh()
+        await until(lambda: not coordinator.shards.is_loading())
         with pytest.raises(Rejected, match="cannot be read"):
             read(coordinator, b"a")
         file.write_bytes(whole)
@@ -493,7 +493,7 @@ async def test_a_failed_write_drops_the_shard_and_keeps_acknowledged_records(tmp
         with pytest.raises(Rejected) as loading:
             read(coordinator, b"k")
         assert loading.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert shard_of(coordinator) is not old
         assert read(coordinator, b"k") == "kept"
 
@@ -518,7 +518,7 @@ async def test_a_shard_dropped_as_it_is_loaded_handles_no_queued_events(tmp_path
         monkeypatch.setattr(type(log), "write_staged", refuse)
         coordinator.tell_all(event)
         coordinator.tell_all(event)
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert len(handled) == 1
         assert log.log_end == 1
 
@@ -541,7 +541,7 @@ async def test_waiting_requests_are_refused_when_another_broker_leads(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
         lose_leadership(broker.services, TOPIC)
-        coordinator.refresh()
+        coordinator.shards.refresh()
         with pytest.raises(Rejected) as refused:
             await waiting
         assert refused.value.code == ErrorCode.NOT_COORDINATOR
@@ -555,9 +555,9 @@ async def test_a_gained_partition_is_loaded_before_the_first_request(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         write(coordinator, (b"k", b"v"))
         lose_leadership(broker.services, TOPIC)
-        await until(lambda: not coordinator.has_shard(0))
+        await until(lambda: 0 not in coordinator.shards)
         regain_leadership(broker.services, TOPIC)
-        await until(lambda: coordinator.loaded_partitions() == [0])
+        await until(lambda: coordinator.shards.loaded_partitions() == [0])
         assert read(coordinator, b"k") == "v"
 
 
@@ -576,7 +576,7 @@ async def test_a_shard_is_loaded_past_the_high_watermark_and_answers_once_that_i
         assert refusal.value.code == ErrorCode.NOT_COORDINATOR
         behind(broker, True)  # it leads again, and the follower has not fetched yet
         assert broker.services.replicas.require(TOPIC, 0).high_watermark == 1
-        await until(lambda: coordinator.loaded_partitions() == [0])
+        await until(lambda: coordinator.shards.loaded_partitions() == [0])
         seen = coordinator.ask_partition(
             0, lambda shard, ticket, now: shard.read(ticket, b"k")._replace(effects=("do it",))
         )
@@ -619,7 +619,7 @@ async def test_a_stopped_replica_takes_its_shard_along(tmp_path, delete):
         with pytest.raises(Rejected) as refused:
             read(coordinator, b"k")
         assert refused.value.code == ErrorCode.NOT_COORDINATOR
-        assert not coordinator.has_shard(0)
+        assert 0 not in coordinator.shards
 
 
 @in_loop
@@ -661,7 +661,7 @@ async def test_records_that_are_deleted_while_loading_do_not_end_it(tmp_path, mo
         delete_records_before(broker.services.replicas.require(TOPIC, 0).log, Offset(2))
 
     async with loading(tmp_path, monkeypatch, delete) as (_, coordinator):
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert read(coordinator, b"c") == "text"
 
 
@@ -689,10 +689,10 @@ async def test_a_log_truncated_after_leadership_was_lost_is_not_reported(
 
     async with loading(tmp_path, monkeypatch, follow) as (broker, coordinator):
         await until(lambda: not len(broker.services.tasks))
-        assert not coordinator.has_shard(0)
+        assert 0 not in coordinator.shards
         assert broker.services.replicas.require(TOPIC, 0).log.log_end == 1
         regain_leadership(broker.services, TOPIC)
-        await until(lambda: coordinator.loaded_partitions() == [0])
+        await until(lambda: coordinator.shards.loaded_partitions() == [0])
         assert set(shard_of(coordinator).texts) == {b"a"}
     assert "cannot be read" not in caplog.text
 

@@ -156,10 +156,11 @@ class Broker:
         on_stop("connections to brokers", lambda clean: services.transactions.disconnect())
         producing, dispatch = self._serving(services)
         on_stop("record validation", lambda clean: producing.close())
-        logs.on_offline = lambda directory: self._directory_failed(services, directory)
-        logs.on_bug = self._worker_failed
-        services.groups.refresh()
-        services.transactions.refresh()
+        logs.report_to(
+            lambda directory: self._directory_failed(services, directory), self._worker_failed
+        )
+        services.groups.shards.refresh()
+        services.transactions.shards.refresh()
         on_stop("moves between log directories", lambda clean: self._end_moves(services, clean))
         periodic = PeriodicTasks(services)
         periodic.start()
@@ -231,9 +232,9 @@ class Broker:
         """Recover the logs, take over the cluster metadata and host the replicas."""
         on_stop = self._lifecycle.on_stop
         on_stop("logs", lambda clean: self._close_logs(logs, clean))
-        logs.lock()
+        logs.directories.lock()
         _refuse_member(logs)
-        broker_id = BrokerId(logs.node_id)
+        broker_id = BrokerId(logs.directories.node_id)
         registry = Registry(await self._open_tree(logs, self._world), broker_id)
         on_stop("cluster metadata", lambda clean: registry.close())
         on_stop("background tasks", lambda clean: self._tasks.cancel_all())
@@ -242,7 +243,7 @@ class Broker:
             registry,
             broker_id=broker_id,
             endpoints=self._endpoints(),
-            cluster_id=None if logs.cluster_is_new else logs.cluster_id,
+            cluster_id=None if logs.directories.cluster_is_new else logs.directories.cluster_id,
             world=self._world,
             dynamic_config=parts.dynamic_config,
             metadata_cache=self._metadata,
@@ -251,8 +252,8 @@ class Broker:
         )
         logs.open_all(self._world.now(), await startup.deleted_topics())
         changes = await startup.run(found_partitions(logs))
-        logs.adopt_cluster(self._metadata.current.cluster_id)
-        logs.losses_known()  # there is no other replica that could lead
+        logs.directories.adopt_cluster(self._metadata.current.cluster_id)
+        logs.directories.losses_known()  # there is no other replica that could lead
         controller = ControllerService(changes, parts.dynamic_config, self._metadata, self._world)
         producer_ids = ProducerIds(registry.reserve_producer_ids)
         return self._services(parts, logs, controller, producer_ids, controller.moved, None)
@@ -421,11 +422,12 @@ class Broker:
     # --- changes while it runs -----------------------------------------------
 
     def _config_changed(self, config: BrokerConfig, logs: LogManager) -> None:
-        limits = self._limits
-        limits.total_max = config.int("max.connections")
-        limits.per_ip_max = config.int("max.connections.per.ip")
-        limits.creation_rate.per_second = config.int("max.connection.creation.rate")
-        limits.per_ip = config.connection_limits_by_host()
+        self._limits.update(
+            config.int("max.connections"),
+            config.int("max.connections.per.ip"),
+            config.connection_limits_by_host(),
+            rate_max=config.int("max.connection.creation.rate"),
+        )
         logs.set_producer_expiration(config.int("producer.id.expiration.ms"))
 
     def _directory_failed(self, services: Services, directory: LogDirectory) -> None:
@@ -507,7 +509,7 @@ class Broker:
 
 def _refuse_member(logs: LogManager) -> None:
     """On its own, a node would lead every replica that it has, and take records into each."""
-    for path in logs.traces_of(ZOOKEEPER_SESSION):
+    for path in logs.directories.traces_of(ZOOKEEPER_SESSION):
         raise ConfigError(
             f"{path} shows that these logs belong to a broker of a cluster. Set zookeeper.connect, "
             "or start the broker with its property file. To leave the cluster for good and serve "
@@ -516,7 +518,7 @@ def _refuse_member(logs: LogManager) -> None:
 
 
 async def _open_embedded_tree(logs: LogManager, world: World) -> Tree:
-    return await EmbeddedTree.open(logs.place_of(TREE_FILE), world.now)
+    return await EmbeddedTree.open(logs.directories.place_of(TREE_FILE), world.now)
 
 
 def found_partitions(logs: LogManager) -> list[FoundPartition]:

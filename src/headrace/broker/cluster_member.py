@@ -85,8 +85,7 @@ class ClusterMember:
         if broker_id is None:
             broker_id = await _draw_broker_id(tree, self._config)
         self.broker_id = BrokerId(broker_id)
-        self._logs.node_id = broker_id
-        self._logs.lock()
+        self._logs.directories.lock(broker_id)
         self._refuse_embedded_tree()
         self.registry = Registry(tree, self.broker_id)
         self.directories = MemberDirectories(self.registry, self._logs, self.broker_id, self._tasks)
@@ -97,11 +96,11 @@ class ClusterMember:
             world=self._world,
             fail=self._fail,
             begin_term=lambda *election: self.controller.begin_term(*election),
-            losses_known=self._logs.losses_known,
+            losses_known=self._logs.directories.losses_known,
         )
 
     def _refuse_embedded_tree(self) -> None:
-        traces = self._logs.traces_of(EMBEDDED_TREE)
+        traces = self._logs.directories.traces_of(EMBEDDED_TREE)
         if traces:
             raise ConfigError(
                 f"{traces[0]} has the topics and settings of a standalone node, which the cluster "
@@ -167,10 +166,10 @@ class ClusterMember:
         self.membership.on_new_session(catch_up)
 
     async def _agree_on_cluster_id(self, tree: CurrentSession) -> None:
-        known = None if self._logs.cluster_is_new else self._logs.cluster_id
+        known = None if self._logs.directories.cluster_is_new else self._logs.directories.cluster_id
         if (
             known is not None
-            and self._logs.has_partition_directories()
+            and self._logs.directories.has_partitions()
             and await tree.get(paths.CLUSTER_ID) is None
         ):
             # In an empty tree every directory would be a stray.
@@ -182,7 +181,7 @@ class ClusterMember:
         self.cluster_id = await self.registry.settle_cluster_id(
             known, draw_cluster_id(self._world.random)
         )
-        self._logs.adopt_cluster(self.cluster_id)
+        self._logs.directories.adopt_cluster(self.cluster_id)
 
     async def _open_logs(self, pending_deletions: Collection[TopicId]) -> None:
         """Open the logs in a thread.
@@ -227,7 +226,7 @@ class ClusterMember:
             self._config.optional_str("broker.rack"),
             _UNREGISTERED,
             features.SUPPORTED,
-            self._logs.may_have_lost_records or self.directories.are_logs_missing,
+            self._logs.directories.may_have_lost_records or self.directories.are_logs_missing,
         )
         await self.membership.join(entry)
         await self.membership.wait_for_metadata(

@@ -57,7 +57,7 @@ from headrace.model.ids import Millis, ZkVersion
 if TYPE_CHECKING:
     import sqlite3
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 
 FILE_NAME = "headrace.sqlite"
 
@@ -192,7 +192,7 @@ class EmbeddedTree:
         try:
             self._loop.call_soon_threadsafe(deliver)
         except RuntimeError:
-            log.debug("The event loop was closed before a result of the cluster metadata arrived")
+            _log.debug("The event loop was closed before a result of the cluster metadata arrived")
 
     def _work(self) -> None:
         while True:
@@ -242,7 +242,9 @@ class EmbeddedTree:
         try:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
-            log.warning("Checkpoint of %s failed; the next write retries it: %s", self._path, error)
+            _log.warning(
+                "Checkpoint of %s failed; the next write retries it: %s", self._path, error
+            )
 
     def _get(self, path: str, watch: Watch | None) -> Node | None:
         if watch is not None:
@@ -288,7 +290,7 @@ class EmbeddedTree:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             if isinstance(error, sqlite3.OperationalError):
-                log.error("Rolled back a failed write to %s: %s", self._path, error)
+                _log.error("Rolled back a failed write to %s: %s", self._path, error)
                 raise Unwritable(operations[0].path) from error
             raise
         self._zxid = zxid

@@ -46,7 +46,7 @@ from headrace.coordination.tree import (
 from headrace.coordination.watches import Aspect, Touch, Watches
 from headrace.model.ids import Millis, ZkVersion
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 
 
 class Delivery(Enum):
@@ -455,7 +455,7 @@ class MemorySession:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
-            log.debug("Session %d: the event loop of its owner is closed", self._session_id)
+            _log.debug("Session %d: the event loop of its owner is closed", self._session_id)
 
     # --- on the owner's loop
 

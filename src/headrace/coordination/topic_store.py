@@ -22,7 +22,7 @@ from headrace.model.cluster_metadata import NO_LEADER, PartitionState, TopicStat
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import NO_LEADER_EPOCH, NO_TOPIC_ID, BrokerId, TopicPartition
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 
 Write = Callable[[Sequence[Operation]], Awaitable[list[Done]]]
 
@@ -68,7 +68,7 @@ class TopicStore:
             except Corrupt as error:
                 if not skips_unreadable:
                     raise
-                log.error("Ignoring topic %s: %s. Correct or delete that node", name, error)
+                _log.error("Ignoring topic %s: %s. Correct or delete that node", name, error)
         partitions = [
             TopicPartition(name, partition)
             for name, assignment in assigned.items()
@@ -83,7 +83,7 @@ class TopicStore:
             except Corrupt as error:
                 if not skips_unreadable:
                     raise
-                log.error("Ignoring topic %s: %s. Correct or delete that node", name, error)
+                _log.error("Ignoring topic %s: %s. Correct or delete that node", name, error)
         for topic_partition, node in nodes.items():
             if node is not None and topic_partition.topic in loaded.topics:
                 loaded.granted_zxids[topic_partition] = node.modified_zxid

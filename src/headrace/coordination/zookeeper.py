@@ -42,7 +42,7 @@ from headrace.model.ids import Millis, ZkVersion
 if TYPE_CHECKING:
     from headrace.coordination.kazoo_session import Answer, Credentials
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 
 # kazoo wakes its thread through a socket that holds fewer than 300 wake-ups and blocks when full.
 _IN_FLIGHT_MAX = 64
@@ -210,7 +210,7 @@ class ZooKeeperTree:
         path = operations[0].path
         size = sum(len(each.value) for each in operations if isinstance(each, Create | Set))
         if size > _WRITE_BYTES_MAX:
-            log.error("A write of %d bytes at %s is too large for ZooKeeper", size, path)
+            _log.error("A write of %d bytes at %s is too large for ZooKeeper", size, path)
             raise Unwritable(path)
         full = [each._replace(path=self._full(each.path)) for each in operations]
         answer = await self._ask(path, lambda: self._session.commit(full))
@@ -298,7 +298,7 @@ class ZooKeeperTree:
         try:
             await asyncio.gather(*(self._renew(touch) for touch in list(self._seen)))
         except SessionLost:
-            log.debug("The ZooKeeper session ended before its watches were set again")
+            _log.debug("The ZooKeeper session ended before its watches were set again")
 
     async def _renew(self, touch: Touch) -> None:
         full = self._full(touch.path)
@@ -318,16 +318,16 @@ class ZooKeeperTree:
             return
         match event:
             case SessionEvent.SUSPENDED:
-                log.warning("Lost the connection to ZooKeeper at %s; reconnecting", self._connect)
+                _log.warning("Lost the connection to ZooKeeper at %s; reconnecting", self._connect)
                 self._usable.clear()
             case SessionEvent.RECONNECTED:
                 self._usable.set()
                 if not self._was_connected:
                     self._was_connected = True
                     return
-                log.info("Connected to ZooKeeper at %s again", self._connect)
+                _log.info("Connected to ZooKeeper at %s again", self._connect)
             case SessionEvent.LOST:
-                log.warning("The session at ZooKeeper %s has ended", self._connect)
+                _log.warning("The session at ZooKeeper %s has ended", self._connect)
                 self._end()
                 self._session.stop_beating()
         if self.on_session_event is not None:

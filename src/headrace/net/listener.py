@@ -54,19 +54,28 @@ class ConnectionLimits:
         per_ip: Mapping[str, int],
         creation_rate: CreationRate,
     ) -> None:
-        self.total_max = total_max
+        self._total_max = total_max
         self.creation_rate = creation_rate
         self.count_by_listener: Counter[str] = Counter()
-        self.per_ip_max = per_ip_max
-        self.per_ip = dict(per_ip)
+        self._per_ip_max = per_ip_max
+        self._per_ip = dict(per_ip)
         self.links: dict[Link, None] = {}  # in the order in which they were opened
         self.count_by_ip: Counter[str] = Counter()
 
+    def update(
+        self, total_max: int, per_ip_max: int, per_ip: Mapping[str, int], rate_max: int
+    ) -> None:
+        """Change the limits; connections that are open stay open."""
+        self._total_max = total_max
+        self._per_ip_max = per_ip_max
+        self._per_ip = dict(per_ip)
+        self.creation_rate.per_second = rate_max
+
     def refusal(self, ip: str) -> str | None:
         """Why another connection from ``ip`` is refused; None if it is accepted."""
-        if len(self.links) >= self.total_max:
-            return f"{len(self.links)} connections are open; max.connections is {self.total_max}"
-        allowed = self.per_ip.get(ip, self.per_ip_max)
+        if len(self.links) >= self._total_max:
+            return f"{len(self.links)} connections are open; max.connections is {self._total_max}"
+        allowed = self._per_ip.get(ip, self._per_ip_max)
         if self.count_by_ip[ip] >= allowed:
             return f"it has {self.count_by_ip[ip]} connections; max.connections.per.ip is {allowed}"
         return None
@@ -164,7 +173,7 @@ class Listener:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     advice = ". Raise the limit of open files (ulimit -n) or lower max.connections"
                 _log.error(
-                    "listener %s pauses accepting; %d connections are open: %s%s",
+                    "Listener %s pauses accepting; %d connections are open: %s%s",
                     self.name,
                     len(self._limits.links),
                     error.strerror,
@@ -188,7 +197,7 @@ class Listener:
             now = self._loop.time()
             if now - self._refusal_logged_at >= 1:
                 self._refusal_logged_at = now
-                _log.warning("refused a connection from %s on %s: %s", host, self.name, refusal)
+                _log.warning("Refused a connection from %s on %s: %s", host, self.name, refusal)
             return
         link = Link(
             connection,

@@ -15,7 +15,7 @@ from headrace.storage.segment import Resources, Segment
 from headrace.world.locks import Lock
 from headrace.world.world import World
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 LOCK_FILE = ".lock"
 _REPORT_INTERVAL_MS = 10_000
@@ -28,6 +28,7 @@ class LogDirectory:
         world: World,
         resources: Resources,
         later: Callable[[int, Job], None],
+        on_offline: "Callable[[LogDirectory], None]",
     ) -> None:
         self.path = path
         self.world = world
@@ -44,7 +45,7 @@ class LogDirectory:
         # The machine went down under the last process, and records that were not fsynced with it.
         self.may_have_lost_records = False
         self.offline: str | None = None  # why, once the disk has failed
-        self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
+        self._on_offline = on_offline
         self.recovery_points: dict[TopicPartition, Offset] = {}
         self.high_watermarks: dict[TopicPartition, Offset] = {}
         self.log_starts: dict[TopicPartition, Offset] = {}
@@ -181,7 +182,7 @@ class LogDirectory:
             return checkpoint.read_offsets(self.files, self.path / name)
         except Corrupt as problem:
             # Every entry has a safe default: the start checks more, but nothing is lost.
-            log.warning("%s. Ignoring the file; it will be rewritten", problem)
+            _log.warning("%s. Ignoring the file; it will be rewritten", problem)
             return {}
 
     @property
@@ -293,7 +294,7 @@ class LogDirectory:
         """Handle an error of this disk; returns whether the directory went offline."""
         if error.errno in TRANSIENT_ERRNOS:
             if self._may_report():
-                log.error(
+                _log.error(
                     "%s: %s. Writes fail until there is room again (or the limit is raised)",
                     self.path,
                     error.strerror,
@@ -307,7 +308,7 @@ class LogDirectory:
         if error.errno not in ONE_FILE_ERRNOS:
             self.failed(error)
         elif self._may_report():
-            log.error(
+            _log.error(
                 "%s. The partition is unavailable until the file is repaired; other partitions are "
                 "not affected",
                 error,
@@ -324,13 +325,13 @@ class LogDirectory:
     def take_offline(self, reason: str) -> None:
         if self.offline is None:
             self.offline = reason
-            log.error(
+            _log.error(
                 "Log directory %s is offline with all its partitions: %s. Other log directories "
                 "are not affected. Mount or repair the disk and restart the broker",
                 self.path,
                 reason,
             )
-            self.on_offline(self)
+            self._on_offline(self)
 
     def disown(self, reason: str) -> None:
         """Leave a new directory as it was found, and do not use it."""

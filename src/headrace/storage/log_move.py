@@ -40,7 +40,7 @@ from headrace.storage.move_throttle import MoveThrottle, unlimited
 from headrace.storage.segment import Segment
 from headrace.storage.segment_files import SUFFIXES
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 AT_ONCE_SIZE_MAX = 1 << 20  # what the loop copies between two requests: about a millisecond
 AT_ONCE_COUNT_MAX = 16  # segments in it
@@ -210,7 +210,7 @@ class LogMove:
         await self._in_thread(keep)
         for name in kept:
             self._segments[segments[name].base_offset] = segments[name]
-        log.info("%s: resuming a move with %d copied bytes", self.topic_partition, self.size)
+        _log.info("%s: resuming a move with %d copied bytes", self.topic_partition, self.size)
 
     async def _catch_up(self) -> None:
         """Copy everything; on return, until the next ``await``, nothing is missing.
@@ -413,7 +413,7 @@ class LogMove:
         self.is_switched = True
         self._forget_copy()
         # A power failure that brings the old name back would lose what is flushed from now on.
-        moving.flusher.renamed_in = (source, self.target)
+        moving.flusher.renamed((source, self.target))
         moving.relocate(self.target, self.path, self._synced_end)
         source.drop_offsets(self.topic_partition)
 
@@ -426,7 +426,7 @@ class LogMove:
             self.source.failed(error)  # the log has left that disk; the copy is complete
         await self._take_plain_name()
         await self._in_thread(partial(_write_note, self.log, sync=False))
-        log.info(
+        _log.info(
             "%s: moved from %s to %s", self.topic_partition, self.source.path, self.target.path
         )
 
@@ -438,7 +438,7 @@ class LogMove:
             self._files.rename(moving.path, plain)
             moving.relocate(directory, plain, moving.flusher.recovery_point)
             await self._in_thread(partial(self._files.sync_directory, directory.path))
-            moving.flusher.renamed_in = ()
+            moving.flusher.renamed(())
 
 
 def _name(segment: Segment, suffix: str) -> str:
@@ -458,4 +458,4 @@ def _write_note(moving: Log, *, sync: bool) -> None:
         pass  # the log was deleted
     except OSError as error:
         # Not worth the move: its purpose may be to leave a full disk.
-        log.warning("%s: could not note the target of a move: %s", moving.topic_partition, error)
+        _log.warning("%s: could not record the target of a move: %s", moving.topic_partition, error)

@@ -329,7 +329,7 @@ def test_a_flush_is_repeated_if_the_log_moves_meanwhile(disk, synced):
 def test_a_flush_syncs_the_renames_of_a_move_that_has_not_settled(disk, synced):
     log = disk.log()
     append(log, batch(b"a"))
-    log.flusher.renamed_in = tuple(disk.logs.directories)
+    log.flusher.renamed(tuple(disk.logs.directories))
     log.flusher.flush_now()
     assert set(disk.paths) <= set(synced)
     move(disk, log)
@@ -834,7 +834,7 @@ def age(directory, seconds):
 
 @pytest.mark.parametrize("last", [0, 1])
 def test_of_two_unfinished_copies_the_younger_is_resumed(three, last):
-    paths = [LogMove(three.log(), target).path for target in three.logs.directories[:2]]
+    paths = [LogMove(three.log(), target).path for target in list(three.logs.directories)[:2]]
     for number, path in enumerate(paths):
         age(path, 10 if number == last else 20)
     three.crash()
@@ -870,7 +870,7 @@ def test_a_copy_that_is_the_log_is_found_beside_one_that_has_just_begun(
 
 def test_of_two_complete_copies_none_is_taken_for_the_log(three, caplog):
     log = three.log()
-    for target in three.logs.directories[:2]:
+    for target in list(three.logs.directories)[:2]:
         asyncio.run(LogMove(log, target)._catch_up())
     shutil.rmtree(log.path)
     both = copies(three)

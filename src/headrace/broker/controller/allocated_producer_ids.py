@@ -88,7 +88,7 @@ class AllocatedProducerIds:
             try:
                 self._next = await self._ask(peer)
             except ClientError as problem:
-                _log.info("No block of producer ids yet, trying again: %s", problem)
+                _log.info("Cannot get producer ids from the controller: %s. Retrying", problem)
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_S_MAX)
             finally:
@@ -107,7 +107,7 @@ class AllocatedProducerIds:
         )
         if answer.error_code:
             _log.info(
-                "The controller allocated no producer ids, trying again: error %d",
+                "The controller allocated no producer ids: error %d. Retrying",
                 answer.error_code,
             )
             await asyncio.sleep(_RETRY_S)

@@ -217,8 +217,8 @@ class ClusterController:
                 state for state in controller.states() if not touched.isdisjoint(state.replicas)
             )
             _log.info(
-                "Brokers gone: %s; brokers that came: %s, with records that may be lost: %s; "
-                "states changed: %d",
+                "Brokers that left: %s; brokers that joined: %s (may have lost records: %s); "
+                "partition states changed: %d",
                 sorted(gone),
                 [entry.broker_id for entry in came],
                 doubtful,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.repeat_limit import RepeatLimit
 from headrace.core.fetch_rules import check_leader_epoch
-from headrace.model.cluster_metadata import NO_LEADER
+from headrace.model.cluster_metadata import NO_LEADER, PartitionState
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
 from headrace.records.batch import CODEC_MASK, CODEC_NAMES, FLAGS_AT, NO_CODEC
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.core.following import Following
     from headrace.core.leadership import Leadership
     from headrace.core.partition import Partition
+    from headrace.core.partition_effects import Effect
     from headrace.storage.log import Log
 
 _log = logging.getLogger("headrace.replication")
@@ -77,6 +78,18 @@ class Replica:
         )
 
     # --- leadership ----------------------------------------------------------
+
+    def apply(self, state: PartitionState, now_ms: float) -> "list[Effect]":
+        """Lead or follow as ``state`` says; returns the effects to carry out."""
+        effects = self.partition.apply(state, self.log.log_start, self.log.log_end, now_ms)
+        self.leadership = self.partition.leadership
+        return effects
+
+    def stop(self, leader_epoch: LeaderEpoch) -> "list[Effect]":
+        """Neither lead nor follow; returns the effects to carry out."""
+        effects = self.partition.stop(leader_epoch)
+        self.leadership = self.partition.leadership
+        return effects
 
     def require_leadership(self) -> "Leadership":
         """The leadership. Raises Rejected if this broker does not lead the partition."""

@@ -11,7 +11,7 @@ from headrace.broker.replication.waiting import Waiter, Waiting
 from headrace.core.leadership import ReplicationSettings
 from headrace.core.parked import Event
 from headrace.core.partition import EPOCH_DURING_DELETE, Partition
-from headrace.core.partition_effects import Effect, StaleLeaderEpoch
+from headrace.core.partition_effects import Effect, StaleLeaderEpoch, StopFollowing
 from headrace.core.replica_selection import preferred_replica
 from headrace.model.cluster_metadata import PartitionState
 from headrace.model.config import TopicConfig
@@ -292,9 +292,7 @@ class ReplicaManager:
             )
 
     def _take_role(self, replica: Replica, state: PartitionState) -> list[Effect]:
-        log, partition = replica.log, replica.partition
-        effects = partition.apply(state, log.log_start, log.log_end, self._now_ms())
-        replica.leadership = partition.leadership
+        effects = replica.apply(state, self._now_ms())
         self.effects.carry_out(replica, effects)
         return effects
 
@@ -315,10 +313,9 @@ class ReplicaManager:
             return ErrorCode.NONE
         if replica.log.offline is not None and not delete:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        effects = replica.partition.stop(leader_epoch)
+        effects = replica.stop(leader_epoch)
         if effects and isinstance(effects[0], StaleLeaderEpoch):
             return ErrorCode.FENCED_LEADER_EPOCH
-        replica.leadership = None
         if delete:
             self._delete(replica)
         else:
@@ -329,8 +326,7 @@ class ReplicaManager:
     def _delete(self, replica: Replica) -> None:
         self._forget(replica)
         self._appender.staged.pop(replica, None)
-        if self.effects.fetchers is not None:
-            self.effects.fetchers.stop_following(replica)
+        self.effects.carry_out(replica, (StopFollowing(),))
         self._logs.delete(replica.topic_partition)
         self._waiting.happened(replica, Event.TOPIC_DELETED)
 
@@ -366,8 +362,7 @@ class ReplicaManager:
             replica = self.get(*topic_partition)
             if replica is not None:
                 self._waiting.happened(replica, Event.DISK_OFFLINE)
-                if self.effects.fetchers is not None:
-                    self.effects.fetchers.stop_following(replica)
+                self.effects.carry_out(replica, (StopFollowing(),))
         self._waiting.serve()
 
     def _replication_settings(self, config: TopicConfig) -> ReplicationSettings:

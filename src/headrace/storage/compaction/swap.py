@@ -38,7 +38,7 @@ from headrace.world.files import O_RDONLY, SystemFiles
 if TYPE_CHECKING:
     from headrace.storage.log import Log
 
-log = logging.getLogger("headrace.compaction")
+_log = logging.getLogger("headrace.compaction")
 
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 _BASE_DIGITS = 20
@@ -137,7 +137,7 @@ def settle_leftovers(files: SystemFiles, directory: str) -> bool:
             if name.endswith(f".{kind}{SWAP}"):
                 files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
     if swaps:
-        log.info("%s: finished a compaction that a crash had interrupted", directory)
+        _log.info("%s: finished a compaction that a crash had interrupted", directory)
     files.sync_directory(directory)
     return True
 

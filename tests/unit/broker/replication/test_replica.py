@@ -21,8 +21,7 @@ def replica(tmp_path):
 
 
 def take_role(replica, leader):
-    replica.partition.apply(a_state(leader=leader, leader_epoch=5), Offset(0), Offset(0), 0)
-    replica.leadership = replica.partition.leadership
+    replica.apply(a_state(leader=leader, leader_epoch=5), 0)
 
 
 def code_of(replica, leader_epoch):
