@@ -8,7 +8,6 @@ import pytest
 
 from headrace.broker.broker import Broker
 from headrace.broker.clock import SteadyClock
-from headrace.broker.coordinators import loading as loading_module
 from headrace.broker.coordinators.host import Host
 from headrace.broker.coordinators.runtime import CoordinatorRuntime
 from headrace.broker.peers import Peers
@@ -635,14 +634,16 @@ async def test_a_key_has_no_partition_before_its_topic_is_known(tmp_path):
         assert found.error_message == "-"
 
 
+LONG_TEXT = b"text" * 75_000  # more than a piece: each batch is replayed in a turn of its own
+
+
 @asynccontextmanager
 async def loading(directory, monkeypatch, meanwhile):
     """A coordinator with three batches; calls ``meanwhile`` when it has replayed the first."""
     async with coordinated(directory) as (broker, coordinator):
         for key in (b"a", b"b", b"c"):
-            write(coordinator, (key, b"text"))
+            write(coordinator, (key, LONG_TEXT))
     async with coordinated(directory) as (broker, coordinator):
-        monkeypatch.setattr(loading_module, "_PIECE_SIZE", 1)
         replay, keys = Notes.replay, []
 
         def note_and_replay(shard, key, *more):
@@ -662,7 +663,7 @@ async def test_records_that_are_deleted_while_loading_do_not_end_it(tmp_path, mo
 
     async with loading(tmp_path, monkeypatch, delete) as (_, coordinator):
         await until(lambda: not coordinator.shards.is_loading())
-        assert read(coordinator, b"c") == "text"
+        assert read(coordinator, b"c") == LONG_TEXT.decode()
 
 
 @in_loop

@@ -1,4 +1,4 @@
-"""A broker as a member of a cluster: what it has beside the parts of a node on its own.
+"""A broker as a member of a cluster: what it has in addition to the parts of a standalone node.
 
 The start of a member, in this order: open a session, know the broker id, lock the logs, agree on
 the cluster id, load and watch the settings, open the logs and set strays aside, serve, register,

@@ -63,7 +63,7 @@ class Sessions(Protocol):
 
 
 class Membership:
-    """``join`` once; ``leave`` in the end."""
+    """``join`` once; ``resign`` before the session is closed."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Membership:
             controller_epoch, broker_epoch, self.broker_epoch, is_kraft=is_kraft
         )
         if refusal is ErrorCode.NONE and broker_epoch == self.broker_epoch:
-            # It sends nothing to a newcomer before it has corrected the ISRs.
+            # The controller sends nothing to a new broker before it has corrected the ISRs.
             self._controller_knows = True
             if self._has_losses_to_tell:
                 self._wake.set()
@@ -143,7 +143,7 @@ class Membership:
         received.set()
 
     async def wait_for_metadata(self, is_complete: Callable[[], bool]) -> None:
-        """Wait for what the controller tells a newcomer, unless there is no controller for now."""
+        """Wait for the metadata that a controller, if there is one, sends to a new broker."""
         try:
             async with asyncio.timeout(self._sessions.timeout_ms / 1000):
                 await self._received.wait()

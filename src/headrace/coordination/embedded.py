@@ -45,6 +45,7 @@ from headrace.coordination.tree import (
     SessionEvent,
     SessionLost,
     Set,
+    Tree,
     TreeError,
     Unwritable,
     Watch,
@@ -88,7 +89,7 @@ DELETE FROM node WHERE ephemeral = 1;
 T = TypeVar("T")
 
 
-class EmbeddedTree:
+class EmbeddedTree(Tree):
     """A ``Tree`` in a file. Use ``open`` to create one; ``close`` ends the session."""
 
     def __init__(
@@ -137,17 +138,6 @@ class EmbeddedTree:
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         return await self._run(lambda: self._children(path, watch), path)
-
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> Done:
-        return (await self.multi([Create(path, value, ephemeral, sequential)]))[0]
-
-    async def set(self, path: str, value: bytes, expected: ZkVersion) -> Done:
-        return (await self.multi([Set(path, value, expected)]))[0]
-
-    async def delete(self, path: str, expected: ZkVersion) -> None:
-        await self.multi([Delete(path, expected)])
 
     async def multi(self, operations: Sequence[Operation]) -> list[Done]:
         return await self._run(lambda: self._multi(operations), operations[0].path)
@@ -216,7 +206,7 @@ class EmbeddedTree:
             # check_same_thread stays on: a call from another thread is a bug.
             connection = sqlite3.connect(self._path, isolation_level=None)
             self._connection = connection
-            # Exclusive locking also saves the shared-memory file beside the WAL.
+            # Exclusive locking also makes the shared-memory file of the WAL unnecessary.
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
             # Switching a new file to WAL would fsync several times. The first checkpoint does
             # that a moment later, when the first record does not wait for it.

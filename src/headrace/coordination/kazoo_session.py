@@ -166,7 +166,7 @@ class KazooSession:
     # --- on the owner's loop
 
     def start(self) -> None:
-        """Connect, and go on trying. ``on_state`` hears ``RECONNECTED`` also the first time."""
+        """Connect, retrying until it succeeds. ``on_state`` gets RECONNECTED the first time too."""
         self._client.start_async()
         self._beat()
         self._handler.spawn(self._guard)

@@ -4,7 +4,7 @@
 order. This module makes a ``Tree`` of that:
 
 - Reads wait for a lost connection to return and are sent again. A write is sent once; if its
-  answer does not come, the caller hears ``OutcomeUnknown``.
+  answer does not come, the caller gets ``OutcomeUnknown``.
 - kazoo drops its watches with the connection. For each watch the tree remembers the zxid of what
   the read saw. After a reconnect it reads that zxid again, which also sets ZooKeeper's watch again,
   and calls the watch if the zxid differs.
@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.coordination.tree import (
     Create,
-    Delete,
     Done,
     Node,
     NodeExists,
@@ -31,6 +30,7 @@ from headrace.coordination.tree import (
     SessionEvent,
     SessionLost,
     Set,
+    Tree,
     Unwritable,
     Watch,
     parent_of,
@@ -55,7 +55,7 @@ _MISSING = 0  # the zxid that a watch on a missing node saw
 _Send = Callable[[], "asyncio.Future[Answer]"]
 
 
-class ZooKeeperTree:
+class ZooKeeperTree(Tree):
     """One broker's ``Tree``. Make it with ``open``."""
 
     def __init__(
@@ -163,17 +163,6 @@ class ZooKeeperTree:
                 return sorted(names)
             if await self._is_missing(path, watch):
                 return None
-
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> Done:
-        return (await self.multi([Create(path, value, ephemeral, sequential)]))[0]
-
-    async def set(self, path: str, value: bytes, expected: ZkVersion) -> Done:
-        return (await self.multi([Set(path, value, expected)]))[0]
-
-    async def delete(self, path: str, expected: ZkVersion) -> None:
-        await self.multi([Delete(path, expected)])
 
     async def multi(self, operations: Sequence[Operation]) -> list[Done]:
         for operation in operations:

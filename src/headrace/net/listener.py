@@ -20,7 +20,7 @@ from headrace.world.network import Connection, Listening, Network, is_unresolved
 _log = logging.getLogger("headrace.network")
 
 _ACCEPTS_PER_EVENT = 64  # then other events are handled
-_PAUSE_S = 0.2
+_PAUSE_S = 0.2  # after an error of accept
 
 
 class CreationRate:
@@ -111,6 +111,7 @@ class Listener:
         backlog: int,
         connections_max: int,
         creation_rate: CreationRate,
+        pause_s: float = _PAUSE_S,
     ) -> None:
         self.name = name
         self._network = network
@@ -129,6 +130,7 @@ class Listener:
         self._listening: Listening | None = None  # once it is bound
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pause: asyncio.TimerHandle | None = None
+        self._pause_s = pause_s
         self._refusal_logged_at = 0.0
 
     def bind(self) -> tuple[str, int]:
@@ -179,7 +181,7 @@ class Listener:
                     error.strerror,
                     advice,
                 )
-                self._pause_accepting(_PAUSE_S)
+                self._pause_accepting(self._pause_s)
                 return
             for rate in self._creation_rates:
                 rate.connection_created()

@@ -130,7 +130,7 @@ class LogFlusher:
             self.request()
 
     def cut_to(self, end_offset: Offset) -> None:
-        """The log was truncated: a flush in progress must not vouch for the new bytes."""
+        """The log was truncated: a flush in progress must not count for the new bytes."""
         with self._lock:
             self.cut_count += 1
             self.recovery_point = min(self.recovery_point, end_offset)

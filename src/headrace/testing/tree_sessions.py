@@ -13,7 +13,7 @@ from headrace.model.ids import Millis
 
 
 class Silence(Enum):
-    """Why the tree hears nothing of a broker."""
+    """Why the tree gets no message from a broker."""
 
     CUT = "cut"  # the broker notices that its connection is lost
     PAUSED = "paused"

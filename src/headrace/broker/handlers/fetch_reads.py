@@ -166,7 +166,7 @@ class FetchReads:
                 self._replicas.effects.carry_out(replica, effects)
 
     def with_changes(self, wants: Iterable[Want]) -> list[Want]:
-        """The partitions about which a follower's session has something to hear.
+        """The partitions whose state changed since the follower's session was last answered.
 
         Called twice per fetch for every partition of the session, of which most are idle: so it
         compares offsets and calls nothing.

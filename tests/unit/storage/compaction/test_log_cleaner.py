@@ -327,16 +327,18 @@ def test_a_cancelled_cleaning_ends_its_child_and_leaves_no_files(
     before = read_all(log)
     slow = CleanerSettings(buffer_size=1 << 20, bytes_per_second=1)
     dirt = measure(summarize(log, log.log_end), NOW)
-    follow = log_cleaner._follow
+    jobs = log.directory.world.jobs
+    start = jobs.start
 
     async def cancel() -> None:
         running = asyncio.Event()
 
-        async def follow_and_tell(*arguments):
+        async def start_and_tell(*arguments, **options):
+            child = await start(*arguments, **options)
             running.set()
-            return await follow(*arguments)
+            return child
 
-        monkeypatch.setattr(log_cleaner, "_follow", follow_and_tell)
+        monkeypatch.setattr(jobs, "start", start_and_tell)
         cleaning = asyncio.create_task(clean(log, dirt, slow, NOW))
         await (running.wait() if child_runs else asyncio.sleep(0))
         cleaning.cancel()
