@@ -103,7 +103,8 @@ class EmbeddedTree(Tree):
         self._thread = threading.Thread(target=self._work, name="headrace-tree", daemon=True)
         self._closed = False
         # Only the worker thread uses these.
-        self._connection: sqlite3.Connection
+        self._connection: sqlite3.Connection  # set by ``_open``, which runs first
+        self._close_connection: Callable[[], None] = lambda: None
         self._zxid = 0
         self._checkpoint_due = False
         self._watches = Watches()
@@ -194,8 +195,7 @@ class EmbeddedTree(Tree):
             if job is None:
                 break
             job()
-        if hasattr(self, "_connection"):
-            self._connection.close()
+        self._close_connection()
 
     # --- on the worker thread
 
@@ -206,6 +206,7 @@ class EmbeddedTree(Tree):
             # check_same_thread stays on: a call from another thread is a bug.
             connection = sqlite3.connect(self._path, isolation_level=None)
             self._connection = connection
+            self._close_connection = connection.close
             # Exclusive locking also makes the shared-memory file of the WAL unnecessary.
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
             # Switching a new file to WAL would fsync several times. The first checkpoint does

@@ -6,6 +6,7 @@ controller. Settings are changed and topics are created automatically by any mem
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from headrace.broker.controller import internal_topics, topic_requests
@@ -59,7 +60,7 @@ class MemberController:
         self._fail = fail
         self._tell_directory_failed = tell_directory_failed
         self._settings = SettingsChanges(
-            dynamic_config, lambda: metadata_cache.current, replicas, asyncio.Lock()
+            dynamic_config, lambda: metadata_cache.current, replicas, nullcontext()
         )
         self._missing = MissingTopics()
         self._started_at = asyncio.get_running_loop().time()
