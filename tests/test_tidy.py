@@ -99,7 +99,8 @@ TESTED_BY = {
     "broker/coordinators/shards broker/coordinators/writing",
     "broker/test_ending_transactions": "broker/coordinators/markers "
     "broker/coordinators/transaction broker/handlers/transaction_verification",
-    "broker/test_failed_start_and_stop": "broker/broker broker/needs broker/services",
+    "broker/test_failed_start_and_stop": "broker/broker broker/listeners broker/needs "
+    "broker/services",
     "broker/test_migration": "broker/migration coordination/migration",
     "broker/test_kit_broker": "testing/broker testing/handle testing/runners",
     "broker/test_kit_cluster": "testing/cluster testing/cluster_brokers",
@@ -134,7 +135,8 @@ TESTED_BY = {
     "clients/test_groups_wire": "broker/coordinators/group",
     "clients/test_logging_handler": "ship/logging_handler",
     "clients/test_log_dirs": "broker/handlers/log_dirs broker/replication/log_dir_moves",
-    "clients/test_produce_and_consume": "broker/replication/replica_manager",
+    "clients/test_produce_and_consume": "broker/replication/hosted_replicas "
+    "broker/replication/replica_manager",
     "clients/test_testing_groups": "testing/groups",
     "clients/test_transactions_wire": "broker/handlers/producers broker/handlers/transactions",
     "faults/test_bad_input": "broker/handlers/offsets",
