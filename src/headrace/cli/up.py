@@ -100,8 +100,8 @@ def up(
     taken = taken_port(port, brokers) if port else None
     if taken is not None:
         raise output.CommandFailed(
-            f"Cannot listen on port {taken}: the address is in use. Stop that process, or choose "
-            "other ports with --port"
+            f"Cannot listen on port {taken}: the address is in use. Stop the process that uses it, "
+            "or choose other ports with --port"
         )
     try:
         if ready_file is not None:
