@@ -191,7 +191,8 @@ TESTED_BY = {
     "unit/storage/test_checkpoint": "storage/aborted_transactions storage/leader_epoch_file "
     "storage/snapshots",
     "unit/storage/test_log": "storage/roll_limits storage/segment_files",
-    "unit/storage/test_log_manager": "storage/directory_names storage/log_directories "
+    "unit/storage/test_log_manager": "storage/checkpointed_offsets storage/directory_names "
+    "storage/log_directories "
     "storage/log_loader storage/log_startup",
     "unit/storage/test_log_move": "storage/log_copy storage/move_throttle",
     "unit/storage/test_recovery": "storage/scan",

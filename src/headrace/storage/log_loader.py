@@ -28,8 +28,8 @@ def load_log(
 ) -> Log:
     """Open a partition directory, or create it; recover it after an unclean shutdown."""
     files = directory.files
-    log_start = directory.log_starts.get(topic_partition, Offset(0))
-    recovery_point = directory.recovery_points.get(topic_partition, Offset(0))
+    log_start = directory.offsets.log_start(topic_partition) or Offset(0)
+    recovery_point = directory.offsets.recovery_point(topic_partition)
     producers = Producers(producer_expiration_ms)
     listing = _list_or_create(files, path)
     known_id, epochs = _read_small_files(files, path)
@@ -68,7 +68,7 @@ def load_log(
         now=now,
     )
     # Without a recovery point, no earlier process is known to have flushed the log.
-    if directory.recovery_points.get(topic_partition, 0) == 0:
+    if directory.offsets.recovery_point(topic_partition) == 0:
         opened.flusher.created()
     if (note := checkpoint.FUTURE_DIRECTORIES) in listing.names:
         opened.copy_directory_ids.update(checkpoint.read_future_directories(files, path / note))
@@ -95,7 +95,8 @@ def _list_or_create(files: SystemFiles, path: Path) -> recovery.Listing:
 def _may_be_compacted(
     directory: LogDirectory, topic_partition: TopicPartition, config: TopicConfig
 ) -> bool:
-    return "compact" in config.cleanup_policy or topic_partition in directory.cleaner_offsets
+    was_compacted = directory.offsets.cleaned_end(topic_partition) is not None
+    return was_compacted or "compact" in config.cleanup_policy
 
 
 def _read_small_files(files: SystemFiles, path: Path) -> tuple[TopicId | None, LeaderEpochs | None]:

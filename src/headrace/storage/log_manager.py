@@ -133,7 +133,9 @@ class LogManager:
     def high_watermark(self, topic_partition: TopicPartition) -> Offset:
         """The last checkpointed high watermark; the log start if there is none."""
         found = self._logs[topic_partition]
-        known = found.directory.high_watermarks.get(topic_partition, found.log_start)
+        known = found.directory.offsets.high_watermark(topic_partition)
+        if known is None:
+            return found.log_start
         return min(max(known, found.log_start), found.log_end)
 
     def create(
@@ -160,7 +162,7 @@ class LogManager:
             )
         path = directory.path / str(topic_partition)
         try:
-            directory.forget(topic_partition)
+            directory.offsets.forget(topic_partition)
             created = load_log(
                 directory,
                 path,
@@ -215,7 +217,10 @@ class LogManager:
         if deleted is not None:
             # The directory first, even if a step fails: a full disk cannot write a checkpoint,
             # and without another name the log would be back after the next start.
-            for step in (deleted.delete, partial(deleted.directory.forget, topic_partition)):
+            for step in (
+                deleted.delete,
+                partial(deleted.directory.offsets.forget, topic_partition),
+            ):
                 try:
                     step()
                 except OSError as error:
@@ -227,7 +232,7 @@ class LogManager:
         try:
             stray.close()
             stray.path = stray.directory.set_aside(stray.path, topic_partition)
-            stray.directory.forget(topic_partition)
+            stray.directory.offsets.forget(topic_partition)
         except OSError as error:
             stray.directory.partition_failed(error)
             self._offline[topic_partition] = f"its stray directory could not be renamed: {error}"
@@ -241,7 +246,7 @@ class LogManager:
                 path = directory.path / str(topic_partition)
                 directory.delete_partition(path, topic_partition)
             with suppress(OSError):
-                directory.forget(topic_partition)
+                directory.offsets.forget(topic_partition)
         for copy in self._copies.pop(topic_partition, ()):
             with suppress(OSError):
                 copy.directory.delete_partition(copy.path, topic_partition)
@@ -282,23 +287,20 @@ class LogManager:
         for each in self._logs.values():
             self.note_offsets(each, (high_watermarks or {}).get(each.topic_partition))
         for directory in self.directories.online():
-            directory.checkpoint_job()()
+            directory.offsets.write_job()()
 
     def note_offsets(self, log: Log, high_watermark: Offset | None) -> None:
         """Set the offsets of a log for the next checkpoint. An outdated note is harmless."""
-        name, directory = log.topic_partition, log.directory
-        directory.recovery_points[name] = log.flusher.recovery_point
-        if log.log_start > log.segments.first_base_offset:
-            directory.log_starts[name] = log.log_start
-        else:
-            directory.log_starts.pop(name, None)
+        name, offsets = log.topic_partition, log.directory.offsets
+        is_raised = log.log_start > log.segments.first_base_offset
+        offsets.set_log(name, log.flusher.recovery_point, log.log_start if is_raised else None)
         if high_watermark is not None:
-            directory.high_watermarks[name] = high_watermark
+            offsets.set_high_watermark(name, high_watermark)
 
     def checkpoint_noted(self) -> None:
         """Write the checkpoint files, in the background, with the noted offsets."""
         for directory in self.directories.online():
-            self._later(0, directory.checkpoint_job())
+            self._later(0, directory.offsets.write_job())
 
     def close_clean(
         self,

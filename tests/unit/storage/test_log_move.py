@@ -222,7 +222,7 @@ def test_the_recovery_point_does_not_exceed_what_was_fsynced(disk, between, sync
     between.append(lambda: append(log, batch(b"b")))
     move(disk, log)
     assert (log.flusher.recovery_point, log.log_end) == (1, 2)
-    assert log.directory.recovery_points[ORDERS] == 1
+    assert log.directory.offsets.recovery_point(ORDERS) == 1
     sizes = {path.name: size for path, size in synced.items() if "-future" in str(path)}
     assert sizes[f"{0:020d}.log"] == log.segments.size // 2
     assert {"leader-epoch-checkpoint", "partition.metadata"} <= set(sizes)
@@ -509,7 +509,7 @@ def test_discarding_a_copy_writes_no_checkpoint_on_the_loop(disk):
     with disk.files.failing(errno.EIO, "open"):
         moving_log.discard()
     assert target.offline is None
-    assert ORDERS not in {**target.log_starts, **target.recovery_points}
+    assert (target.offsets.log_start(ORDERS), target.offsets.recovery_point(ORDERS)) == (None, 0)
     assert not copies(disk)
     disk.crash()  # before the next checkpoint: the file still has the log start of the copy
     disk.start()

@@ -40,6 +40,7 @@ class LoadedShard(Generic[S]):
     __slots__ = (
         "_on_event",
         "_queue",
+        "_queued_events",
         "_run_effect",
         "_uncommitted",
         "_waiting",
@@ -51,7 +52,6 @@ class LoadedShard(Generic[S]):
         "problem",
         "replica",
         "shard",
-        "queued_events",
     )
 
     def __init__(
@@ -74,7 +74,7 @@ class LoadedShard(Generic[S]):
         self._queue: deque[Callable[[], Awaitable[None] | None]] = deque()
         self.problem: str | None = None  # why it could not be loaded
         self.appended_end = Offset(0)  # exclusive end of the records that the shard has replayed
-        self.queued_events: list[Tell[S]] = []  # that arrived while it was loading
+        self._queued_events: list[Tell[S]] = []  # that arrived while it was loading
         self._uncommitted: deque[_Uncommitted] = deque()
         self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
 
@@ -99,6 +99,14 @@ class LoadedShard(Generic[S]):
 
     def mark_unreadable(self, error: Exception) -> None:
         self.problem = f"{self.replica.topic_partition} cannot be read: {error}"
+
+    def queue_event(self, decide: Tell[S]) -> None:
+        """Keep an event until the shard is loaded."""
+        self._queued_events.append(decide)
+
+    def take_queued_events(self) -> list[Tell[S]]:
+        events, self._queued_events = self._queued_events, []
+        return events
 
     # --- the queue
 

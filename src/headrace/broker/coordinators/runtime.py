@@ -123,7 +123,7 @@ class CoordinatorRuntime(Generic[S]):
             if loaded.is_current():
                 self._tell_or_enqueue(loaded, decide)
             elif not loaded.is_loaded:
-                loaded.queued_events.append(decide)
+                loaded.queue_event(decide)
 
     def _tell_or_enqueue(self, loaded: LoadedShard[S], decide: Tell[S]) -> None:
         if loaded.is_busy:
@@ -308,11 +308,10 @@ class CoordinatorRuntime(Generic[S]):
     def _loaded(self, loaded: LoadedShard[S]) -> None:
         now = self._host.clock.now()
         self._run(loaded, loaded.shard.loaded(now), now)
-        for decide in loaded.queued_events:
+        for decide in loaded.take_queued_events():
             if not loaded.is_current():
                 break  # a decision could not be written: the shard was dropped
             self._run(loaded, decide(loaded.shard, now), now)
-        loaded.queued_events.clear()
 
     def close(self) -> None:
         """Drop all shards, and refuse all waiting requests."""

@@ -55,6 +55,10 @@ class Appender:
         self.staged[replica] = None
         return appended
 
+    def forget(self, replica: "Replica") -> None:
+        """The partition is deleted, with its staged batches."""
+        self.staged.pop(replica, None)
+
     def write_staged(self) -> tuple[dict["Replica", Rejected], dict["Replica", Offset]]:
         """Write every staged batch.
 

@@ -227,7 +227,7 @@ class ReplicaManager(HostedReplicas):
 
     def _delete(self, replica: Replica) -> None:
         self._forget(replica)
-        self._appender.staged.pop(replica, None)
+        self._appender.forget(replica)
         self.effects.carry_out(replica, (StopFollowing(),))
         self._logs.delete(replica.topic_partition)
         self._waiting.happened(replica, Event.TOPIC_DELETED)

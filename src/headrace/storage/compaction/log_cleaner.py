@@ -167,7 +167,7 @@ def summarize(log: Log, stable_end: Offset) -> LogSummary:
         log.log_start,
         log.log_end,
         stable_end,
-        log.directory.cleaner_offsets.get(log.topic_partition),
+        log.directory.offsets.cleaned_end(log.topic_partition),
         config.min_compaction_lag_ms,
         max_lag_ms,
     )
@@ -212,8 +212,9 @@ async def clean(log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Mill
         done["records_read"],
         done["records_kept"],
     )
-    log.directory.cleaner_offsets[log.topic_partition] = result.cleaned_end
-    await asyncio.to_thread(log.directory.checkpoint_job())
+    offsets = log.directory.offsets
+    offsets.set_cleaned_end(log.topic_partition, result.cleaned_end)
+    await asyncio.to_thread(offsets.write_job())
     _log.info(
         "%s: compacted up to offset %d in %.1f s: %d of %d records kept, %d of %d bytes",
         log.topic_partition,
