@@ -19,6 +19,7 @@ from headrace.broker.member_directories import MemberDirectories
 from headrace.broker.membership import Membership, Sessions
 from headrace.broker.metadata.config_watch import ConfigWatch
 from headrace.broker.random_ids import draw_cluster_id
+from headrace.broker.sessions import open_first_session
 from headrace.coordination import paths
 from headrace.coordination.assignments import load_assignments
 from headrace.coordination.current_session import CurrentSession
@@ -79,8 +80,7 @@ class ClusterMember:
 
     async def open_session(self) -> None:
         """Open a session and lock the logs."""
-        tree = self._tree = CurrentSession(await self._sessions.open())
-        await Registry(tree, BrokerId(_UNREGISTERED)).create_persistent_nodes()
+        tree = self._tree = CurrentSession(await open_first_session(self._sessions))
         broker_id = self._known_id
         if broker_id is None:
             broker_id = await _draw_broker_id(tree, self._config)
