@@ -176,8 +176,8 @@ def test_a_reset_of_a_missing_group_says_that_it_creates_the_group(headrace, fil
 
 def test_a_group_that_does_not_exist_is_named_with_advice(headrace, filled):
     name = f"absent-of-{filled}"
-    for command in ("describe", "members"):
-        ran = headrace("groups", command, name, status=1)
+    for command in (["describe"], ["members"], ["delete-offsets", "--topic", filled]):
+        ran = headrace("groups", *command, name, status=1)
         assert f"group {name} does not exist" in ran.err and "headrace groups list" in ran.err
     [row] = headrace("groups", "delete", name, "--format", "json", status=1).document
     assert row["error"] == "GROUP_ID_NOT_FOUND"

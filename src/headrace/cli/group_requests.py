@@ -186,6 +186,8 @@ def delete_offsets(
         ),
         m.OffsetDeleteResponse,
     )
+    if answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise CommandFailed(no_such_group(connection, group))
     if answer.error_code:
         raise CommandFailed(f"{group}: {code_name(answer.error_code)}")
     return [
