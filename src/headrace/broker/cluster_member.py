@@ -7,10 +7,10 @@ be a candidate for controller.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.broker.controlled_shutdown import shut_down
 from headrace.broker.controller.allocated_producer_ids import AllocatedProducerIds
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.broker")
 
 _UNREGISTERED = -1  # the broker epoch before the registration
+_STEP_TRIES = 5
+
+Result = TypeVar("Result")
 
 
 class ClusterMember:
@@ -134,7 +137,8 @@ class ClusterMember:
             self._fail,
             self.membership.tell_directory_failed,
         )
-        await self._agree_on_cluster_id(tree)
+        first_session = tree.session
+        await self._in_a_session(lambda: self._agree_on_cluster_id(tree))
         metadata_cache.know_cluster(self.cluster_id)
         replicas, dynamic_config = parts.replicas, parts.dynamic_config
 
@@ -149,13 +153,13 @@ class ClusterMember:
             lambda: dict.fromkeys(replica.topic_partition.topic for replica in replicas),
             apply_to_topic,
         )
-        await config_watch.load()
+        await self._in_a_session(config_watch.load)
         await self._read_features(metadata_cache)
-        pending = await self.directories.load_pending_deletions()
+        pending = await self._in_a_session(self.directories.load_pending_deletions)
         await self._open_logs(pending)
-        assignments = await load_assignments(tree)
-        await self.directories.settle(assignments, pending)
-        deleted = await self.registry.watched.delete_requests()
+        assignments = await self._in_a_session(lambda: load_assignments(tree))
+        await self._in_a_session(lambda: self.directories.settle(assignments, pending))
+        deleted = await self._in_a_session(self.registry.watched.delete_requests)
         self._topics_at_start = assignments.keys() - deleted
 
         async def catch_up() -> None:
@@ -163,7 +167,23 @@ class ClusterMember:
             await config_watch.load()
             await self._read_features(metadata_cache)
 
+        if tree.session is not first_session:
+            await self._in_a_session(catch_up)  # watches end with their session
         self.membership.on_new_session(catch_up)
+
+    async def _in_a_session(self, step: Callable[[], Awaitable[Result]]) -> Result:
+        """Do a step of the start; in another session, if one ends meanwhile.
+
+        A broker on a busy machine must not fail to start for that.
+        """
+        assert self._tree is not None
+        for _ in range(_STEP_TRIES - 1):
+            try:
+                return await step()
+            except SessionLost:
+                _log.warning("The session ended while this broker starts. Opening another one")
+                self._tree.renew(await open_first_session(self._sessions))
+        return await step()
 
     async def _agree_on_cluster_id(self, tree: CurrentSession) -> None:
         known = None if self._logs.directories.cluster_is_new else self._logs.directories.cluster_id
