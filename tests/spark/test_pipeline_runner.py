@@ -183,8 +183,6 @@ def test_many_batches_and_restarts_give_what_one_batch_gives(site: Site) -> None
     done = list(backfill(str(site.file), site.spark, site.settings, Span()))
     assert [one.table for one in done] == list(names)
     assert {name: site.rows(name) for name in names} == in_many
-    site.run(reset=True)
-    assert {name: site.rows(name) for name in names} == in_many
 
     # A part of the time, after which the stream goes on.
     span = Span(HOUR + timedelta(minutes=3), HOUR + timedelta(minutes=6))

@@ -247,6 +247,8 @@ def _session(files: Sequence[str], master: str) -> Iterator[Any]:
             prefix="headrace-pipeline-", ignore_cleanup_errors=True
         ) as scratch:
             spark = start_session(Path(scratch), master=master, name="headrace-pipeline")
+            # The command prints what ends a query; Spark would add stack traces.
+            spark.sparkContext.setLogLevel("FATAL")
             try:
                 yield spark
             finally:

@@ -256,16 +256,16 @@ class JobTable:
         newest = F.struct(WRITTEN_AT, BATCH, QUERY)
         key, merge = self._rules
         if not merge:
-            picked = rows.groupBy(*key).agg(F.max_by(F.struct("*"), newest).alias("row"))
-            return picked.select("row.*")
+            picked = rows.groupBy(*key).agg(F.max_by(F.struct("*"), newest).alias("_row"))
+            return picked.select("_row.*")
         return (
             rows.groupBy(*key)
             .agg(
                 *(_MERGED[rule](column).alias(column) for column, rule in merge.items()),
-                F.max(newest).alias("newest"),
+                F.max(newest).alias("_newest"),
             )
-            .select("*", "newest.*")
-            .drop("newest")
+            .select("*", "_newest.*")
+            .drop("_newest")
         )
 
     def _table(self) -> Table | None:

@@ -8,7 +8,8 @@ same, and writes only what is missing.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +24,7 @@ from headrace.pipeline.runner.dead_letters import dead_letters
 from headrace.pipeline.runner.records import FATE, decoded, letters_of, rows_of, source_rows
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.tables import DELETED, NO_VERSION, BatchName, JobTable, Rules
+from headrace.spark.failures import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -115,10 +117,9 @@ class Fanout:
             counted = [one for one in counts if one.topic in self._counted]
             self._reads.append_few(_reads(self._pipeline, counted), batch)
             written = {}
-            for name in self._query.tables:
-                written[name] = self._tables[name].append(inputs.of(name), batch).row_count
-            for name in self._query.topics:
-                written[name] = self._send(self._nodes[name], inputs.of(name), batch)
+            for name in self._query.sinks:
+                with _naming(self._nodes[name]):
+                    written[name] = self._write(name, inputs.of(name), batch)
         finally:
             inputs.release()
             rows.unpersist()
@@ -168,6 +169,11 @@ class Fanout:
             letters = letters_of(rows, self.sources)
             dead_letters(letters, self._settings.warehouse, self._pipeline, batch)
         return count
+
+    def _write(self, name: str, rows: "DataFrame", batch: BatchName) -> int:
+        if name in self._query.tables:
+            return self._tables[name].append(rows, batch).row_count
+        return self._send(self._nodes[name], rows, batch)
 
     def _send_rows(self, node: Node, rows: "DataFrame", batch: BatchName) -> int:
         """Write to a topic in one transaction, whose marker names the query and the batch."""
@@ -245,6 +251,18 @@ class _Inputs:
             made = made.persist()
             self._kept.append(made)
         return made
+
+
+@contextmanager
+def _naming(node: Node) -> Iterator[None]:
+    """Name the table or topic whose rows Spark could not compute."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as failed:
+        text = str(failed).strip().split("\n")[0]
+        raise PipelineError(str(node.mistake(text))) from failed
 
 
 def job_table(node: Node, settings: RunSettings) -> JobTable:

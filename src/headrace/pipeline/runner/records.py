@@ -42,6 +42,11 @@ class SourceRows(NamedTuple):
     lateness_ms: int
     late: str  # recompute, deadletter, drop
 
+    @property
+    def column(self) -> str:
+        """The rows of this source in a batch of all sources."""
+        return f"_rows_{self.name}"
+
 
 def source_rows(node: Node) -> SourceRows:
     lateness = duration_ms(node.option("lateness"))
@@ -109,14 +114,14 @@ def decoded(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
         here = F.col("topic") == source.topic
         schema = StructType([*source.schema.fields, StructField(_CORRUPT, StringType())])
         parsed = F.from_json(text, schema, {"columnNameOfCorruptRecord": _CORRUPT})
-        columns[source.name] = F.when(here, parsed)
+        columns[source.column] = F.when(here, parsed)
         fate = F.when(here, _fate(source)).otherwise(fate)
         reason = F.when(here, _reason(source)).otherwise(reason)
     return records.withColumns(columns).withColumn(FATE, fate).withColumn(REASON, reason)
 
 
 def _fate(source: SourceRows) -> "Column":
-    row = F.col(source.name)
+    row = F.col(source.column)
     fate = F.when(F.col("value").isNull() | row[_CORRUPT].isNotNull(), "decode")
     if source.event_time:
         time = row[source.event_time]
@@ -127,12 +132,12 @@ def _fate(source: SourceRows) -> "Column":
 
 def _reason(source: SourceRows) -> "Column":
     reason = F.when(F.col("value").isNull(), "the record has no value").when(
-        F.col(source.name)[_CORRUPT].isNotNull(),
+        F.col(source.column)[_CORRUPT].isNotNull(),
         f"the value is not JSON of {source.schema.simpleString()}",
     )
     if not source.event_time:
         return reason
-    time = F.col(source.name)[source.event_time]
+    time = F.col(source.column)[source.event_time]
     told = F.concat(
         F.lit(f"{source.event_time} is "),
         time.cast("string"),
@@ -148,7 +153,7 @@ def rows_of(records: "DataFrame", source: SourceRows) -> "DataFrame":
     if source.late == "recompute":
         wanted |= F.col(FATE) == "late"
     here = records.where((F.col("topic") == source.topic) & wanted)
-    return here.select(*(f"`{source.name}`.`{name}`" for name in source.schema.fieldNames()))
+    return here.select(*(f"{source.column}.`{name}`" for name in source.schema.fieldNames()))
 
 
 def letters_of(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
