@@ -109,7 +109,7 @@ def run(
     )
     if batch_records is not None:
         chosen = chosen._replace(batch_records_max=batch_records)
-    with _session(files, master) as spark:
+    with _session(files, master, is_short=once) as spark:
         from headrace.pipeline.runner.run import run as run_files
 
         try:
@@ -229,7 +229,7 @@ def _settings(
 
 
 @contextmanager
-def _session(files: Sequence[str], master: str) -> Iterator[Any]:
+def _session(files: Sequence[str], master: str, *, is_short: bool = True) -> Iterator[Any]:
     """A Spark session, with failures as the command line shows them."""
     require_spark("a pipeline")
     from pyspark.errors import PySparkException
@@ -246,7 +246,9 @@ def _session(files: Sequence[str], master: str) -> Iterator[Any]:
         with tempfile.TemporaryDirectory(
             prefix="headrace-pipeline-", ignore_cleanup_errors=True
         ) as scratch:
-            spark = start_session(Path(scratch), master=master, name="headrace-pipeline")
+            spark = start_session(
+                Path(scratch), master=master, name="headrace-pipeline", is_short=is_short
+            )
             # The command prints what ends a query; Spark would add stack traces.
             spark.sparkContext.setLogLevel("FATAL")
             try:
