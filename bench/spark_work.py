@@ -24,6 +24,7 @@ class Work:
     """The session, with one method per job."""
 
     query: Any
+    queries: list[Any]
     topic: str
 
     def __init__(self, source: str, jars: str) -> None:
@@ -93,6 +94,30 @@ class Work:
         )
         while self.query.lastProgress is None:
             time.sleep(0.05)
+
+    def readers(self, told: dict[str, Any]) -> None:
+        """Start streams that read one topic and discard its rows; ``read_all`` stops them."""
+        reader = self.spark.readStream.format(self.source).option("subscribe", told["topic"])
+        reader = reader.option("startingOffsets", "earliest")
+        frame = reader.option("kafka.bootstrap.servers", told["address"]).load()
+        self.queries = []
+        for _ in range(told["streams"]):
+            # One after the other: each starts Python processes, and Spark gives them 15 s.
+            query = frame.writeStream.format("noop").start()
+            self.queries.append(query)
+            while query.lastProgress is None:
+                if query.exception() is not None:
+                    raise query.exception()
+                time.sleep(0.05)
+
+    def read_all(self, told: dict[str, Any]) -> dict[str, int]:
+        """Wait until every stream has read what there is; return the rows that they read."""
+        rows = 0
+        for query in self.queries:
+            query.processAllAvailable()
+            rows += sum(progress["numInputRows"] for progress in query.recentProgress)
+            query.stop()
+        return {"rows": rows}
 
     def seen(self, told: dict[str, Any]) -> dict[str, float]:
         """Stop the stream; return how long its rows took to be seen.

@@ -45,6 +45,7 @@ FIGURES: dict[str, Callable[[Run], list[Row]]] = {
     "spark-write": spark.writing,
     "spark-stream": spark.streaming,
     "spark-filter": spark.filtering,
+    "readers": spark.readers,
 }
 
 

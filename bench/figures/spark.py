@@ -28,6 +28,7 @@ _READS = {
     "parquet": ("to Parquet files", ratio_at_least(1.3)),
 }
 _WRITES = {"at-least-once": 1.0, "exactly-once": 0.8}
+_READERS = (1, 3, 6)
 
 
 def _fill(address: str, topic: str, count: int) -> None:
@@ -139,6 +140,55 @@ def streaming(run: Run) -> list[Row]:
         samples.row(p50, "ms", ratio_at_most(1.3), peer="jar", beside=_BESIDE),
         samples.row(p99, "ms", peer="jar", beside=_BESIDE),
     ]
+
+
+def readers(run: Run) -> list[Row]:
+    """One topic read by 1, 3 and 6 Spark streams while it is written: rows/s in, and out to all."""
+    samples = Samples("readers")
+    count = run.sized(1_000_000, 50_000)
+    with run.node("headrace") as node, sessions(run) as started:
+        for round_number in range(run.rounds + 1):
+            for streams in _READERS:
+                for side, session in started.items():
+                    topic = f"shared-{side}-{streams}-{round_number}"
+                    topics.create(node.address, topic, _PARTITIONS)
+                    session.ask("readers", address=node.address, topic=topic, streams=streams)
+                    began = time.perf_counter()
+                    _produce(node.address, topic, count)
+                    written = time.perf_counter() - began
+                    told = session.ask("read_all")
+                    read = time.perf_counter() - began
+                    topics.delete(node, topic)
+                    if told["rows"] != streams * count:
+                        raise RuntimeError(f"{side} read {told['rows']} of {streams * count} rows")
+                    rates = {"in": count / written, "out": streams * count / read}
+                    for way, rate in rates.items():
+                        run.say(f"readers {side}, {streams}, {way}: {rate:,.0f} rows/s")
+                        if round_number:
+                            samples.add(side, _readers_metric(streams, way), rate)
+    return [
+        samples.row(_readers_metric(streams, way), "rows/s", peer="jar", beside=_BESIDE)
+        for streams in _READERS
+        for way in ("in", "out")
+    ]
+
+
+def _readers_metric(streams: int, way: str) -> str:
+    return f"{streams} reader{'s' if streams > 1 else ''}, {way}"
+
+
+def _produce(address: str, topic: str, count: int) -> None:
+    settings = {"compression.type": "lz4", "linger.ms": 20, "queue.buffering.max.messages": 200_000}
+    producer = Producer({"bootstrap.servers": address, **settings})
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(topic, b"x" * 160, partition=number % _PARTITIONS)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    if producer.flush(300):
+        raise TimeoutError(f"{topic} could not be filled")
 
 
 def _produce_steadily(address: str, topic: str, seconds: int) -> None:

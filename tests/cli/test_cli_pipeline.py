@@ -88,42 +88,6 @@ def test_a_batch_is_reported_in_one_line(capfd):
     ]
 
 
-def test_generate_a_day_and_live(headrace):
-    small = ["--members", "100", "--events"]
-    day = headrace(
-        "pipeline", "generate", "--date", "2026-11-16", *small, "2000", "--format", "json"
-    )
-    assert day.document["sent"] == 2_000
-    assert day.document["topics"]["page-views"]["unique"] > 600
-    assert set(day.document["topics"]["posts"]) >= {"sent", "unique", "doubled", "late", "broken"}
-    live = headrace("pipeline", "generate", "--rate", "5000", *small, "1000", "--no-broken")
-    assert live.lines[0].split() == [
-        "TOPIC", "SENT", "UNIQUE", "DOUBLED", "LATE", "TOO-LATE", "BROKEN", "OUT-OF-TIME"
-    ]  # fmt: skip
-    assert live.lines[-1].startswith("all topics") and "events in" in live.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["--date", "2026-11-16", "--rate", "5"], "give --date or --rate, not both"),
-        (["--date", "today"], "--date 'today': expected a day such as 2026-07-31"),
-        (["--events", "10"], "--events 10: expected at least 1,000"),
-        (["--members", "10"], "--members 10: expected at least 100"),
-        (["--partitions", "0"], "--partitions 0: expected at least 1"),
-        (["--rate", "0"], "--rate 0.0: expected a number above 0"),
-        (["-X", "acks=7"], "acks"),
-    ],
-)
-def test_wrong_usage_of_generate(headrace, arguments, reason):
-    assert reason in headrace("pipeline", "generate", *arguments, status=2).err
-
-
-def test_generate_without_a_broker(headrace):
-    ran = headrace("pipeline", "generate", "-b", "127.0.0.1:1", status=1)
-    assert "127.0.0.1:1" in ran.err and "Traceback" not in ran.err
-
-
 # --- pipeline files
 
 

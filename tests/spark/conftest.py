@@ -46,7 +46,9 @@ def bootstrap() -> Iterator[str]:
 def light_jvms() -> Iterator[None]:
     """Use a JVM for short runs: no slow compiler, and no garbage collector with own threads."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        # Tests run so many queries that the JVM's cache for compiled code would be full.
+        options = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+        patch.setenv("JDK_JAVA_OPTIONS", options)
         yield
 
 

@@ -113,7 +113,7 @@ def test_a_live_query_shows_rows_as_they_come(ask, topics, tmp_path, capfd):
 def test_rows_are_printed(spark, capfd):
     frame = spark.sql(
         "select 1 as n, timestamp '2026-11-17 12:00:00' as at, array('a', 'b') as words, "
-        "x'00ff' as raw, null as nothing, decimal '1.50' as price union all select 2, null, null, "
+        "x'00ff' as raw, null as nothing, 1.50BD as price union all select 2, null, null, "
         "null, null, null order by 1"
     )
     _show(frame, 1, Format.TABLE)

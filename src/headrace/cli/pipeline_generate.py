@@ -77,7 +77,7 @@ def generate(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Send realistic events of a website: a whole day, or live.
+    """Send realistic events of a website, for a day or live.
 
     Visits, searches, posts, votes, logins, API calls, metrics and request logs, with bots,
     outages, and late, doubled and broken events. Topics that are missing are created.

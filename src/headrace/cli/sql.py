@@ -91,7 +91,7 @@ def sql(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Query topics and tables with Spark SQL, once or live.
+    """Query topics and tables with SQL, once or live.
 
     Every table of the warehouse and every topic is a view. A view has the name of its table or
     topic with _ in place of other characters; tables of raw events begin with raw_.

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
     BinaryType,
+    DataType,
     DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
     NullType,
-    NumericType,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -28,6 +31,7 @@ from headrace.spark.failures import BadOption
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_PRECISION_MAX = 38  # of a decimal
 _TIMES = (TimestampType, TimestampNTZType)
 
 
@@ -165,9 +169,17 @@ def _table_mistakes(node: Node, schema: StructType) -> list[Mistake]:
             found.append(
                 node.mistake(f"merge of {field.name!r} is {rule!r}, which needs {sketch}(…)")
             )
-        elif rule == "sum" and not isinstance(kind, NumericType):
-            found.append(node.mistake(f"merge of {field.name!r} is 'sum' of {kind.simpleString()}"))
+        elif rule == "sum" and not _can_grow(kind):
+            text = f"merge of {field.name!r} is 'sum' of {kind.simpleString()}; cast it to "
+            found.append(node.mistake(f"{text}bigint, double or decimal(38, …)"))
     return found + _declared_mistakes(node, schema)
+
+
+def _can_grow(kind: DataType) -> bool:
+    """Whether a sum has the type of its parts, so that merged rows fit the table."""
+    if isinstance(kind, DecimalType):
+        return kind.precision == _PRECISION_MAX
+    return isinstance(kind, LongType | DoubleType)
 
 
 def _declared_mistakes(node: Node, schema: StructType) -> list[Mistake]:

@@ -195,6 +195,7 @@ def start_spark(
     master: str = "local[2]",
     name: str = "headrace-demo",
     config: Mapping[str, str] | None = None,
+    is_short: bool = True,
 ) -> "SparkSession":
     """A session that prints only errors; ``directory`` holds its files."""
     from pyspark.sql import SparkSession
@@ -203,8 +204,11 @@ def start_spark(
     directory.mkdir(parents=True, exist_ok=True)
     quiet = directory / "log4j2.properties"
     quiet.write_text(_ERRORS_ONLY)
-    # A job this short ends before the JVM's optimizing compiler pays off.
-    java_options = f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:TieredStopAtLevel=1"
+    # Spark compiles code for every query. Once the JVM's cache is full, it interprets the rest.
+    java_options = f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:ReservedCodeCacheSize=256m"
+    if is_short:
+        # The job ends before the JVM's optimizing compiler pays off.
+        java_options += " -XX:TieredStopAtLevel=1"
     # Java ignores TMPDIR; files that a killed JVM leaves belong in the same directory as ours.
     java_options += f' "-Djava.io.tmpdir={tempfile.gettempdir()}"'
     builder = (

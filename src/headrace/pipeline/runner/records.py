@@ -43,8 +43,9 @@ class SourceRows(NamedTuple):
     late: str  # recompute, deadletter, drop
 
     @property
-    def is_time_limited(self) -> bool:
-        return self.late != "recompute"
+    def column(self) -> str:
+        """The rows of this source in a batch of all sources."""
+        return f"_rows_{self.name}"
 
 
 def source_rows(node: Node) -> SourceRows:
@@ -81,29 +82,22 @@ def deduplicated(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFr
     )
     named = records.withColumn(EVENT, F.coalesce(event, F.concat(F.lit("place/"), place)))
     key = ["topic", EVENT]
+    order = (ARRIVED, "partition", "offset")
     if records.isStreaming:
         window_ms = max(source.lateness_ms for source in identified)
+        # The operator keeps the first of equal events that it meets in a batch. Sorted, that is
+        # the one that arrived first, as it is when they come in two batches.
         kept = named.withWatermark(ARRIVED, f"{window_ms} milliseconds")
-        return kept.dropDuplicatesWithinWatermark(key).drop(EVENT)
-    first = Window.partitionBy(*key).orderBy(ARRIVED, "partition", "offset")
-    return (
-        named.withColumn("_nth", F.row_number().over(first)).where("_nth = 1").drop(EVENT, "_nth")
-    )
+        sorted_ = kept.repartition(*key).sortWithinPartitions(*order)
+        return sorted_.dropDuplicatesWithinWatermark(key).drop(EVENT)
+    nth = F.row_number().over(Window.partitionBy(*key).orderBy(*order))
+    return named.withColumn("_nth", nth).where("_nth = 1").drop(EVENT, "_nth")
 
 
 def _event(source: SourceRows) -> "Column":
-    """The text that repeated events share.
-
-    An event that comes in time and again too late is one that came in time, whichever of the two
-    a batch keeps: late ones are apart where they are treated apart.
-    """
+    """The text that repeated events share."""
     text = F.get_json_object(F.col("value").cast("string"), f"$['{source.event_id}']")
-    named = F.concat(F.lit("id/"), text)
-    if not source.is_time_limited:
-        return named
-    field = source.schema[source.event_time]
-    time = F.from_json(F.col("value").cast("string"), StructType([field]))[source.event_time]
-    return F.when(_is_late(source, time), F.concat(F.lit("late "), named)).otherwise(named)
+    return F.concat(F.lit("id/"), text)
 
 
 def _is_late(source: SourceRows, time: "Column") -> "Column":
@@ -120,14 +114,14 @@ def decoded(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
         here = F.col("topic") == source.topic
         schema = StructType([*source.schema.fields, StructField(_CORRUPT, StringType())])
         parsed = F.from_json(text, schema, {"columnNameOfCorruptRecord": _CORRUPT})
-        columns[source.name] = F.when(here, parsed)
+        columns[source.column] = F.when(here, parsed)
         fate = F.when(here, _fate(source)).otherwise(fate)
         reason = F.when(here, _reason(source)).otherwise(reason)
     return records.withColumns(columns).withColumn(FATE, fate).withColumn(REASON, reason)
 
 
 def _fate(source: SourceRows) -> "Column":
-    row = F.col(source.name)
+    row = F.col(source.column)
     fate = F.when(F.col("value").isNull() | row[_CORRUPT].isNotNull(), "decode")
     if source.event_time:
         time = row[source.event_time]
@@ -138,12 +132,12 @@ def _fate(source: SourceRows) -> "Column":
 
 def _reason(source: SourceRows) -> "Column":
     reason = F.when(F.col("value").isNull(), "the record has no value").when(
-        F.col(source.name)[_CORRUPT].isNotNull(),
+        F.col(source.column)[_CORRUPT].isNotNull(),
         f"the value is not JSON of {source.schema.simpleString()}",
     )
     if not source.event_time:
         return reason
-    time = F.col(source.name)[source.event_time]
+    time = F.col(source.column)[source.event_time]
     told = F.concat(
         F.lit(f"{source.event_time} is "),
         time.cast("string"),
@@ -159,7 +153,7 @@ def rows_of(records: "DataFrame", source: SourceRows) -> "DataFrame":
     if source.late == "recompute":
         wanted |= F.col(FATE) == "late"
     here = records.where((F.col("topic") == source.topic) & wanted)
-    return here.select(*(f"`{source.name}`.`{name}`" for name in source.schema.fieldNames()))
+    return here.select(*(f"{source.column}.`{name}`" for name in source.schema.fieldNames()))
 
 
 def letters_of(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":

@@ -18,8 +18,10 @@ def pool_of(trigger_ms: int) -> str:
     return next((name for limit, name, _ in _POOLS if trigger_ms <= limit), _SLOW_POOL[0])
 
 
-def start_session(directory: Path, *, master: str, name: str) -> "SparkSession":
-    """``directory`` holds the files of the session."""
+def start_session(
+    directory: Path, *, master: str, name: str, is_short: bool = True
+) -> "SparkSession":
+    """``directory`` holds the files of the session; a short one lasts for minutes."""
     directory.mkdir(parents=True, exist_ok=True)
     pools = directory / "pools.xml"
     pools.write_text(pools_xml())
@@ -27,8 +29,10 @@ def start_session(directory: Path, *, master: str, name: str) -> "SparkSession":
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": pools.as_uri(),
         "spark.sql.streaming.stopTimeout": "60s",
+        # A batch is kept while its functions run; Spark's default is 1 GB for all of them.
+        "spark.driver.memory": "2g",
     }
-    return start_spark(directory, master=master, name=name, config=config)
+    return start_spark(directory, master=master, name=name, config=config, is_short=is_short)
 
 
 def pools_xml() -> str:
