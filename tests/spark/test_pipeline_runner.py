@@ -346,3 +346,23 @@ def test_examples_of_a_file(site: Site) -> None:
     right, wrong = run_examples(load(str(site.file)), site.spark)
     assert (right.example, right.problems) == ("right", ())
     assert wrong.problems == ("table page_minutes lacks {'views': 1}",)
+
+
+def test_a_table_of_another_query_is_read_at_one_version(site: Site) -> None:
+    site.write(
+        HEADER,
+        COUNTS,
+        """
+        @table(key=["page"], trigger="5 seconds")
+        def known(views, page_minutes):
+            minutes = page_minutes.groupBy("page").agg(F.count("*").alias("minutes"))
+            return views.select("page").distinct().join(minutes, "page", "left")
+        """,
+    )
+    site.view("1", "/shop/a")
+    assert sorted(done.query for done in site.run()) == ["10s", "5s"]
+    site.view("2", "/shop/a")
+    site.run()
+    assert site.rows("known") == [{"page": "/shop/a", "minutes": 1}]
+    pinned = site.settings.state("site") / "queries" / "5s" / "inputs" / "1.json"
+    assert json.loads(pinned.read_text())["page_minutes"] >= 1
