@@ -66,7 +66,7 @@ def raw():
     return events(seed=14)
 
 
-@pytest.fixture(scope="module", params=[1, 7, 20])
+@pytest.fixture(scope="module", params=[1, 7, 12])
 def job(request, spark, raw):
     """The job after so many batches, of which the last ran twice."""
     job = Batches(spark, activity)

@@ -159,7 +159,10 @@ def rows_of(records: "DataFrame", source: SourceRows) -> "DataFrame":
     if source.late == "recompute":
         wanted |= F.col(FATE) == "late"
     here = records.where((F.col("topic") == source.topic) & wanted)
-    return here.select(*(f"`{source.name}`.`{name}`" for name in source.schema.fieldNames()))
+    fields = (name for name in source.schema.fieldNames())
+    return here.select(
+        *(ARRIVED if name == ARRIVED else f"`{source.name}`.`{name}`" for name in fields)
+    )
 
 
 def letters_of(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
