@@ -61,7 +61,7 @@ class _Trial:
         self._settings = RunSettings(warehouse, {})
         self._sent: dict[str, list[dict[str, Any]]] = {}
         self._fanouts = [
-            Fanout(file.name, self._nodes, query, schemas, self._settings, self._keep)
+            Fanout(file.name, self._nodes, query, schemas, self._settings, send=self._keep)
             for query in queries(file.nodes)
         ]
 
@@ -95,7 +95,7 @@ class _Trial:
         return given, expected
 
     def _records(self, batches: Sequence[Rows]) -> "DataFrame":
-        rows = []
+        rows: list[tuple[Any, ...]] = []
         for number, batch in enumerate(batches):
             for name, values in batch.items():
                 source = source_rows(self._nodes[name])
