@@ -181,7 +181,7 @@ def changed_incidents(touched_clients: DataFrame, incidents: DataFrame) -> str:
         found as (
             select concat_ws('/', kind, client, date(bucket)) as incident_id, kind, client,
                 allowed, min(bucket) as since, max(bucket) + interval {BUCKET} seconds as until,
-                max(events) as events, long(max(targets)) as targets
+                max(events) as events, bigint(max(targets)) as targets
             from over
             where targets >= {least_targets}
             group by kind, client, allowed, date(bucket)
