@@ -145,7 +145,7 @@ def run(spark, given, batches):
 def test_batches_in_any_order_give_the_rankings_of_all_events(spark):
     given = events(seed=3)
     with small_data(spark):
-        jobs = [run(spark, given, count) for count in (1, 7, 20)]
+        jobs = [run(spark, given, count) for count in (1, 7, 15)]
         scores = [sorted_rows(job.table("item_scores").toArrow()) for job in jobs]
         rankings = [sorted_rows(job.table("rankings").toArrow()) for job in jobs]
     assert scores[0] == scores[1] == scores[2] == sorted_rows(expected_scores(given))

@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 START = datetime(2026, 3, 7, 22, 30, tzinfo=UTC)  # two days: the events go on past midnight
 HOUR = timedelta(hours=1)
 SECONDS = 4 * 3600
+DAY, MEMBERS = date(2026, 3, 7), 300  # generated
 LIMITS = {"crawler": 8, "scraper": 8, "spam": 5, "login-guessing": 5, "api-limit": 15}
 LEAST_PAGES = 5
 
@@ -81,7 +82,8 @@ def events(seed, count=1500, clients=25):
 class Model:
     """Incidents and blocks from all events at once, in plain Python."""
 
-    def __init__(self, events):
+    def __init__(self, events, limits=LIMITS, least_pages=LEAST_PAGES):
+        self.limits, self.least_pages = limits, least_pages
         self.buckets = {}
         self.newest = datetime.min.replace(tzinfo=UTC)
         for row in events["page-views"].to_pylist():
@@ -105,15 +107,14 @@ class Model:
     def incidents(self):
         found = {}
         for (kind, client), buckets in self.buckets.items():
-            least = LEAST_PAGES if kind in ("crawler", "scraper") else 1
+            least = self.least_pages if kind in ("crawler", "scraper") else 1
             for last in buckets:
                 targets = [
                     target
                     for back in range(6)
                     for target in buckets.get(last - timedelta(seconds=10 * back), [])
                 ]
-                # As many targets are counted as a rule asks for, in each of the six buckets.
-                if len(targets) >= LIMITS[kind] and len(set(targets)) >= least:
+                if len(targets) >= self.limits[kind] and len(set(targets)) >= least:
                     incident = found.setdefault(f"{kind}/{client}/{last.date()}", [])
                     incident.append((last, len(targets)))
         return {
@@ -170,7 +171,7 @@ def test_batches_in_any_order_give_the_incidents_of_all_events(spark):
     given = events(seed=7)
     found = []
     with small_data(spark):
-        for batches in (1, 7, 20):
+        for batches in (1, 7, 15):
             job = Batches(spark, security)
             for batch in arrivals(given, batches, seed=batches):
                 job.run(batch)
@@ -181,10 +182,10 @@ def test_batches_in_any_order_give_the_incidents_of_all_events(spark):
     assert ended, "a block ends in the middle"
 
 
-def generated(topics, count, seed):
-    """Events of a generated day, once each, by topic."""
-    site = make_site(seed, 300)
-    day = make_day(site, date(2026, 3, 7), count, seed, broken=False)
+def generated(topics, count, seed, lateness_s=600):
+    """Events of a generated day that are not later than this, once each, by topic."""
+    site = make_site(seed, MEMBERS)
+    day = make_day(site, DAY, count, seed, broken=False)
     rows, seen = {topic: [] for topic in topics}, set()
     for pieces in day.pieces():
         for piece in pieces:
@@ -192,8 +193,9 @@ def generated(topics, count, seed):
                 for value, sent_ms in zip(piece.value.to_pylist(), piece.timestamp_ms, strict=True):
                     row = json.loads(value)
                     row["at"] = datetime.fromisoformat(row["at"])
-                    late = sent_ms / 1000 - row["at"].timestamp() > 600
-                    if row["event_id"] not in seen and not late:
+                    late = sent_ms / 1000 - row["at"].timestamp()
+                    in_time = lateness_s is None or late <= lateness_s
+                    if row["event_id"] not in seen and in_time:
                         seen.add(row["event_id"])
                         rows[piece.topic].append(row)
     return site, {topic: pa.Table.from_pylist(found) for topic, found in rows.items()}
