@@ -55,6 +55,7 @@ PURE_MODULES |= {
         "block", "columns", "drawing", "faults", "machines", "people", "site", "traffic"
     )
 }  # fmt: skip
+PURE_MODULES |= {f"pipeline/{name}.py" for name in ("changes", "definition", "graph")}
 # The demo and the embedded broker of the command line are a face on a face, and say so.
 SIDEWAYS_ALLOWED = {("cli", "testing")}
 # The Spark source and sink know a cluster only as a Kafka address, and only the demo imports them.
@@ -133,7 +134,7 @@ TESTED_BY = {
     "cli/test_cli_groups": "cli/group_requests cli/groups_reset",
     "cli/test_cli_log_dirs": "cli/log_dirs",
     "cli/test_cli_pipeline": "cli/pipeline cli/pipeline_files cli/pipeline_generate "
-    "cli/pipeline_options",
+    "cli/pipeline_options cli/pipeline_runs",
     "cli/test_cli_records": "cli/consume cli/last_records cli/produce",
     "cli/test_cli_migrate_to_zookeeper": "cli/migrate_to_zookeeper",
     "cli/test_cli_ship": "cli/ship cli/ship_status ship/sender ship/shipper ship/stream",
@@ -167,7 +168,15 @@ TESTED_BY = {
     "spark/test_batch_source": "spark/batch spark/source",
     "spark/test_exactly_once": "spark/exactly_once spark/markers spark/transaction",
     "spark/test_group_progress": "spark/group_progress",
+    "spark/test_jobs_feed": "pipeline/jobs/feed",
+    "spark/test_jobs_ranking": "pipeline/jobs/ranking",
+    "spark/test_jobs_security": "pipeline/jobs/security",
     "spark/test_permissions": "spark/cluster",
+    "spark/test_pipeline_runner": "pipeline/analysis pipeline/calling pipeline/tables "
+    "pipeline/runner/backfill pipeline/runner/dead_letters pipeline/runner/examples "
+    "pipeline/runner/fanout pipeline/runner/history pipeline/runner/inspection "
+    "pipeline/runner/planning pipeline/runner/records pipeline/runner/run "
+    "pipeline/runner/settings pipeline/runner/streams",
     "spark/test_reading": "spark/reading spark/subscription",
     "spark/test_sink": "spark/row_encoder spark/sink",
     "spark/test_typed_values": "spark/dead_letters",

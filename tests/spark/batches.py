@@ -31,6 +31,7 @@ MERGES = {
     "hll": F.hll_union_agg,
     "kll": F.kll_merge_agg_double,
 }
+MICROSECOND = timedelta(microseconds=1)
 PERCENTILES = (50, 95, 99)
 
 
@@ -64,18 +65,21 @@ def arrivals(
     lateness: timedelta = timedelta(minutes=10),
     doubled: float = 0.02,
 ) -> list[dict[str, pa.Table]]:
-    """Cut events into batches of uneven size, in an order that stays within the lateness.
+    """Cut events into batches of uneven size, in the order of their arrival.
 
-    Each event arrives up to ``lateness`` after it happened; some arrive twice.
+    Each event arrives up to ``lateness`` after it happened, unless its column ``_arrived`` says
+    when; some arrive twice.
     """
     dice = np.random.default_rng(seed)
     arrived = {}
     for topic, table in events.items():
+        delay = dice.integers(0, lateness // MICROSECOND, len(table), endpoint=True)
+        known = "_arrived" in table.column_names
+        time = micros(table["_arrived"]) if known else micros(table["at"]) + delay
         twice = np.flatnonzero(dice.random(len(table)) < doubled)
+        again = dice.integers(0, lateness // MICROSECOND, len(twice))
         table = table.take(np.concatenate([np.arange(len(table)), twice]))
-        at = table["at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
-        delay = dice.integers(0, lateness // timedelta(microseconds=1), len(at), endpoint=True)
-        arrived[topic] = (table, at + delay)
+        arrived[topic] = (table, np.concatenate([time, time[twice] + again]))
     times = np.concatenate([time for _, time in arrived.values()])
     ends = np.sort(dice.choice(times, batches - 1, replace=False)) if len(times) else []
     cut: list[dict[str, pa.Table]] = [{} for _ in range(batches)]
@@ -83,8 +87,17 @@ def arrivals(
         order = np.argsort(time, kind="stable")
         places = np.concatenate([[0], np.searchsorted(time[order], ends), [len(order)]])
         for number, batch in enumerate(cut):
-            batch[topic] = table.take(order[places[number] : places[number + 1]])
+            chosen = order[places[number] : places[number + 1]]
+            rows = table.take(chosen)
+            if "_arrived" in rows.column_names:
+                rows = rows.drop_columns("_arrived")
+            at = pa.array(time[chosen]).cast(pa.timestamp("us", "UTC"))
+            batch[topic] = rows.append_column("_arrived", at)
     return cut
+
+
+def micros(times: pa.ChunkedArray) -> Any:
+    return times.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
 
 
 class Batches:
@@ -167,7 +180,8 @@ class Batches:
             if rows is None:
                 inputs[name] = self._spark.createDataFrame([], schema)
                 continue
-            fresh = self._fresh(topic, rows)
+            names = self._spark.createDataFrame([], schema).columns
+            fresh = self._fresh(topic, rows).select(names)
             inputs[name] = function(self._spark.createDataFrame(fresh, schema))
         return inputs
 
@@ -185,6 +199,8 @@ class Batches:
         for name in self._sinks:
             rows = self._call(name, number, known).toArrow()
             self._rows.setdefault(name, {})[number] = rows
+        for frame in known.values():
+            frame.unpersist()
 
     def _call(self, name: str, number: int, known: dict[str, Any]) -> Any:
         function = self._functions[name]

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.pipeline.jobs import activity
 from tests.spark.batches import Batches, arrivals, sorted_rows
+from tests.spark.streamed import streamed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -66,14 +67,20 @@ def raw():
     return events(seed=14)
 
 
-@pytest.fixture(scope="module", params=[1, 7, 20])
-def job(request, spark, raw):
-    """The job after so many batches, of which the last ran twice."""
-    job = Batches(spark, activity)
-    for batch in arrivals(raw, request.param, seed=request.param):
-        job.run(batch)
-    job.run_last_again()
-    return job
+@pytest.fixture(scope="module", params=[1, 7, 12, "streamed"])
+def job(request, spark, raw, tmp_path_factory):
+    """The job after so many batches, of which the last ran twice; or after two runs as streams."""
+    if request.param == "streamed":
+        with streamed(spark, "activity", tmp_path_factory.mktemp("warehouse")) as job:
+            for batch in arrivals(raw, 2, seed=2):
+                job.run(batch)
+            yield job
+    else:
+        job = Batches(spark, activity)
+        for batch in arrivals(raw, request.param, seed=request.param):
+            job.run(batch)
+        job.run_last_again()
+        yield job
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,7 +71,7 @@ def plan(
 ) -> None:
     """Show what a pipeline file would do, and its mistakes. Changes nothing."""
     chosen = _settings(warehouse, bootstrap, settings, client_file)
-    with _session(file, master) as spark:
+    with _session([file], master) as spark:
         from headrace.pipeline.loading import load
         from headrace.pipeline.runner.planning import make_plan
 
@@ -83,7 +83,12 @@ def plan(
 
 
 def run(
-    file: PipelineArgument,
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE", help="Pipeline files, or names of pipelines that Headrace has."
+        ),
+    ],
     once: Once = False,
     from_: From = None,
     reset: Reset = False,
@@ -95,7 +100,7 @@ def run(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Run a pipeline file until it is stopped, or once."""
+    """Run pipeline files together until they are stopped, or once."""
     if from_ is not None and reset:
         raise values.wrong("give --from or --reset, not both")
     start = _start(from_)
@@ -104,14 +109,18 @@ def run(
     )
     if batch_records is not None:
         chosen = chosen._replace(batch_records_max=batch_records)
-    with _session(file, master) as spark:
-        from headrace.pipeline.runner.run import run as run_file
+    with _session(files, master) as spark:
+        from headrace.pipeline.runner.run import run as run_files
 
-        for done in run_file(file, spark, chosen):
-            if format is Format.JSON:
-                output.line_of_json(done._asdict())
-            else:
-                output.line(progress_line(done))
+        try:
+            for done in run_files(files, spark, chosen):
+                if format is Format.JSON:
+                    output.line_of_json(done._asdict())
+                else:
+                    output.line(progress_line(done))
+        except KeyboardInterrupt:
+            if once:
+                raise
 
 
 def test(
@@ -119,7 +128,7 @@ def test(
 ) -> None:
     """Run the examples of a pipeline file. Needs no broker."""
     failed = count = 0
-    with _session(file, master) as spark:
+    with _session([file], master) as spark:
         from headrace.pipeline.loading import load
         from headrace.pipeline.runner.examples import run_examples
 
@@ -153,7 +162,7 @@ def backfill(
     """Compute tables again from the raw tables and topics, and replace their rows."""
     first, end = _instant(since, "--since"), _instant(until, "--until")
     chosen = _settings(warehouse, bootstrap, settings, client_file)
-    with _session(file, master) as spark:
+    with _session([file], master) as spark:
         from headrace.pipeline.runner.backfill import Span
         from headrace.pipeline.runner.backfill import backfill as compute
 
@@ -174,7 +183,7 @@ def state(
 ) -> None:
     """Show what the queries of a pipeline keep between batches."""
     chosen = _settings(warehouse, DEFAULT_BOOTSTRAP, None, None)
-    with _session("", master) as spark:
+    with _session([], master) as spark:
         from headrace.pipeline.runner.inspection import read_state
 
         found = read_state(file, spark, chosen)
@@ -220,7 +229,7 @@ def _settings(
 
 
 @contextmanager
-def _session(file: str, master: str) -> Iterator[Any]:
+def _session(files: Sequence[str], master: str) -> Iterator[Any]:
     """A Spark session, with failures as the command line shows them."""
     require_spark("a pipeline")
     from pyspark.errors import PySparkException
@@ -232,7 +241,7 @@ def _session(file: str, master: str) -> Iterator[Any]:
     from headrace.spark.failures import BadOption
 
     try:
-        if file:
+        for file in files:
             check_syntax(file)
         with tempfile.TemporaryDirectory(
             prefix="headrace-pipeline-", ignore_cleanup_errors=True
@@ -243,8 +252,7 @@ def _session(file: str, master: str) -> Iterator[Any]:
             finally:
                 spark.stop()
     except BadPipeline as bad:
-        count = values.counted(len(bad.mistakes), "mistake")
-        raise values.wrong(f"{file} has {count}:\n{bad}") from None
+        raise values.wrong(f"{values.counted(len(bad.mistakes), 'mistake')}\n{bad}") from None
     except BadOption as wrong:
         raise values.wrong(str(wrong)) from None
     except (ClientError, PySparkException) as failure:

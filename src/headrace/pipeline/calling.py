@@ -36,4 +36,4 @@ def _sql(text: str, inputs: "Mapping[str, DataFrame]") -> "DataFrame":
     spark = next(iter(inputs.values())).sparkSession
     for name, frame in inputs.items():
         frame.createOrReplaceTempView(name)
-    return spark.sql(text, **inputs) if "{" in text else spark.sql(text)
+    return spark.sql(text, None, **inputs) if "{" in text else spark.sql(text)

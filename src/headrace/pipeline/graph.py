@@ -180,7 +180,7 @@ def _topic_mistakes(node: Node) -> list[Mistake]:
 
 def _topic_name_mistakes(node: Node) -> list[Mistake]:
     name = node.declared.topic
-    if isinstance(name, str) and re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", name):
+    if re.fullmatch(r"[a-zA-Z0-9._-]{1,249}", str(name)):
         return []
     return [node.mistake(f"{name!r} is not a valid topic name")]
 

@@ -95,29 +95,50 @@ class JobTable:
     # --- writing ------------------------------------------------------------------------
 
     def append(self, rows: "DataFrame", batch: BatchName) -> Appended:
-        """Commit the rows of a batch, unless the table has them."""
-        txn = Numbered(f"{batch.query}/{self.name}", batch.number + 1)
-        table = self._table()
-        if table is not None:
-            table.update()
-            newest = table.recorded(txn.txn_id)
-            if newest is not None and newest >= txn.number:
-                return Appended(0, is_repeated=True)
-        written_at = now_ms()
-        marked = rows.withColumns(
-            {
-                QUERY: F.lit(batch.query),
-                BATCH: F.lit(batch.number).cast("long"),
-                WRITTEN_AT: F.timestamp_millis(F.lit(written_at)),
-            }
-        )
+        """Commit the rows of a batch, unless the table has them. Nothing is computed then."""
+        if self._has(batch):
+            return Appended(0, is_repeated=True)
+        written_at_ms = now_ms()
+        marked = _marked(rows, batch, written_at_ms)
         schema = arrow_schema(marked.schema)
-        files = write_files(marked, self.location, schema)
+        return self._commit(
+            write_files(marked, self.location, schema), schema, batch, written_at_ms
+        )
+
+    def append_few(self, rows: pa.Table, batch: BatchName) -> Appended:
+        """The same for rows that the driver has."""
+        if self._has(batch):
+            return Appended(0, is_repeated=True)
+        written_at_ms = now_ms()
+        ours = {QUERY: batch.query, BATCH: batch.number, WRITTEN_AT: written_at_ms * 1000}
+        for field in to_arrow_schema(_OURS, timezone="UTC"):
+            column = pa.repeat(pa.scalar(ours[field.name]).cast(field.type), rows.num_rows)
+            rows = rows.append_column(field, column)
+        files = PartitionedFiles(self.location, rows.schema, uuid.uuid4().hex[:12])
+        for part in rows.to_batches():
+            files.add((), part)
+        return self._commit(files.finish(), rows.schema, batch, written_at_ms)
+
+    def _has(self, batch: BatchName) -> bool:
+        table = self._table()
+        if table is None:
+            return False
+        table.update()
+        newest = table.recorded(self._txn(batch).txn_id)
+        return newest is not None and newest > batch.number
+
+    def _txn(self, batch: BatchName) -> Numbered:
+        return Numbered(f"{batch.query}/{self.name}", batch.number + 1)
+
+    def _commit(
+        self, files: tuple[NewFile, ...], schema: pa.Schema, batch: BatchName, written_at_ms: int
+    ) -> Appended:
         if not files:
             return Appended(0)
-        if table is None:
-            table = self._opened = open_or_create(self.location, schema, [])
-        done = table.commit(Batch((), files, schema, written_at, numbered=txn))
+        if self._opened is None:
+            self._opened = open_or_create(self.location, schema, [])
+        numbered = self._txn(batch)
+        done = self._opened.commit(Batch((), files, schema, written_at_ms, numbered=numbered))
         return Appended(sum(file.row_count for file in files), done is Decision.REPEATED)
 
     def fold(self, spark: "SparkSession", *, files_min: int = FOLD_FILES) -> bool:
@@ -150,13 +171,7 @@ class JobTable:
         began_ms = now_ms()
         old = table.files()
         spark = rows.sparkSession
-        marked = rows.withColumns(
-            {
-                QUERY: F.lit(batch.query),
-                BATCH: F.lit(batch.number).cast("long"),
-                WRITTEN_AT: F.timestamp_millis(F.lit(began_ms)),
-            }
-        )
+        marked = _marked(rows, batch, began_ms)
         table.ensure_columns(arrow_schema(marked.schema))
         schema = table.file_schema()
         added = write_files(marked, self.location, schema)
@@ -164,10 +179,9 @@ class JobTable:
         if kept is not None and old:
             others = self._read(spark, table, old).where(kept)
             added += write_files(others, self.location, schema)
-        txn = f"{batch.query}/{self.name}"
-        loaded = {txn: table.recorded(txn)}
-        unmoved = {name: number for name, number in loaded.items() if number is not None}
-        table.rewrite(old, added, began_ms, unmoved)
+        txn_id = self._txn(batch).txn_id
+        newest = table.recorded(txn_id)
+        table.rewrite(old, added, began_ms, {} if newest is None else {txn_id: newest})
         return count
 
     # --- reading ------------------------------------------------------------------------
@@ -199,8 +213,9 @@ class JobTable:
             table = Table(self.location, DeltaTable(str(self.location), version=version))
         elif table is not None and version is None:
             table.update()
+        fields = [field for field in schema if field.name != DELETED]
         if table is None or version == NO_VERSION:
-            return spark.createDataFrame([], schema)
+            return spark.createDataFrame([], StructType(fields))
         rows = self._read(spark, table, table.files())
         if before is not None:
             ours = (F.col(QUERY) == before.query) & (F.col(BATCH) >= before.number)
@@ -209,8 +224,14 @@ class JobTable:
         if DELETED in merged.columns:
             merged = merged.where(f"{DELETED} is not true").drop(DELETED)
         found = merged.drop(*_OURS.fieldNames())
-        known = [name for name in schema.fieldNames() if name in found.columns]
-        return found.select(*known, *(name for name in found.columns if name not in known))
+        known = [
+            F.col(f"`{field.name}`")
+            if field.name in found.columns
+            else F.lit(None).cast(field.dataType).alias(field.name)  # newer than the rows
+            for field in fields
+        ]
+        others = [name for name in found.columns if name not in schema.fieldNames()]
+        return found.select(*known, *(F.col(f"`{name}`") for name in others))
 
     def shown(self, spark: "SparkSession") -> "DataFrame":
         """One row per key, as people read it: estimates and percentiles in place of sketches."""
@@ -265,6 +286,16 @@ def read(spark: "SparkSession", location: Path, rules: Rules) -> "DataFrame":
     return JobTable(location, rules).shown(spark)
 
 
+def _marked(rows: "DataFrame", batch: BatchName, written_at_ms: int) -> "DataFrame":
+    return rows.withColumns(
+        {
+            QUERY: F.lit(batch.query),
+            BATCH: F.lit(batch.number).cast("long"),
+            WRITTEN_AT: F.timestamp_millis(F.lit(written_at_ms)),
+        }
+    )
+
+
 # --- files ------------------------------------------------------------------------------
 
 
@@ -306,6 +337,7 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The columns of a table for these rows; each may be null, whatever the first batch says."""
     nullable = _nullable(schema)
+    assert isinstance(nullable, StructType)
     return pa.schema(list(to_arrow_schema(nullable, timezone="UTC")))
 
 

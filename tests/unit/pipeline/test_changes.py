@@ -46,14 +46,14 @@ def test_nothing_changed():
 @pytest.mark.parametrize(
     ("after", "expected", "requires"),
     [
-        (of(nodes(lateness="1 hour")), "source views: lateness was '10 minutes' and is '1 hour'", ""),
+        (of(nodes(lateness="1 hour")), "lateness was '10 minutes' and is '1 hour'", ""),
         (of(nodes(key=("page", "day"))), "table pages: key was ['page'] and is ['page', 'day']",
          "reset"),
         (of(nodes(), {"pages": {**COLUMNS["pages"], "day": "date"}}), "table pages: new column day "
          "date, null in older rows", ""),
         (of(nodes(), {"pages": {"page": "string", "views": "int"}}), "table pages: column views "
          "was bigint and is int", "reset"),
-        (of(nodes(), {"pages": {"page": "string"}}), "column views was bigint and is gone", "reset"),
+        (of(nodes(), {"pages": {"page": "string"}}), "views was bigint and is gone", "reset"),
         (of(nodes(trigger="5 seconds")), "table pages: its query was 10s and is 5s", "from"),
         (of(nodes(event_id="")), "query 10s: no longer drops repeated events", "from"),
         (of(nodes(), code={"pages": "x"}), "table pages: its code changed", ""),

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType
 
 from headrace.pipeline.analysis import analyze
 from headrace.pipeline.errors import BadPipeline
@@ -60,7 +61,7 @@ class _Trial:
         self._settings = RunSettings(warehouse, {})
         self._sent: dict[str, list[dict[str, Any]]] = {}
         self._fanouts = [
-            Fanout(file.name, self._nodes, query, schemas, self._settings, self._keep)
+            Fanout(file.name, self._nodes, query, schemas, self._settings, send=self._keep)
             for query in queries(file.nodes)
         ]
 
@@ -94,7 +95,7 @@ class _Trial:
         return given, expected
 
     def _records(self, batches: Sequence[Rows]) -> "DataFrame":
-        rows = []
+        rows: list[tuple[Any, ...]] = []
         for number, batch in enumerate(batches):
             for name, values in batch.items():
                 source = source_rows(self._nodes[name])
@@ -104,7 +105,7 @@ class _Trial:
                     rows.append(
                         (source.topic, 0, len(rows), time, None, None, text.encode(), number)
                     )
-        schema = record_schema().add("_number", "int")
+        schema = record_schema().add("_number", IntegerType())
         return arrived(self._spark.createDataFrame(rows, schema))
 
     def _keep(self, node: Node, rows: "DataFrame", batch: BatchName) -> int:

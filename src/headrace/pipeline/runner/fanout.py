@@ -8,10 +8,13 @@ same, and writes only what is missing.
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from headrace.pipeline.calling import call
@@ -27,6 +30,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace.pipeline")
 
 
+# What each pipeline has read: distinct events by topic and minute of the record's timestamp.
+READS = "reads"
+READS_KEY = ("pipeline", "topic", "minute")
+READS_SCHEMA = pa.schema(
+    [
+        ("pipeline", pa.string()),
+        ("topic", pa.string()),
+        ("minute", pa.timestamp("us", "UTC")),
+        ("events", pa.int64()),
+    ]
+)
+
 Send = Callable[[Node, "DataFrame", BatchName], int]
 
 
@@ -41,6 +56,15 @@ class Written(NamedTuple):
     seconds: float
 
 
+class _Count(NamedTuple):
+    """Records of one topic with one fate, by the minute of their timestamps."""
+
+    topic: str
+    fate: str | None
+    minute: datetime
+    events: int
+
+
 class Fanout:
     """The functions of one query. Used by one thread at a time."""
 
@@ -51,8 +75,13 @@ class Fanout:
         query: Query,
         schemas: Mapping[str, StructType],
         settings: RunSettings,
-        send: "Send | None" = None,
+        *,
+        counted: Container[str] = (),
+        send: Send | None = None,
     ) -> None:
+        """``counted`` are the topics whose events this query counts in the table ``reads``."""
+        self._counted = counted
+        self._reads = _reads_table(settings)
         self._send = send or self._send_rows
         self._pipeline = pipeline
         self._nodes = nodes
@@ -80,9 +109,11 @@ class Fanout:
         rows = decoded(records, self.sources).persist()
         inputs = _Inputs(self, rows, batch, pinned or {})
         try:
-            fates = _counts(rows)
-            late, dropped = self._late(fates)
-            letters = self._write_letters(rows, fates, batch)
+            counts = _counts(rows)
+            late, dropped = self._late(counts)
+            letters = self._write_letters(rows, counts, batch)
+            counted = [one for one in counts if one.topic in self._counted]
+            self._reads.append_few(_reads(self._pipeline, counted), batch)
             written = {}
             for name in self._query.tables:
                 written[name] = self._tables[name].append(inputs.of(name), batch).row_count
@@ -91,13 +122,13 @@ class Fanout:
         finally:
             inputs.release()
             rows.unpersist()
-        total = sum(fates.values())
+        total = sum(one.events for one in counts)
         return Written(total, late, dropped, letters, written, time.monotonic() - began_at)
 
     def fold(self, spark: "SparkSession") -> None:
-        for name in self._query.tables:
-            if self._tables[name].fold(spark):
-                log.info("Folded the rows of %s", name)
+        for table in (*(self._tables[name] for name in self._query.tables), self._reads):
+            if table.fold(spark):
+                log.info("Folded the rows of %s", table.name)
 
     def versions(self, names: Sequence[str]) -> dict[str, int]:
         """The newest versions of these tables; NO_VERSION for one without rows."""
@@ -119,22 +150,19 @@ class Fanout:
         inputs = _Inputs(self, decoded(records, self.sources), batch, pinned, inside)
         return inputs.of(name)
 
-    def _late(self, fates: Mapping[tuple[str, str | None], int]) -> tuple[int, int]:
-        late = {topic: count for (topic, fate), count in fates.items() if fate == "late"}
-        dropped = sum(late.get(one.topic, 0) for one in self.sources if one.late == "drop")
-        return sum(late.values()) - dropped, dropped
+    def _late(self, counts: Sequence[_Count]) -> tuple[int, int]:
+        """Late records that count or are dead letters, and those that are dropped."""
+        dropping = {source.topic for source in self.sources if source.late == "drop"}
+        late = [one for one in counts if one.fate == "late"]
+        dropped = sum(one.events for one in late if one.topic in dropping)
+        return sum(one.events for one in late) - dropped, dropped
 
-    def _write_letters(
-        self,
-        rows: "DataFrame",
-        fates: Mapping[tuple[str, str | None], int],
-        batch: BatchName,
-    ) -> int:
+    def _write_letters(self, rows: "DataFrame", counts: Sequence[_Count], batch: BatchName) -> int:
         kept = {source.topic for source in self.sources if source.late != "deadletter"}
         count = sum(
-            count
-            for (topic, fate), count in fates.items()
-            if fate is not None and not (fate == "late" and topic in kept)
+            one.events
+            for one in counts
+            if one.fate is not None and not (one.fate == "late" and one.topic in kept)
         )
         if count:
             letters = letters_of(rows, self.sources)
@@ -233,7 +261,29 @@ def topic_records(rows: "DataFrame", key: str) -> "DataFrame":
     return rows.select(F.col(f"`{key}`").cast("string").alias("key"), value.alias("value"))
 
 
-def _counts(rows: "DataFrame") -> dict[tuple[str, str | None], int]:
-    """Records by topic and fate; this reads them once and keeps them for all functions."""
-    counted = rows.groupBy("topic", FATE).count().collect()
-    return {(row["topic"], row[FATE]): row["count"] for row in counted}
+def _counts(rows: "DataFrame") -> list[_Count]:
+    """This reads the records once, and keeps them for all functions."""
+    minute = F.date_trunc("minute", "timestamp").alias("minute")
+    found = rows.groupBy("topic", FATE, minute).agg(F.count("*").alias("events"))
+    return [_Count(*row.values()) for row in found.toArrow().to_pylist()]
+
+
+def _reads_table(settings: RunSettings) -> JobTable:
+    return JobTable(settings.table(READS), Rules(READS_KEY, {"events": "sum"}))
+
+
+def forget_reads(pipeline: str, spark: "SparkSession", settings: RunSettings) -> None:
+    """A pipeline that starts over reads everything again."""
+    table = _reads_table(settings)
+    if table.version() is not None:
+        none = spark.createDataFrame([], from_arrow_schema(READS_SCHEMA))
+        table.replace(none, F.col("pipeline") != pipeline, BatchName("reset", 0))
+
+
+def _reads(pipeline: str, counts: Sequence[_Count]) -> pa.Table:
+    events: Counter[tuple[str, datetime]] = Counter()
+    for one in counts:
+        events[one.topic, one.minute] += one.events
+    rows = [(pipeline, topic, minute, count) for (topic, minute), count in sorted(events.items())]
+    columns = zip(*rows, strict=True) if rows else [()] * len(READS_SCHEMA)
+    return pa.table([list(column) for column in columns], schema=READS_SCHEMA)

@@ -50,6 +50,12 @@ class Plan(NamedTuple):
     def nodes(self) -> dict[str, Node]:
         return {node.name: node for node in self.file.nodes}
 
+    def counted_topics(self, query: Query) -> set[str]:
+        """The topics that no query before this one reads: each event is counted once."""
+        before = self.queries[: self.queries.index(query)]
+        known = {name for one in before for name in one.sources}
+        return {self.nodes[name].declared.topic for name in query.sources if name not in known}
+
     @property
     def requires(self) -> str:
         """The strongest of what the changes require: ``reset``, ``from`` or nothing."""

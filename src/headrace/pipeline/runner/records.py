@@ -42,10 +42,6 @@ class SourceRows(NamedTuple):
     lateness_ms: int
     late: str  # recompute, deadletter, drop
 
-    @property
-    def is_time_limited(self) -> bool:
-        return self.late != "recompute"
-
 
 def source_rows(node: Node) -> SourceRows:
     lateness = duration_ms(node.option("lateness"))
@@ -81,29 +77,22 @@ def deduplicated(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFr
     )
     named = records.withColumn(EVENT, F.coalesce(event, F.concat(F.lit("place/"), place)))
     key = ["topic", EVENT]
+    order = (ARRIVED, "partition", "offset")
     if records.isStreaming:
         window_ms = max(source.lateness_ms for source in identified)
+        # The operator keeps the first of equal events that it meets in a batch. Sorted, that is
+        # the one that arrived first, as it is when they come in two batches.
         kept = named.withWatermark(ARRIVED, f"{window_ms} milliseconds")
-        return kept.dropDuplicatesWithinWatermark(key).drop(EVENT)
-    first = Window.partitionBy(*key).orderBy(ARRIVED, "partition", "offset")
-    return (
-        named.withColumn("_nth", F.row_number().over(first)).where("_nth = 1").drop(EVENT, "_nth")
-    )
+        sorted_ = kept.repartition(*key).sortWithinPartitions(*order)
+        return sorted_.dropDuplicatesWithinWatermark(key).drop(EVENT)
+    nth = F.row_number().over(Window.partitionBy(*key).orderBy(*order))
+    return named.withColumn("_nth", nth).where("_nth = 1").drop(EVENT, "_nth")
 
 
 def _event(source: SourceRows) -> "Column":
-    """The text that repeated events share.
-
-    An event that comes in time and again too late is one that came in time, whichever of the two
-    a batch keeps: late ones are apart where they are treated apart.
-    """
+    """The text that repeated events share."""
     text = F.get_json_object(F.col("value").cast("string"), f"$['{source.event_id}']")
-    named = F.concat(F.lit("id/"), text)
-    if not source.is_time_limited:
-        return named
-    field = source.schema[source.event_time]
-    time = F.from_json(F.col("value").cast("string"), StructType([field]))[source.event_time]
-    return F.when(_is_late(source, time), F.concat(F.lit("late "), named)).otherwise(named)
+    return F.concat(F.lit("id/"), text)
 
 
 def _is_late(source: SourceRows, time: "Column") -> "Column":
@@ -159,7 +148,10 @@ def rows_of(records: "DataFrame", source: SourceRows) -> "DataFrame":
     if source.late == "recompute":
         wanted |= F.col(FATE) == "late"
     here = records.where((F.col("topic") == source.topic) & wanted)
-    return here.select(*(f"`{source.name}`.`{name}`" for name in source.schema.fieldNames()))
+    fields = (name for name in source.schema.fieldNames())
+    return here.select(
+        *(ARRIVED if name == ARRIVED else f"`{source.name}`.`{name}`" for name in fields)
+    )
 
 
 def letters_of(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":

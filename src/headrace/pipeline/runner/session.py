@@ -27,6 +27,8 @@ def start_session(directory: Path, *, master: str, name: str) -> "SparkSession":
         "spark.scheduler.mode": "FAIR",
         "spark.scheduler.allocation.file": pools.as_uri(),
         "spark.sql.streaming.stopTimeout": "60s",
+        # A batch is kept while its functions run; Spark's default is 1 GB for all of them.
+        "spark.driver.memory": "2g",
     }
     return start_spark(directory, master=master, name=name, config=config)
 

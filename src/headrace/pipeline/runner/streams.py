@@ -49,6 +49,8 @@ def prepared(spark: "SparkSession") -> "SparkSession":
         "spark.sql.shuffle.partitions", spark.conf.get("spark.sql.shuffle.partitions") or "2"
     )
     session.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
+    # Sorting a stream is refused, because most users would expect more of it than sorted batches.
+    session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
     # A batch without records would only clean up state, and costs as much as any other.
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     return session
@@ -64,7 +66,14 @@ class Stream:
         self._query = query
         self._settings = settings
         self._id = plan.directory.ensure_query_id(query.name)
-        self._fanout = Fanout(plan.file.name, plan.nodes, query, plan.schemas, settings)
+        self._fanout = Fanout(
+            plan.file.name,
+            plan.nodes,
+            query,
+            plan.schemas,
+            settings,
+            counted=plan.counted_topics(query),
+        )
         self._foreign = [name for name in query.inputs if name not in query.tables]
         self._written: dict[int, Written] = {}
         self._told = -1
@@ -88,6 +97,8 @@ class Stream:
             "subscribe": ",".join(source.topic for source in self._fanout.sources),
             "includeHeaders": "true",
             "maxOffsetsPerTrigger": str(self._settings.batch_records_max),
+            # A partition that is ahead would move the watermark past records of the others.
+            "limitBy": "timestamp",
             "kafka.group.id": self.group,
             "kafka.isolation.level": "read_committed",
         }
@@ -183,7 +194,7 @@ def _lag(source: Any) -> int | None:
     return sum(max(0, end - done.get(place, end)) for place, end in newest.items())
 
 
-def _offsets(told: object) -> dict[tuple[str, str], int]:
+def _offsets(told: Any) -> dict[tuple[str, str], int]:
     found = (json.loads(told) if isinstance(told, str) else told) or {}
     return {
         (topic, partition): offset
