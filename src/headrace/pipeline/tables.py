@@ -262,10 +262,10 @@ class JobTable:
             rows.groupBy(*key)
             .agg(
                 *(_MERGED[rule](column).alias(column) for column, rule in merge.items()),
-                F.max(newest).alias("newest"),
+                F.max(newest).alias("_newest"),  # no column of a file begins with _
             )
-            .select("*", "newest.*")
-            .drop("newest")
+            .select("*", "_newest.*")
+            .drop("_newest")
         )
 
     def _table(self) -> Table | None:

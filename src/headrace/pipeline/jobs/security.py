@@ -3,9 +3,9 @@
 Events of a client are counted in buckets of ten seconds. A client over a limit in a sliding window
 of a minute is an incident: one for each client, kind and day (UTC).
 
-Counts only grow, and more events never make a client innocent. So an incident stays, and the same
-events make the same incidents in any batches. The batch that finds an incident which the table does
-not have sends the alert.
+Rules only ask for high counts, so more events never take an incident back, and the same events make
+the same incidents in any batches. The batch that finds an incident which the table does not have
+sends the alert.
 
 Blocks end by the clock of the events: the newest bucket of any client.
 """
