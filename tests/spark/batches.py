@@ -240,7 +240,7 @@ class Batches:
             qualify row_number() over (partition by {", ".join(options["key"])}
                                        order by _batch desc) = 1 and _deleted is not true"""
         ).arrow()
-        return self._spark.createDataFrame(pa.table(latest), options.get("schema"))
+        return self._spark.createDataFrame(pa.table(latest), options.get("schema") or None)
 
     def _merged(self, name: str, number: int) -> Any:
         options = self._options(name)

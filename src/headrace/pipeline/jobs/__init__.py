@@ -1,1 +1,1 @@
-"""The pipeline files that Headrace ships."""
+"""The pipeline files that Headrace ships: activity, feed, operations, ranking and security."""

@@ -32,7 +32,7 @@ ENTRIES: Final = """array<struct<at: timestamp, event_id: string, actor: bigint,
     object: bigint, category: string>>"""
 AUTHORS: Final = f"actor long, followers long, entries {ENTRIES}"
 NO_ENTRIES: Final = f"cast(array() as {ENTRIES})"
-NOBODY: Final = "cast(array() as array<bigint>)"
+NO_AUTHORS: Final = "cast(array() as array<bigint>)"
 
 
 @source("follows", schema=SCHEMAS["follows"], **EVENTS)
@@ -254,12 +254,12 @@ def changed_feeds(touched_pairs: DataFrame, rebuilt_pairs: DataFrame, feeds: Dat
     return f"""
         with parts as (
             select member, true as is_rebuilt, if(is_popular, {NO_ENTRIES}, entries) as entries,
-                if(is_popular, array(actor), {NOBODY}) as popular, null as known
+                if(is_popular, array(actor), {NO_AUTHORS}) as popular, null as known
             from rebuilt_pairs
             union all
             select member, false,
                 case when is_pushed and was_pushed then fresh when is_pushed then entries end,
-                if(is_pulled and not was_pulled, array(actor), {NOBODY}), null
+                if(is_pulled and not was_pulled, array(actor), {NO_AUTHORS}), null
             from touched_pairs
             union all
             select /*+ broadcast(touched_pairs) */ member, false, entries, popular,
@@ -270,7 +270,7 @@ def changed_feeds(touched_pairs: DataFrame, rebuilt_pairs: DataFrame, feeds: Dat
             select member, slice(sort_array({joined("entries")}, false), 1, {LENGTH}) as entries,
                 sort_array({joined("popular")}) as popular,
                 coalesce(max(known),
-                    struct({NO_ENTRIES} as entries, {NOBODY} as popular)) as known
+                    struct({NO_ENTRIES} as entries, {NO_AUTHORS} as popular)) as known
             from parts
             group by member
         )

@@ -1,11 +1,11 @@
 """Security: crawlers, scrapers, spammers, password guessers and API clients above their limit.
 
-What a client does is counted in buckets of ten seconds. A client over a limit in a sliding window
-of a minute makes an incident, which is all that a client does of one kind on one day (UTC).
+Events of a client are counted in buckets of ten seconds. A client over a limit in a sliding window
+of a minute is an incident: one for each client, kind and day (UTC).
 
-Counts only grow, and no rule has a condition that more events could end. So an incident that was
-raised stays, and the same events make the same incidents, whichever batches bring them: an alert is
-sent by the batch that finds an incident which the table does not have.
+Rules only ask for high counts, so more events never take an incident back, and the same events make
+the same incidents in any batches. The batch that finds an incident which the table does not have
+sends the alert.
 
 Blocks end by the clock of the events: the newest bucket of any client.
 """
@@ -47,8 +47,8 @@ RULES: Final = (
     Rule("login-guessing", 10),  # accounts to which a login failed
     Rule("api-limit", 300),  # endpoints called
 )
-# Of the targets in a bucket the smallest hashes are kept, as many as any rule asks for: sets of
-# smallest hashes merge exactly, in any order.
+# Of the targets in a bucket the smallest hashes are kept, as many as any rule asks for. Sets of
+# smallest hashes merge exactly, in any order, and tell the number of targets up to this one.
 TARGETS: Final = max(rule.targets for rule in RULES)
 CLIENTS: Final = """kind string, client string,
     buckets array<struct<bucket: timestamp, events: bigint, targets: array<bigint>>>"""
@@ -173,15 +173,15 @@ def changed_incidents(touched_clients: DataFrame, incidents: DataFrame) -> str:
                 range between {WINDOW - BUCKET} preceding and current row)
         ),
         over as (
-            select kind, client, allowed, bucket, events, size(array_distinct(flatten(targets)))
-                as targets
+            select kind, client, allowed, bucket, events,
+                least(size(array_distinct(flatten(targets))), {TARGETS}) as targets
             from windows
             where events >= allowed
         ),
         found as (
             select concat_ws('/', kind, client, date(bucket)) as incident_id, kind, client,
                 allowed, min(bucket) as since, max(bucket) + interval {BUCKET} seconds as until,
-                max(events) as events, long(max(targets)) as targets
+                max(events) as events, bigint(max(targets)) as targets
             from over
             where targets >= {least_targets}
             group by kind, client, allowed, date(bucket)
