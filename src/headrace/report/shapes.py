@@ -121,9 +121,10 @@ def bars(name: str, value: str, *more: str) -> Draw:
         )
         named = alt.Y(f"{name}:N", sort=None).axis(axis)
         largest = max((number or 0 for number in rows.column(value).to_pylist()), default=0)
-        scale = alt.Scale(domain=[0, 1.18 * largest or 1], nice=False)  # room for the numbers
+        with_number = (1.3 if width < _NARROW_PX else 1.18) * largest
+        scale = alt.Scale(domain=[0, with_number or 1], nice=False)
         base = alt.Chart(rows).encode(y=named)
-        drawn = base.mark_bar(color=ACCENT, size=14, cornerRadiusEnd=2).encode(
+        drawn = base.mark_bar(color=ACCENT, size=14).encode(
             x=alt.X(f"{value}:Q").axis(None).scale(scale),
             tooltip=[_told(name, "N"), _told(value), *(_told(other) for other in more)],
         )
@@ -148,7 +149,9 @@ def _hour_text(value: str) -> str:
 
 def _value_axis(unit: str, whole: bool = False) -> alt.Axis:
     step = 1 if whole else alt.Undefined
-    return alt.Axis(title=None, format=_SHORT_FORMATS[unit], tickCount=4, tickMinStep=step)
+    # Each label has its own unit: 0, 500, 1k.
+    text = f"format(datum.value, '{_SHORT_FORMATS[unit]}')"
+    return alt.Axis(title=None, labelExpr=text, tickCount=4, tickMinStep=step)
 
 
 def _legend(width: int, names: Sequence[str], symbol: str = "stroke") -> alt.Legend:

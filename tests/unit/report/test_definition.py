@@ -5,7 +5,7 @@ import pytest
 from headrace.report.definition import failed_panel, load_report
 from headrace.report.errors import ReportFailed
 
-REPORT = '''
+REPORT = """
 from headrace.report import job_table, panel
 
 TITLE = "Shop"
@@ -19,7 +19,7 @@ def z(day):
 @panel("Last")
 def a(day):
     yield "a"
-'''
+"""
 
 
 def write(directory, text):
@@ -64,7 +64,7 @@ def test_files_that_are_no_reports(tmp_path):
 
 
 def test_a_failure_in_a_panel_names_file_line_and_panel(tmp_path):
-    path = write(tmp_path, REPORT.replace('yield "z"', 'yield 1 / 0'))
+    path = write(tmp_path, REPORT.replace('yield "z"', "yield 1 / 0"))
     which = load_report(path).panels[0]
     with pytest.raises(ZeroDivisionError) as failed:
         list(which.build(None))

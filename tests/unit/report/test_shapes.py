@@ -10,7 +10,7 @@ from headrace.report.shapes import bars, groups_by_hour, lines_by_hour
 
 
 def svg(rows, shape):
-    return draw(Plot("", rows, "", shape)).wide
+    return draw(Plot("", rows, "", shape), "p").wide
 
 
 def test_the_day_before_is_gray():
