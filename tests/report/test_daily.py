@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
@@ -14,6 +15,7 @@ from headrace.report.errors import ReportFailed
 from tests.report.conftest import build
 from tests.report.warehouse import DAY, START
 
+ROOT = Path(__file__).parents[2]
 PANELS = [
     "At a glance", "Traffic", "Pages", "Sessions", "Ranking movers", "Security", "Service health",
     "Audit", "Late events and dead letters",
@@ -117,17 +119,36 @@ def test_a_page_loads_nothing_and_is_small_enough(page, static_page):
             assert attributes["href"].startswith(("#", "data:text/csv"))
 
 
+# What the extra ``report`` does not bring.
+ELSEWHERE = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class NotInstalled(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("numpy", "pandas", "polars", "py4j", "pyspark"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, NotInstalled())
+from headrace.cli.main import main
+main(sys.argv[1:])
+"""
+
+
 def test_the_same_tables_give_the_same_bytes(warehouse, page, static_page, tmp_path):
     assert build(warehouse) == static_page
-    # Another process, with sets in another order, in another time zone, from a copy.
+    # Another process, with sets in another order, in another time zone, from a copy, without Spark.
     shutil.copytree(warehouse, tmp_path / "copy")
-    environment = {**os.environ, "PYTHONHASHSEED": "4711", "TZ": "Asia/Tokyo"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    environment |= {"PYTHONHASHSEED": "4711", "TZ": "Asia/Tokyo"}
     written = tmp_path / "page.html"
-    command = [sys.executable, "-m", "headrace", "report", "daily", "--output", str(written)]
+    arguments = ["report", "daily", "--warehouse", str(tmp_path / "copy"), "-o", str(written)]
     ran = subprocess.run(
-        [*command, "--warehouse", str(tmp_path / "copy")],
-        env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", ELSEWHERE, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert ran.returncode == 0, ran.stderr
     assert written.read_text(encoding="utf-8") == page
 
@@ -187,6 +208,16 @@ def test_an_own_report(warehouse, tmp_path):
     file.write_text(OWN.replace('"requests"))', '"no_such_column"))'))
     with pytest.raises(ReportFailed, match=r"hosts.py.*panel 'Hosts': .*no_such_column"):
         build(warehouse, file=file)
+
+
+def test_the_report_of_the_documentation(warehouse, tmp_path):
+    (example,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs" / "reports.md").read_text(), re.M | re.S
+    )
+    (tmp_path / "searches.py").write_text(example)
+    text = Document(build(warehouse, file=tmp_path / "searches.py")).text
+    assert "Searches 1,200 +11.1 % from 1,080" in text and "All of them" in text
+    assert "zzz" in text
 
 
 def test_rankings_move_by_event_time(warehouse, document):
