@@ -30,7 +30,7 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
-# Decisions know no clock, no dice, no files, no sockets, no threads, no event loop.
+# Decisions know no clock, no randomness, no files, no sockets, no threads, no event loop.
 IMPURE = {
     "asyncio", "concurrent", "io", "logging", "multiprocessing", "os", "pathlib", "random",
     "secrets", "select", "selectors", "shutil", "signal", "socket", "sqlite3", "subprocess",
@@ -69,8 +69,8 @@ MAY_CONNECT = {
     "src/headrace/cli/client.py",  # tries the port before it starts librdkafka, sends nothing
 }
 
-# Time, dice, sockets, threads and processes reach these packages through the event loop and the
-# world of the broker, so that a simulation controls them.
+# Time, randomness, sockets, threads and processes reach these packages through the event loop and
+# the world of the broker, so that a simulation controls them.
 SIMULATED_PACKAGES = {"broker", "storage", "net", "coordination", "core"}
 OF_THE_MACHINE = {
     "fcntl", "multiprocessing", "os", "random", "secrets", "select", "selectors", "shutil",
@@ -78,7 +78,7 @@ OF_THE_MACHINE = {
 }  # fmt: skip
 # What is left, by module and name. A line whose import is gone must go too.
 STILL_OF_THE_MACHINE = {
-    ("broker/random_ids.py", "random"): "the type of the dice that it is given",
+    ("broker/random_ids.py", "random"): "the type of the generator that it is given",
     ("coordination/embedded.py", "threading"): "SQLite is used from one thread",
     ("coordination/memory.py", "threading"): "a tree that brokers in several threads share",
 }
@@ -97,10 +97,11 @@ TESTED_BY = {
     "broker/test_controller_requests": "broker/handlers/controller_requests",
     "broker/test_coordinator_shards": "broker/coordinators/deadlines broker/coordinators/host "
     "broker/coordinators/loaded_shard broker/coordinators/loading broker/coordinators/runtime "
-    "broker/coordinators/writing",
+    "broker/coordinators/shards broker/coordinators/writing",
     "broker/test_ending_transactions": "broker/coordinators/markers "
     "broker/coordinators/transaction broker/handlers/transaction_verification",
-    "broker/test_failed_start_and_stop": "broker/broker broker/needs broker/services",
+    "broker/test_failed_start_and_stop": "broker/broker broker/listeners broker/needs "
+    "broker/services",
     "broker/test_migration": "broker/migration coordination/migration",
     "broker/test_kit_broker": "testing/broker testing/handle testing/runners",
     "broker/test_kit_cluster": "testing/cluster testing/cluster_brokers",
@@ -135,7 +136,8 @@ TESTED_BY = {
     "clients/test_groups_wire": "broker/coordinators/group",
     "clients/test_logging_handler": "ship/logging_handler",
     "clients/test_log_dirs": "broker/handlers/log_dirs broker/replication/log_dir_moves",
-    "clients/test_produce_and_consume": "broker/replication/replica_manager",
+    "clients/test_produce_and_consume": "broker/replication/hosted_replicas "
+    "broker/replication/replica_manager",
     "clients/test_testing_groups": "testing/groups",
     "clients/test_transactions_wire": "broker/handlers/producers broker/handlers/transactions",
     "faults/test_bad_input": "broker/handlers/offsets",
@@ -193,8 +195,9 @@ TESTED_BY = {
     "unit/storage/test_checkpoint": "storage/aborted_transactions storage/leader_epoch_file "
     "storage/snapshots",
     "unit/storage/test_log": "storage/roll_limits storage/segment_files",
-    "unit/storage/test_log_manager": "storage/directory_names storage/log_loader "
-    "storage/log_startup",
+    "unit/storage/test_log_manager": "storage/checkpointed_offsets storage/directory_names "
+    "storage/log_directories "
+    "storage/log_loader storage/log_startup",
     "unit/storage/test_log_move": "storage/log_copy storage/move_throttle",
     "unit/storage/test_recovery": "storage/scan",
     "unit/storage/test_time_lookup": "storage/segment_indexes",

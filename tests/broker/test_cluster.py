@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.coordination.current_session import CurrentSession
 from headrace.world.world import World
 from tests.fakes.clusters import ClusterOnOneLoop
 from tests.fakes.faulty_files import FaultyFiles
@@ -236,3 +237,50 @@ def test_the_event_loop_turns_while_logs_are_opened(cluster):
     world.files.before("names_in", wait_for_a_turn)
     cluster.start(2, world)
     assert found[0]
+
+
+class ShortSession(CurrentSession):
+    """A session that expires at one of its calls."""
+
+    def __init__(self, tree, calls_left):
+        super().__init__(tree.open_session())
+        self._tree = tree
+        self._calls_left = calls_left
+
+    def _count(self):
+        self._calls_left -= 1
+        if self._calls_left == 0:
+            self._tree.expire(self.session_id)
+
+    async def get(self, path, watch=None):
+        self._count()
+        return await super().get(path, watch)
+
+    async def get_many(self, paths):
+        self._count()
+        return await super().get_many(paths)
+
+    async def children(self, path, watch=None):
+        self._count()
+        return await super().children(path, watch)
+
+    async def multi(self, operations):
+        self._count()
+        return await super().multi(operations)
+
+
+@pytest.mark.parametrize("calls", range(1, 26, 3))
+def test_a_session_that_ends_anywhere_in_the_start_is_replaced(tmp_path, calls):
+    with ClusterOnOneLoop(tmp_path, 2) as cluster:
+        create(cluster, replicas=2, retention_ms="60000")
+        cluster.stop(1)
+        opened = []
+
+        def open_session():
+            opened.append(ShortSession(cluster.tree, calls if not opened else 1_000_000))
+            return opened[-1]
+
+        cluster.open_session = open_session
+        cluster.start(1)
+        wait_until(lambda: set(cluster.state("orders").isr) == {0, 1})
+        assert len(opened) > 1, "the session did not end in the start"

@@ -167,7 +167,7 @@ async def states_of(cluster):
         topic = values.decode_topic(name, node.value)
         for partition, replicas in enumerate(topic.replicas):
             state = await session.get(paths.state(name, partition))
-            assert state is not None, f"{name}-{partition} was born"
+            assert state is not None, f"{name}-{partition} has a state"
             decoded = values.decode_state(name, partition, state.value)
             found[topic.topic_id, partition] = (name, replicas, decoded, state.zk_version)
     await session.close()

@@ -8,7 +8,6 @@ import pytest
 
 from headrace.broker.broker import Broker
 from headrace.broker.clock import SteadyClock
-from headrace.broker.coordinators import loading as loading_module
 from headrace.broker.coordinators.host import Host
 from headrace.broker.coordinators.runtime import CoordinatorRuntime
 from headrace.broker.peers import Peers
@@ -124,7 +123,7 @@ async def coordinated(directory, partition_count=1, effects=None, fail=None, **s
     try:
         if TOPIC not in broker.services.metadata.topics:
             await broker.services.controller.create_topics([NewTopic(TOPIC, partition_count)])
-        coordinator.refresh()
+        coordinator.shards.refresh()
         yield broker, coordinator
     finally:
         coordinator.close()
@@ -189,9 +188,9 @@ async def test_a_restart_restores_all_written_records(tmp_path):
         with pytest.raises(Rejected) as refused:
             read(coordinator, b"b")
         assert refused.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert shard_of(coordinator).texts == {b"b": b"2", b"c": b"3"}
-        assert coordinator.loaded_partitions() == [0]
+        assert coordinator.shards.loaded_partitions() == [0]
 
 
 @in_loop
@@ -200,7 +199,7 @@ async def test_a_log_of_many_chunks_is_loaded_whole(tmp_path):
         for number in range(40):
             write(coordinator, *((b"%d-%d" % (number, i), b"x" * 200) for i in range(100)))
     async with coordinated(tmp_path) as (_, coordinator):
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert len(shard_of(coordinator).texts) == 4000
 
 
@@ -250,7 +249,7 @@ async def test_a_large_decision_delays_its_own_shard_only(tmp_path):
 
 
 @in_loop
-async def test_time_events_and_markers_wait_while_a_shard_is_taken(tmp_path):
+async def test_time_events_and_markers_wait_while_a_shard_is_busy(tmp_path):
     async with coordinated(tmp_path) as (_, coordinator):
         write(coordinator, (b"held", b"1"), producer=ProducerStamp(7, 0))
         shard = shard_of(coordinator)
@@ -346,7 +345,7 @@ async def test_an_event_during_loading_reaches_the_shard_afterwards(tmp_path):
         write(coordinator, (b"a", b"1"))
     async with coordinated(tmp_path) as (_, coordinator):
         coordinator.tell_all(lambda shard, now: Outcome((NewRecord(b"a", None),)))
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert shard_of(coordinator).texts == {}
 
 
@@ -358,7 +357,7 @@ async def test_records_of_other_writers_are_loaded_by_their_keys(tmp_path):
         log.append_as_leader(memoryview(bytearray(foreign)), 0, Millis(1), origin=1)
         log.write_staged()
     async with coordinated(tmp_path) as (_, coordinator):
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert shard_of(coordinator).texts == {b"k": b"v"}
 
 
@@ -372,7 +371,7 @@ async def test_a_log_that_cannot_be_read_is_not_coordinated(tmp_path, caplog):
         log.append_as_leader(memoryview(garbage), 0, Millis(1), origin=1)
         log.write_staged()
     async with coordinated(tmp_path) as (_, coordinator):
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         with pytest.raises(Rejected) as refused:
             read(coordinator, b"a")
         assert refused.value.code == ErrorCode.NOT_COORDINATOR
@@ -388,8 +387,8 @@ async def test_loading_ends_if_the_log_became_shorter(tmp_path):
         file.write_bytes(whole[:-1])
         lose_leadership(broker.services, TOPIC)
         regain_leadership(broker.services, TOPIC)
-        coordinator.refresh()
-        await until(lambda: not coordinator.is_loading())
+        coordinator.shards.refresh()
+        await until(lambda: not coordinator.shards.is_loading())
         with pytest.raises(Rejected, match="cannot be read"):
             read(coordinator, b"a")
         file.write_bytes(whole)
@@ -493,7 +492,7 @@ async def test_a_failed_write_drops_the_shard_and_keeps_acknowledged_records(tmp
         with pytest.raises(Rejected) as loading:
             read(coordinator, b"k")
         assert loading.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert shard_of(coordinator) is not old
         assert read(coordinator, b"k") == "kept"
 
@@ -518,7 +517,7 @@ async def test_a_shard_dropped_as_it_is_loaded_handles_no_queued_events(tmp_path
         monkeypatch.setattr(type(log), "write_staged", refuse)
         coordinator.tell_all(event)
         coordinator.tell_all(event)
-        await until(lambda: not coordinator.is_loading())
+        await until(lambda: not coordinator.shards.is_loading())
         assert len(handled) == 1
         assert log.log_end == 1
 
@@ -541,7 +540,7 @@ async def test_waiting_requests_are_refused_when_another_broker_leads(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         waiting = coordinator.ask_partition(0, lambda shard, ticket, now: shard.park(ticket))
         lose_leadership(broker.services, TOPIC)
-        coordinator.refresh()
+        coordinator.shards.refresh()
         with pytest.raises(Rejected) as refused:
             await waiting
         assert refused.value.code == ErrorCode.NOT_COORDINATOR
@@ -555,9 +554,9 @@ async def test_a_gained_partition_is_loaded_before_the_first_request(tmp_path):
     async with coordinated(tmp_path) as (broker, coordinator):
         write(coordinator, (b"k", b"v"))
         lose_leadership(broker.services, TOPIC)
-        await until(lambda: not coordinator.has_shard(0))
+        await until(lambda: 0 not in coordinator.shards)
         regain_leadership(broker.services, TOPIC)
-        await until(lambda: coordinator.loaded_partitions() == [0])
+        await until(lambda: coordinator.shards.loaded_partitions() == [0])
         assert read(coordinator, b"k") == "v"
 
 
@@ -576,7 +575,7 @@ async def test_a_shard_is_loaded_past_the_high_watermark_and_answers_once_that_i
         assert refusal.value.code == ErrorCode.NOT_COORDINATOR
         behind(broker, True)  # it leads again, and the follower has not fetched yet
         assert broker.services.replicas.require(TOPIC, 0).high_watermark == 1
-        await until(lambda: coordinator.loaded_partitions() == [0])
+        await until(lambda: coordinator.shards.loaded_partitions() == [0])
         seen = coordinator.ask_partition(
             0, lambda shard, ticket, now: shard.read(ticket, b"k")._replace(effects=("do it",))
         )
@@ -619,7 +618,7 @@ async def test_a_stopped_replica_takes_its_shard_along(tmp_path, delete):
         with pytest.raises(Rejected) as refused:
             read(coordinator, b"k")
         assert refused.value.code == ErrorCode.NOT_COORDINATOR
-        assert not coordinator.has_shard(0)
+        assert 0 not in coordinator.shards
 
 
 @in_loop
@@ -635,14 +634,16 @@ async def test_a_key_has_no_partition_before_its_topic_is_known(tmp_path):
         assert found.error_message == "-"
 
 
+LONG_TEXT = b"text" * 75_000  # more than a piece: each batch is replayed in a turn of its own
+
+
 @asynccontextmanager
 async def loading(directory, monkeypatch, meanwhile):
     """A coordinator with three batches; calls ``meanwhile`` when it has replayed the first."""
     async with coordinated(directory) as (broker, coordinator):
         for key in (b"a", b"b", b"c"):
-            write(coordinator, (key, b"text"))
+            write(coordinator, (key, LONG_TEXT))
     async with coordinated(directory) as (broker, coordinator):
-        monkeypatch.setattr(loading_module, "_PIECE_SIZE", 1)
         replay, keys = Notes.replay, []
 
         def note_and_replay(shard, key, *more):
@@ -661,8 +662,8 @@ async def test_records_that_are_deleted_while_loading_do_not_end_it(tmp_path, mo
         delete_records_before(broker.services.replicas.require(TOPIC, 0).log, Offset(2))
 
     async with loading(tmp_path, monkeypatch, delete) as (_, coordinator):
-        await until(lambda: not coordinator.is_loading())
-        assert read(coordinator, b"c") == "text"
+        await until(lambda: not coordinator.shards.is_loading())
+        assert read(coordinator, b"c") == LONG_TEXT.decode()
 
 
 @in_loop
@@ -689,10 +690,10 @@ async def test_a_log_truncated_after_leadership_was_lost_is_not_reported(
 
     async with loading(tmp_path, monkeypatch, follow) as (broker, coordinator):
         await until(lambda: not len(broker.services.tasks))
-        assert not coordinator.has_shard(0)
+        assert 0 not in coordinator.shards
         assert broker.services.replicas.require(TOPIC, 0).log.log_end == 1
         regain_leadership(broker.services, TOPIC)
-        await until(lambda: coordinator.loaded_partitions() == [0])
+        await until(lambda: coordinator.shards.loaded_partitions() == [0])
         assert set(shard_of(coordinator).texts) == {b"a"}
     assert "cannot be read" not in caplog.text
 

@@ -56,7 +56,7 @@ def test_a_stop_that_fails_ends_and_leaves_no_clean_shutdown_marker(tmp_path, mo
     async def body():
         broker = Broker(a_config(tmp_path))
         await broker.start()
-        monkeypatch.setattr(broker.services.logs, "_close_clean", lambda *_: 1 / 0)
+        monkeypatch.setattr(broker.services.logs, "checkpoint", lambda *_: 1 / 0)
         await asyncio.wait_for(broker.stop(), 10)
         assert isinstance(broker.failure, ZeroDivisionError)
         await asyncio.wait_for(broker.wait_stopped(), 10)

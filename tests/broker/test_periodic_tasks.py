@@ -77,7 +77,6 @@ def test_a_long_flush_of_one_log_does_not_delay_others(tmp_path):
 
 def test_a_checkpoint_of_many_logs_lets_requests_run(monkeypatch, tmp_path):
     """It skips a disk that fails and a topic that is deleted meanwhile."""
-    monkeypatch.setattr(periodic, "_SEGMENTS_PER_STEP", 2)
     config = {"log.dirs": f"{tmp_path / 'a'},{tmp_path / 'b'}"}
     with Broker(data=tmp_path, topics={"t": 6, "last": 2}, config=config) as broker:
         inside = Inside(broker)
@@ -96,7 +95,7 @@ def test_a_checkpoint_of_many_logs_lets_requests_run(monkeypatch, tmp_path):
 
         async def fail_beside():
             checkpointing = asyncio.ensure_future(
-                periodic.PeriodicTasks(inside.services).checkpoint()
+                periodic.PeriodicTasks(inside.services, segments_per_step=2).checkpoint()
             )
             await two_are_noted.wait()
             (failed,) = {log.directory for log in logs} - {noted[-1].directory}

@@ -90,9 +90,9 @@ def test_the_controller_gives_a_silent_broker_up_after_the_socket_timeout(tmp_pa
         membership = cluster.brokers[silent].services.membership
 
         async def let_go():
-            membership.obeying.release()
+            membership.applying.release()
 
-        cluster.run(membership.obeying.acquire())
+        cluster.run(membership.applying.acquire())
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
         created = admin.create_topics([NewTopic("orders", 1, 2)])["orders"]
         try:

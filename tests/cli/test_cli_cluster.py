@@ -35,7 +35,7 @@ def own_broker(monkeypatch):
 def test_brokers_are_listed_with_their_leaders_and_replicas(headrace, own_broker):
     ran = headrace("brokers", "list")
     assert [line.split() for line in ran.lines] == [
-        ["ID", "ADDRESS", "STATUS", "CONTROLLER", "LEADERS", "REPLICAS", "BEHIND"],
+        ["ID", "ADDRESS", "STATUS", "CONTROLLER", "LEADERS", "REPLICAS", "OUT-OF-SYNC"],
         ["1", own_broker.bootstrap_servers, "online", "yes", "2", "2", "0"],
     ]
     assert headrace("brokers", "list", "--format", "json").document == [
@@ -47,7 +47,7 @@ def test_brokers_are_listed_with_their_leaders_and_replicas(headrace, own_broker
             "controller": True,
             "leaders": 2,
             "replicas": 2,
-            "behind": 0,
+            "out_of_sync": 0,
         }
     ]
 

@@ -3,6 +3,8 @@
 import pytest
 from confluent_kafka import Consumer, Producer
 
+from headrace.testing import Broker
+
 
 @pytest.fixture
 def filled(broker, headrace, topic):
@@ -174,12 +176,24 @@ def test_a_reset_of_a_missing_group_says_that_it_creates_the_group(headrace, fil
 
 def test_a_group_that_does_not_exist_is_named_with_advice(headrace, filled):
     name = f"absent-of-{filled}"
-    for command in ("describe", "members"):
-        ran = headrace("groups", command, name, status=1)
+    for command in (["describe"], ["members"], ["delete-offsets", "--topic", filled]):
+        ran = headrace("groups", *command, name, status=1)
         assert f"group {name} does not exist" in ran.err and "headrace groups list" in ran.err
     [row] = headrace("groups", "delete", name, "--format", "json", status=1).document
     assert row["error"] == "GROUP_ID_NOT_FOUND"
     assert "headrace groups list" in row["detail"]
+
+
+def test_looking_for_a_group_creates_no_internal_topic(headrace, monkeypatch):
+    with Broker(topics=["orders"]) as fresh:
+        monkeypatch.setenv("HEADRACE_BOOTSTRAP", fresh.bootstrap_servers)
+        for command in (["describe"], ["members"], ["delete-offsets", "--topic", "orders"]):
+            assert "group g does not exist" in headrace("groups", *command, "g", status=1).err
+        [row] = headrace("groups", "delete", "g", "--format", "json", status=1).document
+        assert (row["status"], row["error"]) == ("failed", "GROUP_ID_NOT_FOUND")
+        headrace("groups", "describe", "--all")
+        headrace("groups", "reset", "g", "--topic", "orders", "--to", "earliest")
+        assert headrace("topics", "list", "--names").lines == ["orders"]
 
 
 def test_a_group_with_members_is_neither_reset_nor_deleted(broker, headrace, filled):

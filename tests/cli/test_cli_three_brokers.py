@@ -64,7 +64,7 @@ def test_a_killed_broker_shows_and_comes_back(headrace, cluster):
     wait_until(lambda: brokers_of(headrace)[killed]["status"] == "offline")
     wait_until(lambda: len(partitions_of(headrace, "--under-replicated")) == 3)
     row = brokers_of(headrace)[killed]
-    assert (row["address"], row["leaders"], row["replicas"], row["behind"]) == (None, 0, 3, 3)
+    assert (row["address"], row["leaders"], row["replicas"], row["out_of_sync"]) == (None, 0, 3, 3)
     assert all(len(one["isr"]) == 2 for one in partitions_of(headrace, "--at-min-isr").values())
     assert partitions_of(headrace, "--under-min-isr", "--unavailable") == {}
     failed = failed_checks(headrace)

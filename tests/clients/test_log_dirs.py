@@ -15,7 +15,7 @@ from headrace.broker.replication.log_dir_moves import LogDirMoves
 from headrace.model.errors import ErrorCode
 from headrace.records.record import Record, build_batch
 from headrace.storage.compaction.log_cleaner import LogCleaner
-from headrace.storage.log_move import LogMove
+from headrace.storage.log_copy import LogCopy
 from headrace.testing import Broker, BrokerFailed
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
@@ -341,7 +341,7 @@ def test_after_a_failed_move_the_partition_stays_in_its_directory(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(LogMove, "_copy_missing", full)
+        patch.setattr(LogCopy, "append", full)
         assert move(raw, there, "t") == 0
         wait_until(lambda: not left_over(directories))
     assert f"t-0 stays in {here}, because it could not be moved to {there}" in caplog.text
@@ -354,7 +354,7 @@ def test_after_a_failed_move_the_partition_stays_in_its_directory(
 
 def test_a_bug_in_a_move_stops_the_broker(raw, broker, directories, monkeypatch):
     node = Inside(broker).node
-    monkeypatch.setattr(LogMove, "_copy_missing", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(LogCopy, "append", lambda *_, **__: 1 / 0)
     assert move(raw, others(raw, directories)[0], "t") == 0
     assert raw.is_closed_by_broker()
     assert isinstance(node.failure, ZeroDivisionError)

@@ -77,7 +77,7 @@ class ClusterOnOneLoop:
         config = BrokerConfig.parse(SETTINGS | own | self._settings | settings, strict=True)
 
         async def open_tree(logs: Any, world: Any) -> MemorySession:
-            self.sessions[broker_id] = self.tree.open_session()
+            self.sessions[broker_id] = self.open_session()
             return self.sessions[broker_id]
 
         if config.is_on_zookeeper:
@@ -87,6 +87,10 @@ class ClusterOnOneLoop:
         await broker.start()
         self.brokers[broker_id] = broker
         self._ports[broker_id] = next(iter(broker.addresses.values()))[1]
+
+    def open_session(self) -> Any:
+        """The next session of a broker, for tests to replace."""
+        return self.tree.open_session()
 
     def stop(self, broker_id: int) -> None:
         self.run(self.brokers.pop(broker_id).stop())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from headrace.core.cleaning import Dirt, LastOfProducer, LogSummary, SegmentSummary, measure
+from headrace.core.cleaning import DirtyRange, LastOfProducer, LogSummary, SegmentSummary, measure
 from headrace.core.producer_state import EndMarker, Origin, Producers
 from headrace.model.ids import Millis, Offset
 from headrace.records.batch import BatchHeader, crc_holds, headers, read_header
@@ -121,7 +121,7 @@ class CompactableLog:
 
     def job(self, now: int, **changes: Any) -> Job:
         summary = self.summary()
-        dirt: Dirt = measure(summary, now)
+        dirt: DirtyRange = measure(summary, now)
         job = Job(
             directory=str(self.directory),
             segments=list(summary.segments),

@@ -2,7 +2,7 @@
 
 from headrace.core import topic_changes
 from headrace.core.controller import Controller, CreateTopic
-from headrace.core.topic_changes import Dice
+from headrace.core.topic_changes import PlacementSeed
 from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import BrokerEntry, ClusterMetadata, PartitionState, TopicState
 from headrace.model.errors import ErrorCode, Rejected
@@ -48,7 +48,7 @@ def create(controller: Controller, *requests: NewTopic, check=lambda overrides: 
     return topic_changes.decide_creates(
         controller,
         requests,
-        lambda: (TopicId(next(numbers).to_bytes(16)), Dice(0, 0)),
+        lambda: (TopicId(next(numbers).to_bytes(16)), PlacementSeed(0, 0)),
         default_partition_count=2,
         default_replication_factor=1,
         check_settings=check,

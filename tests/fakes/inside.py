@@ -61,7 +61,7 @@ class ClusterInside:
         self._brokers = cluster._brokers
 
     def _member(self, broker_id: int) -> Any:
-        return self._brokers.place(broker_id).member
+        return self._brokers.slot(broker_id).member
 
     def process_id(self, broker_id: int) -> int:
         """Of a broker in a child process; raises RuntimeError while it is down."""

@@ -82,7 +82,7 @@ class Cluster:
             broker_epoch=lambda: 1000 + broker_id,
             fail=node.fail,
         )
-        services.replicas.effects.isr_proposals = _Confirming(self)
+        services.replicas.effects.connect(isr_proposals=_Confirming(self))
 
     async def crash(self, broker_id: int) -> None:
         node = self.nodes.pop(BrokerId(broker_id))

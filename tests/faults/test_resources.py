@@ -239,7 +239,7 @@ def test_a_rate_admits_its_number_per_second():
     while now < 1003:
         wait_s = rate.wait_s(now)
         if wait_s == 0:
-            rate.came()
+            rate.connection_created()
             let_in.append(now)
         now += max(wait_s, 0.001)
     assert sum(at < 1000.2 for at in let_in) == 4, "the unused share of a quiet second"

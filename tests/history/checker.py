@@ -5,7 +5,6 @@ Every rule holds for correct brokers under any fault that ``docs/simulation.md``
 anomaly is one bug of the brokers, or of the test's clients.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import combinations, pairwise
@@ -95,13 +94,44 @@ def _lost(history: History) -> Iterator[Anomaly]:
 
 
 def _doubled(history: History) -> Iterator[Anomaly]:
+    for copy in _copies(history):
+        if len(set(copy.producers)) < len(copy.producers):
+            yield Anomaly(Kind.DOUBLED, f"{copy.place}: {copy.value!r} at {copy.offsets}")
+
+
+def sent_again(history: History) -> int:
+    """The records that a client sent again under a new epoch of its producer.
+
+    After an error that it does not expect, librdkafka raises its epoch and sends everything again
+    that is not acknowledged. No broker can know that it has these records already.
+    """
+    return sum(len(set(copy.producers)) == len(copy.producers) for copy in _copies(history))
+
+
+class _Copies(NamedTuple):
+    """A record of an idempotent producer that is in the log more than once."""
+
+    place: TopicPartition
+    value: bytes
+    offsets: list[int]
+    producers: list[tuple[int, int] | None]
+
+
+def _copies(history: History) -> Iterator[_Copies]:
     for place, contents, sent in _places(history):
         idempotent = {record.value for record in sent if record.idempotent}
-        counts = Counter(e.value for e in contents.entries if e.value in idempotent)
-        for value, count in counts.items():
-            if count > 1:
-                offsets = [entry.offset for entry in contents.entries if entry.value == value]
-                yield Anomaly(Kind.DOUBLED, f"{place}: {value!r} at {offsets}")
+        producers = {
+            entry.offset: entry.producer
+            for replica in history.replicas.get(place, [])[:1]
+            for entry in replica.entries
+        }
+        offsets: dict[bytes, list[int]] = {}
+        for entry in contents.entries:
+            if entry.value in idempotent:
+                offsets.setdefault(entry.value, []).append(entry.offset)
+        for value, found in offsets.items():
+            if len(found) > 1:
+                yield _Copies(place, value, found, [producers.get(each) for each in found])
 
 
 def _reordered(history: History) -> Iterator[Anomaly]:

@@ -52,6 +52,7 @@ class Entry(NamedTuple):
     value: bytes | None
     leader_epoch: int = -1  # -1: the reader does not know it
     key: bytes | None = None
+    producer: tuple[int, int] | None = None  # its ID and epoch; None: the reader does not know it
 
 
 @dataclass

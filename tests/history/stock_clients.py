@@ -441,5 +441,8 @@ def entries_on_disk(directory):
         for at, header in headers(data):
             for record in iter_records(data[at : at + header.size]):
                 value = None if header.is_control else record.value
-                entries.append(Entry(record.offset, value, header.leader_epoch, record.key))
+                producer = (header.producer_id, header.producer_epoch)
+                entries.append(
+                    Entry(record.offset, value, header.leader_epoch, record.key, producer)
+                )
     return entries

@@ -3,8 +3,8 @@
 import pytest
 
 from headrace.model.ids import TopicPartition
-from tests.history.checker import Kind, anomalies
-from tests.history.history import Ending, Entry, History
+from tests.history.checker import Kind, anomalies, sent_again
+from tests.history.history import Ending, Entry, History, Replica
 
 PLACE = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
@@ -225,6 +225,19 @@ def test_a_planted_anomaly_is_found(plant, kind):
 
 def test_every_kind_of_anomaly_is_planted():
     assert {kind for _, kind in PLANTED} == set(Kind)
+
+
+def test_a_record_that_its_client_sent_again_under_a_new_epoch_is_counted_apart():
+    history = a_clean_history()
+    double_a_record(history)
+    held = history.contents[PLACE].entries
+    for epochs, doubled, again in (((0, 0), 1, 0), ((0, 1), 0, 1)):
+        producers = dict(zip((2, 3), epochs, strict=True))
+        entries = [e._replace(producer=(7, producers.get(e.offset, 0))) for e in held]
+        history.replicas = {PLACE: [Replica(1, 10, entries)]}
+        kinds = [anomaly.kind for anomaly in anomalies(history)]
+        assert kinds.count(Kind.DOUBLED) == doubled
+        assert sent_again(history) == again
 
 
 def test_records_below_the_log_start_are_neither_lost_nor_changed():

@@ -15,7 +15,7 @@ from headrace.core.controller import (
     CreateTopic,
     DeleteTopic,
 )
-from headrace.core.topic_changes import Dice
+from headrace.core.topic_changes import PlacementSeed
 from headrace.core.topics import NewTopic
 from headrace.model.cluster_metadata import NO_LEADER, BrokerEntry, ClusterMetadata, PartitionState
 from headrace.model.errors import ErrorCode, Rejected
@@ -85,7 +85,7 @@ class ControllerLife(RuleBasedStateMachine):
         (answer,) = topic_changes.decide_creates(
             self.controller,
             [NewTopic(name, count, factor)],
-            lambda: (TopicId(self.ids.to_bytes(16)), Dice(start, start)),
+            lambda: (TopicId(self.ids.to_bytes(16)), PlacementSeed(start, start)),
             default_partition_count=1,
             default_replication_factor=1,
             check_settings=lambda overrides: None,

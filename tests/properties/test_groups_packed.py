@@ -12,7 +12,7 @@ from headrace.records.plain import batch_around, plain_batch
 from headrace.wire import commit, schema
 from headrace.wire import messages as m
 from headrace.wire.api import ApiKey
-from headrace.wire.commit import PackedPartitions
+from headrace.wire.commit import CommitDecoder, PackedPartitions
 from headrace.wire.framing import encode_response
 from tests.fakes.groups import Groups, a_topic
 
@@ -110,8 +110,8 @@ def a_commit(group_id, member_id, name, offsets):
     )
 
 
-def named_by(data):
-    return commit.decode(data, 0, len(data), 9).topics[0].partitions.named
+def named_by(data, decode=commit.decode):
+    return decode(data, 0, len(data), 9).topics[0].partitions.named
 
 
 def test_a_commit_of_a_known_form_is_not_decoded_again():
@@ -132,20 +132,16 @@ def test_requests_of_the_same_size_and_other_layouts_are_told_apart(member_sizes
         assert unpacked(commit.decode(raw, 0, len(raw), 9)) == request
 
 
-def test_known_forms_use_limited_memory(monkeypatch):
-    monkeypatch.setattr(commit, "_SIZE_KEPT", 5_000)
-    monkeypatch.setattr(commit, "_FORM_SIZE_MAX", 1_000)
+def test_known_forms_use_limited_memory():
+    decode = CommitDecoder(kept_size_max=5_000, form_size_max=1_000).decode
     kept = encoded(a_commit("g", "kept", "orders", [1]), 9)
-    before = named_by(kept)
+    before = named_by(kept, decode)
     for number in range(50):
         raw = encoded(a_commit("g", f"{number:04d}", "orders", [number]), 9)
-        assert (
-            list(commit.decode(raw, 0, len(raw), 9).topics[0].partitions)[0].committed_offset
-            == number
-        )
-    assert named_by(kept) is not before
+        assert list(decode(raw, 0, len(raw), 9).topics[0].partitions)[0].committed_offset == number
+    assert named_by(kept, decode) is not before
     long = encoded(a_commit("g", "m", "orders", range(100)), 9)
-    assert named_by(long) is not named_by(long), "too large to be remembered"
+    assert named_by(long, decode) is not named_by(long, decode), "too large to be remembered"
 
 
 @given(st.lists(requests, min_size=1, max_size=4), VERSIONS, st.booleans())

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.world.files import O_CREATE, Facts
+from headrace.world.files import O_CREATE, FileStat
 
 
 class _File:
@@ -253,11 +253,11 @@ class SimulatedFiles:
 
     # --- paths
 
-    def facts(self, path: str) -> Facts:
+    def stat(self, path: str) -> FileStat:
         node = self._disk.find(path)
         if isinstance(node, _Directory):
-            return Facts(0, 0, is_directory=True)
-        return Facts(len(node.data), node.modified_at_ns, is_directory=False)
+            return FileStat(0, 0, is_directory=True)
+        return FileStat(len(node.data), node.modified_at_ns, is_directory=False)
 
     def exists(self, path: str) -> bool:
         try:
@@ -273,7 +273,7 @@ class SimulatedFiles:
         return sorted(node.entries)
 
     def directories_in(self, path: str) -> list[str]:
-        return [name for name in self.names_in(path) if self.facts(f"{path}/{name}").is_directory]
+        return [name for name in self.names_in(path) if self.stat(f"{path}/{name}").is_directory]
 
     def make_directory(self, path: str) -> None:
         self._check_disk()
@@ -288,7 +288,7 @@ class SimulatedFiles:
             prefix = "/".join(parts[:count])
             if not self.exists(prefix):
                 self.make_directory(prefix)
-        if not self.facts(path).is_directory:
+        if not self.stat(path).is_directory:
             raise FileExistsError(errno.EEXIST, "File exists", path)
 
     def rename(self, old: str, new: str) -> None:

@@ -1,7 +1,7 @@
 """An event loop whose time is virtual: a week passes as fast as its callbacks run.
 
 Everything of a simulation shares one such loop. ``time()`` advances only when no callback is
-ready, to the next timer. Work for threads runs inline, at a later time drawn from the dice. So
+ready, to the next timer. Work for threads runs inline, at a later time, drawn at random. So
 the order of calls is the only order there is, and one seed gives one run.
 
 Several simulated processes may share the loop. What belongs to one is known by the context in

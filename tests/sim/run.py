@@ -308,7 +308,8 @@ class Run:
             return True
         services = None if broker.broker is None else broker.broker.services
         return services is not None and any(
-            replica.lead().proposal is not None for replica in services.replicas.leading()
+            replica.require_leadership().proposal is not None
+            for replica in services.replicas.leading()
         )
 
     async def _elect_preferred(self, broker: SimulatedBroker) -> None:

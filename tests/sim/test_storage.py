@@ -34,10 +34,10 @@ SEEDS = (*range(40), 1544, 1799, 2656)
 
 
 class SimulatedWorld(World):
-    """One process: its files, its jobs, its dice, and the clock of the loop."""
+    """One process: its files, its jobs, its random numbers, and the clock of the loop."""
 
     def __init__(self, disk: SimulatedDisk, dice: random.Random) -> None:
-        self.dice = dice
+        self.random = dice
         self.files = SimulatedFiles(disk)
         self.jobs = SimulatedJobs(self.files)
         self._loop = asyncio.get_running_loop()

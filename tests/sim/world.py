@@ -34,7 +34,7 @@ class SimulatedWorld:
         """``skew_ms`` is how far its wall clock is ahead."""
         self.host = host
         # Its own, so that one host's draws do not depend on how many the others made.
-        self.dice = random.Random(dice.getrandbits(64))
+        self.random = random.Random(dice.getrandbits(64))
         self.files = SimulatedFiles(disk)
         self.jobs = SimulatedJobs(self.files)
         self.network = network.host(host, self.files)

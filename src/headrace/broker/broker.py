@@ -26,6 +26,7 @@ from headrace.broker.dispatch import Dispatch
 from headrace.broker.handlers.fetch import Fetching
 from headrace.broker.handlers.produce import Producing
 from headrace.broker.lifecycle import Lifecycle
+from headrace.broker.listeners import Listeners
 from headrace.broker.metadata.cache import MetadataCache
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.broker.peers import Peers
@@ -44,17 +45,12 @@ from headrace.coordination.registry import Registry
 from headrace.coordination.tree import Tree
 from headrace.core.fetch_session import FetchSessions
 from headrace.core.replica_selection import RACK_AWARE_SELECTOR
-from headrace.model.cluster_metadata import Endpoint
 from headrace.model.config import BrokerConfig, topic_config
 from headrace.model.errors import ConfigError
 from headrace.model.ids import BrokerId, TopicId, TopicPartition
-from headrace.net.buffers import BufferPool
-from headrace.net.listener import ConnectionLimits, CreationRate, Listener
-from headrace.net.outbox import Outbox
 from headrace.storage.checkpoint import META_PROPERTIES, ZOOKEEPER_SESSION, read_properties
 from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_manager import LogManager
-from headrace.world.event_loop import ready_counter
 from headrace.world.files import SystemFiles
 from headrace.world.world import World
 
@@ -65,11 +61,6 @@ if TYPE_CHECKING:
     from headrace.broker.membership import Sessions
 
 _DEFAULT_NODE_ID = 1
-_REQUEST_MEMORY_MIN = 256 << 20
-_STOP_GRACE_S = 0.5
-# A smaller buffer wakes the loop too often. A buffer that the kernel grows does not fit in the
-# processor's cache, and sending then takes half as long again.
-_SEND_BUFFER_SIZE = 256 << 10
 
 OpenTree = Callable[[LogManager, World], Awaitable[Tree]]
 
@@ -101,14 +92,8 @@ class Broker:
         self._bugs = Bugs()
         self._waiting = Waiting(loop, self.fail)
         self._metadata = MetadataCache(loop, self.fail)
-        self._limits = ConnectionLimits(
-            config.int("max.connections"),
-            config.int("max.connections.per.ip"),
-            config.connection_limits_by_host(),
-            CreationRate(config.int("max.connection.creation.rate")),
-        )
-        self._listeners: list[Listener] = []
-        self.addresses: dict[str, tuple[str, int]] = {}  # as bound, by listener name
+        self._listeners = Listeners(config, self._world, loop)
+        self.addresses = self._listeners.addresses  # as bound, by listener name
         self.services: Services | None = None  # while it runs
         self.dispatch: Dispatch | None = None  # while it runs
 
@@ -147,7 +132,8 @@ class Broker:
     async def _start_steps(self) -> None:
         on_stop = self._lifecycle.on_stop
         self._world.start_threads(self._loop)
-        self._bind()  # early: a port in use should be reported before a long recovery
+        on_stop("listeners", lambda clean: self._listeners.close())
+        self._listeners.bind()  # early: a port in use should be reported before a long recovery
         logs = self._new_logs()
         if self._joins_cluster:
             services = await self._start_member(logs)
@@ -156,59 +142,23 @@ class Broker:
         on_stop("connections to brokers", lambda clean: services.transactions.disconnect())
         producing, dispatch = self._serving(services)
         on_stop("record validation", lambda clean: producing.close())
-        logs.on_offline = lambda directory: self._directory_failed(services, directory)
-        logs.on_bug = self._worker_failed
-        services.groups.refresh()
-        services.transactions.refresh()
+        logs.report_to(
+            lambda directory: self._directory_failed(services, directory), self._worker_failed
+        )
+        services.groups.shards.refresh()
+        services.transactions.shards.refresh()
         on_stop("moves between log directories", lambda clean: self._end_moves(services, clean))
         periodic = PeriodicTasks(services)
         periodic.start()
         on_stop("periodic tasks", lambda clean: periodic.stop())
         services.moves.resume()
         self.services, self.dispatch = services, dispatch
-        for listener in self._listeners:
-            listener.accept_from_now_on(self._loop, dispatch)
+        self._listeners.accept(dispatch)
         on_stop("clients", lambda clean: self._end_clients(dispatch, clean))
         if services.member is not None:
             member = services.member
             on_stop("membership", lambda clean: member.leave(clean=clean))
-            await member.join(self._endpoints())
-
-    def _bind(self) -> None:
-        config = self._config
-        request_size_max = config.int("socket.request.max.bytes")
-        memory = config.int("queued.max.request.bytes")
-        if memory <= 0:
-            memory = max(_REQUEST_MEMORY_MIN, 2 * request_size_max)
-        pool = BufferPool(memory)
-        outbox = Outbox(self._loop, ready_counter(self._loop))
-        self._lifecycle.on_stop("listeners", lambda clean: self._close_listeners())
-        for address in config.listeners:
-            listener = Listener(
-                self._world.network,
-                address.name,
-                address.host,
-                address.port,
-                limits=self._limits,
-                pool=pool,
-                outbox=outbox,
-                frame_size_max=request_size_max,
-                send_buffer_size=self._socket_buffer("socket.send.buffer.bytes", _SEND_BUFFER_SIZE),
-                receive_buffer_size=self._socket_buffer("socket.receive.buffer.bytes", -1),
-                backlog=config.int("socket.listen.backlog.size"),
-                connections_max=config.limit_of_listener(address.name, "max.connections"),
-                creation_rate=CreationRate(
-                    config.limit_of_listener(address.name, "max.connection.creation.rate")
-                ),
-            )
-            self._listeners.append(listener)
-            self.addresses[address.name] = listener.bind()
-
-    def _socket_buffer(self, name: str, unless_given: int) -> int | None:
-        """None leaves the size to the kernel, which grows it as needed; -1 asks for that."""
-        config = self._config
-        size = config.int(name) if config.given_text(name) is not None else unless_given
-        return size if size > 0 else None
+            await member.join(self._listeners.endpoints())
 
     def _new_logs(self) -> LogManager:
         config = self._config
@@ -231,9 +181,9 @@ class Broker:
         """Recover the logs, take over the cluster metadata and host the replicas."""
         on_stop = self._lifecycle.on_stop
         on_stop("logs", lambda clean: self._close_logs(logs, clean))
-        logs.lock()
+        logs.directories.lock()
         _refuse_member(logs)
-        broker_id = BrokerId(logs.node_id)
+        broker_id = BrokerId(logs.directories.node_id)
         registry = Registry(await self._open_tree(logs, self._world), broker_id)
         on_stop("cluster metadata", lambda clean: registry.close())
         on_stop("background tasks", lambda clean: self._tasks.cancel_all())
@@ -241,8 +191,8 @@ class Broker:
         startup = Startup(
             registry,
             broker_id=broker_id,
-            endpoints=self._endpoints(),
-            cluster_id=None if logs.cluster_is_new else logs.cluster_id,
+            endpoints=self._listeners.endpoints(),
+            cluster_id=None if logs.directories.cluster_is_new else logs.directories.cluster_id,
             world=self._world,
             dynamic_config=parts.dynamic_config,
             metadata_cache=self._metadata,
@@ -251,8 +201,8 @@ class Broker:
         )
         logs.open_all(self._world.now(), await startup.deleted_topics())
         changes = await startup.run(found_partitions(logs))
-        logs.adopt_cluster(self._metadata.current.cluster_id)
-        logs.losses_known()  # there is no other replica that could lead
+        logs.directories.adopt_cluster(self._metadata.current.cluster_id)
+        logs.directories.losses_known()  # there is no other replica that could lead
         controller = ControllerService(changes, parts.dynamic_config, self._metadata, self._world)
         producer_ids = ProducerIds(registry.reserve_producer_ids)
         return self._services(parts, logs, controller, producer_ids, controller.moved, None)
@@ -350,7 +300,7 @@ class Broker:
             fail=self.fail,
             tasks=self._tasks,
             bugs=self._bugs,
-            limits=self._limits,
+            limits=self._listeners.limits,
             dynamic_config=dynamic_config,
             metadata_cache=self._metadata,
             logs=logs,
@@ -365,7 +315,7 @@ class Broker:
             moves=moves,
             fetch_sessions=FetchSessions(
                 self._config.int("max.incremental.fetch.session.cache.slots"),
-                lambda: draw_fetch_session_id(self._world.dice),
+                lambda: draw_fetch_session_id(self._world.random),
             ),
             member=member,
         )
@@ -406,26 +356,10 @@ class Broker:
         )
         return producing, Dispatch(services, producing, fetching)
 
-    def _endpoints(self) -> dict[str, Endpoint]:
-        """The address that each listener advertises, with the bound host and port as defaults."""
-        endpoints = {}
-        for advertised in self._config.advertised_listeners:
-            bound_host, bound_port = self.addresses[advertised.name]
-            endpoints[advertised.name] = Endpoint(
-                advertised.host or bound_host or self._world.host_name(),
-                advertised.port or bound_port,
-                advertised.protocol,
-            )
-        return endpoints
-
     # --- changes while it runs -----------------------------------------------
 
     def _config_changed(self, config: BrokerConfig, logs: LogManager) -> None:
-        limits = self._limits
-        limits.total_max = config.int("max.connections")
-        limits.per_ip_max = config.int("max.connections.per.ip")
-        limits.creation_rate.per_second = config.int("max.connection.creation.rate")
-        limits.per_ip = config.connection_limits_by_host()
+        self._listeners.config_changed(config)
         logs.set_producer_expiration(config.int("producer.id.expiration.ms"))
 
     def _directory_failed(self, services: Services, directory: LogDirectory) -> None:
@@ -451,34 +385,19 @@ class Broker:
     # --- the steps of a stop -------------------------------------------------
 
     async def _end_clients(self, dispatch: Dispatch, clean: bool) -> None:
-        self._close_listeners()
+        self._listeners.close()
         if clean:
             dispatch.answer_all_fetches()
         self._close_coordinators()
         if clean:
-            await self._let_clients_finish()
+            await self._listeners.let_clients_finish(lambda: bool(len(self._tasks)))
         self._close_links()
-
-    async def _let_clients_finish(self) -> None:
-        """Wait a moment until finished responses are sent; skip idle connections."""
-        give_up_at = self._loop.time() + _STOP_GRACE_S
-        for link in self._limits.links:
-            link.mute()  # new requests would keep it busy forever
-        while self._loop.time() < give_up_at:
-            busy = [link for link in self._limits.links if not link.idle]
-            if not busy and not len(self._tasks):
-                return
-            await asyncio.sleep(0.01)
 
     def _drop_clients(self) -> None:
         """Close everything at once after a failure: nothing more may be acknowledged."""
-        self._close_listeners()
+        self._listeners.close()
         self._close_coordinators()
         self._close_links()
-
-    def _close_listeners(self) -> None:
-        for listener in self._listeners:
-            listener.close()
 
     def _close_coordinators(self) -> None:
         if self.services is not None:
@@ -487,8 +406,7 @@ class Broker:
 
     def _close_links(self) -> None:
         self._waiting.close()
-        for link in list(self._limits.links):
-            link.close()
+        self._listeners.close_links()
 
     @staticmethod
     async def _end_moves(services: Services, clean: bool) -> None:
@@ -507,7 +425,7 @@ class Broker:
 
 def _refuse_member(logs: LogManager) -> None:
     """On its own, a node would lead every replica that it has, and take records into each."""
-    for path in logs.traces_of(ZOOKEEPER_SESSION):
+    for path in logs.directories.traces_of(ZOOKEEPER_SESSION):
         raise ConfigError(
             f"{path} shows that these logs belong to a broker of a cluster. Set zookeeper.connect, "
             "or start the broker with its property file. To leave the cluster for good and serve "
@@ -516,7 +434,7 @@ def _refuse_member(logs: LogManager) -> None:
 
 
 async def _open_embedded_tree(logs: LogManager, world: World) -> Tree:
-    return await EmbeddedTree.open(logs.place_of(TREE_FILE), world.now)
+    return await EmbeddedTree.open(logs.directories.place_of(TREE_FILE), world.now)
 
 
 def found_partitions(logs: LogManager) -> list[FoundPartition]:

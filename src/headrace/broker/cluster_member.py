@@ -1,4 +1,4 @@
-"""A broker as a member of a cluster: what it has beside the parts of a node on its own.
+"""A broker as a member of a cluster: what it has in addition to the parts of a standalone node.
 
 The start of a member, in this order: open a session, know the broker id, lock the logs, agree on
 the cluster id, load and watch the settings, open the logs and set strays aside, serve, register,
@@ -7,10 +7,10 @@ be a candidate for controller.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.broker.controlled_shutdown import shut_down
 from headrace.broker.controller.allocated_producer_ids import AllocatedProducerIds
@@ -19,6 +19,7 @@ from headrace.broker.member_directories import MemberDirectories
 from headrace.broker.membership import Membership, Sessions
 from headrace.broker.metadata.config_watch import ConfigWatch
 from headrace.broker.random_ids import draw_cluster_id
+from headrace.broker.sessions import open_first_session
 from headrace.coordination import paths
 from headrace.coordination.assignments import load_assignments
 from headrace.coordination.current_session import CurrentSession
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.broker")
 
 _UNREGISTERED = -1  # the broker epoch before the registration
+_STEP_TRIES = 5
+
+Result = TypeVar("Result")
 
 
 class ClusterMember:
@@ -79,14 +83,12 @@ class ClusterMember:
 
     async def open_session(self) -> None:
         """Open a session and lock the logs."""
-        tree = self._tree = CurrentSession(await self._sessions.open())
-        await Registry(tree, BrokerId(_UNREGISTERED)).create_persistent_nodes()
+        tree = self._tree = CurrentSession(await open_first_session(self._sessions))
         broker_id = self._known_id
         if broker_id is None:
             broker_id = await _draw_broker_id(tree, self._config)
         self.broker_id = BrokerId(broker_id)
-        self._logs.node_id = broker_id
-        self._logs.lock()
+        self._logs.directories.lock(broker_id)
         self._refuse_embedded_tree()
         self.registry = Registry(tree, self.broker_id)
         self.directories = MemberDirectories(self.registry, self._logs, self.broker_id, self._tasks)
@@ -97,11 +99,11 @@ class ClusterMember:
             world=self._world,
             fail=self._fail,
             begin_term=lambda *election: self.controller.begin_term(*election),
-            losses_known=self._logs.losses_known,
+            losses_known=self._logs.directories.losses_known,
         )
 
     def _refuse_embedded_tree(self) -> None:
-        traces = self._logs.traces_of(EMBEDDED_TREE)
+        traces = self._logs.directories.traces_of(EMBEDDED_TREE)
         if traces:
             raise ConfigError(
                 f"{traces[0]} has the topics and settings of a standalone node, which the cluster "
@@ -135,7 +137,8 @@ class ClusterMember:
             self._fail,
             self.membership.tell_directory_failed,
         )
-        await self._agree_on_cluster_id(tree)
+        first_session = tree.session
+        await self._in_a_session(lambda: self._agree_on_cluster_id(tree))
         metadata_cache.know_cluster(self.cluster_id)
         replicas, dynamic_config = parts.replicas, parts.dynamic_config
 
@@ -150,13 +153,13 @@ class ClusterMember:
             lambda: dict.fromkeys(replica.topic_partition.topic for replica in replicas),
             apply_to_topic,
         )
-        await config_watch.load()
+        await self._in_a_session(config_watch.load)
         await self._read_features(metadata_cache)
-        pending = await self.directories.load_pending_deletions()
+        pending = await self._in_a_session(self.directories.load_pending_deletions)
         await self._open_logs(pending)
-        assignments = await load_assignments(tree)
-        await self.directories.settle(assignments, pending)
-        deleted = await self.registry.watched.delete_requests()
+        assignments = await self._in_a_session(lambda: load_assignments(tree))
+        await self._in_a_session(lambda: self.directories.settle(assignments, pending))
+        deleted = await self._in_a_session(self.registry.watched.delete_requests)
         self._topics_at_start = assignments.keys() - deleted
 
         async def catch_up() -> None:
@@ -164,13 +167,29 @@ class ClusterMember:
             await config_watch.load()
             await self._read_features(metadata_cache)
 
+        if tree.session is not first_session:
+            await self._in_a_session(catch_up)  # watches end with their session
         self.membership.on_new_session(catch_up)
 
+    async def _in_a_session(self, step: Callable[[], Awaitable[Result]]) -> Result:
+        """Do a step of the start; in another session, if one ends meanwhile.
+
+        A broker on a busy machine must not fail to start for that.
+        """
+        assert self._tree is not None
+        for _ in range(_STEP_TRIES - 1):
+            try:
+                return await step()
+            except SessionLost:
+                _log.warning("The session ended while this broker starts. Opening another one")
+                self._tree.renew(await open_first_session(self._sessions))
+        return await step()
+
     async def _agree_on_cluster_id(self, tree: CurrentSession) -> None:
-        known = None if self._logs.cluster_is_new else self._logs.cluster_id
+        known = None if self._logs.directories.cluster_is_new else self._logs.directories.cluster_id
         if (
             known is not None
-            and self._logs.has_partition_directories()
+            and self._logs.directories.has_partitions()
             and await tree.get(paths.CLUSTER_ID) is None
         ):
             # In an empty tree every directory would be a stray.
@@ -180,9 +199,9 @@ class ClusterMember:
                 "empty log.dirs"
             )
         self.cluster_id = await self.registry.settle_cluster_id(
-            known, draw_cluster_id(self._world.dice)
+            known, draw_cluster_id(self._world.random)
         )
-        self._logs.adopt_cluster(self.cluster_id)
+        self._logs.directories.adopt_cluster(self.cluster_id)
 
     async def _open_logs(self, pending_deletions: Collection[TopicId]) -> None:
         """Open the logs in a thread.
@@ -227,7 +246,7 @@ class ClusterMember:
             self._config.optional_str("broker.rack"),
             _UNREGISTERED,
             features.SUPPORTED,
-            self._logs.may_have_lost_records or self.directories.are_logs_missing,
+            self._logs.directories.may_have_lost_records or self.directories.are_logs_missing,
         )
         await self.membership.join(entry)
         await self.membership.wait_for_metadata(

@@ -33,7 +33,7 @@ async def shut_down(
 ) -> bool:
     """Give up all leaderships that other brokers can take; True if the controller agreed.
 
-    ``controller_id`` and ``broker_epoch`` are asked again before every try: this broker hears of
+    ``controller_id`` and ``broker_epoch`` are asked again before every try: this broker learns of
     a new controller, and registers again if its session ends meanwhile.
     """
     timeout_s = config.int("controller.socket.timeout.ms") / 1000

@@ -196,7 +196,7 @@ class Dispatch:
             self._services.fail(error)
 
     def unreadable(self, file_range: FileRange, error: OSError) -> None:
-        self._services.logs.unreadable(file_range.file.path, error)
+        self._services.logs.directories.unreadable(file_range.file.path, error)
 
     def peer_broken(self, link: Link, broken: PeerBroken) -> None:
         self._protocol_errors.report(link, broken, self._services.loop.time())

@@ -63,7 +63,7 @@ class Sessions(Protocol):
 
 
 class Membership:
-    """``join`` once; ``leave`` in the end."""
+    """``join`` once; ``resign`` before the session is closed."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Membership:
         self._losses_known = losses_known
         self._controller_knows = False  # of this registration
         self._fence = ControllerFence()
-        self.obeying = asyncio.Lock()  # held while a request of the controller is applied
+        self.applying = asyncio.Lock()  # held while a request of the controller is applied
         self._entry: BrokerEntry | None = None  # as registered
         self._is_registered = asyncio.Event()
         self._term: Term | None = None
@@ -97,7 +97,7 @@ class Membership:
         self._session_is_lost = False
         self.is_connected = True  # as far as this broker knows
         self._wake = asyncio.Event()
-        self._tending: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._received = asyncio.Event()  # replaced with every message about the metadata
         self._on_new_session: list[Callable[[], Awaitable[None]]] = []
 
@@ -128,7 +128,7 @@ class Membership:
             controller_epoch, broker_epoch, self.broker_epoch, is_kraft=is_kraft
         )
         if refusal is ErrorCode.NONE and broker_epoch == self.broker_epoch:
-            # It sends nothing to a newcomer before it has corrected the ISRs.
+            # The controller sends nothing to a new broker before it has corrected the ISRs.
             self._controller_knows = True
             if self._has_losses_to_tell:
                 self._wake.set()
@@ -143,7 +143,7 @@ class Membership:
         received.set()
 
     async def wait_for_metadata(self, is_complete: Callable[[], bool]) -> None:
-        """Wait for what the controller tells a newcomer, unless there is no controller for now."""
+        """Wait for the metadata that a controller, if there is one, sends to a new broker."""
         try:
             async with asyncio.timeout(self._sessions.timeout_ms / 1000):
                 await self._received.wait()
@@ -164,14 +164,14 @@ class Membership:
         _log.info("Registered as broker %d with epoch %d", self._broker_id, self.broker_epoch)
         self._tree.on_session_event = self._session_event
         self._wake.set()
-        self._tending = asyncio.create_task(self._tend())
+        self._task = asyncio.create_task(self._run())
 
     async def resign(self) -> None:
         """End the term as controller and the candidacy; the registration stays."""
-        if self._tending is not None:
-            self._tending.cancel()
-            await asyncio.gather(self._tending, return_exceptions=True)
-            self._tending = None
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
         self._tree.on_session_event = None
         await self._end_term()
 
@@ -239,7 +239,7 @@ class Membership:
         self._term_is_over = True
         self._wake.set()
 
-    async def _tend(self) -> None:
+    async def _run(self) -> None:
         """React to events, one after the other, until the broker leaves."""
         retry_s = _RETRY_FIRST_S
         while True:
@@ -250,7 +250,7 @@ class Membership:
                     await self._end_term()
                     await self._renew()
                 if self._controller_knows and self._has_losses_to_tell:
-                    await self._be_whole()
+                    await self._withdraw_losses()
                 if self._term_is_over:
                     await self._end_term()
                 await self._campaign()
@@ -261,7 +261,7 @@ class Membership:
             except (SessionLost, Fenced, ConfigError, OSError) as problem:
                 self._session_is_lost |= isinstance(problem, SessionLost)
                 self._term_is_over = True
-                _log.warning("Lost touch with the cluster, trying again: %s", problem)
+                _log.warning("Cannot use the cluster metadata: %s. Retrying", problem)
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_MAX_S)
                 self._wake.set()
@@ -280,7 +280,7 @@ class Membership:
         for listener in self._on_new_session:
             await listener()
 
-    async def _be_whole(self) -> None:
+    async def _withdraw_losses(self) -> None:
         """No ISR counts on records that may be lost here. From now on this broker is like others.
 
         Noted on disk first: until then another process of this broker must tell its losses again.
@@ -289,7 +289,7 @@ class Membership:
         await asyncio.get_running_loop().run_in_executor(None, self._losses_known)
         self._entry = self._entry._replace(may_have_lost_records=False)
         registry = Registry(self._tree.session, self._broker_id)
-        await registry.register_whole(self._entry, self._world.now())
+        await registry.withdraw_losses(self._entry, self._world.now())
 
     async def _campaign(self) -> None:
         """Become controller if there is none, and watch the controller's node."""

@@ -40,9 +40,9 @@ async def migrate_node(config: BrokerConfig, world: "World") -> Migrated:
         node_id=config.node_id if node_id is None else node_id,
         config_of=lambda topic: plain,
     )
-    logs.lock()
+    logs.directories.lock()
     try:
-        directory = logs.place_of(FILE_NAME)
+        directory = logs.directories.place_of(FILE_NAME)
         if not world.files.exists(directory / FILE_NAME):
             raise ConfigError(
                 f"{', '.join(map(str, paths))}: no data of a standalone node ({FILE_NAME}) is there"
@@ -50,10 +50,10 @@ async def migrate_node(config: BrokerConfig, world: "World") -> Migrated:
         migrated = await _copy(config, directory, _last_epochs(logs), world)
         for each in logs.directories:
             if each.offline is None:
-                _convert_properties(each, logs.node_id)
+                _convert_properties(each, logs.directories.node_id)
         world.files.rename(directory / FILE_NAME, directory / MIGRATED_NAME)
         world.files.sync_directory(directory)
-        for note in logs.traces_of(FILE_NAME):
+        for note in logs.directories.traces_of(FILE_NAME):
             world.files.unlink(note)
     finally:
         logs.abandon()

@@ -31,8 +31,11 @@ _WAIT_S_MAX = 3600  # until the interval is read again
 
 
 class PeriodicTasks:
-    def __init__(self, services: "Services") -> None:
+    def __init__(
+        self, services: "Services", *, segments_per_step: int = _SEGMENTS_PER_STEP
+    ) -> None:
         self._services = services
+        self._segments_per_step = segments_per_step
         self._tasks: list[asyncio.Task[None]] = []
         self._compaction: LogCleaner | None = None
         self._settings_changed = asyncio.Event()
@@ -97,7 +100,7 @@ class PeriodicTasks:
         segment_count = 0
         for replica in self._services.replicas.online():
             segment_count += len(replica.log.segments)
-            if segment_count >= _SEGMENTS_PER_STEP:
+            if segment_count >= self._segments_per_step:
                 segment_count = 0
                 await asyncio.sleep(0)
             if not replica.is_gone:

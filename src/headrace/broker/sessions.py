@@ -12,17 +12,41 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.coordination import zookeeper
-from headrace.coordination.tree import Tree
+from headrace.coordination.registry import Registry
+from headrace.coordination.tree import SessionLost, Tree
+from headrace.model.ids import BrokerId
 from headrace.storage.checkpoint import ZOOKEEPER_SESSION
 from headrace.storage.files import read_file, write_atomically
 from headrace.world.files import SystemFiles
 
 if TYPE_CHECKING:
+    from headrace.broker.membership import Sessions
     from headrace.model.config import BrokerConfig
 
 _log = logging.getLogger("headrace.controller")
 
 _OWNER_ONLY = 0o600
+_TRIES = 5
+_UNREGISTERED = BrokerId(-1)  # the broker before it knows its id
+
+
+async def open_first_session(sessions: "Sessions") -> Tree:
+    """A session in which the nodes exist that every broker needs.
+
+    A session that ends meanwhile is replaced: a broker on a busy machine must not fail to start
+    for that. Raises SessionLost if that happens again and again.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        session = await sessions.open()
+        try:
+            await Registry(session, _UNREGISTERED).create_persistent_nodes()
+        except SessionLost:
+            if not tries_left:
+                raise
+            _log.warning("The session ended while this broker starts. Opening another one")
+        else:
+            return session
+    raise AssertionError("the last try returns or raises")
 
 
 class GivenSessions:

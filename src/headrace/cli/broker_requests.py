@@ -31,7 +31,7 @@ _SET, _DELETE = 0, 1
 # The newest flexible version that Kafka 3.0 and later serve.
 _FIND_COORDINATOR_VERSION = 4
 
-GROUP, TRANSACTION = 0, 1  # FindCoordinator's key types
+_GROUP = 0  # a key type of FindCoordinator
 Address = tuple[str, int]
 
 Answer = TypeVar("Answer", bound=Message)
@@ -145,19 +145,20 @@ def open_cluster(connection: Connection) -> Iterator[Cluster]:
         cluster.close()
 
 
-def coordinator_of(connection: Connection, kind: int, key: str) -> tuple[int, Address]:
-    """The ID and the address of the coordinator of a group or a transactional ID."""
+def group_coordinator(connection: Connection, group: str) -> Address:
+    """The address of the coordinator. The broker creates ``__consumer_offsets`` if needed."""
     answer = ask(
         connection,
         next(iter(connection.brokers().values())),
         _FIND_COORDINATOR_VERSION,
-        m.FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]),
+        m.FindCoordinatorRequest(key_type=_GROUP, coordinator_keys=[group]),
         m.FindCoordinatorResponse,
     )
     (found,) = answer.coordinators
     if found.error_code:
-        raise CommandFailed(f"cannot find the coordinator of {key}: {code_name(found.error_code)}")
-    return found.node_id, (found.host, found.port)
+        name = code_name(found.error_code)
+        raise CommandFailed(f"cannot find the coordinator of {group}: {name}")
+    return found.host, found.port
 
 
 def _address_for(connection: Connection, broker: str) -> Address:

@@ -51,8 +51,8 @@ def list_brokers(
 ) -> None:
     """List the brokers with their leaders and replicas.
 
-    A broker that has replicas but is not registered is listed as offline. BEHIND is the number of
-    its replicas that are not in sync.
+    A broker that has replicas but is not registered is listed as offline. OUT-OF-SYNC is the
+    number of its replicas that are not in the ISR.
     """
     with open_cluster(Connection(bootstrap, settings, client_file)) as cluster:
         view = read_view(cluster)
@@ -61,7 +61,7 @@ def list_brokers(
         output.document(rows)
     else:
         output.table(
-            ["ID", "ADDRESS", "RACK", "STATUS", "CONTROLLER", "LEADERS", "REPLICAS", "BEHIND"],
+            ["ID", "ADDRESS", "RACK", "STATUS", "CONTROLLER", "LEADERS", "REPLICAS", "OUT-OF-SYNC"],
             [
                 list({**row, "controller": "yes" if row["controller"] else None}.values())
                 for row in rows
@@ -80,7 +80,7 @@ def _row(view: ClusterView, broker_id: int) -> dict[str, object]:
         "controller": broker_id == view.controller_id,
         "leaders": len(view.led_by(broker_id)),
         "replicas": len(replicas),
-        "behind": sum(broker_id not in partition.isr for partition in replicas),
+        "out_of_sync": sum(broker_id not in partition.isr for partition in replicas),
     }
 
 

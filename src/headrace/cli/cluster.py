@@ -48,8 +48,8 @@ def show_health(
     """Check controller, brokers, replicas and leaders.
 
     The exit status is 0 if the cluster is healthy, and 1 if a check failed or no broker was
-    reached. A warning does not change it: leaders that are not on their preferred brokers cost
-    some balance, but no data and no availability.
+    reached. Warnings do not change it: if leaders are not on their preferred brokers, the load is
+    less even, but no data is at risk.
     """
     connection = Connection(bootstrap, settings, client_file)
     with open_cluster(connection) as cluster:

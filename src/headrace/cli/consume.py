@@ -197,7 +197,7 @@ class Reading:
     ) -> None:
         self.count = 0
         self.fell_short = False
-        self.stop_asked = False
+        self._stop_asked = False
         self._connection = connection
         self._consumer = consumer
         self._printed = printed
@@ -220,12 +220,12 @@ class Reading:
     def start_of_last(self, partition: Partition, count: int, first: int, end: int) -> int:
         """The offset of the first of the last ``count`` records of a partition."""
         return last_records.start_of(
-            self._connection, self._consumer, partition, count, first, end, lambda: self.stop_asked
+            self._connection, self._consumer, partition, count, first, end, lambda: self._stop_asked
         )
 
     def run(self) -> None:
         last_record_at = time.monotonic()
-        while not self.stop_asked and not self._is_over():
+        while not self._stop_asked and not self._is_over():
             message = self._consumer.poll(_POLL_S)
             now = time.monotonic()
             if message is None:
@@ -269,6 +269,10 @@ class Reading:
             self._at_end.add(partition)
         return offset >= end
 
+    def stop(self) -> None:
+        """End ``run`` before the next poll. May be called by a signal handler."""
+        self._stop_asked = True
+
     def _is_over(self) -> bool:
         if self._max_count is not None and self.count >= self._max_count:
             return True
@@ -283,7 +287,7 @@ def _stop_on_signals(reading: Reading) -> Iterator[None]:
     """Ctrl-C and SIGTERM end the loop between two polls, so that the member leaves its group."""
 
     def ask(number: int, frame: FrameType | None) -> None:
-        reading.stop_asked = True
+        reading.stop()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -242,7 +242,7 @@ def _count_page_views(address: str, tables: Path, removal: str) -> None:
     output.line(f"   consumer group {pipeline.GROUP!r}: lag {done.lag}")
 
 
-def _invite(address: str) -> None:
+def _print_next_steps(address: str) -> None:
     option = "" if address == DEFAULT_BOOTSTRAP else f" -b {address}"
     output.heading("\nThe broker runs until Ctrl-C. Try in another terminal:")
     headrace = _program()
@@ -264,7 +264,7 @@ def _program() -> str:
 def _serve_until_interrupted(address: str) -> None:
     # The user may press Ctrl-C before the last line is printed.
     try:
-        _invite(address)
+        _print_next_steps(address)
         threading.Event().wait()
     except KeyboardInterrupt:
         output.line("")

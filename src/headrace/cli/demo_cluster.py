@@ -77,14 +77,14 @@ def demo_cluster(
                     settings={"zookeeper.session.timeout.ms": str(_SESSION_MS)},
                 )
                 try:
-                    Drill(processes).run()
+                    FailoverDemo(processes).run()
                 finally:
                     processes.stop()
         except (JavaMissing, ClusterFailed, ClientError) as failure:
             raise output.CommandFailed(str(failure)) from None
 
 
-class Drill:
+class FailoverDemo:
     """The steps, one after the other."""
 
     def __init__(self, processes: ClusterProcesses) -> None:

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 
 from headrace.cli import values
-from headrace.cli.broker_requests import GROUP, ask, coordinator_of
+from headrace.cli.broker_requests import ask, group_coordinator
 from headrace.cli.client import ANSWER_TIMEOUT_S, Connection, code_name
 from headrace.cli.output import CommandFailed
 from headrace.cli.partitions import Partition
+from headrace.core.topics import OFFSETS_TOPIC
 from headrace.model.errors import ErrorCode, PeerBroken
 from headrace.wire import messages as m
 from headrace.wire import schema
@@ -58,9 +59,16 @@ def has_members(connection: Connection, group: str) -> str:
     return f"group {group} has {count}; stop its consumers first"
 
 
+def can_have_groups(connection: Connection) -> bool:
+    """Whether ``__consumer_offsets`` exists. Asking for a coordinator would create the topic."""
+    return OFFSETS_TOPIC in connection.metadata().topics
+
+
 def find(connection: Connection, group: str) -> Described | None:
     """The group, of the consumer or the classic protocol; None if it does not exist."""
-    _, address = coordinator_of(connection, GROUP, group)
+    if not can_have_groups(connection):
+        return None
+    address = group_coordinator(connection, group)
     answer = ask(
         connection,
         address,
@@ -129,6 +137,8 @@ def _assignment(data: bytes) -> Iterator[Partition]:
 
 def committed(connection: Connection, group: str) -> dict[Partition, int]:
     """The committed offset of each partition that has one."""
+    if not can_have_groups(connection):
+        return {}
     doing = f"offsets of group {group}"
     (future,) = (
         connection.admin()
@@ -154,7 +164,9 @@ def delete_offsets(
     by_topic: dict[str, list[int]] = {}
     for topic, partition in partitions:
         by_topic.setdefault(topic, []).append(partition)
-    _, address = coordinator_of(connection, GROUP, group)
+    if not can_have_groups(connection):
+        raise CommandFailed(no_such_group(connection, group))
+    address = group_coordinator(connection, group)
     answer = ask(
         connection,
         address,
@@ -174,6 +186,8 @@ def delete_offsets(
         ),
         m.OffsetDeleteResponse,
     )
+    if answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise CommandFailed(no_such_group(connection, group))
     if answer.error_code:
         raise CommandFailed(f"{group}: {code_name(answer.error_code)}")
     return [

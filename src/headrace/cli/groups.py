@@ -197,11 +197,19 @@ def delete(
 ) -> None:
     """Delete groups that have no members, and their offsets."""
     connection = Connection(bootstrap, settings, client_file)
-    futures = connection.admin().delete_consumer_groups(groups, request_timeout=ANSWER_TIMEOUT_S)
+    missing = ErrorCode.GROUP_ID_NOT_FOUND.name
+    if group_requests.can_have_groups(connection):
+        admin = connection.admin()
+        futures = admin.delete_consumer_groups(groups, request_timeout=ANSWER_TIMEOUT_S)
+        deleted = {
+            group: outcomes.of(connection, future, f"deleting {group}", "deleted")
+            for group, future in futures.items()
+        }
+    else:
+        deleted = dict.fromkeys(groups, outcomes.Outcome("failed", missing))
     rows = []
-    for group, future in futures.items():
-        outcome = outcomes.of(connection, future, f"deleting {group}", "deleted")
-        if outcome.error == ErrorCode.GROUP_ID_NOT_FOUND.name:
+    for group, outcome in deleted.items():
+        if outcome.error == missing:
             outcome = outcome._replace(detail=group_requests.no_such_group(connection, group))
         elif outcome.error == ErrorCode.NON_EMPTY_GROUP.name:
             outcome = outcome._replace(detail=group_requests.has_members(connection, group))

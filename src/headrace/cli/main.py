@@ -21,8 +21,6 @@ SECTIONS = {
         "zookeeper": "zookeeper",
         "migrate-to-zookeeper": "migrate_to_zookeeper",
         "demo": "demo",
-        "elect-leaders": "elect_leaders",
-        "features": "features",
     },
     "Data": {
         "topics": "topics",
@@ -42,6 +40,7 @@ SECTIONS = {
         "dump-log": "dump_log",
         "version": "version",
     },
+    "Administer": {"elect-leaders": "elect_leaders", "features": "features"},
     "Measure": {"perf": "perf"},
 }
 COMMANDS = {name: module for section in SECTIONS.values() for name, module in section.items()}

@@ -38,7 +38,7 @@ def migrate_to_zookeeper(
         typer.Option("-X", metavar="KEY=VALUE", help="Broker setting; may be repeated."),
     ] = None,
 ) -> None:
-    """Carry a standalone node over to a cluster.
+    """Make a standalone node a member of a cluster.
 
     The node must be stopped. The command copies topics, settings, leader epochs, producer ids and
     feature levels to the path in zookeeper.connect. That path must not have another cluster.

@@ -42,9 +42,9 @@ def measuring() -> Iterator[Measurement]:
 
 def payloads(size: int) -> list[bytes]:
     """Values of random letters, the same in every run, so that runs can be compared."""
-    dice = random.Random(0)
+    generator = random.Random(0)
     count = max(1, min(_PAYLOAD_COUNT_MAX, _PAYLOAD_BYTES_MAX // max(size, 1)))
-    return [dice.randbytes(size).translate(_LETTERS) for _ in range(count)]
+    return [generator.randbytes(size).translate(_LETTERS) for _ in range(count)]
 
 
 def throughput(count: int, size: int, seconds: float) -> dict[str, object]:

@@ -316,7 +316,7 @@ class _Stopping:
             signal.signal(number, handler)
 
     def _stop(self, *_: object) -> None:
-        self._shipper.stopping = True
+        self._shipper.stop()
         self._restore()
 
 

@@ -89,10 +89,10 @@ def up(
 ) -> None:
     """Run a whole cluster: brokers and a ZooKeeper.
 
-    Topics get min(3, N) replicas by default; from three brokers on, acks=all waits for two of
-    them. The settings of broker 1 are in DIR/server-1.properties, its data and its log in
-    DIR/broker-1. Ctrl-C, SIGTERM or 'headrace stop --data DIR' stops the cluster cleanly; a second
-    signal stops it immediately. The same directory starts it again.
+    New topics get three replicas, or fewer with fewer brokers. With three or more brokers, acks=all
+    requires two in-sync replicas. The settings of broker 1 are in DIR/server-1.properties, its data
+    and its log in DIR/broker-1. Ctrl-C, SIGTERM or 'headrace stop --data DIR' stops the cluster
+    cleanly; a second signal stops it immediately. To continue, run the command with the same DIR.
     """
     if port and port + brokers - 1 > 65535:
         raise values.wrong(f"--port {port}: too high for {brokers} brokers")
@@ -100,8 +100,8 @@ def up(
     taken = taken_port(port, brokers) if port else None
     if taken is not None:
         raise output.CommandFailed(
-            f"Cannot listen on port {taken}: the address is in use. Stop that process, or choose "
-            "other ports with --port"
+            f"Cannot listen on port {taken}: the address is in use. Stop the process that uses it, "
+            "or choose other ports with --port"
         )
     try:
         if ready_file is not None:
@@ -199,7 +199,7 @@ def _watch(cluster: ClusterProcesses, stop_asked: threading.Event) -> None:
             show(status)
             if all(process.exit_status is not None for process in status.processes):
                 raise ClusterFailed(
-                    f"every broker has ended; see {cluster.directory}/broker-*/headrace.log"
+                    f"all brokers have ended; see {cluster.directory}/broker-*/headrace.log"
                 )
             if stop_asked.wait(_STATUS_S):
                 return

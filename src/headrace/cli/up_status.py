@@ -5,7 +5,16 @@ from typing import NamedTuple
 from headrace.cli import values
 from headrace.cli.cluster_view import ClusterView
 
-COLUMNS = ["BROKER", "ADDRESS", "PROCESS", "STATUS", "CONTROLLER", "LEADERS", "REPLICAS", "BEHIND"]
+COLUMNS = [
+    "BROKER",
+    "ADDRESS",
+    "PROCESS",
+    "STATUS",
+    "CONTROLLER",
+    "LEADERS",
+    "REPLICAS",
+    "OUT-OF-SYNC",
+]
 
 
 class ProcessState(NamedTuple):
@@ -29,7 +38,7 @@ class Status(NamedTuple):
         if process.exit_status is None:
             state = "running"
         elif self.view is not None and process.broker_id in self.view.brokers:
-            state = "started again"  # by hand: as another process
+            state = "restarted"  # by hand: as another process
         else:
             state = _ending(process.exit_status)
         return (process.broker_id, process.address, process.process_id, state)

@@ -8,7 +8,6 @@ from typing import Any
 
 from headrace.cli import output
 
-_CONNECT_S = 10.0
 _HELP = """\
 ls [-s] PATH                      list the children
 get [-s] PATH                     print the value
@@ -20,7 +19,7 @@ deleteall PATH                    delete a node and everything below it
 quit                              leave the shell"""
 
 
-def run_shell(connect: str, command: Sequence[str]) -> int:
+def run_shell(connect: str, command: Sequence[str], *, timeout_s: float = 10.0) -> int:
     """Run ``command``, or the commands of stdin if there is none."""
     try:
         from kazoo.client import KazooClient
@@ -37,7 +36,7 @@ def run_shell(connect: str, command: Sequence[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a missing chroot: the commands say so
-            client.start(_CONNECT_S)
+            client.start(timeout_s)
     except KazooTimeoutError:
         raise output.CommandFailed(
             f"no answer from ZooKeeper at {connect}. Start it with 'headrace zookeeper', or "

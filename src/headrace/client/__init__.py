@@ -1,1 +1,1 @@
-"""A small Kafka client: an asyncio and a blocking door over the session in ``headrace.wire``."""
+"""A small Kafka client, for asyncio and for blocking code, over the session in ``wire``."""

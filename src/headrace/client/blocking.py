@@ -1,4 +1,4 @@
-"""The blocking door: one connection to one broker, for one thread at a time.
+"""The blocking client: one connection to one broker, for one thread at a time.
 
 Several requests may be in flight (``send``, later ``receive``). A reader uses this to have the
 next fetch on its way while it decodes the last one.

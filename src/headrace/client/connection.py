@@ -1,4 +1,4 @@
-"""The asyncio door: one PLAINTEXT connection to one broker, with many requests in flight.
+"""The asyncio client: one PLAINTEXT connection to one broker, with many requests in flight.
 
 It owns no task and no timer but those of the waiting callers. The session is filled from the
 transport's callbacks, and every wait is a wait for one future.

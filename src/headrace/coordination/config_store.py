@@ -26,7 +26,7 @@ from headrace.coordination.writer import Writer
 from headrace.model.errors import Corrupt
 from headrace.model.ids import Millis
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 
 NOTICE_LIFETIME_MS = 15 * 60 * 1000
 
@@ -94,7 +94,7 @@ class ConfigStore:
                 try:
                     changed[ChangedConfig(*values.decode_config_change(path, node.value))] = None
                 except Corrupt as error:
-                    log.error("Ignored a notice of changed settings: %s", error)
+                    _log.error("Ignored an unreadable notification of changed settings: %s", error)
             if node.created_at < now - NOTICE_LIFETIME_MS:
                 await self._delete_notice(path)
         self._last_notice = _number(names[-1])

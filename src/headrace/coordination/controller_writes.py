@@ -6,7 +6,7 @@ from typing import assert_never
 from headrace.coordination import paths, values
 from headrace.coordination.tree import ANY_VERSION, Create, Delete, Operation, Set
 from headrace.core.controller import (
-    UNBORN,
+    NEW_PARTITION,
     AddPartitions,
     Change,
     ChangePartition,
@@ -40,7 +40,7 @@ def operations(changes: Iterable[Change], controller_epoch: ControllerEpoch) -> 
             case ChangePartition(state, expected):
                 value = values.encode_state(state, controller_epoch)
                 path = paths.state(state.topic, state.partition)
-                if expected == UNBORN:
+                if expected == NEW_PARTITION:
                     writes.append(Create(path, value))
                 else:
                     writes.append(Set(path, value, ZkVersion(expected)))

@@ -8,10 +8,9 @@ session, such as a term as controller, uses that session itself.
 from collections.abc import Callable, Sequence
 
 from headrace.coordination.tree import Done, Node, Operation, SessionEvent, Tree, Watch
-from headrace.model.ids import ZkVersion
 
 
-class CurrentSession:
+class CurrentSession(Tree):
     """A ``Tree``. Events are those of the current session."""
 
     def __init__(self, session: Tree) -> None:
@@ -41,17 +40,6 @@ class CurrentSession:
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         return await self.session.children(path, watch)
-
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> Done:
-        return await self.session.create(path, value, ephemeral=ephemeral, sequential=sequential)
-
-    async def set(self, path: str, value: bytes, expected: ZkVersion) -> Done:
-        return await self.session.set(path, value, expected)
-
-    async def delete(self, path: str, expected: ZkVersion) -> None:
-        await self.session.delete(path, expected)
 
     async def multi(self, operations: Sequence[Operation]) -> list[Done]:
         return await self.session.multi(operations)

@@ -45,6 +45,7 @@ from headrace.coordination.tree import (
     SessionEvent,
     SessionLost,
     Set,
+    Tree,
     TreeError,
     Unwritable,
     Watch,
@@ -57,7 +58,7 @@ from headrace.model.ids import Millis, ZkVersion
 if TYPE_CHECKING:
     import sqlite3
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 
 FILE_NAME = "headrace.sqlite"
 
@@ -88,7 +89,7 @@ DELETE FROM node WHERE ephemeral = 1;
 T = TypeVar("T")
 
 
-class EmbeddedTree:
+class EmbeddedTree(Tree):
     """A ``Tree`` in a file. Use ``open`` to create one; ``close`` ends the session."""
 
     def __init__(
@@ -102,7 +103,8 @@ class EmbeddedTree:
         self._thread = threading.Thread(target=self._work, name="headrace-tree", daemon=True)
         self._closed = False
         # Only the worker thread uses these.
-        self._connection: sqlite3.Connection
+        self._connection: sqlite3.Connection  # set by ``_open``, which runs first
+        self._close_connection: Callable[[], None] = lambda: None
         self._zxid = 0
         self._checkpoint_due = False
         self._watches = Watches()
@@ -137,17 +139,6 @@ class EmbeddedTree:
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str] | None:
         return await self._run(lambda: self._children(path, watch), path)
-
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> Done:
-        return (await self.multi([Create(path, value, ephemeral, sequential)]))[0]
-
-    async def set(self, path: str, value: bytes, expected: ZkVersion) -> Done:
-        return (await self.multi([Set(path, value, expected)]))[0]
-
-    async def delete(self, path: str, expected: ZkVersion) -> None:
-        await self.multi([Delete(path, expected)])
 
     async def multi(self, operations: Sequence[Operation]) -> list[Done]:
         return await self._run(lambda: self._multi(operations), operations[0].path)
@@ -192,7 +183,7 @@ class EmbeddedTree:
         try:
             self._loop.call_soon_threadsafe(deliver)
         except RuntimeError:
-            log.debug("The event loop was closed before a result of the cluster metadata arrived")
+            _log.debug("The event loop was closed before a result of the cluster metadata arrived")
 
     def _work(self) -> None:
         while True:
@@ -204,8 +195,7 @@ class EmbeddedTree:
             if job is None:
                 break
             job()
-        if hasattr(self, "_connection"):
-            self._connection.close()
+        self._close_connection()
 
     # --- on the worker thread
 
@@ -216,7 +206,8 @@ class EmbeddedTree:
             # check_same_thread stays on: a call from another thread is a bug.
             connection = sqlite3.connect(self._path, isolation_level=None)
             self._connection = connection
-            # Exclusive locking also saves the shared-memory file beside the WAL.
+            self._close_connection = connection.close
+            # Exclusive locking also makes the shared-memory file of the WAL unnecessary.
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
             # Switching a new file to WAL would fsync several times. The first checkpoint does
             # that a moment later, when the first record does not wait for it.
@@ -242,7 +233,9 @@ class EmbeddedTree:
         try:
             self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         except sqlite3.Error as error:
-            log.warning("Checkpoint of %s failed; the next write retries it: %s", self._path, error)
+            _log.warning(
+                "Checkpoint of %s failed; the next write retries it: %s", self._path, error
+            )
 
     def _get(self, path: str, watch: Watch | None) -> Node | None:
         if watch is not None:
@@ -288,7 +281,7 @@ class EmbeddedTree:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             if isinstance(error, sqlite3.OperationalError):
-                log.error("Rolled back a failed write to %s: %s", self._path, error)
+                _log.error("Rolled back a failed write to %s: %s", self._path, error)
                 raise Unwritable(operations[0].path) from error
             raise
         self._zxid = zxid

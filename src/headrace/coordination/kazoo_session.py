@@ -59,9 +59,9 @@ from headrace.coordination.tree import (
 )
 from headrace.coordination.watches import Aspect, Touch
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 # kazoo warns at every attempt to reconnect. The tree says once that the connection is lost.
-_kazoo_log = log.getChild("kazoo")
+_kazoo_log = _log.getChild("kazoo")
 _kazoo_log.setLevel(logging.ERROR)
 
 Credentials = tuple[int, bytes]
@@ -166,7 +166,7 @@ class KazooSession:
     # --- on the owner's loop
 
     def start(self) -> None:
-        """Connect, and go on trying. ``on_state`` hears ``RECONNECTED`` also the first time."""
+        """Connect, retrying until it succeeds. ``on_state`` gets RECONNECTED the first time too."""
         self._client.start_async()
         self._beat()
         self._handler.spawn(self._guard)
@@ -265,8 +265,8 @@ class KazooSession:
         while not self._ended.wait(self._timeout_s / _BEATS_PER_TIMEOUT):
             silence_s = self._loop.time() - self._turned_at
             if silence_s > self._timeout_s:
-                log.error(
-                    "The event loop has not turned for %.1f s, longer than the session timeout; "
+                _log.error(
+                    "The broker was suspended or busy for %.1f s, longer than the session timeout; "
                     "closing the ZooKeeper session so that other brokers can take over",
                     silence_s,
                 )
@@ -280,7 +280,7 @@ class KazooSession:
                 self._client.stop()
                 self._client.close()
             except KazooException as error:
-                log.warning("The ZooKeeper session was not closed; it will expire: %r", error)
+                _log.warning("The ZooKeeper session was not closed; it will expire: %r", error)
         self._ended.set()
         if stopped is not None:
             _post(self._loop, _resolve, stopped, None)
@@ -368,7 +368,7 @@ def _post(
     try:
         loop.call_soon_threadsafe(callback, *arguments)
     except RuntimeError:
-        log.debug("A ZooKeeper session outlived the event loop of its owner")
+        _log.debug("A ZooKeeper session outlived the event loop of its owner")
 
 
 def _resolve(future: asyncio.Future[Any], result: object) -> None:

@@ -39,6 +39,7 @@ from headrace.coordination.tree import (
     SessionEvent,
     SessionLost,
     Set,
+    Tree,
     TreeError,
     Watch,
     parent_of,
@@ -46,7 +47,7 @@ from headrace.coordination.tree import (
 from headrace.coordination.watches import Aspect, Touch, Watches
 from headrace.model.ids import Millis, ZkVersion
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 
 
 class Delivery(Enum):
@@ -296,7 +297,7 @@ class _View:
         return unseen
 
 
-class MemorySession:
+class MemorySession(Tree):
     """One broker's ``Tree``. Make it with ``MemoryTree.open_session``."""
 
     def __init__(self, tree: MemoryTree, session_id: int, faults: Faults) -> None:
@@ -346,17 +347,6 @@ class MemorySession:
                 self._watches.add(aspect, path, watch)
         await asyncio.sleep(0)
         return list(entry.children) if entry is not None else None
-
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> Done:
-        return (await self.multi([Create(path, value, ephemeral, sequential)]))[0]
-
-    async def set(self, path: str, value: bytes, expected: ZkVersion) -> Done:
-        return (await self.multi([Set(path, value, expected)]))[0]
-
-    async def delete(self, path: str, expected: ZkVersion) -> None:
-        await self.multi([Delete(path, expected)])
 
     async def multi(self, operations: Sequence[Operation]) -> list[Done]:
         path = operations[0].path
@@ -455,7 +445,7 @@ class MemorySession:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
-            log.debug("Session %d: the event loop of its owner is closed", self._session_id)
+            _log.debug("Session %d: the event loop of its owner is closed", self._session_id)
 
     # --- on the owner's loop
 

@@ -147,7 +147,7 @@ class Registry:
                     holder = values.decode_broker(entry.broker_id, node.value, node.created_zxid)
                     raise BrokerIdInUse(holder, node.ephemeral_owner) from taken
 
-    async def register_whole(self, entry: BrokerEntry, now: Millis) -> None:
+    async def withdraw_losses(self, entry: BrokerEntry, now: Millis) -> None:
         """Take back from the registration that records may be lost. The broker epoch stays."""
         path = paths.broker(entry.broker_id)
         node = await self._tree.get(path)
@@ -203,8 +203,8 @@ class Registry:
         """All topics, for this controller. States without parents get them."""
         names = await self.watched.topics()
         loaded = await self.topics.load(names, live)
-        if loaded.unborn:
-            await self.term.create_parents(loaded.unborn)
+        if loaded.new_partitions:
+            await self.term.create_parents(loaded.new_partitions)
         return loaded
 
     async def create_topic(self, topic: TopicState, overrides: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ from headrace.coordination.tree import (
     Tree,
 )
 from headrace.coordination.writer import Writer
-from headrace.core.controller import UNBORN, ChangePartition
+from headrace.core.controller import NEW_PARTITION, ChangePartition
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ErrorCode, Fenced, Rejected
 from headrace.model.ids import ControllerEpoch, TopicPartition
@@ -80,7 +80,7 @@ class TermStore:
     async def write_states(self, changes: Sequence[ChangePartition]) -> WrittenStates:
         """Write many states behind few checks. One stale state does not stop the others."""
         await self.create_parents(
-            [change.state.topic_partition for change in changes if change.expected == UNBORN]
+            [change.state.topic_partition for change in changes if change.expected == NEW_PARTITION]
         )
         result = WrittenStates([], {}, [])
         for batch in _batches(changes):

@@ -16,13 +16,13 @@ from headrace.coordination.tree import (
     Tree,
     Watch,
 )
-from headrace.core.controller import UNBORN
+from headrace.core.controller import NEW_PARTITION
 from headrace.core.topics import is_internal
 from headrace.model.cluster_metadata import NO_LEADER, PartitionState, TopicState
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import NO_LEADER_EPOCH, NO_TOPIC_ID, BrokerId, TopicPartition
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 
 Write = Callable[[Sequence[Operation]], Awaitable[list[Done]]]
 
@@ -30,15 +30,15 @@ Write = Callable[[Sequence[Operation]], Awaitable[list[Done]]]
 class LoadedTopics(NamedTuple):
     topics: dict[str, TopicState]
     granted_zxids: dict[TopicPartition, int]  # when each partition's state was last written
-    born_zxids: dict[TopicPartition, int]  # when it was first written
+    created_zxids: dict[TopicPartition, int]  # when it was first written
 
     @property
-    def unborn(self) -> list[TopicPartition]:
+    def new_partitions(self) -> list[TopicPartition]:
         return [
             state.topic_partition
             for topic in self.topics.values()
             for state in topic.partitions
-            if state.partition_epoch == UNBORN
+            if state.partition_epoch == NEW_PARTITION
         ]
 
 
@@ -68,7 +68,7 @@ class TopicStore:
             except Corrupt as error:
                 if not skips_unreadable:
                     raise
-                log.error("Ignoring topic %s: %s. Correct or delete that node", name, error)
+                _log.error("Ignoring topic %s: %s. Correct or delete that node", name, error)
         partitions = [
             TopicPartition(name, partition)
             for name, assignment in assigned.items()
@@ -83,11 +83,11 @@ class TopicStore:
             except Corrupt as error:
                 if not skips_unreadable:
                     raise
-                log.error("Ignoring topic %s: %s. Correct or delete that node", name, error)
+                _log.error("Ignoring topic %s: %s. Correct or delete that node", name, error)
         for topic_partition, node in nodes.items():
             if node is not None and topic_partition.topic in loaded.topics:
                 loaded.granted_zxids[topic_partition] = node.modified_zxid
-                loaded.born_zxids[topic_partition] = node.created_zxid
+                loaded.created_zxids[topic_partition] = node.created_zxid
         return loaded
 
     async def _topic_nodes(self, names: Sequence[str], watch: Watch | None) -> list[Node | None]:
@@ -130,18 +130,19 @@ async def create_topic(
             return
 
 
-def unborn(topic: TopicState) -> TopicState:
+def without_leaders(topic: TopicState) -> TopicState:
     """The topic with replicas only: its partitions have no state yet."""
-    return topic._replace(partitions=unborn_states(topic.partitions))
+    return topic._replace(partitions=as_new(topic.partitions))
 
 
-def unborn_states(states: Iterable[PartitionState]) -> tuple[PartitionState, ...]:
+def as_new(states: Iterable[PartitionState]) -> tuple[PartitionState, ...]:
+    """The partitions before their first election."""
     return tuple(
         state._replace(
             leader=NO_LEADER,
             leader_epoch=NO_LEADER_EPOCH,
             isr=state.replicas,
-            partition_epoch=UNBORN,
+            partition_epoch=NEW_PARTITION,
         )
         for state in states
     )
@@ -183,7 +184,7 @@ def _state(
         leader_epoch=leader_epoch,
         isr=isr,
         replicas=replicas,
-        partition_epoch=node.zk_version if node is not None else UNBORN,
+        partition_epoch=node.zk_version if node is not None else NEW_PARTITION,
         adding=assignment.adding.get(partition, ()),
         removing=assignment.removing.get(partition, ()),
         offline=tuple(broker for broker in replicas if broker not in live),

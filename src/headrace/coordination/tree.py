@@ -164,13 +164,18 @@ class Tree(Protocol):
 
     async def create(
         self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> Done: ...
+    ) -> Done:
+        return (await self.multi([Create(path, value, ephemeral, sequential)]))[0]
 
-    async def set(self, path: str, value: bytes, expected: ZkVersion) -> Done: ...
+    async def set(self, path: str, value: bytes, expected: ZkVersion) -> Done:
+        return (await self.multi([Set(path, value, expected)]))[0]
 
-    async def delete(self, path: str, expected: ZkVersion) -> None: ...
+    async def delete(self, path: str, expected: ZkVersion) -> None:
+        await self.multi([Delete(path, expected)])
 
-    async def multi(self, operations: Sequence[Operation]) -> list[Done]: ...
+    async def multi(self, operations: Sequence[Operation]) -> list[Done]:
+        """All operations, or none."""
+        ...
 
     async def sync(self) -> None:
         """Let the reads that follow see every write that was answered before, to any session."""

@@ -14,7 +14,7 @@ from headrace.model.cluster_metadata import BrokerEntry
 from headrace.model.errors import Corrupt
 from headrace.model.ids import BrokerId, TopicPartition
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 
 
 class FeatureLevels(NamedTuple):
@@ -39,7 +39,7 @@ class WatchedNodes:
                 broker_id = BrokerId(int(name))
                 entries[broker_id] = values.decode_broker(broker_id, node.value, node.created_zxid)
             except (Corrupt, ValueError) as error:
-                log.error("Ignoring the registration of broker %s: %s", name, error)
+                _log.error("Ignoring the registration of broker %s: %s", name, error)
         return entries
 
     async def controller(self, watch: Watch | None = None) -> BrokerId | None:
@@ -110,4 +110,4 @@ def _ignoring_unreadable() -> Iterator[None]:
     try:
         yield
     except Corrupt as error:
-        log.error("Ignoring a notice: %s", error)
+        _log.error("Ignoring an unreadable notification: %s", error)

@@ -21,7 +21,7 @@ from headrace.coordination.tree import (
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import ZkVersion
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 
 _UNKNOWN_ZXID = -1
 
@@ -46,7 +46,7 @@ class Writer:
                 return await self._tree.multi(operations)
             except OutcomeUnknown as lost:
                 done = await self._read_back(operations)
-                log.warning(
+                _log.warning(
                     "Connection to the cluster metadata lost during a write at %s; it %s",
                     lost.path,
                     "was stored" if done is not None else "was not stored and is repeated",

@@ -4,7 +4,7 @@
 order. This module makes a ``Tree`` of that:
 
 - Reads wait for a lost connection to return and are sent again. A write is sent once; if its
-  answer does not come, the caller hears ``OutcomeUnknown``.
+  answer does not come, the caller gets ``OutcomeUnknown``.
 - kazoo drops its watches with the connection. For each watch the tree remembers the zxid of what
   the read saw. After a reconnect it reads that zxid again, which also sets ZooKeeper's watch again,
   and calls the watch if the zxid differs.
@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.coordination.tree import (
     Create,
-    Delete,
     Done,
     Node,
     NodeExists,
@@ -31,6 +30,7 @@ from headrace.coordination.tree import (
     SessionEvent,
     SessionLost,
     Set,
+    Tree,
     Unwritable,
     Watch,
     parent_of,
@@ -42,7 +42,7 @@ from headrace.model.ids import Millis, ZkVersion
 if TYPE_CHECKING:
     from headrace.coordination.kazoo_session import Answer, Credentials
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 
 # kazoo wakes its thread through a socket that holds fewer than 300 wake-ups and blocks when full.
 _IN_FLIGHT_MAX = 64
@@ -55,7 +55,7 @@ _MISSING = 0  # the zxid that a watch on a missing node saw
 _Send = Callable[[], "asyncio.Future[Answer]"]
 
 
-class ZooKeeperTree:
+class ZooKeeperTree(Tree):
     """One broker's ``Tree``. Make it with ``open``."""
 
     def __init__(
@@ -164,17 +164,6 @@ class ZooKeeperTree:
             if await self._is_missing(path, watch):
                 return None
 
-    async def create(
-        self, path: str, value: bytes = b"", *, ephemeral: bool = False, sequential: bool = False
-    ) -> Done:
-        return (await self.multi([Create(path, value, ephemeral, sequential)]))[0]
-
-    async def set(self, path: str, value: bytes, expected: ZkVersion) -> Done:
-        return (await self.multi([Set(path, value, expected)]))[0]
-
-    async def delete(self, path: str, expected: ZkVersion) -> None:
-        await self.multi([Delete(path, expected)])
-
     async def multi(self, operations: Sequence[Operation]) -> list[Done]:
         for operation in operations:
             if isinstance(operation, Create):
@@ -210,7 +199,7 @@ class ZooKeeperTree:
         path = operations[0].path
         size = sum(len(each.value) for each in operations if isinstance(each, Create | Set))
         if size > _WRITE_BYTES_MAX:
-            log.error("A write of %d bytes at %s is too large for ZooKeeper", size, path)
+            _log.error("A write of %d bytes at %s is too large for ZooKeeper", size, path)
             raise Unwritable(path)
         full = [each._replace(path=self._full(each.path)) for each in operations]
         answer = await self._ask(path, lambda: self._session.commit(full))
@@ -298,7 +287,7 @@ class ZooKeeperTree:
         try:
             await asyncio.gather(*(self._renew(touch) for touch in list(self._seen)))
         except SessionLost:
-            log.debug("The ZooKeeper session ended before its watches were set again")
+            _log.debug("The ZooKeeper session ended before its watches were set again")
 
     async def _renew(self, touch: Touch) -> None:
         full = self._full(touch.path)
@@ -318,16 +307,16 @@ class ZooKeeperTree:
             return
         match event:
             case SessionEvent.SUSPENDED:
-                log.warning("Lost the connection to ZooKeeper at %s; reconnecting", self._connect)
+                _log.warning("Lost the connection to ZooKeeper at %s; reconnecting", self._connect)
                 self._usable.clear()
             case SessionEvent.RECONNECTED:
                 self._usable.set()
                 if not self._was_connected:
                     self._was_connected = True
                     return
-                log.info("Connected to ZooKeeper at %s again", self._connect)
+                _log.info("Connected to ZooKeeper at %s again", self._connect)
             case SessionEvent.LOST:
-                log.warning("The session at ZooKeeper %s has ended", self._connect)
+                _log.warning("The session at ZooKeeper %s has ended", self._connect)
                 self._end()
                 self._session.stop_beating()
         if self.on_session_event is not None:

@@ -58,7 +58,7 @@ class LogSummary(NamedTuple):
     max_lag_ms: int = 2**63 - 1
 
 
-class Dirt(NamedTuple):
+class DirtyRange(NamedTuple):
     """How much of a log a cleaning would read."""
 
     first_dirty: int
@@ -73,7 +73,7 @@ class Dirt(NamedTuple):
         return self.dirty_size / whole if whole else 0.0
 
 
-def measure(log: LogSummary, now: int) -> Dirt:
+def measure(log: LogSummary, now: int) -> DirtyRange:
     segments = log.segments
     bases = [segment.base_offset for segment in segments]
     first_dirty = log.cleaned_end
@@ -97,7 +97,7 @@ def measure(log: LogSummary, now: int) -> Dirt:
     if log.max_lag_ms < 2**63 - 1:
         times = [s.first_timestamp for s in segments[dirty_from:-1] if s.first_timestamp > 0]
         overdue = bool(times) and min(times) < now - log.max_lag_ms
-    return Dirt(
+    return DirtyRange(
         first_dirty,
         bases[end_at],
         sum(segment.size for segment in segments[:dirty_from]),
@@ -107,7 +107,7 @@ def measure(log: LogSummary, now: int) -> Dirt:
 
 
 def dirtiest(
-    logs: Mapping[_Name, tuple[Dirt, float]],
+    logs: Mapping[_Name, tuple[DirtyRange, float]],
 ) -> _Name | None:
     """The log with the largest dirty ratio among those due; each comes with its minimum ratio."""
     due = {

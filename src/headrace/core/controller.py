@@ -29,7 +29,7 @@ from headrace.model.errors import Fenced
 from headrace.model.ids import BrokerId, ControllerEpoch, TopicPartition
 
 # The partition epoch of a partition that is assigned and never had a leader.
-UNBORN = -1
+NEW_PARTITION = -1
 
 
 class CreateTopic(NamedTuple):
@@ -44,7 +44,7 @@ class AddPartitions(NamedTuple):
 
 class ChangePartition(NamedTuple):
     state: PartitionState  # after the change
-    expected: int  # the partition epoch of the replaced state; UNBORN if there is none
+    expected: int  # the partition epoch of the replaced state; NEW_PARTITION if there is none
 
 
 class MarkForDeletion(NamedTuple):

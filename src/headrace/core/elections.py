@@ -7,7 +7,7 @@ change but one: a leader that changes its own ISR keeps its epoch.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from headrace.core.controller import UNBORN, ChangePartition, Controller
+from headrace.core.controller import NEW_PARTITION, ChangePartition, Controller
 from headrace.core.topics import check_replicas
 from headrace.model.cluster_metadata import NO_LEADER, PartitionState
 from headrace.model.errors import ErrorCode, Rejected
@@ -64,7 +64,7 @@ def decide_takeover(
             broker_id
             for broker_id in (state.leader, *state.isr)
             if (entry := brokers.get(broker_id)) is None
-            or (entry.broker_epoch > granted and state.partition_epoch != UNBORN)
+            or (entry.broker_epoch > granted and state.partition_epoch != NEW_PARTITION)
         ]
         changes += _without(controller, state, gone, rules, doubtful)
     return changes
@@ -350,7 +350,7 @@ def _remaining_isr(
     live = controller.metadata.brokers
     able = tuple(m for m in members if m == leader or controller.can_serve(state, m, live))
     fresh = tuple(m for m in able if m == leader or m not in gone)
-    required = 1 if state.partition_epoch == UNBORN else rules.insync_required(state)
+    required = 1 if state.partition_epoch == NEW_PARTITION else rules.insync_required(state)
     return next((isr for isr in (fresh, able) if len(isr) >= required), members)
 
 

@@ -34,6 +34,15 @@ class FollowerProgress:
         self.has_left = False  # it is not registered; a fetch proves that it is back
         self._leader_log_end = UNKNOWN_OFFSET  # at the time of the last fetch
 
+    def leader_epoch_began(self, caught_up_at: float | None) -> None:
+        """The leader leads in a new epoch; what the follower's fetches proved stays proven."""
+        self.caught_up_at = caught_up_at
+        self.has_left = False
+
+    def left(self) -> None:
+        """The broker of the follower is no longer registered."""
+        self.has_left = True
+
     def fetched(
         self,
         fetch_offset: Offset,

@@ -102,8 +102,7 @@ class Leadership:
             # A member of the ISR gets the whole lag time to show itself to this leader.
             caught_up_at = now if broker_id in self.isr else None
             progress = known.get(broker_id) or FollowerProgress(caught_up_at)
-            progress.caught_up_at = caught_up_at
-            progress.has_left = False
+            progress.leader_epoch_began(caught_up_at)
             self.followers[broker_id] = progress
         self._count_replicas(now)
 
@@ -243,7 +242,7 @@ class Leadership:
         for broker_id in brokers:
             progress = self.followers.get(broker_id)
             if progress is not None:
-                progress.has_left = True
+                progress.left()
         return self.tick(now)
 
     def isr_confirmed(

@@ -26,8 +26,8 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import BrokerId, LeaderEpoch, TopicId
 
 
-class Dice(NamedTuple):
-    """Two random numbers that the caller draws: where placement starts, and with which shift."""
+class PlacementSeed(NamedTuple):
+    """Random numbers that the caller draws: where placement starts, and with which shift."""
 
     start: int
     shift: int
@@ -36,7 +36,7 @@ class Dice(NamedTuple):
 def decide_creates(
     controller: Controller,
     requests: Sequence[NewTopic],
-    draw: Callable[[], tuple[TopicId, Dice]],
+    draw: Callable[[], tuple[TopicId, PlacementSeed]],
     *,
     default_partition_count: int,
     default_replication_factor: int,
@@ -44,7 +44,7 @@ def decide_creates(
 ) -> list[CreateTopic | Rejected]:
     """One answer per request, in order. The accepted topics can be created together.
 
-    ``check_settings`` raises Rejected; ``draw`` gives each topic its id and its dice.
+    ``check_settings`` raises Rejected; ``draw`` gives each topic its id and its seed.
     """
     total = sum(partition_count_of(wanted, default_partition_count) for wanted in requests)
     if total > PARTITIONS_PER_REQUEST_MAX:
@@ -59,7 +59,7 @@ def decide_creates(
         try:
             if counts[wanted.name] > 1:
                 raise Rejected(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            topic_id, dice = draw()
+            topic_id, seed = draw()
             change = decide_create(
                 controller,
                 wanted,
@@ -67,7 +67,7 @@ def decide_creates(
                 default_partition_count=default_partition_count,
                 default_replication_factor=default_replication_factor,
                 check_settings=check_settings,
-                dice=dice,
+                seed=seed,
             )
             other = accepted.setdefault(collision_key(wanted.name), wanted.name)
             if other != wanted.name:
@@ -86,7 +86,7 @@ def decide_create(
     default_partition_count: int,
     default_replication_factor: int,
     check_settings: Callable[[Mapping[str, str]], None],
-    dice: Dice,
+    seed: PlacementSeed,
 ) -> CreateTopic:
     """Raises Rejected; if several checks fail, with the reason that Kafka reports."""
     _check_name_is_free(controller, wanted.name)
@@ -107,8 +107,8 @@ def decide_create(
             brokers.values(),
             default_partition_count if count == DEFAULT else count,
             default_replication_factor if factor == DEFAULT else factor,
-            start=dice.start,
-            shift=dice.shift,
+            start=seed.start,
+            shift=seed.shift,
         )
     partitions = tuple(
         _new_partition(controller, wanted.name, topic_id, partition, chosen)

@@ -25,10 +25,6 @@ from headrace.records.batch import (
     TRANSACTIONAL,
 )
 
-# Versions of Produce.
-_FIRST_ABORTABLE = 11
-_FIRST_THAT_ADDS = 12
-
 _PRODUCER = Struct(">qh")
 _SEQUENCE = Struct(">i")
 _POSTPONED_MAX = 10_000
@@ -99,16 +95,22 @@ class Verification:
 
     def __init__(
         self,
-        api_version: int,
         transactional_id: str | None,
         batches: Iterable[tuple[TopicPartition, Producers, memoryview]],
         postponed: Postponed,
+        *,
+        adds: bool,
+        abortable: bool,
     ) -> None:
-        """``batches`` come with the producers of their partition."""
-        self.adds = api_version >= _FIRST_THAT_ADDS
+        """``batches`` come with the producers of their partition.
+
+        ``adds``: the coordinator adds missing partitions, as in the second generation of the
+        protocol. ``abortable``: the client knows TRANSACTION_ABORTABLE.
+        """
+        self.adds = adds
         self.producer: Producer | None = None
         self.refused: Codes = {}  # without asking the coordinator
-        self._abortable = api_version >= _FIRST_ABORTABLE
+        self._abortable = abortable
         self._postponed = postponed
         # The partitions to verify, with the producer's entry before the verification.
         self._known: dict[TopicPartition, ProducerEntry | None] = {}

@@ -348,7 +348,7 @@ class Link:
             larger = self._pool.grow(buffer, read_at, filled_to, size_needed)
             if larger is None:
                 _log.warning(
-                    "closing the connection from %s: no memory for its request of %d bytes; "
+                    "Closing the connection from %s: no memory for its request of %d bytes; "
                     "partly received requests use %d bytes and queued.max.request.bytes is %d",
                     self,
                     size_needed,
@@ -442,7 +442,7 @@ class Link:
         except BlockingIOError:
             return
         except OSError as error:
-            _log.debug("the connection from %s failed while sending: %s", self, error)
+            _log.debug("The connection from %s failed while sending: %s", self, error)
             self.close()
 
     def _send_range(self, out: list[Any], rest: FileRange) -> None:

@@ -20,7 +20,7 @@ from headrace.world.network import Connection, Listening, Network, is_unresolved
 _log = logging.getLogger("headrace.network")
 
 _ACCEPTS_PER_EVENT = 64  # then other events are handled
-_PAUSE_S = 0.2
+_PAUSE_S = 0.2  # after an error of accept
 
 
 class CreationRate:
@@ -40,7 +40,7 @@ class CreationRate:
             return 0
         return min((1 - self._allowance) / self.per_second, 1) if self.per_second else 1
 
-    def came(self) -> None:
+    def connection_created(self) -> None:
         self._allowance -= 1
 
 
@@ -54,19 +54,28 @@ class ConnectionLimits:
         per_ip: Mapping[str, int],
         creation_rate: CreationRate,
     ) -> None:
-        self.total_max = total_max
+        self._total_max = total_max
         self.creation_rate = creation_rate
         self.count_by_listener: Counter[str] = Counter()
-        self.per_ip_max = per_ip_max
-        self.per_ip = dict(per_ip)
+        self._per_ip_max = per_ip_max
+        self._per_ip = dict(per_ip)
         self.links: dict[Link, None] = {}  # in the order in which they were opened
         self.count_by_ip: Counter[str] = Counter()
 
+    def update(
+        self, total_max: int, per_ip_max: int, per_ip: Mapping[str, int], rate_max: int
+    ) -> None:
+        """Change the limits; connections that are open stay open."""
+        self._total_max = total_max
+        self._per_ip_max = per_ip_max
+        self._per_ip = dict(per_ip)
+        self.creation_rate.per_second = rate_max
+
     def refusal(self, ip: str) -> str | None:
         """Why another connection from ``ip`` is refused; None if it is accepted."""
-        if len(self.links) >= self.total_max:
-            return f"{len(self.links)} connections are open; max.connections is {self.total_max}"
-        allowed = self.per_ip.get(ip, self.per_ip_max)
+        if len(self.links) >= self._total_max:
+            return f"{len(self.links)} connections are open; max.connections is {self._total_max}"
+        allowed = self._per_ip.get(ip, self._per_ip_max)
         if self.count_by_ip[ip] >= allowed:
             return f"it has {self.count_by_ip[ip]} connections; max.connections.per.ip is {allowed}"
         return None
@@ -102,6 +111,7 @@ class Listener:
         backlog: int,
         connections_max: int,
         creation_rate: CreationRate,
+        pause_s: float = _PAUSE_S,
     ) -> None:
         self.name = name
         self._network = network
@@ -120,6 +130,7 @@ class Listener:
         self._listening: Listening | None = None  # once it is bound
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pause: asyncio.TimerHandle | None = None
+        self._pause_s = pause_s
         self._refusal_logged_at = 0.0
 
     def bind(self) -> tuple[str, int]:
@@ -164,16 +175,16 @@ class Listener:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     advice = ". Raise the limit of open files (ulimit -n) or lower max.connections"
                 _log.error(
-                    "listener %s pauses accepting; %d connections are open: %s%s",
+                    "Listener %s pauses accepting; %d connections are open: %s%s",
                     self.name,
                     len(self._limits.links),
                     error.strerror,
                     advice,
                 )
-                self._pause_accepting(_PAUSE_S)
+                self._pause_accepting(self._pause_s)
                 return
             for rate in self._creation_rates:
-                rate.came()
+                rate.connection_created()
             self._accepted(connection)
 
     def _accepted(self, connection: Connection) -> None:
@@ -188,7 +199,7 @@ class Listener:
             now = self._loop.time()
             if now - self._refusal_logged_at >= 1:
                 self._refusal_logged_at = now
-                _log.warning("refused a connection from %s on %s: %s", host, self.name, refusal)
+                _log.warning("Refused a connection from %s on %s: %s", host, self.name, refusal)
             return
         link = Link(
             connection,

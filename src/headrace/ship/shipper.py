@@ -78,7 +78,7 @@ class Shipper:
         report: Callable[[Finding], None] = lambda finding: None,
         progress: Callable[["Shipper"], None] = lambda shipper: None,
     ) -> None:
-        self.stopping = False
+        self._stopping = False
         self._state = StateDirectory(directory)
         self._state.lock()
         try:
@@ -102,8 +102,12 @@ class Shipper:
         self._scan_at = 0.0
         self._save_at = 0.0
 
+    def stop(self) -> None:
+        """End ``run`` soon. May be called by a signal handler."""
+        self._stopping = True
+
     def run(self) -> None:
-        """Ship until ``stopping`` is set, or with ``once`` until everything is acknowledged."""
+        """Ship until ``stop`` is called, or with ``once`` until everything is acknowledged."""
         try:
             while not self._must_stop() and not self._turn():
                 self._progress(self)
@@ -146,7 +150,7 @@ class Shipper:
         return any(source.acknowledgements for source in self._sources.values())
 
     def _must_stop(self) -> bool:
-        return self.stopping or self._sender.failure is not None
+        return self._stopping or self._sender.failure is not None
 
     # --- finding files ---------------------------------------------------------------
 

@@ -17,7 +17,7 @@ class StreamShipper:
     """Reads a descriptor. A stream cannot be read again: nothing is saved."""
 
     def __init__(self, descriptor: int, sender: Sender, splitter: Splitter, new_id: str) -> None:
-        self.stopping = False
+        self._stopping = False
         self._descriptor = descriptor
         self._sender = sender
         self._splitter = splitter
@@ -30,8 +30,12 @@ class StreamShipper:
         """Bytes that were read and not acknowledged."""
         return self._generation.size - self._generation.acknowledged.offset
 
+    def stop(self) -> None:
+        """End ``run`` soon. May be called by a signal handler."""
+        self._stopping = True
+
     def run(self, progress: Callable[[], None], flush_s: float) -> None:
-        """Ship until the stream ends or ``stopping`` is set; then wait for acknowledgements."""
+        """Ship until the stream ends or ``stop`` is called; then wait for acknowledgements."""
         rest = b""
         while not self._must_stop():
             ready, _, _ = select.select([self._descriptor], [], [], _WAIT_S)
@@ -64,4 +68,4 @@ class StreamShipper:
         return data[events.size :]
 
     def _must_stop(self) -> bool:
-        return self.stopping or self._sender.failure is not None
+        return self._stopping or self._sender.failure is not None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from headrace.world.locks import Lock
 from headrace.world.world import MORE_THREADS
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 Job = Callable[[], None]
 
@@ -59,7 +59,7 @@ class Background:
         try:
             future = self._loop.run_in_executor(None, self._run_next)
         except RuntimeError as refusal:
-            log.error("Flushes and deletions are delayed: %s. %s", refusal, MORE_THREADS)
+            _log.error("Flushes and deletions are delayed: %s. %s", refusal, MORE_THREADS)
             return
         self._in_executor = True
         future.add_done_callback(self._ran)
@@ -78,9 +78,9 @@ class Background:
             try:
                 job()
             except OSError as error:
-                log.warning("A background file operation failed: %s", error)
-            except Exception as error:  # a bug; the other jobs still run
-                log.error("Internal error in a background file operation", exc_info=error)
+                _log.warning("A background file operation failed: %s", error)
+            except Exception as error:  # noqa: BLE001 - a bug; the other jobs still run
+                _log.error("Internal error in a background file operation", exc_info=error)
                 self._on_bug(error)
         return True
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the child needs none of them, and starts faster
     from headrace.world.jobs import PolledJob
     from headrace.world.world import World
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 _KINDS = ("index", "timeindex")
 _REBUILT = ".rebuilt.tmp"
@@ -46,7 +46,7 @@ class IndexRebuilds:
         if rebuild is None or rebuild.segment is not segment:
             if rebuild is not None:
                 rebuild.give_up()  # compaction has replaced that segment
-            log.warning("%s; a child process rebuilds the indexes of that segment", problem)
+            _log.warning("%s; a child process rebuilds the indexes of that segment", problem)
             rebuild = self.by_base[segment.base_offset] = IndexRebuild(segment, self._world)
         try:
             in_progress = rebuild.is_in_progress()
@@ -108,7 +108,7 @@ class IndexRebuild:
         try:
             self._outcome = child.poll()
         except EOFError as death:
-            log.error(
+            _log.error(
                 "The process that rebuilds the indexes of %s died: %s. "
                 "Retrying in %d seconds at the earliest",
                 self.segment.path("log"),
@@ -121,7 +121,7 @@ class IndexRebuild:
             if self._outcome is not None:
                 self.child = None
             if self._outcome:
-                log.error("The indexes cannot be rebuilt: %s", self._outcome.decode())
+                _log.error("The indexes cannot be rebuilt: %s", self._outcome.decode())
 
     def _pauses(self) -> bool:
         if self._died_at is None:
@@ -146,7 +146,7 @@ class IndexRebuild:
             path = segment.path(kind)
             self._world.files.rename(f"{path}{_REBUILT}", path)
         segment.indexes.reload()
-        log.info("Rebuilt the indexes of %s", segment.path("log"))
+        _log.info("Rebuilt the indexes of %s", segment.path("log"))
         return True
 
     def give_up(self) -> None:

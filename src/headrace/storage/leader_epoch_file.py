@@ -13,8 +13,12 @@ class LeaderEpochFile:
 
     def __init__(self, files: SystemFiles, directory: Path) -> None:
         self._files = files
-        self.path = f"{directory}/{checkpoint.LEADER_EPOCHS}"
+        self.relocate(directory)
         self._saved: tuple[EpochEntry, ...] | None = None  # None: not written yet
+
+    def relocate(self, directory: Path) -> None:
+        """The partition directory was copied or renamed."""
+        self.path = f"{directory}/{checkpoint.LEADER_EPOCHS}"
 
     def save(self, epochs: LeaderEpochs, staged: Iterable[EpochEntry] = ()) -> None:
         """Write ``epochs`` and the entries that begin with ``staged`` batches; without fsync.

@@ -54,7 +54,7 @@ from headrace.storage.segments import Segments
 if TYPE_CHECKING:
     from headrace.storage.index_rebuild import IndexRebuilds
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 CLIENT, COORDINATOR, INTERNAL = Origin.CLIENT, Origin.COORDINATOR, Origin.INTERNAL
 
@@ -146,7 +146,7 @@ class Log:
         self._failure: Rejected | None = None
         self.rebuilds: IndexRebuilds | None = None
         self._staged_position = 0  # where the next batch goes in the active segment
-        self._roll_limits = RollLimits(directory.world.dice.randrange)
+        self._roll_limits = RollLimits(directory.world.random.randrange)
         self.update_config(config)
 
     def __repr__(self) -> str:
@@ -171,7 +171,7 @@ class Log:
         except OSError as error:
             raise self._storage_failed(error) from error
         self.topic_id = topic_id
-        self.flusher.is_new = True
+        self.flusher.created()
 
     @property
     def offline(self) -> str | None:
@@ -483,7 +483,7 @@ class Log:
         Raises Rejected while the child runs, and ``problem`` if new indexes do not help.
         """
         if segment.indexes.rebuilds_at_once:
-            log.warning("%s; rebuilding the indexes of that segment", problem)
+            _log.warning("%s; rebuilding the indexes of that segment", problem)
             segment.indexes.rebuild()
             return
         if segment is self.segments.active:
@@ -586,8 +586,8 @@ class Log:
         self._give_up_rebuilds()
         self.directory, self.path = directory, path
         self.segments.relocate(str(path))
-        self.snapshots.directory = str(path)
-        self.epoch_file.path = LeaderEpochFile(directory.files, path).path
+        self.snapshots.relocate(str(path))
+        self.epoch_file.relocate(path)
         self.flusher.relocated(recovery_point)
 
     # -- the end --------------------------------------------------------------------------
@@ -610,7 +610,7 @@ class Log:
             if sync:
                 make_durable()
             else:
-                self.flusher.recovery_point = self.log_end
+                self.flusher.flushed_by_caller()
         self.abandon()
 
     def abandon(self) -> None:

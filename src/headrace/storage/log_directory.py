@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from headrace.model.errors import ConfigError, Corrupt
-from headrace.model.ids import Millis, Offset, TopicPartition, id_to_text
+from headrace.model.errors import ConfigError
+from headrace.model.ids import Millis, TopicPartition, id_to_text
 from headrace.storage import checkpoint
 from headrace.storage.background import Job
+from headrace.storage.checkpointed_offsets import CheckpointedOffsets
 from headrace.storage.directory_names import MARK_SIZE, pending_deletion_path, stray_path
 from headrace.storage.files import ONE_FILE_ERRNOS, TRANSIENT_ERRNOS, unlink_if_exists
 from headrace.storage.segment import Resources, Segment
-from headrace.world.locks import Lock
 from headrace.world.world import World
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 LOCK_FILE = ".lock"
 _REPORT_INTERVAL_MS = 10_000
@@ -28,6 +28,7 @@ class LogDirectory:
         world: World,
         resources: Resources,
         later: Callable[[int, Job], None],
+        on_offline: "Callable[[LogDirectory], None]",
     ) -> None:
         self.path = path
         self.world = world
@@ -44,17 +45,10 @@ class LogDirectory:
         # The machine went down under the last process, and records that were not fsynced with it.
         self.may_have_lost_records = False
         self.offline: str | None = None  # why, once the disk has failed
-        self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
-        self.recovery_points: dict[TopicPartition, Offset] = {}
-        self.high_watermarks: dict[TopicPartition, Offset] = {}
-        self.log_starts: dict[TopicPartition, Offset] = {}
-        self.cleaner_offsets: dict[TopicPartition, Offset] = {}
+        self._on_offline = on_offline
+        self.offsets = CheckpointedOffsets(self.files, path, self.failed)
         self._lock_fd = -1
         self._reported_at = Millis(0)
-        self._written: dict[str, dict[TopicPartition, Offset]] = {}  # file name -> its content
-        self._writing = Lock()
-        self._checkpoint_count = 0
-        self._newest_written = 0  # number of a checkpoint: an older one must not replace it
 
     def open(self, cluster_id: str | None, node_id: int, *, on_zookeeper: bool = False) -> None:
         """Lock the directory, check that it is ours, read the checkpoints.
@@ -78,12 +72,7 @@ class LogDirectory:
             or self.is_new
             or (boot_id is not None and boot_id == self.world.boot_id())
         )
-        self.recovery_points = self._read(checkpoint.RECOVERY_POINTS)
-        self.high_watermarks = self._read(checkpoint.HIGH_WATERMARKS)
-        self.log_starts = self._read(checkpoint.LOG_STARTS)
-        self.cleaner_offsets = self._read(checkpoint.CLEANER_OFFSETS)
-        if self.log_starts:
-            self._written[checkpoint.LOG_STARTS] = dict(self.log_starts)
+        self.offsets.load()
 
     def started(self) -> None:
         """All logs are open: remove the clean shutdown marker, until the next clean shutdown."""
@@ -166,7 +155,7 @@ class LogDirectory:
             checkpoint.write_properties(self.files, path, values)
 
     def _draw_id(self) -> str:
-        return id_to_text(self.world.dice.randbytes(16))
+        return id_to_text(self.world.random.randbytes(16))
 
     def adopt_cluster(self, cluster_id: str) -> None:
         """Replace the cluster id, which was only generated, by the real one."""
@@ -176,83 +165,15 @@ class LogDirectory:
         self.cluster_id = cluster_id
         self.cluster_is_new = False
 
-    def _read(self, name: str) -> dict[TopicPartition, Offset]:
-        try:
-            return checkpoint.read_offsets(self.files, self.path / name)
-        except Corrupt as problem:
-            # Every entry has a safe default: the start checks more, but nothing is lost.
-            log.warning("%s. Ignoring the file; it will be rewritten", problem)
-            return {}
-
     @property
     def is_locked(self) -> bool:
         return self._lock_fd >= 0
-
-    def checkpoint_job(self) -> Job:
-        """A job that writes the checkpoint files with the current offsets; for any thread."""
-        files = (
-            (checkpoint.RECOVERY_POINTS, dict(self.recovery_points)),
-            (checkpoint.HIGH_WATERMARKS, dict(self.high_watermarks)),
-            (checkpoint.LOG_STARTS, dict(self.log_starts)),
-            (checkpoint.CLEANER_OFFSETS, dict(self.cleaner_offsets)),
-        )
-
-        self._checkpoint_count += 1
-        number = self._checkpoint_count
-
-        def write() -> None:
-            try:
-                with self._writing:
-                    if number < self._newest_written:
-                        return
-                    self._newest_written = number
-                    for name, offsets in files:
-                        if offsets != self._written.get(name):
-                            checkpoint.write_offsets(self.files, self.path / name, offsets)
-                            self._written[name] = offsets
-            except OSError as error:
-                self.failed(error)
-
-        return write
-
-    def forget(self, topic_partition: TopicPartition) -> None:
-        """A new topic with an old name must not inherit its offsets, not even after a crash."""
-        self.drop_offsets(topic_partition)
-        self.remove_log_start(topic_partition)
-
-    def drop_offsets(self, topic_partition: TopicPartition) -> None:
-        """Forget the offsets in memory; the next checkpoint removes them from disk."""
-        for known in (
-            self.recovery_points,
-            self.high_watermarks,
-            self.log_starts,
-            self.cleaner_offsets,
-        ):
-            known.pop(topic_partition, None)
-
-    def remove_log_start(self, topic_partition: TopicPartition) -> None:
-        """Remove a partition from the log start file now, not with the next checkpoint.
-
-        A log start beyond the end of a new log would cost all its records; the other offsets only
-        cost time. Waits for a checkpoint that is being written.
-        """
-        with self._writing:
-            on_disk = self._written.get(checkpoint.LOG_STARTS, {})
-            if topic_partition not in on_disk:
-                return
-            self._checkpoint_count += 1
-            self._newest_written = self._checkpoint_count
-            left = {name: offset for name, offset in on_disk.items() if name != topic_partition}
-            # Without fsync: a power failure takes the new records as well.
-            path = self.path / checkpoint.LOG_STARTS
-            checkpoint.write_offsets(self.files, path, left, sync=False)
-            self._written[checkpoint.LOG_STARTS] = left
 
     # -- deletion -------------------------------------------------------------------------
 
     def draw_mark(self) -> str:
         """The random part of the name of a directory that is a copy, or marked for deletion."""
-        return self.world.dice.randbytes(MARK_SIZE // 2).hex()
+        return self.world.random.randbytes(MARK_SIZE // 2).hex()
 
     def delete_partition(
         self, path: Path, topic_partition: TopicPartition, delay_ms: int = 0
@@ -293,7 +214,7 @@ class LogDirectory:
         """Handle an error of this disk; returns whether the directory went offline."""
         if error.errno in TRANSIENT_ERRNOS:
             if self._may_report():
-                log.error(
+                _log.error(
                     "%s: %s. Writes fail until there is room again (or the limit is raised)",
                     self.path,
                     error.strerror,
@@ -307,7 +228,7 @@ class LogDirectory:
         if error.errno not in ONE_FILE_ERRNOS:
             self.failed(error)
         elif self._may_report():
-            log.error(
+            _log.error(
                 "%s. The partition is unavailable until the file is repaired; other partitions are "
                 "not affected",
                 error,
@@ -324,13 +245,13 @@ class LogDirectory:
     def take_offline(self, reason: str) -> None:
         if self.offline is None:
             self.offline = reason
-            log.error(
+            _log.error(
                 "Log directory %s is offline with all its partitions: %s. Other log directories "
                 "are not affected. Mount or repair the disk and restart the broker",
                 self.path,
                 reason,
             )
-            self.on_offline(self)
+            self._on_offline(self)
 
     def disown(self, reason: str) -> None:
         """Leave a new directory as it was found, and do not use it."""

@@ -20,7 +20,7 @@ from headrace.world.locks import Lock
 if TYPE_CHECKING:
     from headrace.storage.log import Log
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 _base_offset = attrgetter("base_offset")
 
@@ -130,7 +130,7 @@ class LogFlusher:
             self.request()
 
     def cut_to(self, end_offset: Offset) -> None:
-        """The log was truncated: a flush in progress must not vouch for the new bytes."""
+        """The log was truncated: a flush in progress must not count for the new bytes."""
         with self._lock:
             self.cut_count += 1
             self.recovery_point = min(self.recovery_point, end_offset)
@@ -141,6 +141,18 @@ class LogFlusher:
             self.recovery_point = recovery_point
             # A flush that began before fsyncs files of the old directory: it must not count.
             self.cut_count += 1
+
+    def created(self) -> None:
+        """The partition directory or its topic id is new; the next flush syncs it too."""
+        self.is_new = True
+
+    def renamed(self, directories: tuple[LogDirectory, ...]) -> None:
+        """The log was renamed in these log directories; none if the renames are fsynced."""
+        self.renamed_in = directories
+
+    def flushed_by_caller(self) -> None:
+        """All files are, or will be, made durable by the caller of ``begin``."""
+        self.recovery_point = self._log.log_end
 
     def trimmed(self, segment: Segment) -> None:
         """A closed segment gave back preallocated space, perhaps after its batches were fsynced.
@@ -186,7 +198,7 @@ class LogFlusher:
                 files.sync_directory(owner.path)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                log.warning("Could not flush %s: %s", owner.topic_partition, error)
+                _log.warning("Could not flush %s: %s", owner.topic_partition, error)
             elif error.errno in ONE_FILE_ERRNOS:
                 directory.partition_failed(error)  # the file could not be opened
             else:

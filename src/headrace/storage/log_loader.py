@@ -13,7 +13,7 @@ from headrace.storage.log import Log, preallocated_size
 from headrace.storage.log_directory import LogDirectory
 from headrace.world.files import SystemFiles
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 
 def load_log(
@@ -28,15 +28,10 @@ def load_log(
 ) -> Log:
     """Open a partition directory, or create it; recover it after an unclean shutdown."""
     files = directory.files
-    log_start = directory.log_starts.get(topic_partition, Offset(0))
-    recovery_point = directory.recovery_points.get(topic_partition, Offset(0))
+    log_start = directory.offsets.log_start(topic_partition) or Offset(0)
+    recovery_point = directory.offsets.recovery_point(topic_partition)
     producers = Producers(producer_expiration_ms)
-    try:
-        listing = recovery.list_directory(files, str(path))
-    except FileNotFoundError:
-        files.make_directories(path)
-        listing = recovery.Listing({}, {}, set(), [], set())
-    is_new = not listing.log_sizes
+    listing = _list_or_create(files, path)
     known_id, epochs = _read_small_files(files, path)
     epochs_are_damaged = epochs is None
     epochs = epochs or LeaderEpochs()
@@ -73,13 +68,14 @@ def load_log(
         now=now,
     )
     # Without a recovery point, no earlier process is known to have flushed the log.
-    opened.flusher.is_new = directory.recovery_points.get(topic_partition, 0) == 0
+    if directory.offsets.recovery_point(topic_partition) == 0:
+        opened.flusher.created()
     if (note := checkpoint.FUTURE_DIRECTORIES) in listing.names:
         opened.copy_directory_ids.update(checkpoint.read_future_directories(files, path / note))
-    if is_new:
+    if not listing.log_sizes:
         opened.save_leader_epochs()
     if loaded.recovered_size:
-        log.info(
+        _log.info(
             "%s: checked %d bytes after an unclean shutdown; log end offset %d",
             topic_partition,
             loaded.recovered_size,
@@ -88,10 +84,19 @@ def load_log(
     return opened
 
 
+def _list_or_create(files: SystemFiles, path: Path) -> recovery.Listing:
+    try:
+        return recovery.list_directory(files, str(path))
+    except FileNotFoundError:
+        files.make_directories(path)
+        return recovery.Listing({}, {}, set(), [], set())
+
+
 def _may_be_compacted(
     directory: LogDirectory, topic_partition: TopicPartition, config: TopicConfig
 ) -> bool:
-    return "compact" in config.cleanup_policy or topic_partition in directory.cleaner_offsets
+    was_compacted = directory.offsets.cleaned_end(topic_partition) is not None
+    return was_compacted or "compact" in config.cleanup_policy
 
 
 def _read_small_files(files: SystemFiles, path: Path) -> tuple[TopicId | None, LeaderEpochs | None]:
@@ -100,5 +105,5 @@ def _read_small_files(files: SystemFiles, path: Path) -> tuple[TopicId | None, L
     try:
         return topic_id, checkpoint.read_leader_epochs(files, f"{path}/{checkpoint.LEADER_EPOCHS}")
     except Corrupt as problem:
-        log.warning("%s. Rebuilding the leader epochs from the batches", problem)
+        _log.warning("%s. Rebuilding the leader epochs from the batches", problem)
         return topic_id, None

@@ -5,28 +5,26 @@ files. If its disk fails, the log directory goes offline alone: its partitions a
 KAFKA_STORAGE_ERROR, the others continue.
 """
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from headrace.model.config import TopicConfig
-from headrace.model.errors import ConfigError, ErrorCode, Rejected
+from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis, Offset, TopicId, TopicPartition
-from headrace.storage import checkpoint, directory_names, shared_file
+from headrace.storage import checkpoint
 from headrace.storage.background import Background, Job
 from headrace.storage.files import OpenFiles
 from headrace.storage.log import Log
-from headrace.storage.log_directory import LogDirectory, unusable
+from headrace.storage.log_directories import LogDirectories
+from headrace.storage.log_directory import LogDirectory
 from headrace.storage.log_loader import load_log
 from headrace.storage.log_startup import FutureCopy, LogStartup
 from headrace.storage.segment import Resources
 from headrace.storage.segment_indexes import IndexCache
 from headrace.world.files import SystemFiles
 from headrace.world.world import World
-
-log = logging.getLogger("headrace.storage")
 
 OPEN_FILES_MAX = 2000
 REBUILT_AT_ONCE_MAX = 1 << 20  # bytes of a segment; some milliseconds
@@ -50,27 +48,31 @@ class LogManager:
     ) -> None:
         """``config_of`` returns the settings of a topic. ``later`` runs a job in a thread, after a
         delay in milliseconds; without it, the running event loop does (``background``).
-        ``on_zookeeper`` is for members of a cluster on ZooKeeper (``LogDirectory.open``)."""
+        For the others see ``LogDirectories``."""
         self._world = world
         self._files = world.files
-        self.node_id = node_id
-        self._on_zookeeper = on_zookeeper
-        self.cluster_id = cluster_id
         self.config_of = config_of
         self._producer_expiration_ms = producer_expiration_ms
         self._background = None
         self._has_met_bug = False
-        self.on_bug: Callable[[Exception], None] = lambda error: None
+        self._on_bug: Callable[[Exception], None] = lambda error: None
+        self._on_offline: Callable[[LogDirectory], None] = lambda directory: None
         if later is None:
             self._background = Background(self._met_bug)
             later = self._background.later
         self._later = later
         open_files = OpenFiles(open_files_max or _open_files_max(world.files))
         self._resources = Resources(world.files, open_files, IndexCache())
-        self.directories = [
-            LogDirectory(Path(path), world, self._resources, self._later) for path in paths
-        ]
-        self.on_offline: Callable[[LogDirectory], None] = lambda directory: None
+        self.directories = LogDirectories(
+            [
+                LogDirectory(Path(path), world, self._resources, later, self._went_offline)
+                for path in paths
+            ],
+            world.files,
+            node_id=node_id,
+            cluster_id=cluster_id,
+            on_zookeeper=on_zookeeper,
+        )
         self._logs: dict[TopicPartition, Log] = {}
         self._offline: dict[TopicPartition, str] = {}  # partitions that cannot be served, and why
         # Moves that the last shutdown interrupted, and their copies.
@@ -78,81 +80,22 @@ class LogManager:
         self._copies: dict[TopicPartition, list[FutureCopy]] = {}  # of offline partitions
         self._places: dict[TopicPartition, LogDirectory] = {}  # of logs that ``create`` makes next
 
+    def report_to(
+        self, on_offline: Callable[[LogDirectory], None], on_bug: Callable[[Exception], None]
+    ) -> None:
+        """Report log directories that go offline, and bugs of background jobs; also in threads."""
+        self._on_offline, self._on_bug = on_offline, on_bug
+
     # -- opening --------------------------------------------------------------------------
 
-    def lock(self) -> None:
-        """Lock all log directories and read their checkpoints.
-
-        Raises ConfigError if one belongs to another broker, or if none is usable; a directory
-        whose disk fails goes offline instead.
-        """
-        if self.cluster_id is None:
-            self.cluster_id = self._stored_cluster_id()
-        try:
-            for directory in self.directories:
-                directory.on_offline = self._went_offline
-                try:
-                    directory.open(self.cluster_id, self.node_id, on_zookeeper=self._on_zookeeper)
-                except OSError as error:
-                    if len(self.directories) == 1:
-                        raise unusable(directory.path, error) from error
-                    directory.take_offline(str(error))
-                    continue
-                self.cluster_id = directory.cluster_id
-        except ConfigError:
-            self._unlock()
-            raise
-        if all(directory.offline is not None for directory in self.directories):
-            reasons = "; ".join(f"{each.path}: {each.offline}" for each in self.directories)
-            self._unlock()
-            raise ConfigError(f"Cannot use any of log.dirs: {reasons}")
-
-    def _stored_cluster_id(self) -> str | None:
-        """The cluster id in the log directories; a new, empty one may come before the others."""
-        for directory in self.directories:
-            with suppress(OSError):
-                path = directory.path / checkpoint.META_PROPERTIES
-                values = checkpoint.read_properties(self._files, path)
-                if values and values.get("cluster.id"):
-                    return values["cluster.id"]
-        return None
-
-    @property
-    def cluster_is_new(self) -> bool:
-        """Whether the cluster id was generated now, because no log directory had one."""
-        return any(directory.cluster_is_new for directory in self._online())
-
-    def has_partition_directories(self) -> bool:
-        """Whether a log directory that is online has partitions, opened or not."""
-        return any(
-            directory_names.parse(name) is not None
-            for directory in self._online()
-            for name in self._files.directories_in(directory.path)
-        )
-
-    def adopt_cluster(self, cluster_id: str) -> None:
-        """Belong to this cluster, in place of a generated id."""
-        for directory in self._online():
-            if directory.cluster_id != cluster_id:
-                directory.adopt_cluster(cluster_id)
-        self.cluster_id = cluster_id
-
-    def place_of(self, file_name: str) -> Path:
-        """The log directory that holds a file for all of them (``shared_file.locate``)."""
-        return shared_file.locate(self._online(), file_name)
-
-    def traces_of(self, file_name: str) -> list[Path]:
-        """Where ``place_of`` has put the file, or its notes of it, at an earlier start."""
-        return shared_file.traces(self._online(), file_name)
-
     def open_all(self, now: Millis, deleted_ids: Collection[TopicId] = ()) -> None:
-        """Open every partition directory; locks the log directories if ``lock`` was not called.
+        """Open every partition directory, and lock the log directories if they are not locked.
 
         Directories of ``deleted_ids`` belong to topics that were deleted while their disk was
         offline: they are deleted now.
         """
-        if not any(directory.is_locked for directory in self.directories):
-            self.lock()
+        if not self.directories.are_locked:
+            self.directories.lock()
 
         def open_log(directory: LogDirectory, path: Path, topic_partition: TopicPartition) -> Log:
             return load_log(
@@ -170,24 +113,11 @@ class LogManager:
         startup.run()
         # From now on the event loop must not be blocked for long.
         self._resources.indexes.rebuildable_size_max = REBUILT_AT_ONCE_MAX
-        for directory in self._online():
+        for directory in self.directories.online():
             try:
                 directory.started()
             except OSError as error:
                 directory.take_offline(str(error))
-
-    @property
-    def may_have_lost_records(self) -> bool:
-        """Whether a log directory was in use when its machine went down."""
-        return any(directory.may_have_lost_records for directory in self._online())
-
-    def losses_known(self) -> None:
-        """The controller knows that records may be lost. Blocks for an fsync."""
-        for directory in self._online():
-            try:
-                directory.losses_known()
-            except OSError as error:
-                directory.failed(error)
 
     # -- logs -----------------------------------------------------------------------------
 
@@ -203,7 +133,9 @@ class LogManager:
     def high_watermark(self, topic_partition: TopicPartition) -> Offset:
         """The last checkpointed high watermark; the log start if there is none."""
         found = self._logs[topic_partition]
-        known = found.directory.high_watermarks.get(topic_partition, found.log_start)
+        known = found.directory.offsets.high_watermark(topic_partition)
+        if known is None:
+            return found.log_start
         return min(max(known, found.log_start), found.log_end)
 
     def create(
@@ -230,7 +162,7 @@ class LogManager:
             )
         path = directory.path / str(topic_partition)
         try:
-            directory.forget(topic_partition)
+            directory.offsets.forget(topic_partition)
             created = load_log(
                 directory,
                 path,
@@ -264,7 +196,7 @@ class LogManager:
 
     def _emptiest(self) -> Iterator[LogDirectory]:
         """Yields where to put one log after the other, so that all directories fill evenly."""
-        counts = dict.fromkeys(self._online(), 0)
+        counts = dict.fromkeys(self.directories.online(), 0)
         if not counts:
             raise Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "all log.dirs are offline")
         if len(counts) > 1:
@@ -285,7 +217,10 @@ class LogManager:
         if deleted is not None:
             # The directory first, even if a step fails: a full disk cannot write a checkpoint,
             # and without another name the log would be back after the next start.
-            for step in (deleted.delete, partial(deleted.directory.forget, topic_partition)):
+            for step in (
+                deleted.delete,
+                partial(deleted.directory.offsets.forget, topic_partition),
+            ):
                 try:
                     step()
                 except OSError as error:
@@ -297,7 +232,7 @@ class LogManager:
         try:
             stray.close()
             stray.path = stray.directory.set_aside(stray.path, topic_partition)
-            stray.directory.forget(topic_partition)
+            stray.directory.offsets.forget(topic_partition)
         except OSError as error:
             stray.directory.partition_failed(error)
             self._offline[topic_partition] = f"its stray directory could not be renamed: {error}"
@@ -306,12 +241,12 @@ class LogManager:
 
     def _delete_offline(self, topic_partition: TopicPartition) -> None:
         """A partition that could not be opened must not be opened at the next start either."""
-        for directory in self._online():
+        for directory in self.directories.online():
             with suppress(OSError):
                 path = directory.path / str(topic_partition)
                 directory.delete_partition(path, topic_partition)
             with suppress(OSError):
-                directory.forget(topic_partition)
+                directory.offsets.forget(topic_partition)
         for copy in self._copies.pop(topic_partition, ()):
             with suppress(OSError):
                 copy.directory.delete_partition(copy.path, topic_partition)
@@ -337,22 +272,13 @@ class LogManager:
         found = self._logs.get(topic_partition)
         return set() if found is None else set(found.copy_directory_ids)
 
-    def _online(self) -> list[LogDirectory]:
-        return [each for each in self.directories if each.offline is None]
-
-    def unreadable(self, path: str, error: OSError) -> None:
-        """Handle an error met in a partition's file by a caller that knows only its path."""
-        for directory in self.directories:
-            if directory.path == Path(path).parent.parent:
-                directory.partition_failed(error)
-
     def _met_bug(self, error: Exception) -> None:
         """Called by the thread of a background job, also while a shutdown waits."""
         self._has_met_bug = True
-        self.on_bug(error)
+        self._on_bug(error)
 
     def _went_offline(self, directory: LogDirectory) -> None:
-        self.on_offline(directory)
+        self._on_offline(directory)
 
     # -- checkpoints and the end ----------------------------------------------------------
 
@@ -360,24 +286,21 @@ class LogManager:
         """Write the checkpoint files with the current offsets."""
         for each in self._logs.values():
             self.note_offsets(each, (high_watermarks or {}).get(each.topic_partition))
-        for directory in self._online():
-            directory.checkpoint_job()()
+        for directory in self.directories.online():
+            directory.offsets.write_job()()
 
     def note_offsets(self, log: Log, high_watermark: Offset | None) -> None:
         """Set the offsets of a log for the next checkpoint. An outdated note is harmless."""
-        name, directory = log.topic_partition, log.directory
-        directory.recovery_points[name] = log.flusher.recovery_point
-        if log.log_start > log.segments.first_base_offset:
-            directory.log_starts[name] = log.log_start
-        else:
-            directory.log_starts.pop(name, None)
+        name, offsets = log.topic_partition, log.directory.offsets
+        is_raised = log.log_start > log.segments.first_base_offset
+        offsets.set_log(name, log.flusher.recovery_point, log.log_start if is_raised else None)
         if high_watermark is not None:
-            directory.high_watermarks[name] = high_watermark
+            offsets.set_high_watermark(name, high_watermark)
 
     def checkpoint_noted(self) -> None:
         """Write the checkpoint files, in the background, with the noted offsets."""
-        for directory in self._online():
-            self._later(0, directory.checkpoint_job())
+        for directory in self.directories.online():
+            self._later(0, directory.offsets.write_job())
 
     def close_clean(
         self,
@@ -389,7 +312,7 @@ class LogManager:
         try:
             self._close_clean(high_watermarks, broker_epoch)
         finally:
-            self._unlock()
+            self.directories.unlock()
 
     def _close_clean(
         self, high_watermarks: Mapping[TopicPartition, Offset] | None, broker_epoch: int
@@ -412,7 +335,7 @@ class LogManager:
         if not fsync_each:
             self._files.sync_all()
         self.checkpoint(high_watermarks)
-        for directory in self._online():
+        for directory in self.directories.online():
             # After a clean shutdown the next start would not tell the losses to a controller.
             untold = directory.may_have_lost_records
             if directory not in unclean and not untold and not self._has_met_bug:
@@ -428,11 +351,7 @@ class LogManager:
             each.abandon()
         if self._background is not None:
             self._background.close()
-        self._unlock()
-
-    def _unlock(self) -> None:
-        for directory in self.directories:
-            directory.close()
+        self.directories.unlock()
 
 
 def _open_files_max(files: SystemFiles) -> int:

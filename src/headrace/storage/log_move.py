@@ -40,7 +40,7 @@ from headrace.storage.move_throttle import MoveThrottle, unlimited
 from headrace.storage.segment import Segment
 from headrace.storage.segment_files import SUFFIXES
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 AT_ONCE_SIZE_MAX = 1 << 20  # what the loop copies between two requests: about a millisecond
 AT_ONCE_COUNT_MAX = 16  # segments in it
@@ -179,7 +179,7 @@ class LogMove:
         self._forget_copy()
         # The checkpoint files follow later. Until then a log that is created in or moved to the
         # target starts with offsets of its own.
-        self.target.drop_offsets(self.topic_partition)
+        self.target.offsets.drop(self.topic_partition)
         with suppress(OSError):
             self.target.delete_partition(self.path, self.topic_partition)
         if not self.log.closed:
@@ -210,7 +210,7 @@ class LogMove:
         await self._in_thread(keep)
         for name in kept:
             self._segments[segments[name].base_offset] = segments[name]
-        log.info("%s: resuming a move with %d copied bytes", self.topic_partition, self.size)
+        _log.info("%s: resuming a move with %d copied bytes", self.topic_partition, self.size)
 
     async def _catch_up(self) -> None:
         """Copy everything; on return, until the next ``await``, nothing is missing.
@@ -378,16 +378,13 @@ class LogMove:
             return
         self._synced_end = missing.log_end
         # From the switch on a start trusts these offsets. They may be too low, never too high.
-        name, source, target = self.topic_partition, self.source, self.target
-        target.recovery_points[name] = missing.log_end
-        target.log_starts[name] = self.log.log_start
-        for offsets, others in (
-            (source.cleaner_offsets, target.cleaner_offsets),
-            (source.high_watermarks, target.high_watermarks),
-        ):
-            if name in offsets:
-                others[name] = offsets[name]
-        await self._in_thread(target.checkpoint_job())
+        name, known, copied = self.topic_partition, self.source.offsets, self.target.offsets
+        copied.set_log(name, missing.log_end, self.log.log_start)
+        if (cleaned_end := known.cleaned_end(name)) is not None:
+            copied.set_cleaned_end(name, cleaned_end)
+        if (high_watermark := known.high_watermark(name)) is not None:
+            copied.set_high_watermark(name, high_watermark)
+        await self._in_thread(copied.write_job())
 
     async def _in_thread(self, work: Callable[[], object]) -> None:
         """If cancelled, wait until the thread has stopped writing."""
@@ -413,20 +410,22 @@ class LogMove:
         self.is_switched = True
         self._forget_copy()
         # A power failure that brings the old name back would lose what is flushed from now on.
-        moving.flusher.renamed_in = (source, self.target)
+        moving.flusher.renamed((source, self.target))
         moving.relocate(self.target, self.path, self._synced_end)
-        source.drop_offsets(self.topic_partition)
+        source.offsets.drop(self.topic_partition)
 
     async def _settle(self) -> None:
         try:
-            await self._in_thread(partial(self.source.remove_log_start, self.topic_partition))
+            await self._in_thread(
+                partial(self.source.offsets.remove_log_start, self.topic_partition)
+            )
             # Before the plain name: else a power failure could leave two directories with it.
             await self._in_thread(partial(self._files.sync_directory, self.source.path))
         except OSError as error:
             self.source.failed(error)  # the log has left that disk; the copy is complete
         await self._take_plain_name()
         await self._in_thread(partial(_write_note, self.log, sync=False))
-        log.info(
+        _log.info(
             "%s: moved from %s to %s", self.topic_partition, self.source.path, self.target.path
         )
 
@@ -438,7 +437,7 @@ class LogMove:
             self._files.rename(moving.path, plain)
             moving.relocate(directory, plain, moving.flusher.recovery_point)
             await self._in_thread(partial(self._files.sync_directory, directory.path))
-            moving.flusher.renamed_in = ()
+            moving.flusher.renamed(())
 
 
 def _name(segment: Segment, suffix: str) -> str:
@@ -458,4 +457,4 @@ def _write_note(moving: Log, *, sync: bool) -> None:
         pass  # the log was deleted
     except OSError as error:
         # Not worth the move: its purpose may be to leave a full disk.
-        log.warning("%s: could not note the target of a move: %s", moving.topic_partition, error)
+        _log.warning("%s: could not record the target of a move: %s", moving.topic_partition, error)

@@ -14,14 +14,16 @@ _log = logging.getLogger("headrace.storage")
 
 # Segments that one round of retention deletes: each costs some renames, on the loop.
 DELETED_AT_ONCE_MAX = 50
-_TIMES_PER_STEP = 500  # time indexes that a thread reads before the loop takes the results
 
 
-async def learn_times(log: Log) -> None:
-    """Have a thread read the timestamps that ``segment_facts`` would read on the loop."""
+async def learn_times(log: Log, segments_per_step: int = 500) -> None:
+    """Have a thread read the timestamps that ``segment_facts`` would read on the loop.
+
+    The loop takes the results of ``segments_per_step`` segments at a time.
+    """
     unknown = log.segments.without_times()
-    for start in range(0, len(unknown), _TIMES_PER_STEP):
-        piece = unknown[start : start + _TIMES_PER_STEP]
+    for start in range(0, len(unknown), segments_per_step):
+        piece = unknown[start : start + segments_per_step]
         times = await asyncio.to_thread(time_lookup.last_times, piece)
         for segment, found in zip(piece, times, strict=True):
             if found is not None and not segment.indexes.knows_time:

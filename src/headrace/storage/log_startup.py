@@ -6,7 +6,7 @@ shutdown came after the switch, and the copy is the log.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from headrace.storage.log import Log
 from headrace.storage.log_copy import mark_incomplete, was_nearly_complete
 from headrace.storage.log_directory import LogDirectory
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 _METADATA_LOG = "__cluster_metadata"  # KRaft's log, which is not a topic
 
@@ -42,7 +42,7 @@ class LogStartup:
 
     def __init__(
         self,
-        directories: Sequence[LogDirectory],
+        directories: Iterable[LogDirectory],
         open_log: OpenLog,
         deleted_ids: Collection[TopicId],
     ) -> None:
@@ -76,31 +76,33 @@ class LogStartup:
         for name in files.directories_in(directory.path):
             path = directory.path / name
             if parse_marked(name, STRAY):
-                log.warning(
+                _log.warning(
                     "%s was set aside: the cluster did not know its topic. Delete the directory "
                     "if its records are not needed",
                     path,
                 )
                 continue
             if parse_marked(name, DELETE):
-                log.info("Deleting %s, which was pending deletion at shutdown", path)
+                _log.info("Deleting %s, which was pending deletion at shutdown", path)
                 directory.later(0, partial(files.remove_tree, path))
                 continue
             copied = parse_marked(name, FUTURE)
             topic_partition = copied or parse(name)
             if topic_partition is None:
-                log.warning(
+                _log.warning(
                     "Ignoring %s: not a partition directory. Remove it from the log directory", path
                 )
                 continue
             if topic_partition.topic == _METADATA_LOG:
                 continue
             if self._deleted_ids and self._is_deleted(directory, path):
-                log.info("%s: deleting it; its topic was deleted while this disk was offline", path)
+                _log.info(
+                    "%s: deleting it; its topic was deleted while this disk was offline", path
+                )
                 directory.delete_partition(path, topic_partition)
                 continue
             if copied:  # settled when the content of all directories is known
-                modified_at = files.facts(path).modified_at_ns
+                modified_at = files.stat(path).modified_at_ns
                 copy = FutureCopy(directory, path, modified_at, was_nearly_complete(files, path))
                 self.copies.setdefault(copied, []).append(copy)
                 continue
@@ -117,7 +119,7 @@ class LogStartup:
         except (Corrupt, OSError) as problem:
             if isinstance(problem, OSError) and problem.errno not in ONE_FILE_ERRNOS:
                 raise
-            log.error(
+            _log.error(
                 "%s stays offline: %s. Repair it and restart the broker", topic_partition, problem
             )
             self.offline[topic_partition] = str(problem)
@@ -152,7 +154,7 @@ class LogStartup:
                     opened.copies.add(copy.path)
                     self.unfinished_moves[topic_partition] = copy
                 else:
-                    log.info("%s: deleting an unfinished copy", copy.path)
+                    _log.info("%s: deleting an unfinished copy", copy.path)
                     copy.directory.delete_partition(copy.path, topic_partition)
             except OSError as error:
                 copy.directory.take_offline(str(error))
@@ -166,7 +168,7 @@ class LogStartup:
         ):
             # The log itself may be on a disk that is not mounted; the copy may be half of it.
             paths = ", ".join(str(copy.path) for copy in copies)
-            log.error(
+            _log.error(
                 "%s: %s, and the log itself is in none of the directories. The partition stays "
                 "offline until a start with the previous directories%s",
                 paths,
@@ -179,7 +181,7 @@ class LogStartup:
         try:
             plain = copy.directory.path / str(topic_partition)
             copy.directory.files.rename(copy.path, plain)
-            log.info("%s: finished a move that a shutdown interrupted", plain)
+            _log.info("%s: finished a move that a shutdown interrupted", plain)
             self._open(copy.directory, plain, topic_partition)
         except OSError as error:
             copy.directory.take_offline(str(error))

@@ -49,9 +49,11 @@ def truncate_fully(log: Log, new_start: Offset) -> None:
 
 def _ended_at(log: Log, end_offset: Offset) -> None:
     log.flusher.cut_to(end_offset)
-    cleaned = log.directory.cleaner_offsets
-    if cleaned.get(log.topic_partition, end_offset) > end_offset:
-        cleaned[log.topic_partition] = end_offset  # new records there were never compacted
+    offsets = log.directory.offsets
+    cleaned_end = offsets.cleaned_end(log.topic_partition)
+    if cleaned_end is not None and cleaned_end > end_offset:
+        # New records there were never compacted.
+        offsets.set_cleaned_end(log.topic_partition, end_offset)
     log.leader_epochs.truncate_end(end_offset)
     log.move_end_back(end_offset)
     log.snapshots.drop_from(Offset(end_offset + 1))

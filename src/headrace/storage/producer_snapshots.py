@@ -15,16 +15,20 @@ from headrace.storage.producer_replay import replay
 from headrace.storage.segment import Segment
 from headrace.world.files import SystemFiles
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 
 class ProducerSnapshots:
-    __slots__ = ("_files", "directory", "offsets")
+    __slots__ = ("_files", "_directory", "offsets")
 
     def __init__(self, files: SystemFiles, directory: str, offsets: list[Offset]) -> None:
         self._files = files
-        self.directory = directory
+        self._directory = directory
         self.offsets = offsets  # rising; each snapshot holds the state before its offset
+
+    def relocate(self, directory: str) -> None:
+        """The partition directory was copied or renamed."""
+        self._directory = directory
 
     @property
     def newest(self) -> Offset:
@@ -87,7 +91,7 @@ class ProducerSnapshots:
             try:
                 entries = snapshots.decode(read_file(self._files, path))
             except Corrupt as problem:
-                log.warning("Removing %s and using an older snapshot: %s", path, problem)
+                _log.warning("Removing %s and using an older snapshot: %s", path, problem)
                 self._files.unlink(path)
                 self.offsets.remove(offset)
                 continue
@@ -96,4 +100,4 @@ class ProducerSnapshots:
         return None
 
     def _path(self, offset: Offset) -> str:
-        return f"{self.directory}/{offset:020d}.snapshot"
+        return f"{self._directory}/{offset:020d}.snapshot"

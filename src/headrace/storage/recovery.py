@@ -25,7 +25,7 @@ from headrace.storage.segment_files import SUFFIXES
 from headrace.storage.segment_indexes import StagedBatch
 from headrace.world.files import SystemFiles
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 _CHUNK = 4096  # batches added to the indexes at a time
 _BASE_DIGITS = 20
@@ -58,9 +58,9 @@ def list_directory(files: SystemFiles, directory: str) -> Listing:
         if len(stem) == _BASE_DIGITS and stem.isdigit():
             base = Offset(int(stem))
             if suffix == "log":
-                facts = files.facts(f"{directory}/{name}")
-                listing.log_sizes[base] = facts.size
-                listing.modified_at[base] = Millis(facts.modified_at_ns // 1_000_000)
+                found = files.stat(f"{directory}/{name}")
+                listing.log_sizes[base] = found.size
+                listing.modified_at[base] = Millis(found.modified_at_ns // 1_000_000)
             elif suffix == "txnindex":
                 listing.with_aborted.add(base)
             elif suffix == "snapshot":
@@ -76,7 +76,7 @@ def list_directory(files: SystemFiles, directory: str) -> Listing:
     for name in sorted(listing.names):
         stem, _, suffix = name.partition(".")
         if suffix in SUFFIXES[1:] and stem.isdigit() and int(stem) not in listing.log_sizes:
-            log.warning("Removing %s/%s, which has no log file", directory, name)
+            _log.warning("Removing %s/%s, which has no log file", directory, name)
             files.unlink(f"{directory}/{name}")
     return listing
 
@@ -123,7 +123,7 @@ def load(
             log_end = _open_active(segments[-1])
             snapshots.load(producers, segments, log_end, now, clean=clean)
         except Corrupt as problem:
-            log.warning("%s. Checking all of that segment, despite a clean shutdown", problem)
+            _log.warning("%s. Checking all of that segment, despite a clean shutdown", problem)
             clean = False
             recovery_point = segments[-1].base_offset
     if bases and not clean:
@@ -133,7 +133,7 @@ def load(
         log_end, recovered_size = recovery.run(recovery_point)
     if log_end < log_start:
         # DeleteRecords had deleted all remaining records before the crash.
-        log.warning(
+        _log.warning(
             "%s ends at offset %d, before its log start %d: starting over at the log start",
             directory,
             log_end,
@@ -167,7 +167,7 @@ def _drop_leftovers(segments: list[Segment]) -> None:
         except Corrupt:
             continue  # recovery checks it batch by batch, and the empty segment with it
         if end_offset > segment.base_offset:
-            log.warning(
+            _log.warning(
                 "Removing %s, which is empty and inside the range of the previous segment",
                 segment.path("log"),
             )
@@ -188,7 +188,7 @@ def _open_active(segment: Segment) -> Offset:
         return indexes.read_tail()
     except Corrupt as problem:
         # Perhaps only the index is wrong about where a batch begins.
-        log.warning("%s; rebuilding its indexes", problem)
+        _log.warning("%s; rebuilding its indexes", problem)
         indexes.rebuild()
         return indexes.read_tail()
 
@@ -201,7 +201,7 @@ def readable_aborted(
     try:
         return segment.aborted
     except Corrupt as problem:
-        log.warning("%s; rebuilding it from the log", problem)
+        _log.warning("%s; rebuilding it from the log", problem)
     producers = Producers()
     snapshots.load(producers, segments, segment.base_offset, now, clean=False)
     replay = ProducerStateReplay(producers)
@@ -282,7 +282,7 @@ class _Recovery:
         """Cut the file after the last good batch, and drop all later segments."""
         slot = self._segments.index(segment) + 1
         dropped = self._segments[slot:]
-        log.warning(
+        _log.warning(
             "%s: truncated at byte %d (offset %d): %s; dropped %d bytes%s after the recovery point",
             segment.path("log"),
             segment.size,

@@ -24,7 +24,7 @@ from headrace.storage.index import (
 from headrace.storage.segment_files import SegmentDamaged, SegmentFiles
 from headrace.world.files import O_RDONLY
 
-log = logging.getLogger("headrace.storage")
+_log = logging.getLogger("headrace.storage")
 
 # What the indexes need to know about a batch: base offset, last offset, size, largest timestamp.
 # A bare tuple, because one is made for every batch appended.
@@ -181,7 +181,7 @@ class SegmentIndexes:
             raise IndexDamaged(
                 self._files.base_offset, f"the indexes of {path} are damaged: {problem}"
             ) from None
-        log.warning("Rebuilding the indexes of %s from the log: %s", path, problem)
+        _log.warning("Rebuilding the indexes of %s from the log: %s", path, problem)
         return self.rebuild()
 
     def rebuild(self) -> tuple[OffsetIndex, TimeIndex]:

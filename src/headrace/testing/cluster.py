@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from headrace.testing import cluster_state
-from headrace.testing.cluster_brokers import Brokers, Place, State
+from headrace.testing.cluster_brokers import Brokers, BrokerSlot, State
 from headrace.testing.cluster_state import wait_for
 from headrace.testing.environments import Environment, Processes, Threads
 from headrace.testing.faults import parse_api, parse_delay, parse_error, parse_times
@@ -59,8 +59,8 @@ class Cluster(Handle):
         self._started: Brokers | None = None
 
     def __repr__(self) -> str:  # pytest shows it beside a failed test
-        places = self._started.places if self._started is not None else []
-        brokers = ", ".join(f"{p.broker_id} {_address(p)} {p.state.value}" for p in places)
+        slots = self._started.slots if self._started is not None else []
+        brokers = ", ".join(f"{p.broker_id} {_address(p)} {p.state.value}" for p in slots)
         return f"<headrace.testing.Cluster {brokers or 'not running'}, data in {self._data}>"
 
     # --- life ----------------------------------------------------------------
@@ -74,11 +74,11 @@ class Cluster(Handle):
         self._started = brokers
         try:
             brokers.environment.start()
-            brokers.start(brokers.places)
-            cluster_state.wait_ready([(place.host, place.port) for place in brokers.places])
+            brokers.start(brokers.slots)
+            cluster_state.wait_ready([(slot.host, slot.port) for slot in brokers.slots])
             shapes, self._topics = self._topics, {}  # created once; another start finds them
             if shapes:
-                first = brokers.places[0]
+                first = brokers.slots[0]
                 ensure_topics(self._admin(), (first.host, first.port), shapes)
         except BaseException as error:
             # The caller has no cluster yet that it could stop.
@@ -119,19 +119,19 @@ class Cluster(Handle):
     @property
     def bootstrap_servers(self) -> str:
         """The addresses of all brokers, for any client. They stay the same over restarts."""
-        return ",".join(_address(place) for place in self._brokers.places)
+        return ",".join(_address(slot) for slot in self._brokers.slots)
 
     def _answering_servers(self) -> str:
         # A broker that is cut off the tree answers, but its metadata may be old.
-        places = [place for place in self._brokers.places if self._brokers.is_heard(place)]
-        return ",".join(map(_address, places)) or self.bootstrap_servers
+        slots = [slot for slot in self._brokers.slots if self._brokers.keeps_session(slot)]
+        return ",".join(map(_address, slots)) or self.bootstrap_servers
 
     @property
     def brokers(self) -> list[ClusterBroker]:
         """All brokers, by id."""
         return [
-            ClusterBroker(place.broker_id, _address(place), place.data, place.state.value)
-            for place in self._brokers.places
+            ClusterBroker(slot.broker_id, _address(slot), slot.data, slot.state.value)
+            for slot in self._brokers.slots
         ]
 
     def leader_of(self, topic: str, partition: int = 0) -> int:
@@ -148,8 +148,8 @@ class Cluster(Handle):
                 return None
             heard = [
                 (each.host, each.port)
-                for each in self._brokers.places
-                if self._brokers.is_heard(each)
+                for each in self._brokers.slots
+                if self._brokers.keeps_session(each)
             ]
             known = cluster_state.all_know_leader(heard, topic, partition, leader)
             return leader if known else None
@@ -183,7 +183,7 @@ class Cluster(Handle):
 
     def _if_heard(self, broker_id: int | None) -> int | None:
         brokers = self._brokers
-        if broker_id is None or not brokers.is_heard(brokers.place(broker_id)):
+        if broker_id is None or not brokers.keeps_session(brokers.slot(broker_id)):
             return None
         return broker_id
 
@@ -191,19 +191,19 @@ class Cluster(Handle):
 
     def kill(self, broker_id: int) -> None:
         """End a broker as ``kill -9`` would. Its session expires after its timeout."""
-        self._brokers.kill(self._brokers.place(broker_id))
+        self._brokers.kill(self._brokers.slot(broker_id))
 
     def pause(self, broker_id: int) -> None:
         """Stop a broker where it is, as SIGSTOP would: also the heartbeats of its session."""
-        self._brokers.pause(self._brokers.place(broker_id))
+        self._brokers.pause(self._brokers.slot(broker_id))
 
     def resume(self, broker_id: int) -> None:
         """Let a paused broker continue."""
-        self._brokers.resume(self._brokers.place(broker_id))
+        self._brokers.resume(self._brokers.slot(broker_id))
 
     def restart(self, broker_id: int) -> None:
         """Stop a broker cleanly and start it again, or start one that was killed."""
-        self._brokers.restart(self._brokers.place(broker_id))
+        self._brokers.restart(self._brokers.slot(broker_id))
 
     def cut(self, a: int, b: int | str | None = None) -> None:
         """Cut the network between two brokers; without ``b``, between one and all others.
@@ -211,12 +211,12 @@ class Cluster(Handle):
         Connections stall and new ones wait until ``heal``. Clients still reach both sides.
         ``cut(a, "zookeeper")`` cuts a broker off the coordination tree.
         """
-        self._change_ways(a, b, lambda way: way._replace(cut=True))
+        self._change_links(a, b, lambda link: link._replace(cut=True))
 
     def slow(self, a: int, b: int | str | None, ms: float) -> None:
         """Delay each direction between two brokers, until ``heal``."""
         seconds = parse_delay(ms)
-        self._change_ways(a, b, lambda way: way._replace(delay_s=seconds))
+        self._change_links(a, b, lambda link: link._replace(delay_s=seconds))
 
     def heal(self) -> None:
         """End all cuts and delays, and free all full disks."""
@@ -224,7 +224,7 @@ class Cluster(Handle):
 
     def expire_session(self, broker_id: int) -> None:
         """Expire the session of a broker, which keeps running."""
-        self._brokers.environment.expire_session(self._brokers.place(broker_id).broker_id)
+        self._brokers.environment.expire_session(self._brokers.slot(broker_id).broker_id)
 
     def restart_zookeeper(self) -> None:
         """Stop ZooKeeper and start it again; brokers keep their sessions if they are quick."""
@@ -232,7 +232,7 @@ class Cluster(Handle):
 
     def fill_disk(self, broker_id: int) -> None:
         """Let each write of a broker to its disk fail with ENOSPC, until ``heal``."""
-        self._brokers.fill_disk(self._brokers.place(broker_id))
+        self._brokers.fill_disk(self._brokers.slot(broker_id))
 
     def fail(
         self,
@@ -246,34 +246,34 @@ class Cluster(Handle):
         Without ``broker_id``, each broker does.
         """
         api_key, code, count = parse_api(api), parse_error(error), parse_times(times)
-        for place in self._running(broker_id):
-            place.member.fail(api_key, code, count)
+        for slot in self._running(broker_id):
+            slot.member.fail(api_key, code, count)
 
     def delay(self, api: str | int, ms: float, broker_id: int | None = None) -> None:
         """Handle each request of an API that many milliseconds late, as ``Broker.delay``."""
         api_key, seconds = parse_api(api), parse_delay(ms)
-        for place in self._running(broker_id):
-            place.member.delay(api_key, seconds)
+        for slot in self._running(broker_id):
+            slot.member.delay(api_key, seconds)
 
-    def _change_ways(
+    def _change_links(
         self, a: int, b: int | str | None, change: Callable[[Impairment], Impairment]
     ) -> None:
         brokers = self._brokers
-        place = brokers.place(a)
+        slot = brokers.slot(a)
         if b == ZOOKEEPER:
-            brokers.change_tree_way(place, change)
+            brokers.change_tree_link(slot, change)
             return
         if isinstance(b, str) or a == b:
             raise ValueError(f"b: expected another broker, 'zookeeper' or None; got {b!r}")
-        others = [brokers.place(b)] if b is not None else brokers.places
+        others = [brokers.slot(b)] if b is not None else brokers.slots
         for other in others:
-            if other is not place:
-                brokers.change_way(place, other, change)
+            if other is not slot:
+                brokers.change_link(slot, other, change)
 
-    def _running(self, broker_id: int | None) -> list[Place]:
+    def _running(self, broker_id: int | None) -> list[BrokerSlot]:
         if broker_id is not None:
-            return [self._brokers.place(broker_id)]
-        return [place for place in self._brokers.places if place.state is not State.STOPPED]
+            return [self._brokers.slot(broker_id)]
+        return [slot for slot in self._brokers.slots if slot.state is not State.STOPPED]
 
 
 def _parse_count(brokers: Any) -> int:
@@ -282,5 +282,5 @@ def _parse_count(brokers: Any) -> int:
     raise ValueError(f"brokers: expected a number of brokers; got {brokers!r}")
 
 
-def _address(place: Place) -> str:
-    return f"[{place.host}]:{place.port}" if ":" in place.host else f"{place.host}:{place.port}"
+def _address(slot: BrokerSlot) -> str:
+    return f"[{slot.host}]:{slot.port}" if ":" in slot.host else f"{slot.host}:{slot.port}"

@@ -1,6 +1,6 @@
 """The brokers of a test's cluster: starts and ends them, and keeps the faults between them.
 
-A cut or a delay belongs to the way between two brokers, not to a run of them: it outlasts their
+A cut or a delay belongs to the link between two brokers, not to a run of them: it outlasts their
 restarts.
 """
 
@@ -22,7 +22,7 @@ class State(Enum):
     STOPPED = "stopped"  # or killed
 
 
-class Place:
+class BrokerSlot:
     """What a broker keeps over its restarts, and its current run."""
 
     def __init__(self, broker_id: int, data: Path) -> None:
@@ -44,6 +44,12 @@ class Place:
         self._member, self.state = member, State.RUNNING
         self.host, self.port = member.host, member.port
 
+    def paused(self) -> None:
+        self.state = State.PAUSED
+
+    def resumed(self) -> None:
+        self.state = State.RUNNING
+
     def ended(self) -> Member:
         member, self._member, self.state = self.member, None, State.STOPPED
         return member
@@ -53,60 +59,62 @@ class Brokers:
     def __init__(
         self, count: int, settings: Mapping[str, str], data: Path, environment: Environment
     ) -> None:
-        self.places = [Place(broker_id, data / f"broker-{broker_id}") for broker_id in range(count)]
+        self.slots = [
+            BrokerSlot(broker_id, data / f"broker-{broker_id}") for broker_id in range(count)
+        ]
         self.environment = environment
         self._settings = settings
-        self._ways: dict[tuple[int, int], Impairment] = {}  # between brokers, the lower id first
-        self._tree_ways: dict[int, Impairment] = {}
+        self._links: dict[tuple[int, int], Impairment] = {}  # between brokers, the lower id first
+        self._tree_links: dict[int, Impairment] = {}
         self._full: set[int] = set()  # brokers with a full disk
 
-    def place(self, broker_id: Any) -> Place:
-        if not isinstance(broker_id, int) or not 0 <= broker_id < len(self.places):
+    def slot(self, broker_id: Any) -> BrokerSlot:
+        if not isinstance(broker_id, int) or not 0 <= broker_id < len(self.slots):
             raise ValueError(
-                f"expected the id of a broker, 0 to {len(self.places) - 1}; got {broker_id!r}"
+                f"expected the id of a broker, 0 to {len(self.slots) - 1}; got {broker_id!r}"
             )
-        return self.places[broker_id]
+        return self.slots[broker_id]
 
-    def is_heard(self, place: Place) -> bool:
+    def keeps_session(self, slot: BrokerSlot) -> bool:
         """Whether the broker runs and reaches the tree, so that it keeps its session."""
-        way = self._tree_ways.get(place.broker_id, NO_IMPAIRMENT)
-        return place.state is State.RUNNING and not way.cut
+        link = self._tree_links.get(slot.broker_id, NO_IMPAIRMENT)
+        return slot.state is State.RUNNING and not link.cut
 
     # --- runs ----------------------------------------------------------------
 
-    def start(self, places: Iterable[Place]) -> None:
+    def start(self, slots: Iterable[BrokerSlot]) -> None:
         """Start brokers side by side. Raises the first error after all have started or failed."""
         begun = []
-        for place in places:
+        for slot in slots:
             member = self.environment.member(
-                place.broker_id,
+                slot.broker_id,
                 {
-                    "broker.id": str(place.broker_id),
-                    "listeners": f"PLAINTEXT://{place.host}:{place.port}",
-                    "log.dirs": str(place.data),
+                    "broker.id": str(slot.broker_id),
+                    "listeners": f"PLAINTEXT://{slot.host}:{slot.port}",
+                    "log.dirs": str(slot.data),
                     **self._settings,
                 },
-                self._impairments(place),
-                place.data,
+                self._impairments(slot),
+                slot.data,
             )
             member.begin()
-            begun.append((place, member))
+            begun.append((slot, member))
         errors = []
-        for place, member in begun:
+        for slot, member in begun:
             try:
                 member.wait_started()
             except Exception as error:  # noqa: BLE001 - raised below
                 errors.append(error)
             else:
-                place.started(member)
-                if place.broker_id in self._full:
+                slot.started(member)
+                if slot.broker_id in self._full:
                     member.fill_disk()
         if errors:
             raise errors[0]
 
-    def stop(self, places: Sequence[Place]) -> None:
+    def stop(self, slots: Sequence[BrokerSlot]) -> None:
         """Stop brokers side by side. Raises the first error after all have ended."""
-        members = [place.ended() for place in places if place.state is not State.STOPPED]
+        members = [slot.ended() for slot in slots if slot.state is not State.STOPPED]
         if not members:
             return
         with ThreadPoolExecutor(len(members)) as threads:
@@ -117,81 +125,85 @@ class Brokers:
     def end(self, *, clean: bool) -> None:
         """Stop all brokers cleanly, or kill them. Raises the first error after all have ended."""
         self.heal()
-        for place in self.places:
-            self.resume(place)
+        for slot in self.slots:
+            self.resume(slot)
         if clean:
-            self.stop(self.places)
+            self.stop(self.slots)
             return
         errors = []
-        for place in self.places:
-            if place.state is not State.STOPPED:
+        for slot in self.slots:
+            if slot.state is not State.STOPPED:
                 try:
-                    self.kill(place)
+                    self.kill(slot)
                 except BrokerFailed as error:
                     errors.append(error)
         if errors:
             raise errors[0]
 
-    def restart(self, place: Place) -> None:
-        self.resume(place)
-        self.stop([place])
-        self.start([place])
+    def restart(self, slot: BrokerSlot) -> None:
+        self.resume(slot)
+        self.stop([slot])
+        self.start([slot])
 
-    def kill(self, place: Place) -> None:
-        if place.state is State.PAUSED:  # a loop that waits cannot end
-            place.member.resume()
-        self.environment.kill(place.broker_id, place.ended())
+    def kill(self, slot: BrokerSlot) -> None:
+        if slot.state is State.PAUSED:  # a loop that waits cannot end
+            slot.member.resume()
+        self.environment.kill(slot.broker_id, slot.ended())
 
-    def pause(self, place: Place) -> None:
-        if place.state is not State.PAUSED:
-            self.environment.pause(place.broker_id, place.member)
-            place.state = State.PAUSED
+    def pause(self, slot: BrokerSlot) -> None:
+        if slot.state is not State.PAUSED:
+            self.environment.pause(slot.broker_id, slot.member)
+            slot.paused()
 
-    def resume(self, place: Place) -> None:
-        if place.state is State.PAUSED:
-            self.environment.resume(place.broker_id, place.member)
-            place.state = State.RUNNING
+    def resume(self, slot: BrokerSlot) -> None:
+        if slot.state is State.PAUSED:
+            self.environment.resume(slot.broker_id, slot.member)
+            slot.resumed()
 
     # --- faults --------------------------------------------------------------
 
-    def change_way(self, a: Place, b: Place, change: Callable[[Impairment], Impairment]) -> None:
-        """Cut, heal or slow the way between two brokers."""
-        way = (min(a.broker_id, b.broker_id), max(a.broker_id, b.broker_id))
-        self._ways[way] = change(self._ways.get(way, NO_IMPAIRMENT))
+    def change_link(
+        self, a: BrokerSlot, b: BrokerSlot, change: Callable[[Impairment], Impairment]
+    ) -> None:
+        """Cut, heal or slow the link between two brokers."""
+        link = (min(a.broker_id, b.broker_id), max(a.broker_id, b.broker_id))
+        self._links[link] = change(self._links.get(link, NO_IMPAIRMENT))
         self._impair([a, b])
 
-    def change_tree_way(self, place: Place, change: Callable[[Impairment], Impairment]) -> None:
-        """The same for the way between a broker and the tree."""
-        impairment = change(self._tree_ways.get(place.broker_id, NO_IMPAIRMENT))
-        self.environment.impair_tree(place.broker_id, impairment)
-        self._tree_ways[place.broker_id] = impairment
+    def change_tree_link(
+        self, slot: BrokerSlot, change: Callable[[Impairment], Impairment]
+    ) -> None:
+        """The same for the link between a broker and the tree."""
+        impairment = change(self._tree_links.get(slot.broker_id, NO_IMPAIRMENT))
+        self.environment.impair_tree(slot.broker_id, impairment)
+        self._tree_links[slot.broker_id] = impairment
 
-    def fill_disk(self, place: Place) -> None:
-        place.member.fill_disk()
-        self._full.add(place.broker_id)
+    def fill_disk(self, slot: BrokerSlot) -> None:
+        slot.member.fill_disk()
+        self._full.add(slot.broker_id)
 
     def heal(self) -> None:
         """End all cuts and delays, and free the disks."""
-        self._ways.clear()
-        self._impair(self.places)
-        for broker_id in self._tree_ways:
+        self._links.clear()
+        self._impair(self.slots)
+        for broker_id in self._tree_links:
             self.environment.impair_tree(broker_id, NO_IMPAIRMENT)
-        self._tree_ways.clear()
-        for place in self.places:
-            if place.broker_id in self._full and place.state is not State.STOPPED:
-                place.member.free_disk()
+        self._tree_links.clear()
+        for slot in self.slots:
+            if slot.broker_id in self._full and slot.state is not State.STOPPED:
+                slot.member.free_disk()
         self._full.clear()
 
-    def _impair(self, places: Iterable[Place]) -> None:
-        for place in places:
-            if place.state is not State.STOPPED:
-                place.member.impair(self._impairments(place))
+    def _impair(self, slots: Iterable[BrokerSlot]) -> None:
+        for slot in slots:
+            if slot.state is not State.STOPPED:
+                slot.member.impair(self._impairments(slot))
 
-    def _impairments(self, place: Place) -> dict[int, Impairment]:
+    def _impairments(self, slot: BrokerSlot) -> dict[int, Impairment]:
         """The ways of one broker, by the port of the other."""
         others = {
-            (b if a == place.broker_id else a): impairment
-            for (a, b), impairment in self._ways.items()
-            if place.broker_id in (a, b)
+            (b if a == slot.broker_id else a): impairment
+            for (a, b), impairment in self._links.items()
+            if slot.broker_id in (a, b)
         }
-        return {self.places[other].port: impairment for other, impairment in others.items()}
+        return {self.slots[other].port: impairment for other, impairment in others.items()}

@@ -53,7 +53,7 @@ class Environment(Protocol):
     def pause(self, broker_id: int, member: Member) -> None: ...
     def resume(self, broker_id: int, member: Member) -> None: ...
     def impair_tree(self, broker_id: int, impairment: Impairment) -> None:
-        """Set the state of the way between a broker and the tree."""
+        """Set the state of the link between a broker and the tree."""
 
     def expire_session(self, broker_id: int) -> None: ...
     def restart_tree(self) -> None:
@@ -91,7 +91,7 @@ class Threads:
     ) -> Member:
         # A process that starts again in the same directory ends the session of its predecessor.
         self._sessions.expire(broker_id)
-        self._sessions.hear(broker_id, Silence.KILLED)
+        self._sessions.end_silence(broker_id, Silence.KILLED)
 
         async def open_tree(logs: LogManager, world: World) -> Tree:
             return self._sessions.open(broker_id)
@@ -109,7 +109,7 @@ class Threads:
         self._sessions.silence(broker_id, Silence.PAUSED)
 
     def resume(self, broker_id: int, member: Member) -> None:
-        self._sessions.hear(broker_id, Silence.PAUSED)
+        self._sessions.end_silence(broker_id, Silence.PAUSED)
         member.resume()
 
     def impair_tree(self, broker_id: int, impairment: Impairment) -> None:
@@ -120,7 +120,7 @@ class Threads:
         if impairment.cut:
             self._sessions.silence(broker_id, Silence.CUT)
         else:
-            self._sessions.hear(broker_id, Silence.CUT)
+            self._sessions.end_silence(broker_id, Silence.CUT)
 
     def expire_session(self, broker_id: int) -> None:
         self._sessions.expire(broker_id)

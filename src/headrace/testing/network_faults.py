@@ -18,7 +18,7 @@ _BUFFER_SIZE = 1 << 16
 
 
 class Impairment(NamedTuple):
-    """The state of the way to one port."""
+    """The state of the link to one port."""
 
     cut: bool = False
     delay_s: float = 0.0  # of each direction
@@ -36,7 +36,7 @@ class FaultyNetwork:
         self._network = network or SystemNetwork()
         self._impairments = dict(impairments or {})
         self._connections: dict[_Dialed, None] = {}
-        self._waiting: list[asyncio.Future[None]] = []  # to dial, while the way is cut
+        self._waiting: list[asyncio.Future[None]] = []  # to dial, while the link is cut
 
     def bind(
         self, host: str, port: int, *, send_buffer_size: int | None, receive_buffer_size: int | None
@@ -59,7 +59,7 @@ class FaultyNetwork:
         except BaseException:
             self._forget(dialed)
             raise
-        # The way may have changed while the connection was opened.
+        # The link may have changed while the connection was opened.
         dialed.impair(self.impairment(port))
 
     def _forget(self, dialed: "_Dialed") -> None:
@@ -70,7 +70,7 @@ class FaultyNetwork:
         return self._impairments.get(port, NO_IMPAIRMENT)
 
     def impair(self, impairments: Mapping[int, Impairment]) -> None:
-        """Set the state of every way; a port that is not named has none."""
+        """Set the state of every link; a port that is not named has none."""
         self._impairments = dict(impairments)
         for dialed in list(self._connections):
             dialed.impair(self.impairment(dialed.port))

@@ -1,4 +1,4 @@
-"""TCP proxies on the loopback interface, which cut or slow the way to a server of another kind.
+"""TCP proxies on the loopback interface, which cut or slow the link to a server of another kind.
 
 A broker in a child process reaches ZooKeeper through a proxy of its own, so a test can cut that
 broker alone. The proxies share one thread.
@@ -37,7 +37,7 @@ class Proxies:
         return self._run(self._add())
 
     def impair(self, port: int, impairment: Impairment) -> None:
-        """Set the state of the way through one proxy."""
+        """Set the state of the link through one proxy."""
         self._run(self._impair(port, impairment))
 
     def impairment(self, port: int) -> Impairment:

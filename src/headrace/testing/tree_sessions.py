@@ -13,7 +13,7 @@ from headrace.model.ids import Millis
 
 
 class Silence(Enum):
-    """Why the tree hears nothing of a broker."""
+    """Why the tree gets no message from a broker."""
 
     CUT = "cut"  # the broker notices that its connection is lost
     PAUSED = "paused"
@@ -42,10 +42,10 @@ class TreeSessions:
         with self._lock:
             self._broker(broker_id).silence(reason)
 
-    def hear(self, broker_id: int, reason: Silence) -> None:
+    def end_silence(self, broker_id: int, reason: Silence) -> None:
         """End the silence for this reason."""
         with self._lock:
-            self._broker(broker_id).hear(reason)
+            self._broker(broker_id).end_silence(reason)
 
     def expire(self, broker_id: int) -> None:
         """Expire the session now."""
@@ -98,7 +98,7 @@ class _BrokerSession:
             self._reasons.add(reason)
             self._fall_silent()
 
-    def hear(self, reason: Silence) -> None:
+    def end_silence(self, reason: Silence) -> None:
         self._reasons.discard(reason)
         if not self._reasons:
             self.stop_timer()

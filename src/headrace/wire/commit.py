@@ -134,47 +134,53 @@ class _Cut:
         return b"".join(pieces[::2]), pieces[1::2]
 
 
-# By version, size and the first byte, which is the length of the group id. All are dropped when
-# they have grown large: frequent commits are soon known again.
-_cuts: dict[tuple[int, int, int], _Cut] = {}
-_SIZE_KEPT = 16 << 20
-_kept_size = 0
-_FORM_SIZE_MAX = 1 << 18  # about 1500 partitions; longer requests are not remembered
+class CommitDecoder:
+    """Decodes requests and remembers their forms, in limited memory."""
 
+    def __init__(self, *, kept_size_max: int = 16 << 20, form_size_max: int = 1 << 18) -> None:
+        """Forms above ``form_size_max`` (about 1500 partitions) are not remembered."""
+        # By version, size and the first byte, which is the length of the group id. All are dropped
+        # when they have grown large: frequent commits are soon known again.
+        self._cuts: dict[tuple[int, int, int], _Cut] = {}
+        self._kept_size = 0
+        self._kept_size_max = kept_size_max
+        self._form_size_max = form_size_max
 
-def decode(buffer: Buffer, position: int, end: int, api_version: int) -> m.OffsetCommitRequest:
-    """Decode a request. Raises PeerBroken and nothing else, as all decoders."""
-    size = end - position
-    layout = (api_version, size, buffer[position] if size else 0)
-    cut = _cuts.get(layout)
-    if cut is not None:
-        said, places = cut.apply(buffer, position)
-        form = cut.forms.get(said)
-        if form is not None:
-            return form.filled(places)
-    data = bytes(memoryview(buffer)[position:end])
-    found = _look(data, api_version)
-    if found is None:
-        request, _ = schema.decoder(m.OffsetCommitRequest, api_version)(data, 0, size)
-        return request
-    form, places_at = found
-    _keep(data, layout, form, places_at)
-    return form.filled([data[at : at + _PLACE_SIZE] for at in places_at])
+    def decode(
+        self, buffer: Buffer, position: int, end: int, api_version: int
+    ) -> m.OffsetCommitRequest:
+        """Decode a request. Raises PeerBroken and nothing else, as all decoders."""
+        size = end - position
+        layout = (api_version, size, buffer[position] if size else 0)
+        cut = self._cuts.get(layout)
+        if cut is not None:
+            said, places = cut.apply(buffer, position)
+            form = cut.forms.get(said)
+            if form is not None:
+                return form.filled(places)
+        data = bytes(memoryview(buffer)[position:end])
+        found = _look(data, api_version)
+        if found is None:
+            request, _ = schema.decoder(m.OffsetCommitRequest, api_version)(data, 0, size)
+            return request
+        form, places_at = found
+        self._keep(data, layout, form, places_at)
+        return form.filled([data[at : at + _PLACE_SIZE] for at in places_at])
 
-
-def _keep(data: bytes, layout: tuple[int, int, int], form: _Form, places_at: list[int]) -> None:
-    global _kept_size
-    size = form.size + len(data)
-    if size > _FORM_SIZE_MAX:
-        return
-    _kept_size += size
-    if _kept_size > _SIZE_KEPT:
-        _cuts.clear()
-        _kept_size = size
-    cut = _cuts.get(layout)
-    if cut is None or cut.places_at != places_at:
-        cut = _cuts[layout] = _Cut(len(data), places_at)
-    cut.forms[cut.apply(data, 0)[0]] = form
+    def _keep(
+        self, data: bytes, layout: tuple[int, int, int], form: _Form, places_at: list[int]
+    ) -> None:
+        size = form.size + len(data)
+        if size > self._form_size_max:
+            return
+        self._kept_size += size
+        if self._kept_size > self._kept_size_max:
+            self._cuts.clear()
+            self._kept_size = size
+        cut = self._cuts.get(layout)
+        if cut is None or cut.places_at != places_at:
+            cut = self._cuts[layout] = _Cut(len(data), places_at)
+        cut.forms[cut.apply(data, 0)[0]] = form
 
 
 def _look(data: bytes, api_version: int) -> tuple[_Form, list[int]] | None:
@@ -237,3 +243,6 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
     if end > len(data):
         raise ValueError("cut short")
     return data[at:end].decode(), end
+
+
+decode = CommitDecoder().decode

@@ -1,1 +1,1 @@
-"""The machine around a broker: clock, dice, files, network, processes. A simulation has twins."""
+"""The machine around a broker: clock, randomness, files, network, processes."""

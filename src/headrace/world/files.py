@@ -29,7 +29,7 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _CANNOT_SAY = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
-class Facts(NamedTuple):
+class FileStat(NamedTuple):
     """What the file system knows about a path."""
 
     size: int
@@ -142,10 +142,10 @@ class SystemFiles:
     # --- paths
 
     @staticmethod
-    def facts(path: StrPath) -> Facts:
+    def stat(path: StrPath) -> FileStat:
         """Raises FileNotFoundError if nothing is there."""
         found = os.stat(path)  # noqa: PTH116 - a Path per file would be felt at start
-        return Facts(found.st_size, found.st_mtime_ns, (found.st_mode & 0o170000) == 0o040000)
+        return FileStat(found.st_size, found.st_mtime_ns, (found.st_mode & 0o170000) == 0o040000)
 
     @staticmethod
     def exists(path: StrPath) -> bool:

@@ -1,4 +1,4 @@
-"""World: the one door of a broker to its machine: clock, dice, files, network, processes.
+"""World: how a broker reaches its machine: clock, randomness, files, network, child processes.
 
 Monotonic time, timers and sleeps come from the running event loop, and so does work for threads
 (its executor). Nothing in ``broker``, ``storage``, ``net`` and ``coordination`` may use the machine
@@ -30,7 +30,7 @@ class World:
 
     def __init__(self) -> None:
         # Not seeded: ids drawn by two brokers must never be equal.
-        self.dice: random.Random = random.SystemRandom()
+        self.random: random.Random = random.SystemRandom()
         self.files = SystemFiles()
         self.network: Network = SystemNetwork()
         self.jobs = SystemJobs()

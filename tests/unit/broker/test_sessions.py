@@ -4,8 +4,9 @@ import stat
 
 import pytest
 
-from headrace.broker.sessions import GivenSessions, ZooKeeperSessions
-from headrace.coordination.tree import ANY_VERSION
+from headrace.broker.sessions import GivenSessions, ZooKeeperSessions, open_first_session
+from headrace.coordination import paths
+from headrace.coordination.tree import ANY_VERSION, SessionLost
 from headrace.model.config import BrokerConfig
 from headrace.model.errors import ConfigError
 from headrace.storage.checkpoint import ZOOKEEPER_SESSION
@@ -98,3 +99,35 @@ async def test_sessions_of_a_tree_in_memory_are_not_kept():
     session = await sessions.open()
     sessions.remember(session)
     assert not await sessions.release(session.session_id)
+
+
+def dying_sessions(tree, count):
+    """The first ``count`` sessions end before they are used."""
+    opened = []
+
+    async def open_session():
+        opened.append(tree.open_session())
+        if len(opened) <= count:
+            tree.expire(opened[-1].session_id)
+        return opened[-1]
+
+    return GivenSessions(open_session, 1000), opened
+
+
+@in_loop
+async def test_a_session_that_ends_during_the_start_is_replaced():
+    sessions, opened = dying_sessions(memory_tree(), 2)
+
+    session = await open_first_session(sessions)
+
+    assert session is opened[2]
+    assert await session.get(paths.BROKER_IDS) is not None
+
+
+@in_loop
+async def test_the_start_fails_if_every_session_ends():
+    sessions, opened = dying_sessions(memory_tree(), 100)
+
+    with pytest.raises(SessionLost):
+        await open_first_session(sessions)
+    assert len(opened) == 5

@@ -61,7 +61,7 @@ def test_the_commands_are_grouped_by_what_they_are_for(script):
         for title, lines in sections.items()
         if title != "Options"
     }
-    assert list(listed) == ["Run", "Data", "Inspect", "Measure"]
+    assert list(listed) == ["Run", "Data", "Inspect", "Administer", "Measure"]
     assert listed["Run"] == [
         "serve",
         "up",
@@ -69,8 +69,6 @@ def test_the_commands_are_grouped_by_what_they_are_for(script):
         "zookeeper",
         "migrate-to-zookeeper",
         "demo",
-        "elect-leaders",
-        "features",
     ]
     assert [(name,) for names in listed.values() for name in names] == [
         words for words in script.commands() if len(words) == 1

@@ -28,11 +28,11 @@ def test_a_row_for_each_broker():
         "CONTROLLER": "yes",
         "LEADERS": 1,
         "REPLICAS": 1,
-        "BEHIND": 0,
+        "OUT-OF-SYNC": 0,
     }
     assert second == (2, "127.0.0.1:9093", 102, "killed by signal 9", None, 0, 1, 1)
     again = status(view(), ended={2: -9}).rows()[1]
-    assert again[3] == "started again"
+    assert again[3] == "restarted"
 
 
 def test_the_summary_names_what_is_wrong():

@@ -3,7 +3,7 @@
 from headrace.coordination import controller_writes, values
 from headrace.coordination.tree import ANY_VERSION, Create, Delete, Set
 from headrace.core.controller import (
-    UNBORN,
+    NEW_PARTITION,
     AddPartitions,
     ChangePartition,
     CreateTopic,
@@ -72,7 +72,7 @@ def test_a_state_is_replaced_only_if_it_has_not_changed_since_the_decision():
     value = values.encode_state(state, ControllerEpoch(4))
     path = "/brokers/topics/tt/partitions/0/state"
     assert operations(ChangePartition(state, 7)) == [Set(path, value, ZkVersion(7))]
-    assert operations(ChangePartition(state, UNBORN)) == [Create(path, value)]
+    assert operations(ChangePartition(state, NEW_PARTITION)) == [Create(path, value)]
 
 
 def test_a_deleted_topic_leaves_nothing_and_the_request_goes_last():

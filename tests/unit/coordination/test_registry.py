@@ -11,7 +11,7 @@ from headrace.coordination.memory import Delivery, MemorySession
 from headrace.coordination.registry import BrokerIdInUse, Elected, OtherController, Registry
 from headrace.coordination.tree import ANY_VERSION, SessionLost
 from headrace.core.controller import (
-    UNBORN,
+    NEW_PARTITION,
     AddPartitions,
     ChangePartition,
     CreateTopic,
@@ -263,8 +263,10 @@ async def test_a_topic_that_a_tool_only_assigned_can_be_given_a_leader():
     registry = await controlling(tree.open_session())
     await tree.open_session().create(paths.topic("t"), values.encode_topic(a_topic(2)))
     (topic,) = (await registry.load_topics([BrokerId(1)])).topics.values()
-    assert [(s.leader, s.partition_epoch) for s in topic.partitions] == [(NO_LEADER, UNBORN)] * 2
-    await registry.commit([ChangePartition(a_state(p), UNBORN) for p in range(2)])
+    assert [(s.leader, s.partition_epoch) for s in topic.partitions] == [
+        (NO_LEADER, NEW_PARTITION)
+    ] * 2
+    await registry.commit([ChangePartition(a_state(p), NEW_PARTITION) for p in range(2)])
     assert (await registry.load_topics([BrokerId(1)])).topics == {"t": a_topic(2)}
 
 

@@ -5,7 +5,7 @@ import pytest
 from headrace.coordination import paths, term_store, values
 from headrace.coordination.registry import Registry
 from headrace.coordination.tree import ANY_VERSION, Conflict, Create
-from headrace.core.controller import UNBORN, ChangePartition
+from headrace.core.controller import NEW_PARTITION, ChangePartition
 from headrace.model.cluster_metadata import TopicState
 from headrace.model.errors import ErrorCode, Fenced, Rejected
 from headrace.model.ids import BrokerId, Millis
@@ -23,12 +23,12 @@ async def elected(tree, broker_id=1):
     return registry
 
 
-def born(partition):
+def first_state(partition):
     return a_state((1,), partition=partition, leader_epoch=0, partition_epoch=0)
 
 
 def topic_of(count):
-    return TopicState("t", ID, tuple(born(partition) for partition in range(count)), False)
+    return TopicState("t", ID, tuple(first_state(partition) for partition in range(count)), False)
 
 
 @in_loop
@@ -37,7 +37,9 @@ async def test_many_states_are_written_behind_few_checks(monkeypatch):
     tree = memory_tree()
     store = (await elected(tree)).term
     await store.create_topic(topic_of(10), {})
-    result = await store.write_states([ChangePartition(born(p), UNBORN) for p in range(10)])
+    result = await store.write_states(
+        [ChangePartition(first_state(p), NEW_PARTITION) for p in range(10)]
+    )
     assert [change.state.partition for change in result.written] == list(range(10))
     assert len(set(result.zxids.values())) == 3
     assert result.stale == []
@@ -48,10 +50,10 @@ async def test_one_stale_state_is_reported_and_the_others_are_written():
     tree = memory_tree()
     store = (await elected(tree)).term
     await store.create_topic(topic_of(3), {})
-    await store.write_states([ChangePartition(born(p), UNBORN) for p in range(3)])
+    await store.write_states([ChangePartition(first_state(p), NEW_PARTITION) for p in range(3)])
     session = tree.open_session()
     await session.set(paths.state("t", 1), b"other", ANY_VERSION)
-    later = [born(p)._replace(partition_epoch=1) for p in range(3)]
+    later = [first_state(p)._replace(partition_epoch=1) for p in range(3)]
     result = await store.write_states([ChangePartition(state, 0) for state in later])
     assert [change.state.partition for change in result.written] == [0, 2]
     assert [each.partition for each in result.stale] == [1]
@@ -125,7 +127,7 @@ async def test_a_deletion_that_was_interrupted_is_finished(monkeypatch, size):
     store = (await elected(tree)).term
     session = tree.open_session()
     await store.create_topic(topic_of(3), {})
-    await store.write_states([ChangePartition(born(p), UNBORN) for p in range(3)])
+    await store.write_states([ChangePartition(first_state(p), NEW_PARTITION) for p in range(3)])
     await store.request_deletion("t")
     await store.request_deletion("t")
     await session.delete(paths.state("t", 1), ANY_VERSION)

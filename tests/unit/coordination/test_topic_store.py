@@ -6,9 +6,9 @@ import pytest
 
 from headrace.coordination import paths, values
 from headrace.coordination.registry import Registry
-from headrace.coordination.topic_store import TopicStore, unborn
+from headrace.coordination.topic_store import TopicStore, without_leaders
 from headrace.coordination.tree import ANY_VERSION
-from headrace.core.controller import UNBORN
+from headrace.core.controller import NEW_PARTITION
 from headrace.model.cluster_metadata import NO_LEADER
 from headrace.model.errors import Corrupt
 from headrace.model.ids import BrokerId, ControllerEpoch, TopicPartition
@@ -42,18 +42,18 @@ async def test_a_topic_is_read_with_its_states_and_when_they_were_written():
     (state,) = loaded.topics["t"].partitions
     assert state == a_state(partition_epoch=1)._replace(offline=(3,))
     each = TopicPartition("t", 0)
-    assert (loaded.born_zxids[each], loaded.granted_zxids[each]) == (created.zxid, changed.zxid)
-    assert loaded.unborn == []
+    assert (loaded.created_zxids[each], loaded.granted_zxids[each]) == (created.zxid, changed.zxid)
+    assert loaded.new_partitions == []
 
 
 @in_loop
-async def test_a_partition_without_a_state_is_not_born():
+async def test_a_partition_without_a_state_is_new():
     session = await a_tree()
     loaded = await TopicStore(session).load(["t"], LIVE)
     (state,) = loaded.topics["t"].partitions
-    assert (state.leader, state.partition_epoch, state.isr) == (NO_LEADER, UNBORN, (1, 2, 3))
-    assert loaded.unborn == [TopicPartition("t", 0)]
-    assert unborn(a_topic()).partitions[0] == state._replace(offline=())
+    assert (state.leader, state.partition_epoch, state.isr) == (NO_LEADER, NEW_PARTITION, (1, 2, 3))
+    assert loaded.new_partitions == [TopicPartition("t", 0)]
+    assert without_leaders(a_topic()).partitions[0] == state._replace(offline=())
 
 
 @in_loop
@@ -76,7 +76,7 @@ async def test_a_topic_that_cannot_be_read_is_skipped_or_corrupt(where, caplog):
         await add_state(session, b"{")
     store = TopicStore(session)
     loaded = await store.load(["t"], LIVE, skips_unreadable=True)
-    assert (loaded.topics, loaded.born_zxids) == ({}, {})
+    assert (loaded.topics, loaded.created_zxids) == ({}, {})
     assert "Ignoring topic t" in caplog.text
     with pytest.raises(Corrupt):
         await store.load(["t"], LIVE)

@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.core.cleaning import (
-    Dirt,
+    DirtyRange,
     LastOfProducer,
     LogSummary,
     SegmentSummary,
@@ -52,13 +52,13 @@ def a_header(offset: int = 0, producer_id: int = -1, attributes: int = 0, horizo
 
 
 def test_a_log_never_cleaned_is_dirty_up_to_its_active_segment() -> None:
-    assert measure(a_log(), NOW) == Dirt(0, 30, 0, 300, False)
+    assert measure(a_log(), NOW) == DirtyRange(0, 30, 0, 300, False)
     assert measure(a_log(), NOW).ratio == 1.0
 
 
 def test_what_was_cleaned_counts_as_clean() -> None:
     dirt = measure(a_log(cleaned_end=20), NOW)
-    assert dirt == Dirt(20, 30, 200, 100, False)
+    assert dirt == DirtyRange(20, 30, 200, 100, False)
     assert dirt.ratio == pytest.approx(1 / 3)
 
 
@@ -98,12 +98,12 @@ def test_a_log_of_one_segment_has_nothing_to_clean() -> None:
 
 
 def test_the_dirtiest_log_above_its_own_ratio_is_chosen() -> None:
-    half, third = Dirt(0, 9, 50, 50, False), Dirt(0, 9, 200, 100, False)
+    half, third = DirtyRange(0, 9, 50, 50, False), DirtyRange(0, 9, 200, 100, False)
     assert dirtiest({"a": (third, 0.1), "b": (half, 0.1)}) == "b"
     assert dirtiest({"a": (third, 0.1), "b": (half, 0.5)}) == "a"
     assert dirtiest({"a": (third, 0.5), "b": (half, 0.5)}) is None
     assert dirtiest({"a": (third._replace(overdue=True), 0.5), "b": (half, 0.5)}) == "a"
-    assert dirtiest({"a": (Dirt(0, 0, 10, 0, True), 0.0)}) is None
+    assert dirtiest({"a": (DirtyRange(0, 0, 10, 0, True), 0.0)}) is None
     assert dirtiest({}) is None
 
 

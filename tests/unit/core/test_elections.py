@@ -3,7 +3,7 @@
 import pytest
 
 from headrace.core import elections
-from headrace.core.controller import UNBORN, ChangePartition
+from headrace.core.controller import NEW_PARTITION, ChangePartition
 from headrace.core.elections import TopicRules
 from headrace.model.cluster_metadata import NO_LEADER
 from headrace.model.errors import ErrorCode, Rejected
@@ -22,11 +22,11 @@ def test_a_leader_that_registered_after_its_election_is_a_new_broker_and_gets_a_
 
 
 def test_a_partition_that_was_assigned_and_never_led_gets_its_first_leader():
-    unborn = a_state((2, 1), leader=NO_LEADER, leader_epoch=-1, partition_epoch=UNBORN)
-    controller = a_controller(1, topics=(a_topic(unborn),))
+    new = a_state((2, 1), leader=NO_LEADER, leader_epoch=-1, partition_epoch=NEW_PARTITION)
+    controller = a_controller(1, topics=(a_topic(new),))
     (change,) = elections.decide_takeover(controller, {}, TopicRules())
     assert isinstance(change, ChangePartition)
-    assert (change.expected, change.state.leader, change.state.isr) == (UNBORN, 1, (1,))
+    assert (change.expected, change.state.leader, change.state.isr) == (NEW_PARTITION, 1, (1,))
     assert (change.state.leader_epoch, change.state.partition_epoch) == (0, 0)
 
 
@@ -406,16 +406,16 @@ def test_a_member_that_joins_takes_the_place_of_a_dead_one():
 
 
 def test_a_partition_that_was_never_led_begins_with_the_live_replicas():
-    unborn = a_state((2, 1), leader=NO_LEADER, leader_epoch=-1, partition_epoch=UNBORN)
-    controller = a_controller(1, topics=(a_topic(unborn),))
+    new = a_state((2, 1), leader=NO_LEADER, leader_epoch=-1, partition_epoch=NEW_PARTITION)
+    controller = a_controller(1, topics=(a_topic(new),))
     (change,) = elections.decide_takeover(controller, {}, TWO)
     assert change.state.isr == (1,)
 
 
 def test_a_partition_that_was_never_led_begins_with_brokers_that_came_after_its_creation():
     """They have lost nothing. An older registration may be that of a process that is gone."""
-    unborn = a_state((1, 2), leader=NO_LEADER, leader_epoch=-1, partition_epoch=UNBORN)
-    controller = a_controller(topics=(a_topic(unborn),))
+    new = a_state((1, 2), leader=NO_LEADER, leader_epoch=-1, partition_epoch=NEW_PARTITION)
+    controller = a_controller(topics=(a_topic(new),))
     controller.brokers_changed([a_broker(1), a_broker(2, broker_epoch=50)], BrokerId(1))
     (change,) = elections.decide_takeover(controller, {TopicPartition("t", 0): 40}, TWO)
     assert change.state.isr == (1, 2)

@@ -18,7 +18,6 @@ from headrace.records.record import Record, build_batch
 NOW = 1_000_000
 PRODUCER = (7, 3)
 HERE, THERE = TopicPartition("t", 0), TopicPartition("t", 1)
-FIRST, SECOND = 11, 12  # versions of Produce: clients that verify, clients that add
 NONE = ErrorCode.NONE
 
 
@@ -37,20 +36,21 @@ def batch(sequence=0, producer=PRODUCER, *, transactional=True):
 class Request:
     """A produce request with one batch for each partition of ``batches``."""
 
-    def __init__(self, batches, *, version=FIRST, transactional_id="x", postponed=None):
+    def __init__(self, batches, *, adds=False, transactional_id="x", postponed=None):
         self.batches = batches
         self.producers = {partition: Producers() for partition in batches}
         self.postponed = {} if postponed is None else postponed
-        self._version = version
+        self._adds = adds
         self._transactional_id = transactional_id
         self.begin()
 
     def begin(self):
         self.rules = Verification(
-            self._version,
             self._transactional_id,
             [(place, self.producers[place], data) for place, data in self.batches.items()],
             self.postponed,
+            adds=self._adds,
+            abortable=True,
         )
         return self.rules
 
@@ -114,7 +114,7 @@ def test_a_verified_batch_is_refused_if_its_transaction_ended_meanwhile():
 
 
 def test_the_epoch_of_the_marker_fences_a_second_generation_batch():
-    request = Request({HERE: batch()}, version=SECOND)
+    request = Request({HERE: batch()}, adds=True)
     request.end()
     assert request.answer({HERE: NONE}) is NONE
 
@@ -138,7 +138,7 @@ def test_no_batch_overtakes_a_postponed_one():
 
 
 def test_the_first_sequence_of_a_second_generation_transaction_is_zero():
-    gap = Request({HERE: batch(sequence=5)}, version=SECOND)
+    gap = Request({HERE: batch(sequence=5)}, adds=True)
     assert gap.answer({HERE: NONE}) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 

@@ -6,7 +6,6 @@ import socket
 
 import pytest
 
-from headrace.net import listener as listener_module
 from headrace.net.buffers import BufferPool
 from headrace.net.listener import ConnectionLimits, CreationRate, Listener
 from headrace.net.outbox import Outbox
@@ -46,7 +45,7 @@ class FailingNetwork(SystemNetwork):
         return Failing(super().bind(*address, **buffer_sizes), self.code, self.times)
 
 
-def a_listener(network, host, port, limits, rate):
+def a_listener(network, host, port, limits, rate, **options):
     """Call it in a running loop."""
     return Listener(
         network,
@@ -62,17 +61,18 @@ def a_listener(network, host, port, limits, rate):
         backlog=5,
         connections_max=10,
         creation_rate=rate,
+        **options,
     )
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.EPROTO, errno.EPERM, errno.ENETDOWN])
-def test_accepting_resumes_after_a_pause_for_any_error(monkeypatch, caplog, code):
-    monkeypatch.setattr(listener_module, "_PAUSE_S", 0)
-
+def test_accepting_resumes_after_a_pause_for_any_error(caplog, code):
     async def story():
         rate = CreationRate(1 << 30)
         limits = ConnectionLimits(10, 10, {}, rate)
-        listener = a_listener(FailingNetwork(code, times=3), "127.0.0.1", 0, limits, rate)
+        listener = a_listener(
+            FailingNetwork(code, times=3), "127.0.0.1", 0, limits, rate, pause_s=0
+        )
         port = listener.bind()[1]
         loop = asyncio.get_running_loop()
         unhandled = []

@@ -9,40 +9,20 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.core.cleaning import measure
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
-from headrace.records.record import Record, build_batch
-from headrace.storage.compaction.log_cleaner import CleanerSettings, clean, summarize
 from headrace.storage.log_retention import segment_facts
 from headrace.storage.segment_indexes import SegmentIndexes
 from headrace.storage.time_lookup import first_at, offset_for_time, offset_of_max_timestamp
+from tests.fakes.compacted_disk import compact, compacted_disk, fill
 from tests.fakes.logs import NOW, Disk, append, batch, read_all, read_bytes, settings
 from tests.fakes.waiting import wait_until
 
 
 @pytest.fixture
 def disk(tmp_path) -> Iterator[Disk]:
-    compacted = settings(
-        cleanup_policy=frozenset({"compact", "delete"}),
-        segment_bytes=20_000,
-        index_interval_bytes=500,
-        min_cleanable_dirty_ratio=0.0,
-    )
-    disk = Disk(tmp_path / "data", config=compacted)
+    disk = compacted_disk(tmp_path / "data")
     yield disk
     disk.crash()
-
-
-def fill(log, count=400, keys=50):
-    """Record n has the timestamp NOW + n; keys repeat every ``keys`` records."""
-    for n in range(count):
-        record = Record(0, NOW + n, b"%d" % (n % keys), b"v" * 100)
-        append(log, memoryview(bytearray(build_batch([record]))))
-
-
-async def compact(log):
-    dirt = measure(summarize(log, log.log_end), NOW)
-    await clean(log, dirt, CleanerSettings(buffer_size=1 << 20), NOW)
 
 
 @pytest.fixture

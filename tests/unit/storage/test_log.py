@@ -341,7 +341,7 @@ def test_records_without_times_roll_by_the_age_of_the_file(disk):
 
 
 def test_jitter_brings_the_roll_forward(disk):
-    disk.world.dice.randrange = lambda limit: limit - 1
+    disk.world.random.randrange = lambda limit: limit - 1
     log = disk.log()
     log.update_config(settings(segment_ms=1000, segment_jitter_ms=400))
     fill(log, [b"a"])

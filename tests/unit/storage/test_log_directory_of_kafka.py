@@ -42,7 +42,7 @@ def test_the_records_of_every_codec_are_read(disk):
 
 
 def test_the_owner_is_recognized(disk):
-    assert disk.logs.cluster_id == "MkU3OEVBNTcwNTJENDM2Qk"
+    assert disk.logs.directories.cluster_id == "MkU3OEVBNTcwNTJENDM2Qk"
     assert id_to_text(disk.log(TXN).topic_id) == "YKGKiwvIQJ2nFRjBQ8ak6g"
     assert disk.log(TXN).leader_epochs.entries == [(0, 0)]
 
@@ -81,7 +81,7 @@ def test_a_producer_continues_where_kafka_stopped(disk):
 
 
 def test_a_clean_shutdown_leaves_the_same_files_as_kafka(disk):
-    disk.logs.losses_known()  # as a broker that leads them does
+    disk.logs.directories.losses_known()  # as a broker that leads them does
     disk.stop()
     left = {
         path.relative_to(disk.paths[0]): path.read_bytes() for path in disk.paths[0].glob("*-0/*")

@@ -49,17 +49,17 @@ def test_a_new_directory_gets_an_owner(disk):
     paths = [path / "meta.properties" for path in disk.paths]
     properties = [checkpoint.read_properties(disk.files, path) for path in paths]
     assert [each["version"] for each in properties] == ["1", "1"]
-    assert {each["cluster.id"] for each in properties} == {disk.logs.cluster_id}
+    assert {each["cluster.id"] for each in properties} == {disk.logs.directories.cluster_id}
     assert len({each["directory.id"] for each in properties}) == 2
     assert {each["node.id"] for each in properties} == {"1"}
 
 
 def test_the_owner_is_recognized_after_a_restart(disk):
-    cluster_id = disk.logs.cluster_id
+    cluster_id = disk.logs.directories.cluster_id
     ids = [each.directory_id for each in disk.logs.directories]
     disk.stop()
     disk.start()
-    assert disk.logs.cluster_id == cluster_id
+    assert disk.logs.directories.cluster_id == cluster_id
     assert [each.directory_id for each in disk.logs.directories] == ids
 
 
@@ -68,7 +68,7 @@ def test_a_directory_of_a_zookeeper_broker_is_accepted(tmp_path):
         "#\n#Sun Nov 15 22:08:16 UTC 2020\nversion=0\nbroker.id=1\ncluster.id=abc\n"
     )
     disk = Disk(tmp_path)
-    assert disk.logs.cluster_id == "abc"
+    assert disk.logs.directories.cluster_id == "abc"
     assert disk.logs.directories[0].directory_id
     disk.stop()
     assert checkpoint.read_properties(disk.files, tmp_path / "meta.properties")["broker.id"] == "1"
@@ -353,7 +353,7 @@ def started(machine):
 def loses_records(machine):
     """Whether a start finds that records may be lost. Its process is then killed."""
     with started(machine) as logs:
-        return logs.may_have_lost_records
+        return logs.directories.may_have_lost_records
 
 
 def test_a_process_that_is_killed_loses_no_records(machine):
@@ -371,8 +371,8 @@ def test_records_may_be_lost_until_the_controller_knows(machine):
     machine[0].boot_count += 1
     assert loses_records(machine) and loses_records(machine)
     with started(machine) as logs:
-        logs.losses_known()
-        assert not logs.may_have_lost_records
+        logs.directories.losses_known()
+        assert not logs.directories.may_have_lost_records
     assert not loses_records(machine)
 
 
@@ -450,7 +450,7 @@ def test_a_failed_log_directory_goes_offline_alone(disk):
     for name in names:
         append(disk.log(name), batch(b"x"))
     told = []
-    disk.logs.on_offline = told.append
+    disk.logs.report_to(told.append, lambda bug: None)
     broken = disk.log(names[0])
     broken.directory.take_offline("tested")
     assert told == [broken.directory]
@@ -468,7 +468,7 @@ def test_a_failed_log_directory_goes_offline_alone(disk):
 async def test_a_bug_in_a_background_job_prevents_the_clean_shutdown_marker(tmp_path):
     logs = opened(tmp_path)
     met = []
-    logs.on_bug = met.append
+    logs.report_to(lambda directory: None, met.append)
     logs.directories[0].later(0, lambda: 1 / 0)
     logs.close_clean()
     assert len(met) == 1

@@ -222,7 +222,7 @@ def test_the_recovery_point_does_not_exceed_what_was_fsynced(disk, between, sync
     between.append(lambda: append(log, batch(b"b")))
     move(disk, log)
     assert (log.flusher.recovery_point, log.log_end) == (1, 2)
-    assert log.directory.recovery_points[ORDERS] == 1
+    assert log.directory.offsets.recovery_point(ORDERS) == 1
     sizes = {path.name: size for path, size in synced.items() if "-future" in str(path)}
     assert sizes[f"{0:020d}.log"] == log.segments.size // 2
     assert {"leader-epoch-checkpoint", "partition.metadata"} <= set(sizes)
@@ -329,7 +329,7 @@ def test_a_flush_is_repeated_if_the_log_moves_meanwhile(disk, synced):
 def test_a_flush_syncs_the_renames_of_a_move_that_has_not_settled(disk, synced):
     log = disk.log()
     append(log, batch(b"a"))
-    log.flusher.renamed_in = tuple(disk.logs.directories)
+    log.flusher.renamed(tuple(disk.logs.directories))
     log.flusher.flush_now()
     assert set(disk.paths) <= set(synced)
     move(disk, log)
@@ -509,7 +509,7 @@ def test_discarding_a_copy_writes_no_checkpoint_on_the_loop(disk):
     with disk.files.failing(errno.EIO, "open"):
         moving_log.discard()
     assert target.offline is None
-    assert ORDERS not in {**target.log_starts, **target.recovery_points}
+    assert (target.offsets.log_start(ORDERS), target.offsets.recovery_point(ORDERS)) == (None, 0)
     assert not copies(disk)
     disk.crash()  # before the next checkpoint: the file still has the log start of the copy
     disk.start()
@@ -834,7 +834,7 @@ def age(directory, seconds):
 
 @pytest.mark.parametrize("last", [0, 1])
 def test_of_two_unfinished_copies_the_younger_is_resumed(three, last):
-    paths = [LogMove(three.log(), target).path for target in three.logs.directories[:2]]
+    paths = [LogMove(three.log(), target).path for target in list(three.logs.directories)[:2]]
     for number, path in enumerate(paths):
         age(path, 10 if number == last else 20)
     three.crash()
@@ -870,7 +870,7 @@ def test_a_copy_that_is_the_log_is_found_beside_one_that_has_just_begun(
 
 def test_of_two_complete_copies_none_is_taken_for_the_log(three, caplog):
     log = three.log()
-    for target in three.logs.directories[:2]:
+    for target in list(three.logs.directories)[:2]:
         asyncio.run(LogMove(log, target)._catch_up())
     shutil.rmtree(log.path)
     both = copies(three)

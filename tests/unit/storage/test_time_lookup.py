@@ -10,11 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.core.cleaning import measure
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
-from headrace.records.record import Record, build_batch
-from headrace.storage import log_retention, time_lookup
-from headrace.storage.compaction.log_cleaner import CleanerSettings, clean, summarize
+from headrace.storage import time_lookup
 from headrace.storage.log_retention import (
     apply_retention,
     delete_records_before,
@@ -29,33 +26,16 @@ from headrace.storage.time_lookup import (
     offset_for_time,
     offset_of_max_timestamp,
 )
-from tests.fakes.logs import NOW, Disk, append, batch, settings
+from tests.fakes.compacted_disk import compact, compacted_disk, fill
+from tests.fakes.logs import NOW, Disk, append, batch
 from tests.fakes.standin import in_loop
 
 
 @pytest.fixture
 def disk(tmp_path) -> Iterator[Disk]:
-    compacted = settings(
-        cleanup_policy=frozenset({"compact", "delete"}),
-        segment_bytes=20_000,
-        index_interval_bytes=500,
-        min_cleanable_dirty_ratio=0.0,
-    )
-    disk = Disk(tmp_path / "data", config=compacted)
+    disk = compacted_disk(tmp_path / "data")
     yield disk
     disk.crash()
-
-
-def fill(log, count=400, keys=50):
-    """Record n has the timestamp NOW + n; keys repeat every ``keys`` records."""
-    for n in range(count):
-        record = Record(0, NOW + n, b"%d" % (n % keys), b"v" * 100)
-        append(log, memoryview(bytearray(build_batch([record]))))
-
-
-async def compact(log):
-    dirt = measure(summarize(log, log.log_end), NOW)
-    await clean(log, dirt, CleanerSettings(buffer_size=1 << 20), NOW)
 
 
 def with_a_step_before_the_search(log, prepare, step):
@@ -182,9 +162,8 @@ async def test_times_are_read_once_in_a_thread(disk, monkeypatch):
         return read(indexes)
 
     monkeypatch.setattr(SegmentIndexes, "read_last_time", read_last_time)
-    monkeypatch.setattr(log_retention, "_TIMES_PER_STEP", 2)
     for _ in range(2):
-        await learn_times(log)
+        await learn_times(log, segments_per_step=2)
         assert segment_facts(log) == before
     assert len(threads) == len(log.segments) - 1 > 2
     assert threading.current_thread() not in threads

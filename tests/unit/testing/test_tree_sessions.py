@@ -76,7 +76,7 @@ async def test_a_paused_broker_learns_that_its_session_expired(site):
     await site.gone.wait()
     with pytest.raises(SessionLost):
         await site.a.get("/a")
-    site.sessions.hear(A, Silence.PAUSED)
+    site.sessions.end_silence(A, Silence.PAUSED)
     await site.told.wait()
     assert site.events == [SessionEvent.LOST]
 
@@ -87,7 +87,7 @@ async def test_a_broker_cut_off_for_long_learns_of_the_expiry_after_the_cut(site
     await site.gone.wait()
     assert site.events == [SessionEvent.SUSPENDED]
     reading = asyncio.create_task(site.a.get("/a"))
-    site.sessions.hear(A, Silence.CUT)
+    site.sessions.end_silence(A, Silence.CUT)
     with pytest.raises(SessionLost):
         await reading
     assert site.events == [SessionEvent.SUSPENDED, SessionEvent.LOST]
@@ -97,7 +97,7 @@ async def test_a_broker_cut_off_for_long_learns_of_the_expiry_after_the_cut(site
 async def test_a_broker_that_is_heard_in_time_keeps_its_session(site):
     for reason in (Silence.PAUSED, Silence.CUT):
         site.sessions.silence(A, reason)
-        site.sessions.hear(A, reason)
+        site.sessions.end_silence(A, reason)
     assert await site.exists() and await site.a.get("/a") is not None
     assert site.events == [SessionEvent.SUSPENDED, SessionEvent.RECONNECTED]
     wait_until(lambda: all(t.name != TIMER for t in threading.enumerate()))
@@ -107,7 +107,7 @@ async def test_a_broker_that_is_heard_in_time_keeps_its_session(site):
 async def test_a_broker_stays_silent_until_its_last_reason_ends(site):
     site.sessions.silence(A, Silence.PAUSED)
     site.sessions.silence(A, Silence.CUT)
-    site.sessions.hear(A, Silence.PAUSED)
+    site.sessions.end_silence(A, Silence.PAUSED)
     await site.gone.wait()
     assert site.events == [SessionEvent.SUSPENDED]
 
@@ -130,5 +130,5 @@ async def test_a_session_that_opens_during_a_cut_waits_for_its_end(site):
     creating = asyncio.create_task(session.create("/b"))
     await site.b.sync()
     assert not creating.done()
-    site.sessions.hear(A, Silence.CUT)
+    site.sessions.end_silence(A, Silence.CUT)
     assert (await creating).path == "/b"

@@ -33,7 +33,7 @@ def test_bytes_are_read_back_where_they_were_written(place):
     assert files.pread(fd, 100, 0) == b"012\0\0"
     files.fsync(fd)
     files.close(fd)
-    assert files.facts(f"{root}/a")[::2] == (5, False)
+    assert files.stat(f"{root}/a")[::2] == (5, False)
 
 
 def test_names_are_listed_in_order_and_replaced_by_a_rename(place):
@@ -51,7 +51,7 @@ def test_names_are_listed_in_order_and_replaced_by_a_rename(place):
     fd = files.open(f"{root}/a", O_RDONLY)
     assert files.pread(fd, 10, 0) == b"c"
     files.close(fd)
-    assert files.facts(f"{root}/d").is_directory and files.exists(f"{root}/d")
+    assert files.stat(f"{root}/d").is_directory and files.exists(f"{root}/d")
     files.remove_tree(f"{root}/d")
     files.sync_directory(root)
     assert not files.exists(f"{root}/d")
@@ -89,7 +89,7 @@ def test_a_path_may_be_a_path_object(place):
     files.make_directories(path / "below")
     assert files.directories_in(Path(root)) == ["a"] and files.exists(path.with_name("b"))
     files.set_modified(path.with_name("b"), 1_000_000_000)
-    assert files.facts(path.with_name("b")) == (0, 1_000_000_000, False)
+    assert files.stat(path.with_name("b")) == (0, 1_000_000_000, False)
 
 
 def test_a_lock_is_held_by_one_caller_at_a_time(place):
@@ -106,7 +106,7 @@ def test_a_lock_is_held_by_one_caller_at_a_time(place):
     ("call", "code"),
     [
         (lambda files, root: files.open(f"{root}/none", O_RDONLY), errno.ENOENT),
-        (lambda files, root: files.facts(f"{root}/none"), errno.ENOENT),
+        (lambda files, root: files.stat(f"{root}/none"), errno.ENOENT),
         (lambda files, root: files.unlink(f"{root}/none"), errno.ENOENT),
         (lambda files, root: files.rename(f"{root}/none", f"{root}/b"), errno.ENOENT),
         (lambda files, root: files.names_in(f"{root}/none"), errno.ENOENT),
@@ -143,11 +143,11 @@ def test_a_killed_process_leaves_what_the_kernel_was_given_and_a_power_cut_what_
         files.unlink("/data/log")
     after_kill = SimulatedFiles(disk)
     assert after_kill.names_in("/data") == ["log", "new"]
-    assert after_kill.facts("/data/log").size == 9
+    assert after_kill.stat("/data/log").size == 9
     disk.lose_power()
     after_power_cut = SimulatedFiles(disk)
     assert after_power_cut.names_in("/data") == ["log"]
-    assert after_power_cut.facts("/data/log").size == 6
+    assert after_power_cut.stat("/data/log").size == 6
 
 
 def test_a_lock_goes_with_its_process():

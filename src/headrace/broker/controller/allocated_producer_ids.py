@@ -1,7 +1,7 @@
 """Producer ids of a member of a cluster: the controller allocates blocks of them.
 
 The next block is requested when a tenth of the current one is left. A producer that comes while no
-id is left waits for the block; if that takes too long it hears COORDINATOR_LOAD_IN_PROGRESS, as in
+id is left waits for the block; if that takes too long it gets COORDINATOR_LOAD_IN_PROGRESS, as in
 Kafka 3.9, and asks again.
 """
 
@@ -37,12 +37,15 @@ class AllocatedProducerIds:
         broker_id: BrokerId,
         broker_epoch: Callable[[], int],
         controller_id: Callable[[], BrokerId],
+        *,
+        wait_s_max: float = _WAIT_S_MAX,
     ) -> None:
         self._peers = peers
         self._tasks = tasks
         self._broker_id = broker_id
         self._broker_epoch = broker_epoch
         self._controller_id = controller_id
+        self._wait_s_max = wait_s_max
         self._current = range(0)
         self._used_count = 0  # of the current block
         self._next: range | None = None
@@ -54,7 +57,7 @@ class AllocatedProducerIds:
         producer_id = self._take()
         if producer_id is None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_WAIT_S_MAX):
+                async with asyncio.timeout(self._wait_s_max):
                     await self._fetched.wait()
             producer_id = self._take()
         if producer_id is None:
@@ -88,7 +91,7 @@ class AllocatedProducerIds:
             try:
                 self._next = await self._ask(peer)
             except ClientError as problem:
-                _log.info("No block of producer ids yet, trying again: %s", problem)
+                _log.info("Cannot get producer ids from the controller: %s. Retrying", problem)
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, _RETRY_S_MAX)
             finally:
@@ -107,7 +110,7 @@ class AllocatedProducerIds:
         )
         if answer.error_code:
             _log.info(
-                "The controller allocated no producer ids, trying again: error %d",
+                "The controller allocated no producer ids: error %d. Retrying",
                 answer.error_code,
             )
             await asyncio.sleep(_RETRY_S)

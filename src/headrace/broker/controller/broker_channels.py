@@ -1,8 +1,8 @@
 """The controller's channels to the live brokers: one request in flight to each, in order.
 
-What a broker shall know is collected while a request is in flight, and the newest state of a
+States for a broker are collected while a request is in flight, and the newest state of a
 partition replaces older ones. A batch is sent as LeaderAndIsr, then UpdateMetadata, then
-StopReplica, each after the response to the one before, so that a broker hears of a leader only
+StopReplica, each after the response to the one before, so that a broker learns of a leader only
 after it knows its own role. A request that got no response is sent again until the broker leaves.
 """
 
@@ -34,7 +34,7 @@ Stopped = list[TopicPartition] | None
 
 
 class _Batch:
-    """What a broker shall know with the next requests."""
+    """What the next requests tell a broker."""
 
     def __init__(self) -> None:
         self.roles: dict[TopicPartition, Role] = {}
@@ -75,7 +75,7 @@ class BrokerChannel:
         self._wake = asyncio.Event()
         self._closed = False
 
-    # --- what the broker shall know
+    # --- what to tell the broker
 
     def lead_or_follow(self, state: PartitionState, *, is_new: bool) -> None:
         before = self._next.roles.get(state.topic_partition)
@@ -211,7 +211,7 @@ class BrokerChannels:
         on_failed: ReplicasFailed,
         fail: Callable[[BaseException], None],
     ) -> None:
-        """``on_failed`` hears of replicas that a broker cannot serve; ``fail`` of a bug."""
+        """``on_failed`` gets replicas that a broker cannot serve; ``fail`` gets a bug."""
         self._peers = peers
         self._sender = sender
         self._live_brokers = live_brokers
@@ -229,7 +229,7 @@ class BrokerChannels:
         return broker_id in self._channels
 
     def open(self, entry: BrokerEntry, first: Iterable[PartitionState]) -> None:
-        """A broker has come; ``first`` are the partitions that it hears of first."""
+        """A broker has joined; ``first`` are the partitions that it is told first."""
         peer = self._peers.peer(
             entry.broker_id,
             str(self._sender.controller_id),
@@ -265,7 +265,7 @@ class BrokerChannels:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
-    # --- what several brokers shall know
+    # --- what to tell several brokers
 
     def update_metadata(self, states: Iterable[PartitionState]) -> None:
         changed = list(states)

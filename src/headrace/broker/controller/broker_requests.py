@@ -28,7 +28,7 @@ class Sender(NamedTuple):
 
 
 class Role(NamedTuple):
-    """A partition that a broker shall lead or follow."""
+    """A partition that a broker must lead or follow."""
 
     state: PartitionState
     is_new: bool  # the broker has no log of it unless it was told before

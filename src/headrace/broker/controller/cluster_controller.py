@@ -112,7 +112,7 @@ class ClusterController:
         self._running = asyncio.get_running_loop().create_task(self._events.run())
         self._running.add_done_callback(self._ended)
         for event in (
-            self._topics.bear,
+            self._topics.elect_first_leaders,
             self._deletions.proceed,
             *self._notices.all,
         ):
@@ -131,7 +131,7 @@ class ClusterController:
             self._topic_fired,
             skips_unreadable=True,
         )
-        await self._topics.take_in(loaded)
+        await self._topics.topics_loaded(loaded)
         await self._deletions.requested(await watched.delete_requests(self._deletions_fired))
 
         def repair(states: Iterable[PartitionState]) -> list[ChangePartition]:
@@ -210,15 +210,15 @@ class ClusterController:
                 ),
             )
             term.tell(changed)
-            self._welcome(came)
+            self._open_channels(came)
             await self._check_features(came)
             touched = gone | {entry.broker_id for entry in came}
             term.channels.update_metadata(
                 state for state in controller.states() if not touched.isdisjoint(state.replicas)
             )
             _log.info(
-                "Brokers gone: %s; brokers that came: %s, with records that may be lost: %s; "
-                "states changed: %d",
+                "Brokers that left: %s; brokers that joined: %s (may have lost records: %s); "
+                "partition states changed: %d",
                 sorted(gone),
                 [entry.broker_id for entry in came],
                 doubtful,
@@ -226,7 +226,7 @@ class ClusterController:
             )
         self._post(self._deletions.proceed)
 
-    def _welcome(self, came: Iterable[BrokerEntry]) -> None:
+    def _open_channels(self, came: Iterable[BrokerEntry]) -> None:
         for entry in came:
             self.term.channels.open(entry, [*self.controller.states(), *self._deletions.states])
             for state in self.controller.states():
@@ -239,13 +239,13 @@ class ClusterController:
         async with self.term.turn():
             names = await self._registry.watched.topics(self._topics_fired)
             await self._topics.names_changed(names)
-        self._post(self._topics.bear)
+        self._post(self._topics.elect_first_leaders)
 
     async def _replicas_changed(self) -> None:
         async with self.term.turn():
             names, self._changed_topics = list(self._changed_topics), {}
             await self._topics.replicas_changed(names)
-        self._post(self._topics.bear)
+        self._post(self._topics.elect_first_leaders)
 
     async def _deletion_requested(self) -> None:
         async with self.term.turn():

@@ -1,7 +1,7 @@
-"""Topics of a cluster that come and grow: by a request, or because another broker wrote them.
+"""Creates topics of a cluster and adds partitions: on request, or as other brokers wrote them.
 
-A topic comes in two steps. First its replicas are assigned, with which it exists. Then each
-partition is born: it gets a leader and its first state. A term that ends between the two leaves
+A topic is created in two steps. First its replicas are assigned: now the topic exists. Then each
+new partition gets its first state, with a leader. A term that ends between the two steps leaves
 partitions without a state, and the next term finds them.
 """
 
@@ -17,11 +17,11 @@ from headrace.broker.controller.events import Events
 from headrace.broker.controller.term import Term
 from headrace.broker.metadata.dynamic_config import DynamicConfig
 from headrace.broker.random_ids import draw_topic_id
-from headrace.coordination.topic_store import LoadedTopics, unborn, unborn_states
+from headrace.coordination.topic_store import LoadedTopics, as_new, without_leaders
 from headrace.coordination.tree import Watch
 from headrace.core import elections, topic_changes
 from headrace.core.controller import (
-    UNBORN,
+    NEW_PARTITION,
     AddPartitions,
     ChangePartition,
     CreateTopic,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("headrace.controller")
 
-_BORN_PER_EVENT = 200  # changes of ISRs wait no longer than for these
+_NEW_PER_EVENT = 200  # changes of ISRs wait no longer than for these
 
 
 class ClusterTopics:
@@ -78,7 +78,7 @@ class ClusterTopics:
                 async with term.turn():
                     answers[index] = await self._create(answer)
         created = any(isinstance(each, CreateTopic) for each in answers)
-        if created and not await self._stand(give_up_at):
+        if created and not await self._wait_for_leaders(give_up_at):
             late = Rejected(ErrorCode.REQUEST_TIMED_OUT, "The topic exists; leaders will follow.")
             return [late if isinstance(each, CreateTopic) else each for each in answers]
         return answers
@@ -86,7 +86,7 @@ class ClusterTopics:
     async def _create(self, change: CreateTopic) -> CreateTopic | Rejected:
         topic = change.topic
         try:
-            await self._term.store.create_topic(unborn(topic), change.overrides)
+            await self._term.store.create_topic(without_leaders(topic), change.overrides)
         except Rejected as refusal:
             return refusal
         self._dynamic_config.remember(ResourceType.TOPIC, topic.name, change.overrides)
@@ -111,27 +111,29 @@ class ClusterTopics:
             if validate_only:
                 return change
             before = term.controller.metadata.topics[name]
-            added = unborn_states(change.added)
+            added = as_new(change.added)
             topic = before._replace(partitions=before.partitions + added)
             await term.store.assign(topic, before)
             term.controller.found([topic])
         _log.info("Added %d partitions to topic %s; it now has %d", len(added), name, count)
-        if not await self._stand(give_up_at):
+        if not await self._wait_for_leaders(give_up_at):
             raise Rejected(
                 ErrorCode.REQUEST_TIMED_OUT, "The partitions exist; leaders will follow."
             )
         return change
 
-    async def _stand(self, give_up_at: float) -> bool:
+    async def _wait_for_leaders(self, give_up_at: float) -> bool:
         """Wait until partitions have leaders, and until live brokers know them or time is up."""
         loop = asyncio.get_running_loop()
         # An event, not a part of this request: a client that hangs up must not interrupt it.
-        while self._next_to_bear():
-            births = self._events.post(self.bear)
-            done, _ = await asyncio.wait([births], timeout=max(0.0, give_up_at - loop.time()))
+        while self._next_new_partitions():
+            elections_done = self._events.post(self.elect_first_leaders)
+            done, _ = await asyncio.wait(
+                [elections_done], timeout=max(0.0, give_up_at - loop.time())
+            )
             if not done:
                 return False
-            refusal = births.result()
+            refusal = elections_done.result()
             if refusal is not None:
                 raise refusal
         await self._term.channels.acknowledged(give_up_at - loop.time())
@@ -140,7 +142,7 @@ class ClusterTopics:
     # --- what others wrote
 
     async def names_changed(self, names: Sequence[str]) -> None:
-        """Within a turn: these topics exist in the tree. Call ``bear`` after it."""
+        """Within a turn: these topics exist in the tree. Then call ``elect_first_leaders``."""
         controller = self._term.controller
         await self._found(
             [
@@ -169,13 +171,13 @@ class ClusterTopics:
         )
         for name in loaded.topics:
             await self._read_settings(name)
-        await self.take_in(loaded)
+        await self.topics_loaded(loaded)
 
-    async def take_in(self, loaded: LoadedTopics) -> None:
+    async def topics_loaded(self, loaded: LoadedTopics) -> None:
         """Within a turn: these topics were read. Old tools create topics without an id."""
         for name, topic in loaded.topics.items():
             if topic.topic_id == NO_TOPIC_ID:
-                topic_id = draw_topic_id(self._world.dice)
+                topic_id = draw_topic_id(self._world.random)
                 states = tuple(state._replace(topic_id=topic_id) for state in topic.partitions)
                 loaded.topics[name] = topic._replace(topic_id=topic_id, partitions=states)
                 await self._term.store.assign(loaded.topics[name], topic)
@@ -185,7 +187,7 @@ class ClusterTopics:
             state
             for name in loaded.topics
             for state in self._term.controller.metadata.topics[name].partitions
-            if state.partition_epoch == UNBORN and len(state.offline) == len(state.replicas)
+            if state.partition_epoch == NEW_PARTITION and len(state.offline) == len(state.replicas)
         )
 
     async def _read_settings(self, name: str) -> None:
@@ -193,7 +195,7 @@ class ClusterTopics:
         self._dynamic_config.remember(ResourceType.TOPIC, name, overrides)
 
     async def replicas_changed(self, names: Sequence[str]) -> None:
-        """Within a turn: the nodes of these topics have changed. Call ``bear`` after it."""
+        """Within a turn: the nodes of these topics changed. Then call ``elect_first_leaders``."""
         term = self._term
         live = term.controller.metadata.brokers
         loaded = await term.registry.topics.load(
@@ -208,30 +210,30 @@ class ClusterTopics:
                 grown = known._replace(partitions=known.partitions + added)
                 term.controller.found([grown])
 
-    # --- births
+    # --- first leaders
 
-    async def bear(self) -> None:
+    async def elect_first_leaders(self) -> None:
         """Give partitions without a state a leader, if one of their replicas is alive.
 
-        An event bears some and posts the next, so that other events need not wait.
+        An event handles some of them and posts the next, so that other events need not wait.
         """
         term = self._term
         async with term.turn():
-            changed = await term.change(self._next_to_bear(), self._decide_births)
+            changed = await term.change(self._next_new_partitions(), self._decide_first_leaders)
             term.tell(changed)
         if changed:
-            self._events.post(self.bear)
+            self._events.post(self.elect_first_leaders)
 
-    def _next_to_bear(self) -> list[PartitionState]:
+    def _next_new_partitions(self) -> list[PartitionState]:
         controller = self._term.controller
         live = controller.metadata.brokers
         able = (
             state
             for state in controller.states()
-            if state.partition_epoch == UNBORN
+            if state.partition_epoch == NEW_PARTITION
             and any(controller.can_serve(state, broker, live) for broker in state.replicas)
         )
-        return list(islice(able, _BORN_PER_EVENT))
+        return list(islice(able, _NEW_PER_EVENT))
 
-    def _decide_births(self, states: Iterable[PartitionState]) -> list[ChangePartition]:
+    def _decide_first_leaders(self, states: Iterable[PartitionState]) -> list[ChangePartition]:
         return elections.decide_brokers(self._term.controller, states, (), elections.KAFKA_DEFAULTS)

@@ -61,7 +61,7 @@ class Deletions:
 
     @property
     def states(self) -> Iterable[PartitionState]:
-        """The partitions that brokers shall forget."""
+        """The partitions that brokers must forget."""
         return (
             being_deleted(state)
             for deletion in self._pending.values()
@@ -77,7 +77,7 @@ class Deletions:
             self.mark(topic)
 
     async def requested(self, names: Iterable[str]) -> None:
-        """These topics shall be deleted, as clients, tools or an earlier term wrote."""
+        """Delete these topics, as clients, tools or an earlier term requested."""
         enabled = self._dynamic_config.config.bool("delete.topic.enable")
         for name in names:
             topic = self._term.controller.metadata.topics.get(name)

@@ -17,7 +17,8 @@ Handled = asyncio.Future[Rejected | None]
 
 
 class Events:
-    def __init__(self) -> None:
+    def __init__(self, retry_s: float = _RETRY_S) -> None:
+        self._retry_s = retry_s
         self._due: dict[Handle, list[Handled]] = {}
         self._wake = asyncio.Event()
         self._closed = False
@@ -73,8 +74,8 @@ class Events:
         return None
 
     def _retry(self, handle: Handle, refusal: Rejected) -> Rejected:
-        _log.error("The controller tries again in %g s: %s", _RETRY_S, refusal)
-        asyncio.get_running_loop().call_later(_RETRY_S, self.post, handle)
+        _log.error("The controller tries again in %g s: %s", self._retry_s, refusal)
+        asyncio.get_running_loop().call_later(self._retry_s, self.post, handle)
         return refusal
 
 

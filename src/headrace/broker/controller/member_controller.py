@@ -6,6 +6,7 @@ controller. Settings are changed and topics are created automatically by any mem
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from headrace.broker.controller import internal_topics, topic_requests
@@ -13,7 +14,7 @@ from headrace.broker.controller.cluster_controller import ClusterController
 from headrace.broker.controller.missing_topics import MissingTopics
 from headrace.broker.controller.settings_changes import SettingsChanges
 from headrace.coordination.registry import Elected, Registry
-from headrace.coordination.topic_store import unborn
+from headrace.coordination.topic_store import without_leaders
 from headrace.core import features
 from headrace.core.controller import AddPartitions, Controller, CreateTopic
 from headrace.core.elections import IsrProposal
@@ -59,7 +60,7 @@ class MemberController:
         self._fail = fail
         self._tell_directory_failed = tell_directory_failed
         self._settings = SettingsChanges(
-            dynamic_config, lambda: metadata_cache.current, replicas, asyncio.Lock()
+            dynamic_config, lambda: metadata_cache.current, replicas, nullcontext()
         )
         self._missing = MissingTopics()
         self._started_at = asyncio.get_running_loop().time()
@@ -128,7 +129,7 @@ class MemberController:
             try:
                 if isinstance(answer, Rejected):
                     raise answer
-                await self._registry.create_topic(unborn(answer.topic), answer.overrides)
+                await self._registry.create_topic(without_leaders(answer.topic), answer.overrides)
             except Rejected as refusal:
                 refusals[name] = refusal
         codes: dict[str, ErrorCode] = {}

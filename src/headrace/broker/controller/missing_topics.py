@@ -1,4 +1,4 @@
-"""Topics that could not be created automatically: what clients hear, and what the log says."""
+"""Topics that could not be created automatically: the errors for clients, and the log lines."""
 
 import asyncio
 import logging

@@ -1,6 +1,5 @@
 """Changes of settings that clients request: any broker carries them out."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,8 @@ from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.settings.resources import ResourceType
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from headrace.broker.controller.changes import Replicas
 
 
@@ -19,9 +20,12 @@ class SettingsChanges:
         dynamic_config: DynamicConfig,
         metadata: Callable[[], ClusterMetadata],
         replicas: "Replicas",
-        lock: asyncio.Lock,
+        lock: "AbstractAsyncContextManager[object]",
     ) -> None:
-        """``lock`` is held from the checks until the change is stored."""
+        """``lock`` is held from the checks until the change is stored.
+
+        The callers make one change at a time; it keeps other changes to the cluster away.
+        """
         self._dynamic_config = dynamic_config
         self._metadata = metadata
         self._replicas = replicas

@@ -104,7 +104,7 @@ class Startup:
         registry = self._registry
         await registry.create_persistent_nodes()
         cluster_id = await registry.settle_cluster_id(
-            self._known_cluster_id, draw_cluster_id(self._world.dice)
+            self._known_cluster_id, draw_cluster_id(self._world.random)
         )
         brokers = {self._broker_id: await self._register()}
         election = await registry.take_controllership(self._world.now())
@@ -292,7 +292,7 @@ class Startup:
                 len(ids),
             )
             return
-        topic_id = ids.pop() if ids else draw_topic_id(self._world.dice)
+        topic_id = ids.pop() if ids else draw_topic_id(self._world.random)
         overrides = self._dynamic_config.overrides(ResourceType.TOPIC, name)
         change = topic_changes.decide_adopt(
             changes.controller,

@@ -14,7 +14,7 @@ from headrace.coordination.registry import Registry
 from headrace.coordination.term_store import TermStore
 from headrace.coordination.topic_store import LoadedTopics
 from headrace.coordination.tree import SessionLost
-from headrace.core.controller import UNBORN, ChangePartition, Controller
+from headrace.core.controller import NEW_PARTITION, ChangePartition, Controller
 from headrace.model.cluster_metadata import PartitionState
 from headrace.model.errors import ErrorCode, Fenced, Rejected
 from headrace.model.ids import BrokerId, TopicPartition
@@ -42,7 +42,7 @@ class Term:
         self._on_end = on_end
         self._lock = asyncio.Lock()
         self.when_ended: list[Callable[[], None]] = []
-        self._born: dict[TopicPartition, int] = {}  # the zxid of the first state
+        self._created_zxids: dict[TopicPartition, int] = {}  # of the first state
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -74,7 +74,7 @@ class Term:
 
     def loaded(self, loaded: LoadedTopics) -> None:
         """Take over topics that were read from the tree."""
-        self._born.update(loaded.born_zxids)
+        self._created_zxids.update(loaded.created_zxids)
         self.controller.found(loaded.topics.values())
 
     async def change(
@@ -90,9 +90,9 @@ class Term:
             self.controller.replay(result.written)
             for change in result.written:
                 changed.append(change.state)
-                if change.expected == UNBORN:
+                if change.expected == NEW_PARTITION:
                     topic_partition = change.state.topic_partition
-                    self._born[topic_partition] = result.zxids[topic_partition]
+                    self._created_zxids[topic_partition] = result.zxids[topic_partition]
             if not result.stale:
                 break
             states = await self.reload(result.stale)
@@ -125,14 +125,14 @@ class Term:
         self.channels.update_metadata(changed)
 
     def tell_replica(self, broker_id: BrokerId, state: PartitionState) -> None:
-        if broker_id not in self.channels or state.partition_epoch == UNBORN:
+        if broker_id not in self.channels or state.partition_epoch == NEW_PARTITION:
             return
         channel = self.channels[broker_id]
         # A broker that registered before the partition was created has not lost its log: if it
         # has none, no controller has told it yet.
-        born = self._born.get(state.topic_partition, 0)
-        channel.lead_or_follow(state, is_new=channel.broker_epoch < born)
+        created_zxid = self._created_zxids.get(state.topic_partition, 0)
+        channel.lead_or_follow(state, is_new=channel.broker_epoch < created_zxid)
 
     def forget(self, topic_partitions: Iterable[TopicPartition]) -> None:
         for topic_partition in topic_partitions:
-            self._born.pop(topic_partition, None)
+            self._created_zxids.pop(topic_partition, None)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headrace.broker.metadata.dynamic_config import DynamicConfig
-from headrace.broker.random_ids import draw_dice, draw_topic_id
+from headrace.broker.random_ids import draw_placement_seed, draw_topic_id
 from headrace.core import topic_changes
 from headrace.core.controller import Controller, CreateTopic
 from headrace.core.topics import NewTopic
@@ -28,7 +28,7 @@ def decide_creates(
     return topic_changes.decide_creates(
         controller,
         requests,
-        lambda: (draw_topic_id(world.dice), draw_dice(world.dice)),
+        lambda: (draw_topic_id(world.random), draw_placement_seed(world.random)),
         default_partition_count=config.int("num.partitions"),
         default_replication_factor=config.int("default.replication.factor"),
         check_settings=dynamic_config.check_topic,

@@ -51,6 +51,6 @@ class GroupCoordinator(CoordinatorRuntime["GroupShard"]):
         return GroupShard(self._surroundings)
 
     def _topics_changed(self, deleted: Sequence[str]) -> None:
-        self.refresh()
+        self.shards.refresh()
         if deleted:
             self.tell_all(lambda shard, now: shard.topics_deleted(deleted, now))

@@ -39,19 +39,19 @@ class LoadedShard(Generic[S]):
 
     __slots__ = (
         "_on_event",
+        "_queue",
+        "_queued_events",
         "_run_effect",
         "_uncommitted",
         "_waiting",
         "appended_end",
         "is_loaded",
-        "is_taken",
+        "is_busy",
         "leadership",
         "partition",
         "problem",
-        "queue",
         "replica",
         "shard",
-        "queued_events",
     )
 
     def __init__(
@@ -70,11 +70,11 @@ class LoadedShard(Generic[S]):
         self._on_event = on_event
         self._run_effect = run_effect
         self.is_loaded = False
-        self.is_taken = False  # by a thread or by queued requests; new requests must queue
-        self.queue: deque[Callable[[], Awaitable[None] | None]] = deque()
+        self.is_busy = False  # a thread or queued work changes the shard: new work must queue
+        self._queue: deque[Callable[[], Awaitable[None] | None]] = deque()
         self.problem: str | None = None  # why it could not be loaded
         self.appended_end = Offset(0)  # exclusive end of the records that the shard has replayed
-        self.queued_events: list[Tell[S]] = []  # that arrived while it was loading
+        self._queued_events: list[Tell[S]] = []  # that arrived while it was loading
         self._uncommitted: deque[_Uncommitted] = deque()
         self._waiting: dict[Ticket, asyncio.Future[Any]] = {}
 
@@ -91,6 +91,38 @@ class LoadedShard(Generic[S]):
     def holds_back(self) -> bool:
         """Whether replies or effects wait for the high watermark."""
         return bool(self._uncommitted)
+
+    def mark_loaded(self) -> None:
+        """The shard has replayed the whole log."""
+        self.is_loaded = True
+        self.appended_end = self.replica.log.log_end
+
+    def mark_unreadable(self, error: Exception) -> None:
+        self.problem = f"{self.replica.topic_partition} cannot be read: {error}"
+
+    def queue_event(self, decide: Tell[S]) -> None:
+        """Keep an event until the shard is loaded."""
+        self._queued_events.append(decide)
+
+    def take_queued_events(self) -> list[Tell[S]]:
+        events, self._queued_events = self._queued_events, []
+        return events
+
+    # --- the queue
+
+    def enqueue(self, work: Callable[[], Awaitable[None] | None]) -> bool:
+        """Run ``work`` after all queued work; returns whether ``run_queue`` must be called."""
+        self._queue.append(work)
+        was_busy, self.is_busy = self.is_busy, True
+        return not was_busy
+
+    async def run_queue(self) -> None:
+        """Run queued work until none is left, or until the shard is dropped."""
+        while self._queue and self.is_current():
+            pending = self._queue.popleft()()
+            if pending is not None:
+                await pending
+        self.is_busy = False
 
     # --- replication.waiting.Waiter
 
@@ -140,7 +172,7 @@ class LoadedShard(Generic[S]):
     ) -> None:
         self._uncommitted.append(_Uncommitted(self.appended_end, replies, effects, deadline))
 
-    def let_go_committed(self) -> None:
+    def release_committed(self) -> None:
         """Deliver the replies and run the effects that the high watermark has passed."""
         queue = self._uncommitted
         while queue and queue[0].offset_end <= self.leadership.high_watermark:
@@ -148,7 +180,7 @@ class LoadedShard(Generic[S]):
             self.reply(replies)
             self.run_effects(effects)
 
-    def give_up_overdue(self, now: Millis) -> float:
+    def refuse_overdue(self, now: Millis) -> float:
         """Refuse replies whose commit takes too long; returns the next deadline.
 
         The log keeps the records, and they may still be committed. The client has to retry.
@@ -169,7 +201,7 @@ class LoadedShard(Generic[S]):
         """Drop all state; clients with waiting requests must find the coordinator again."""
         self.is_loaded = False
         self._uncommitted.clear()
-        self.queue.clear()
+        self._queue.clear()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():

@@ -180,7 +180,7 @@ class MarkerSender:
             repetitions = self._limit.occurred(peer.broker_id, now)
             if repetitions is not None:
                 _log.warning(
-                    "Could not send transaction markers to broker %d: %s. They are sent again%s",
+                    "Could not send transaction markers to broker %d: %s. Retrying%s",
                     peer.broker_id,
                     error,
                     repetitions,

@@ -184,7 +184,7 @@ class MarkerWriter:
             replica, bytearray(batch), now, transaction_version=marker.transaction_version
         )
         offset_end = Offset(appended.last_offset + 1)
-        leadership = replica.lead()
+        leadership = replica.require_leadership()
         if leadership.high_watermark >= offset_end:
             sending.answered(topic_partition, ErrorCode.NONE)
             return

@@ -1,45 +1,35 @@
-"""The coordinator runtime: loads shards from an internal topic, asks them, writes their records.
+"""The coordinator runtime: asks shards of an internal topic, and writes their records.
 
 One ``CoordinatorRuntime`` serves one internal topic. Each partition that this broker leads has a
-shard (``core.outcome.Shard``), a pure state machine. The runtime does everything with effects:
+shard (``core.outcome.Shard``), a pure state machine. ``shards`` loads and drops them; the runtime
+carries out what they decide:
 
     find       the partition of a group or transactional id decides which broker coordinates it
-    load       replay the partition's log in the background, in pieces
     ask        decide -> append one batch -> replay -> reply once the high watermark has passed it
     ask apart  for large requests: decide and replay in a thread; meanwhile requests for this
                shard are queued, all others are served
     wake       tick the shards whose deadline has passed
-    drop       forget a shard if leadership is lost, or if it is unclear what was written
-
-Errors that a client gets if its coordinator cannot be asked:
-
-    NOT_COORDINATOR                 another broker leads the partition, or it cannot be read
-    COORDINATOR_LOAD_IN_PROGRESS    its log is being replayed
-    COORDINATOR_NOT_AVAILABLE       the decision could not be written; also when stopping
 
 On one node a batch is committed as soon as it is written, so most requests are answered without
 a future and without a task.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic
 
 from headrace.broker.coordinators.deadlines import Deadlines
 from headrace.broker.coordinators.host import Host
 from headrace.broker.coordinators.loaded_shard import LoadedShard, S, Tell
-from headrace.broker.coordinators.loading import UNREADABLE, replay_log
+from headrace.broker.coordinators.shards import Shards
 from headrace.broker.coordinators.writing import ShardWriter, WriteFailed
 from headrace.core.outcome import Outcome, ProducerStamp, Reply, Ticket
-from headrace.core.parked import NEVER, Event
+from headrace.core.parked import NEVER
 from headrace.core.topics import java_hash
 from headrace.model.errors import ErrorCode, Rejected
 from headrace.model.ids import Millis
 from headrace.records.batch import NO_CODEC
 from headrace.wire.schema import Message
-
-_log = logging.getLogger("headrace.coordinator")
 
 Decide = Callable[[S, Ticket, Millis], Outcome]
 IsLarge = Callable[[S], bool]
@@ -65,16 +55,11 @@ class CoordinatorRuntime(Generic[S]):
         self._host = host
         self.topic = topic
         self._partition_count_setting = partition_count_setting
-        self._make_shard = make_shard
-        self._run_effect = run_effect
         self._codec_setting = codec_setting
         self._writer = ShardWriter(host.appender, self._codec, host.fail)
-        self._shards: dict[int, LoadedShard[S]] = {}
         self._last_ticket = 0
         self._deadlines = Deadlines(host.waiting, self._wake)
-        self._is_closed = False
-        self._will_refresh = False
-        host.replicas.on_change(self._refresh_soon)
+        self.shards = Shards(host, topic, make_shard, run_effect, self._loaded)
 
     def _codec(self) -> int:
         if self._codec_setting is None:
@@ -94,19 +79,6 @@ class CoordinatorRuntime(Generic[S]):
     def partition_of(self, key: str) -> int:
         """The partition whose leader coordinates this group or transactional id."""
         return java_hash(key) % self.partition_count
-
-    def loaded_partitions(self) -> list[int]:
-        """The partitions with a loaded shard, for ``ask_partition``."""
-        return [loaded.partition for loaded in self._shards.values() if loaded.is_current()]
-
-    def has_shard(self, partition: int) -> bool:
-        """Whether this broker coordinates the partition; its shard may still be loading."""
-        return partition in self._shards
-
-    def is_loading(self) -> bool:
-        return any(
-            not loaded.is_loaded and loaded.problem is None for loaded in self._shards.values()
-        )
 
     def now(self) -> Millis:
         """The clock of the shards."""
@@ -131,10 +103,10 @@ class CoordinatorRuntime(Generic[S]):
     def ask_partition(
         self, partition: int, decide: Decide[S], is_large: IsLarge[S] | None = None
     ) -> Any:
-        loaded = self._find(partition)
+        loaded = self.shards.find(partition)
         self._last_ticket += 1
         ticket = Ticket(self._last_ticket)
-        if loaded.is_taken or (is_large is not None and is_large(loaded.shard)):
+        if loaded.is_busy or (is_large is not None and is_large(loaded.shard)):
             future = loaded.future(ticket)
             self._enqueue(loaded, lambda: self._ask_queued(loaded, decide, ticket, is_large))
             return future
@@ -143,18 +115,18 @@ class CoordinatorRuntime(Generic[S]):
 
     def tell(self, partition: int, decide: Tell[S]) -> None:
         """An event without a reply. Raises Rejected if the shard cannot be asked."""
-        self._tell_or_enqueue(self._find(partition), decide)
+        self._tell_or_enqueue(self.shards.find(partition), decide)
 
     def tell_all(self, decide: Tell[S]) -> None:
         """The same for every shard; shards that are loading get the event once loaded."""
-        for loaded in list(self._shards.values()):
+        for loaded in self.shards:
             if loaded.is_current():
                 self._tell_or_enqueue(loaded, decide)
             elif not loaded.is_loaded:
-                loaded.queued_events.append(decide)
+                loaded.queue_event(decide)
 
     def _tell_or_enqueue(self, loaded: LoadedShard[S], decide: Tell[S]) -> None:
-        if loaded.is_taken:
+        if loaded.is_busy:
             self._enqueue(loaded, lambda: self._tell(loaded, decide))
         else:
             self._tell(loaded, decide)
@@ -163,44 +135,19 @@ class CoordinatorRuntime(Generic[S]):
         now = self._host.clock.now()
         self._run(loaded, decide(loaded.shard, now), now)
 
-    def _find(self, partition: int) -> LoadedShard[S]:
-        loaded = self._shards.get(partition)
-        if loaded is None or loaded.leadership is not loaded.replica.leadership:
-            found = self._take_up(partition)
-            if found is None:
-                raise Rejected(
-                    ErrorCode.NOT_COORDINATOR,
-                    f"this broker does not lead {self.topic}-{partition}",
-                )
-            loaded = found
-        if not loaded.is_loaded:
-            if loaded.problem is not None:
-                raise Rejected(ErrorCode.NOT_COORDINATOR, loaded.problem)
-            raise Rejected(
-                ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{self.topic}-{partition} is being loaded"
-            )
-        return loaded
-
     # -- asking apart ---------------------------------------------------------------------
 
     def _enqueue(self, loaded: LoadedShard[S], work: Callable[[], Awaitable[None] | None]) -> None:
-        loaded.queue.append(work)
-        if not loaded.is_taken:
-            loaded.is_taken = True
-            self._host.tasks.spawn(self._work_off(loaded))
+        if loaded.enqueue(work):
+            self._host.tasks.spawn(self._run_queue(loaded))
 
-    async def _work_off(self, loaded: LoadedShard[S]) -> None:
-        """Run the queue of a shard until it is empty."""
+    async def _run_queue(self, loaded: LoadedShard[S]) -> None:
         try:
-            while loaded.queue and loaded.is_current():
-                pending = loaded.queue.popleft()()
-                if pending is not None:
-                    await pending
+            await loaded.run_queue()
         except Exception as error:
             # A bug, and the shard may be half changed.
             self._host.fail(error)
             raise
-        loaded.is_taken = False
         self._host.waiting.serve()
         self._arm_for(loaded, self._host.clock.now())  # its deadlines were not checked meanwhile
 
@@ -285,7 +232,7 @@ class CoordinatorRuntime(Generic[S]):
         """Refuse the replies to an unwritten decision; returns whether ``own`` is one of them."""
         if isinstance(refusal, WriteFailed):
             was_own = any(ticket == own for ticket, _ in replies)
-            self._drop(loaded, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self.shards.drop(loaded, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return was_own
         return loaded.refuse(replies, refusal, own)
 
@@ -316,7 +263,7 @@ class CoordinatorRuntime(Generic[S]):
         transaction_version: int = 0,
     ) -> "asyncio.Future[None] | None":
         """End a transaction in this partition; None if the marker is committed, else a future."""
-        loaded = self._find(partition)
+        loaded = self.shards.find(partition)
         now = self._host.clock.now()
 
         def write() -> None:
@@ -330,12 +277,12 @@ class CoordinatorRuntime(Generic[S]):
                     transaction_version=transaction_version,
                 )
             except WriteFailed:
-                self._drop(loaded, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+                self.shards.drop(loaded, ErrorCode.COORDINATOR_NOT_AVAILABLE)
                 raise
 
         self._last_ticket += 1
         reply = Reply(Ticket(self._last_ticket), _MARKER_WRITTEN)
-        if loaded.is_taken:
+        if loaded.is_busy:
             future = loaded.future(reply.ticket)
             self._enqueue(loaded, lambda: self._write_queued(loaded, write, reply, now))
             return future
@@ -356,134 +303,20 @@ class CoordinatorRuntime(Generic[S]):
         else:
             self._run(loaded, Outcome(replies=(reply,)), now)
 
-    # -- loading and dropping -------------------------------------------------------------
-
-    def _refresh_soon(self) -> None:
-        """Refresh once after all changes of this turn; a request may change many partitions."""
-        if not self._will_refresh and not self._is_closed:
-            self._will_refresh = True
-            self._host.loop.call_soon(self._refresh_now)
-
-    def _refresh_now(self) -> None:
-        self._will_refresh = False
-        try:
-            self.refresh()
-            self._host.waiting.serve()
-        except Exception as error:  # noqa: BLE001 - a bug while shards are loaded or dropped
-            self._host.fail(error)
-
-    def refresh(self) -> None:
-        """Load shards for the partitions led here now, and drop all others."""
-        if self._is_closed:
-            return
-        for loaded in list(self._shards.values()):
-            if loaded.leadership is not loaded.replica.leadership:
-                self._drop(loaded, ErrorCode.NOT_COORDINATOR)
-        for replica in self._host.replicas.of_topic(self.topic):
-            if replica.topic_partition.partition not in self._shards:
-                self._take_up(replica.topic_partition.partition)
-
-    def _take_up(self, partition: int) -> LoadedShard[S] | None:
-        """Begin to coordinate a partition; None if this broker does not lead it."""
-        old = self._shards.get(partition)
-        if old is not None:
-            self._drop(old, ErrorCode.NOT_COORDINATOR)
-        replica = self._host.replicas.get(self.topic, partition)
-        if replica is None or self._is_closed:
-            return None
-        leadership = replica.leadership
-        if leadership is None or replica.log.offline is not None:
-            return None
-        shard = self._make_shard(partition)
-        loaded = LoadedShard(
-            partition, replica, leadership, shard, self._happened, self._run_effect
-        )
-        self._shards[partition] = loaded
-        self._host.waiting.watch(loaded, replica)
-        if replica.log.log_start == replica.log.log_end:
-            self._loaded(loaded)
-        else:
-            self._host.tasks.spawn(self._load(loaded))
-        return loaded
-
-    def _happened(self, loaded: LoadedShard[S], event: Event) -> bool:
-        match event:
-            case Event.HIGH_WATERMARK:
-                loaded.let_go_committed()
-                return not loaded.holds_back
-            case Event.LEADERSHIP_LOST | Event.TOPIC_DELETED | Event.DISK_OFFLINE:
-                self._drop(loaded, ErrorCode.NOT_COORDINATOR)
-                return True
-            case Event.LEADERSHIP_GAINED:
-                pass  # ``refresh`` loads the shard
-        return False
-
-    def _drop(self, loaded: LoadedShard[S], code: ErrorCode) -> None:
-        """Forget a shard. Its clients have to find the coordinator again."""
-        if self._shards.get(loaded.partition) is loaded:
-            del self._shards[loaded.partition]
-        self._host.waiting.unwatch(loaded, loaded.replica)
-        self._host.waiting.unpark(loaded)
-        loaded.drop(
-            Rejected(
-                code,
-                f"this broker does not coordinate {self.topic}-{loaded.partition} now; find the "
-                "coordinator again",
-            )
-        )
-
-    async def _load(self, loaded: LoadedShard[S]) -> None:
-        log = loaded.replica.log
-        loop = self._host.loop
-        started_at = loop.time()
-
-        def is_wanted() -> bool:
-            return (
-                self._shards.get(loaded.partition) is loaded
-                and loaded.leadership is loaded.replica.leadership
-            )
-
-        try:
-            record_count = await replay_log(log, loaded.shard, is_wanted)
-        except UNREADABLE as error:
-            # Otherwise the topic was deleted, or the log is truncated to that of the next leader.
-            if is_wanted() and not log.closed:
-                loaded.problem = f"{loaded.replica.topic_partition} cannot be read: {error}"
-                _log.error(
-                    "%s. The groups or transactions of this partition are not available. Check "
-                    "the files in %s",
-                    loaded.problem,
-                    log.path,
-                )
-            return
-        if not is_wanted():
-            return
-        _log.info(
-            "Loaded %s: %d records in %.0f ms",
-            loaded.replica.topic_partition,
-            record_count,
-            (loop.time() - started_at) * 1000,
-        )
-        self._loaded(loaded)
-        self._host.waiting.serve()
+    # -- loaded ---------------------------------------------------------------------------
 
     def _loaded(self, loaded: LoadedShard[S]) -> None:
-        loaded.is_loaded = True
-        loaded.appended_end = loaded.replica.log.log_end
         now = self._host.clock.now()
         self._run(loaded, loaded.shard.loaded(now), now)
-        for decide in loaded.queued_events:
+        for decide in loaded.take_queued_events():
             if not loaded.is_current():
                 break  # a decision could not be written: the shard was dropped
             self._run(loaded, decide(loaded.shard, now), now)
-        loaded.queued_events.clear()
 
     def close(self) -> None:
         """Drop all shards, and refuse all waiting requests."""
-        self._is_closed = True
         self._deadlines.close()
-        for loaded in list(self._shards.values()):
-            self._drop(loaded, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.shards.close()
 
     # -- time -----------------------------------------------------------------------------
 
@@ -497,11 +330,11 @@ class CoordinatorRuntime(Generic[S]):
         give_way_at = loop.time() + _TICK_BUDGET_S
         next_at = NEVER
         now = self._host.clock.now()
-        for loaded in list(self._shards.values()):
+        for loaded in self.shards:
             if not loaded.is_current():
                 continue
-            next_at = min(next_at, loaded.give_up_overdue(now))
-            if loaded.is_taken:
+            next_at = min(next_at, loaded.refuse_overdue(now))
+            if loaded.is_busy:
                 continue  # the shard itself is ticked when it is free
             while (deadline := loaded.shard.next_deadline()) is not None:
                 if deadline > now or loop.time() > give_way_at:

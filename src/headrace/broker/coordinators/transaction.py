@@ -54,12 +54,12 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
         from headrace.core.transactions.shard import TransactionShard
 
         replica = self._host.replicas.require(TRANSACTIONS_TOPIC, partition)
-        leadership = replica.lead()
+        leadership = replica.require_leadership()
         # Markers have the leader epoch of their coordinator, so that partitions can fence old ones.
         return TransactionShard(lambda: leadership.leader_epoch, self._settings)
 
     def _topics_changed(self, deleted: Sequence[str]) -> None:
-        self.refresh()
+        self.shards.refresh()
         self._markers.leaders_changed()
         self._remote.coordinators_changed(self._other_coordinator)
 
@@ -125,7 +125,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
             self.tell(partition, decide)
         except Rejected as refusal:
             # Another broker is the coordinator now; it continues after loading the shard.
-            _log.info("Dropped a result for the shard of %s-%d: %s", self.topic, partition, refusal)
+            _log.info("Ignored a result for %s-%d: %s", self.topic, partition, refusal)
 
     async def _draw_producer_id(self, partition: int) -> None:
         try:
@@ -250,7 +250,7 @@ class TransactionCoordinator(CoordinatorRuntime["TransactionShard"]):
     def _other_coordinator(self, transactional_id: str) -> BrokerId | None:
         """The broker to ask, if it is not this one; None also if no broker can be asked."""
         partition = self.partition_of(transactional_id)
-        if self.has_shard(partition):
+        if partition in self.shards:
             return None
         state = self._host.metadata.current.partition(self.topic, partition)
         if state is None or state.leader in (NO_LEADER, self._host.replicas.broker_id):

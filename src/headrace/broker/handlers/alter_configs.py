@@ -32,7 +32,7 @@ from headrace.model.settings.resources import AlterOperation, ResourceType
 from headrace.model.settings.values import parse_value, split_list
 from headrace.wire import messages as m
 
-log = logging.getLogger("headrace.broker")
+_log = logging.getLogger("headrace.broker")
 
 # The attributes by which a client metrics subscription can match clients.
 _MATCHABLE = frozenset(
@@ -202,7 +202,7 @@ def _alter_loggers(
         return
     for change in alteration.changes:
         broker_loggers.change(*change)
-        log.info(
+        _log.info(
             "%s %s",
             context.described_client(),
             f"set the level of logger {change.name} to {change.text}"
@@ -294,7 +294,7 @@ def _check_overrides(
     try:
         if resource_type is ResourceType.TOPIC:
             for line in contradictions(check_topic_overrides(broker.config, overrides), name):
-                log.warning("%s", line)
+                _log.warning("%s", line)
         elif resource_type is ResourceType.BROKER:
             code = ErrorCode.INVALID_REQUEST
             check_dynamic(broker.config, overrides, for_all=not name)
@@ -341,11 +341,11 @@ def _log_change(
         if before.get(setting) != text
     ]
     changed += [f"removed {setting}" for setting in sorted(before.keys() - overrides.keys())]
-    log.info(
+    _log.info(
         "%s altered configs of %s: %s", context.described_client(), resource, ", ".join(changed)
     )
     for line in without_effect(overrides, _TABLES[resource_type]):
-        log.warning("%s: %s", resource, line)
+        _log.warning("%s: %s", resource, line)
 
 
 def _loggable(resource_type: ResourceType, name: str, text: str) -> str:

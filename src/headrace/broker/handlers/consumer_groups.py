@@ -53,7 +53,7 @@ def consumer_group_heartbeat(
     client = request_context(context)
     drawn_id = None
     if context.api_version < _FIRST_HEARTBEAT_WITH_OWN_ID:
-        drawn_id = "" if request.member_id else draw_member_id(broker.world.dice)
+        drawn_id = "" if request.member_id else draw_member_id(broker.world.random)
     return ask(
         partial(broker.groups.ask, is_large=lambda shard: is_large(shard, client, request)),
         request.group_id,

@@ -60,7 +60,7 @@ async def leader_and_isr(
     broker: Needs, context: Context, request: m.LeaderAndIsrRequest
 ) -> m.LeaderAndIsrResponse:
     await _read_settings(broker, request)
-    async with broker.membership.obeying:
+    async with broker.membership.applying:
         refusal = await broker.membership.check_controller(
             request.controller_epoch, request.broker_epoch, is_kraft=request.is_k_raft_controller
         )
@@ -140,8 +140,8 @@ def _roles_changed(broker: Needs, topics: list[str]) -> None:
     """Tell the waiters of partitions, and load or drop the coordinators' shards."""
     broker.waiting.serve()
     if any(is_internal(topic) for topic in topics):
-        broker.groups.refresh()
-        broker.transactions.refresh()
+        broker.groups.shards.refresh()
+        broker.transactions.shards.refresh()
 
 
 # --- UpdateMetadata
@@ -150,7 +150,7 @@ def _roles_changed(broker: Needs, topics: list[str]) -> None:
 async def update_metadata(
     broker: Needs, context: Context, request: m.UpdateMetadataRequest
 ) -> m.UpdateMetadataResponse:
-    async with broker.membership.obeying:
+    async with broker.membership.applying:
         refusal = await broker.membership.check_controller(
             request.controller_epoch, request.broker_epoch, is_kraft=request.is_k_raft_controller
         )
@@ -176,7 +176,7 @@ async def stop_replica(
     broker: Needs, context: Context, request: m.StopReplicaRequest
 ) -> m.StopReplicaResponse:
     response = m.StopReplicaResponse
-    async with broker.membership.obeying:
+    async with broker.membership.applying:
         refusal = await broker.membership.check_controller(
             request.controller_epoch, request.broker_epoch, is_kraft=request.is_k_raft_controller
         )

@@ -94,7 +94,7 @@ class ParkedFetch:
         self.context = context
         self.request = request
         self.fetch = fetch
-        self.wants = fetch.wants  # that the response is about; see ``FetchReads.with_news``
+        self.wants = fetch.wants  # that the response is about; see ``FetchReads.with_changes``
         self.follower = follower
         self.slot: Slot | None = None
 
@@ -226,7 +226,7 @@ class Fetching:
         answer_now = last_chance
         entries = []
         if follower is not None and waiting.fetch.incremental:
-            waiting.wants = reads.with_news(waiting.fetch.wants)
+            waiting.wants = reads.with_changes(waiting.fetch.wants)
         for want in waiting.wants:
             size_max = min(want.size_max, size_left)
             try:

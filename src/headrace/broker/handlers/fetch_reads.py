@@ -79,9 +79,9 @@ class FetchReads:
             raise self._replicas.unhosted(want.topic, want.partition)
         leadership = replica.leadership
         if leadership is None and api_version >= _ANY_REPLICA_SINCE:
-            high_watermark = replica.follow_in(want.current_leader_epoch).high_watermark
+            high_watermark = replica.require_following_in(want.current_leader_epoch).high_watermark
         else:
-            high_watermark = replica.lead_in(want.current_leader_epoch).high_watermark
+            high_watermark = replica.require_leadership_in(want.current_leader_epoch).high_watermark
             if self._selects_by_rack and request.rack_id:
                 preferred = self._replicas.preferred_replica(
                     replica, request.rack_id, Offset(want.fetch_offset)
@@ -165,8 +165,8 @@ class FetchReads:
             if effects:
                 self._replicas.effects.carry_out(replica, effects)
 
-    def with_news(self, wants: Iterable[Want]) -> list[Want]:
-        """The partitions about which a follower's session has something to hear.
+    def with_changes(self, wants: Iterable[Want]) -> list[Want]:
+        """The partitions whose state changed since the follower's session was last answered.
 
         Called twice per fetch for every partition of the session, of which most are idle: so it
         compares offsets and calls nothing.
@@ -210,7 +210,7 @@ class FetchReads:
         return FetchedPartition(
             want.partition,
             0,
-            replica.lead().high_watermark,
+            replica.require_leadership().high_watermark,
             log_start=log.log_start,
             records=found,
             records_size=found.size if found is not None else 0,
@@ -220,7 +220,7 @@ class FetchReads:
     def _divergence(replica: Replica, want: Want, follower: Follower) -> EpochEnd | None:
         log = replica.log
         if log.offline is not None:
-            replica.lead()  # raises
+            replica.require_leadership()  # raises
         return replica.partition.check_follower_fetch(
             follower.broker_id,
             LeaderEpoch(want.current_leader_epoch),

@@ -64,7 +64,7 @@ def join_group(broker: Needs, context: Context, request: m.JoinGroupRequest) -> 
         return refuse(Rejected(ErrorCode.INVALID_GROUP_ID))
     client = request_context(context)
     options = join_options(context.api_version)
-    drawn_id = draw_member_id(broker.world.dice)
+    drawn_id = draw_member_id(broker.world.random)
     return ask(
         broker.groups.ask,
         request.group_id,
@@ -293,7 +293,7 @@ def describe_groups(broker: Needs, context: Context, request: m.DescribeGroupsRe
 
 
 def list_groups(broker: Needs, context: Context, request: m.ListGroupsRequest) -> Answer:
-    if broker.groups.is_loading():
+    if broker.groups.shards.is_loading():
         raise Rejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = frozenset(state.lower() for state in request.states_filter)
     kinds = frozenset(kind.lower() for kind in request.types_filter)
@@ -307,7 +307,7 @@ def list_groups(broker: Needs, context: Context, request: m.ListGroupsRequest) -
                 partition,
                 lambda shard, ticket, now: shard.list_groups(ticket, states, kinds, now),
             )
-            for partition in broker.groups.loaded_partitions()
+            for partition in broker.groups.shards.loaded_partitions()
         ),
         finish,
     )

@@ -59,7 +59,7 @@ async def list_offsets(
                         f"{asked.timestamp}",
                     )
                 replica = broker.replicas.require(topic.name, asked.partition_index)
-                replica.lead_in(asked.current_leader_epoch)
+                replica.require_leadership_in(asked.current_leader_epoch)
                 if request.replica_id >= 0 and asked.timestamp == LATEST:
                     # A follower continues at the log end; the high watermark may be behind it.
                     offset, timestamp, leader_epoch = _log_end(replica)
@@ -81,7 +81,7 @@ async def list_offsets(
 
 def _check_available(context: Context, replica: Replica, timestamp: int, offset: int) -> None:
     """Reject a request if a new leader's high watermark may be stale: "latest" could decrease."""
-    if replica.lead().is_high_watermark_current:
+    if replica.require_leadership().is_high_watermark_current:
         return
     if timestamp == LATEST or (timestamp >= 0 and offset == -1):
         code = ErrorCode.OFFSET_NOT_AVAILABLE
@@ -103,14 +103,14 @@ def _asked_twice(request: m.ListOffsetsRequest) -> set[tuple[str, int]]:
 
 
 def _log_end(replica: Replica) -> tuple[int, int, int]:
-    return replica.log.log_end, -1, replica.lead().leader_epoch
+    return replica.log.log_end, -1, replica.require_leadership().leader_epoch
 
 
 async def _find(replica: Replica, timestamp: int, isolation_level: int) -> tuple[int, int, int]:
     log = replica.log
     readable_end = replica.readable_end(isolation_level)
     if timestamp == LATEST:
-        return readable_end, -1, replica.lead().leader_epoch
+        return readable_end, -1, replica.require_leadership().leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return log.log_start, -1, log.leader_epochs.epoch_at(log.log_start)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
@@ -159,7 +159,7 @@ def offset_for_leader_epoch(
             partitions.append(answer)
             try:
                 replica = broker.replicas.require(topic.topic, asked.partition)
-                replica.lead_in(asked.current_leader_epoch)
+                replica.require_leadership_in(asked.current_leader_epoch)
                 log = replica.log
                 end = log.leader_epochs.end_of(LeaderEpoch(asked.leader_epoch), log.log_end)
                 answer.leader_epoch = end.leader_epoch

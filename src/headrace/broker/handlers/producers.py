@@ -65,7 +65,7 @@ def _described(
     response = m.DescribeProducersResponse
     try:
         replica = broker.replicas.require(topic, partition)
-        replica.lead()
+        replica.require_leadership()
     except Rejected as refusal:
         return response.PartitionResponse(
             partition_index=partition, error_code=refusal.code, error_message=refusal.message

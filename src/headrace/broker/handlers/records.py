@@ -46,7 +46,7 @@ class _Deletion:
     def is_complete(self) -> bool:
         """Whether there is nothing more to wait for; then the answer says how it ended."""
         try:
-            leadership = self.replica.lead()
+            leadership = self.replica.require_leadership()
         except Rejected as refusal:
             self._answer.error_code = refusal.code
             return True
@@ -113,7 +113,7 @@ def _delete(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             f"{topic} is an internal topic; its records cannot be deleted",
         )
-    high_watermark = replica.lead().high_watermark
+    high_watermark = replica.require_leadership().high_watermark
     if "delete" not in replica.log.config.cleanup_policy:
         raise Rejected(
             ErrorCode.POLICY_VIOLATION,

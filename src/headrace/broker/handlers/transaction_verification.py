@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from headrace.broker.coordinators.transaction import TransactionCoordinator
 
 
+# Versions of Produce.
+_FIRST_ABORTABLE = 11
+_FIRST_THAT_ADDS = 12
+
+
 def may_be_appended(replica: Replica, records: memoryview) -> bool:
     """Whether the batch can be appended without asking the transaction coordinator."""
     producer = transactional_producer(records)
@@ -43,7 +48,6 @@ class TransactionVerification:
         self._led_elsewhere: set[TopicPartition] = set()
         if transactional_id is not None or any(is_transactional(r) for _, r in batches):
             self._verification = Verification(
-                context.api_version,
                 transactional_id,
                 [
                     (replica.topic_partition, replica.log.producers, records)
@@ -51,6 +55,8 @@ class TransactionVerification:
                     if replica.leadership is not None
                 ],
                 transactions.postponed,
+                adds=context.api_version >= _FIRST_THAT_ADDS,
+                abortable=context.api_version >= _FIRST_ABORTABLE,
             )
             self._led_elsewhere = {
                 replica.topic_partition for replica, _ in batches if replica.leadership is None

@@ -340,7 +340,7 @@ def list_transactions(
     broker: Needs, context: Context, request: m.ListTransactionsRequest
 ) -> Answer:
     transactions = broker.transactions
-    if transactions.is_loading():
+    if transactions.shards.is_loading():
         raise Rejected(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     wanted = Filter(request)
 
@@ -356,7 +356,7 @@ def list_transactions(
                 partition,
                 lambda shard, ticket, now: shard.list_transactions(ticket, wanted, now),
             )
-            for partition in transactions.loaded_partitions()
+            for partition in transactions.shards.loaded_partitions()
         ],
         finish,
     )

@@ -21,7 +21,7 @@ from headrace.model.errors import ConfigError, Corrupt, ErrorCode, Rejected
 from headrace.model.ids import BrokerId, Millis
 from headrace.model.settings.resources import ResourceType
 
-log = logging.getLogger("headrace.metadata")
+_log = logging.getLogger("headrace.metadata")
 
 # The node of the coordination tree with the settings of each type. Log levels are not stored.
 _NODES: dict[int, str] = {
@@ -73,7 +73,7 @@ class DynamicConfig:
         except ConfigError as error:
             # The settings were valid when they were stored; the file has changed since. The
             # broker must start, or clients could not correct them.
-            log.error(
+            _log.error(
                 "Ignoring all dynamic broker settings, because one is invalid: %s. Correct the "
                 "dynamic settings or the broker's file",
                 error,
@@ -96,7 +96,7 @@ class DynamicConfig:
         try:
             overrides = await self._store.read(_NODES[kind], name)
         except Corrupt as error:
-            log.error("Keeping the settings of %s as they were: %s. Set them again", name, error)
+            _log.error("Keeping the settings of %s as they were: %s. Set them again", name, error)
             return
         self.remember(kind, name, overrides)
         if kind == ResourceType.BROKER and name in (_ALL_BROKERS, str(self._broker_id)):
@@ -139,7 +139,9 @@ class DynamicConfig:
                 config = topic_config(self.config, {**usable, name: text})
                 usable[name] = text
             except ConfigError as error:
-                log.error("Ignoring an invalid setting of topic %s: %s. Set it again", topic, error)
+                _log.error(
+                    "Ignoring an invalid setting of topic %s: %s. Set it again", topic, error
+                )
         return config
 
     # --- changes

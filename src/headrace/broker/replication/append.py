@@ -46,7 +46,7 @@ class Appender:
         self, replica: "Replica", records: memoryview, acks: int, produce_version: int
     ) -> Appended:
         """Stage one produced batch; ``write_staged`` writes it."""
-        leadership = replica.lead()
+        leadership = replica.require_leadership()
         if acks == ACKS_ALL and not leadership.enough_replicas:
             raise _not_enough_replicas(replica)
         appended = replica.log.append_as_leader(
@@ -54,6 +54,10 @@ class Appender:
         )
         self.staged[replica] = None
         return appended
+
+    def forget(self, replica: "Replica") -> None:
+        """The partition is deleted, with its staged batches."""
+        self.staged.pop(replica, None)
 
     def write_staged(self) -> tuple[dict["Replica", Rejected], dict["Replica", Offset]]:
         """Write every staged batch.
@@ -78,7 +82,7 @@ class Appender:
         self, replica: "Replica", batch: bytearray, now: Millis, *, transaction_version: int = 0
     ) -> Appended:
         """Append one batch of a coordinator, as with acks=all."""
-        leadership = replica.lead()
+        leadership = replica.require_leadership()
         if not leadership.enough_replicas:
             raise _not_enough_replicas(replica)
         appended = replica.log.append_as_leader(
@@ -159,7 +163,7 @@ class Appender:
 
 
 def _not_enough_replicas(replica: "Replica") -> Rejected:
-    leadership = replica.lead()
+    leadership = replica.require_leadership()
     return Rejected(
         ErrorCode.NOT_ENOUGH_REPLICAS,
         f"{replica.topic_partition} has {leadership.insync_count} in-sync replicas; "

@@ -47,13 +47,28 @@ if TYPE_CHECKING:
 
 
 class Effects:
-    """``replication`` and its parts are those of a broker in a cluster, None on one node."""
+    """On one node no effect concerns other brokers, and ``connect`` is not called."""
 
     def __init__(self, waiting: Waiting) -> None:
         self._waiting = waiting
-        self.replication: Flushing | None = None
-        self.fetchers: Following | None = None
-        self.isr_proposals: Proposing | None = None
+        self._replication: Flushing | None = None
+        self._fetchers: Following | None = None
+        self._isr_proposals: Proposing | None = None
+
+    def connect(
+        self,
+        *,
+        replication: "Flushing | None" = None,
+        fetchers: "Following | None" = None,
+        isr_proposals: "Proposing | None" = None,
+    ) -> None:
+        """Send effects that concern other brokers to these parts; None: to the same as before."""
+        self._replication = replication or self._replication
+        self._fetchers = fetchers or self._fetchers
+        self._isr_proposals = isr_proposals or self._isr_proposals
+
+    def disconnect(self) -> None:
+        self._replication = self._fetchers = self._isr_proposals = None
 
     def carry_out(self, replica: "Replica", effects: Iterable[Effect]) -> None:
         """Raises OSError if the disk refuses a truncation."""
@@ -97,17 +112,17 @@ class Effects:
     ) -> None:
         match effect:
             case ProposeIsr():
-                if self.isr_proposals is not None:
-                    self.isr_proposals.propose(replica, effect)
+                if self._isr_proposals is not None:
+                    self._isr_proposals.propose(replica, effect)
             case FlushToShrinkIsr():
-                if self.replication is not None:
-                    self.replication.flush_to_shrink(replica)
+                if self._replication is not None:
+                    self._replication.flush_to_shrink(replica)
             case FollowLeader(leader):
-                if self.fetchers is not None:
-                    self.fetchers.follow(replica, leader)
+                if self._fetchers is not None:
+                    self._fetchers.follow(replica, leader)
             case StopFollowing():
-                if self.fetchers is not None:
-                    self.fetchers.stop_following(replica)
+                if self._fetchers is not None:
+                    self._fetchers.stop_following(replica)
 
 
 def _change_log(replica: "Replica", effect: Truncate | RestartLog | AdvanceLogStart) -> None:

@@ -37,10 +37,10 @@ _LIST_OFFSETS_VERSION = 9
 _LATEST, _EARLIEST = -1, -2
 _FIRST_PAUSE_S = 0.02
 # A new partition waits for the response in progress at most so long; then the fetcher reconnects.
-_PATIENCE_S = 0.02
+_RECONNECT_AFTER_S = 0.02
 _BUFFER_SIZE_MIN = 1 << 16
 # The log start of an idle partition moves by retention; the leader is told after this time.
-_LOOK_AGAIN_S = 1.0
+_LOG_STARTS_CHECK_S = 1.0
 _SESSION_ERRORS = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -119,7 +119,7 @@ class Fetcher:
     ) -> None:
         self.leader = leader
         self.number = number
-        self.settings = settings
+        self._settings = settings
         self._broker_id = broker_id
         self._peers = peers
         self._effects = effects
@@ -134,10 +134,10 @@ class Fetcher:
         self._peer = self._connect()
         self._failures = 0  # of the connection, in a row
         self._round = 0  # counts the requests
-        self._hurried_round = -1
+        self._reconnect_round = -1
         self._has_work = asyncio.Event()
-        self._look_again_at = 0.0
-        self._errands: dict[asyncio.Task[None], None] = {}  # flushes, and connections to close
+        self._next_log_starts_check_at = 0.0
+        self._side_tasks: dict[asyncio.Task[None], None] = {}  # flushes, and connections to close
         self._task = self._loop.create_task(self._run())
 
     def __bool__(self) -> bool:
@@ -146,6 +146,10 @@ class Fetcher:
 
     def __str__(self) -> str:
         return f"broker-{self._broker_id}-fetcher-{self.number}"
+
+    def settings_changed(self, settings: FetcherSettings) -> None:
+        """Applies to the next request, and to the next connection."""
+        self._settings = settings
 
     # --- partitions ----------------------------------------------------------
 
@@ -170,19 +174,19 @@ class Fetcher:
             return
         followed.position = followed.next_position()
         if followed.position is None:
-            self._run_errand(self._flush(followed))
+            self._spawn(self._flush(followed))
             return
         self._session.fetch(followed.key)
-        if self._has_work.is_set() and self._hurried_round != self._round:
-            self._hurried_round = self._round
-            self._loop.call_later(_PATIENCE_S, self._hurry, self._round)
+        if self._has_work.is_set() and self._reconnect_round != self._round:
+            self._reconnect_round = self._round
+            self._loop.call_later(_RECONNECT_AFTER_S, self._reconnect_if_waiting, self._round)
         self._has_work.set()
 
-    def _hurry(self, fetch_round: int) -> None:
+    def _reconnect_if_waiting(self, fetch_round: int) -> None:
         """Give up a fetch that waits for records, so that new partitions need not wait for it."""
         if self._round == fetch_round and self._followed:
             given_up, self._peer = self._peer, self._connect()
-            self._run_errand(given_up.close())
+            self._spawn(given_up.close())
 
     async def _flush(self, followed: _Followed) -> None:
         """A fetch says that all records before it count: ``flush.messages`` needs an fsync."""
@@ -196,22 +200,22 @@ class Fetcher:
         else:
             self._resume(followed)
 
-    def _run_errand(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
-        self._errands[task] = None
-        task.add_done_callback(self._errand_done)
+        self._side_tasks[task] = None
+        task.add_done_callback(self._side_task_done)
 
-    def _errand_done(self, task: "asyncio.Task[None]") -> None:
-        self._errands.pop(task, None)
+    def _side_task_done(self, task: "asyncio.Task[None]") -> None:
+        self._side_tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
 
     async def close(self) -> None:
         self._followed.clear()
         self._task.cancel()
-        for errand in self._errands:
-            errand.cancel()
-        await asyncio.gather(self._task, *self._errands, return_exceptions=True)
+        for task in self._side_tasks:
+            task.cancel()
+        await asyncio.gather(self._task, *self._side_tasks, return_exceptions=True)
         await self._peer.close()
 
     # --- the task ------------------------------------------------------------
@@ -234,7 +238,7 @@ class Fetcher:
                 self._next_request(),
                 m.FetchResponse,
                 api_version=_FETCH_VERSION,
-                timeout_s=self.settings.timeout_s,
+                timeout_s=self._settings.timeout_s,
             )
             out_of_range = self._process(response)
             if out_of_range:
@@ -245,16 +249,18 @@ class Fetcher:
             if peer is self._peer:
                 self._failures += 1
                 if self._failures == 1:
-                    _log.info("%s lost broker %d: %s. Retrying", self, self.leader, lost)
+                    _log.info(
+                        "%s lost its connection to broker %d: %s. Retrying", self, self.leader, lost
+                    )
                 await asyncio.sleep(self._pause_s(self._failures))
 
     def _connect(self) -> "Peer":
         return self._peers.peer(
             self.leader,
             str(self),
-            timeout_s=self.settings.timeout_s,
+            timeout_s=self._settings.timeout_s,
             allocate=self._allocate,
-            receive_buffer_size=self.settings.receive_buffer_size,
+            receive_buffer_size=self._settings.receive_buffer_size,
         )
 
     def _allocate(self, size: int) -> bytearray:
@@ -266,21 +272,21 @@ class Fetcher:
     def _pause_s(self, failures: int) -> float:
         if failures == 0:
             return 0.0
-        return min(_FIRST_PAUSE_S * (1 << min(failures - 1, 16)), self.settings.pause_s_max)
+        return min(_FIRST_PAUSE_S * (1 << min(failures - 1, 16)), self._settings.pause_s_max)
 
     # --- requests ------------------------------------------------------------
 
     def _next_request(self) -> m.FetchRequest:
         now = self._loop.time()
-        if now >= self._look_again_at:
-            self._look_again_at = now + _LOOK_AGAIN_S
+        if now >= self._next_log_starts_check_at:
+            self._next_log_starts_check_at = now + _LOG_STARTS_CHECK_S
             for key, followed in self._followed.items():
                 if followed.replica.log.log_start != followed.log_start:
                     self._session.moved(key)
         session = self._session
         session_id, session_epoch = session.session_id, session.epoch
         named = session.next_request()
-        settings = self.settings
+        settings = self._settings
         return m.FetchRequest(
             replica_state=m.FetchRequest.ReplicaState(
                 replica_id=self._broker_id, replica_epoch=self._broker_epoch()
@@ -311,7 +317,7 @@ class Fetcher:
                 fetch_offset=position.fetch_offset,
                 last_fetched_epoch=position.last_fetched_epoch,
                 log_start_offset=followed.log_start,
-                partition_max_bytes=self.settings.partition_size_max,
+                partition_max_bytes=self._settings.partition_size_max,
             )
             topics.setdefault(key[0], []).append(asked)
         return [
@@ -348,11 +354,11 @@ class Fetcher:
                 elif data.error_code:
                     self._pause(followed, error_code(data.error_code).name)
                 else:
-                    self._take(followed, data)
+                    self._process_partition(followed, data)
         self._waiting.serve()
         return out_of_range
 
-    def _take(self, followed: _Followed, data: m.FetchResponse.PartitionData) -> None:
+    def _process_partition(self, followed: _Followed, data: m.FetchResponse.PartitionData) -> None:
         log, following = followed.replica.log, followed.following
         diverging = data.diverging_epoch
         if diverging.epoch >= 0:
@@ -366,7 +372,7 @@ class Fetcher:
             end = EpochEnd(LeaderEpoch(diverging.epoch), Offset(diverging.end_offset))
             epochs = log.leader_epochs
             decide = partial(following.diverged, end, epochs, log.log_start, log.log_end)
-            self._do(followed, decide)
+            self._apply(followed, decide)
             self._session.moved(followed.key)
             return
 
@@ -384,9 +390,9 @@ class Fetcher:
                 log.log_end,
             )
 
-        self._do(followed, append)
+        self._apply(followed, append)
 
-    def _do(self, followed: _Followed, decide: Callable[[], list[Effect]]) -> None:
+    def _apply(self, followed: _Followed, decide: Callable[[], list[Effect]]) -> None:
         """Change one partition. A failure of its log affects no other partition."""
         replica = followed.replica
         try:
@@ -398,14 +404,14 @@ class Fetcher:
             self._pause(followed, str(error))
         else:
             followed.failures = 0
-            self._continue(followed)
+            self._advance(followed)
 
-    def _continue(self, followed: _Followed) -> None:
+    def _advance(self, followed: _Followed) -> None:
         """Tell the leader how far this replica is now."""
         position = followed.next_position()
         if position is None:
             self._session.pause(followed.key)
-            self._run_errand(self._flush(followed))
+            self._spawn(self._flush(followed))
         elif position != followed.position or followed.replica.log.log_start != followed.log_start:
             followed.position = position
             self._session.moved(followed.key)
@@ -415,7 +421,7 @@ class Fetcher:
         followed.failures += 1
         pause_s = self._pause_s(followed.failures)
         # Errors around a change of leaders end soon, and concern many partitions at once.
-        if pause_s > self._pause_s(followed.failures - 1) and pause_s == self.settings.pause_s_max:
+        if pause_s > self._pause_s(followed.failures - 1) and pause_s == self._settings.pause_s_max:
             _log.info(
                 "Cannot fetch %s from broker %d: %s. Retrying",
                 followed.replica.topic_partition,
@@ -441,7 +447,8 @@ class Fetcher:
                 continue
             log, following = followed.replica.log, followed.following
             _log.warning(
-                "%s ends at %d, which is out of range on its leader, broker %d: that has %d to %d",
+                "%s ends at offset %d here, but its leader, broker %d, holds %d to %d (exclusive); "
+                "continuing there",
                 name,
                 log.log_end,
                 self.leader,
@@ -449,7 +456,7 @@ class Fetcher:
                 end,
             )
             decide = partial(following.out_of_range, start, end, log.log_start, log.log_end)
-            self._do(followed, decide)
+            self._apply(followed, decide)
             self._session.moved(followed.key)
         self._waiting.serve()
 
@@ -476,7 +483,7 @@ class Fetcher:
             ),
             m.ListOffsetsResponse,
             api_version=_LIST_OFFSETS_VERSION,
-            timeout_s=self.settings.timeout_s,
+            timeout_s=self._settings.timeout_s,
         )
         return {
             (topic.name, partition.partition_index): Offset(partition.offset)

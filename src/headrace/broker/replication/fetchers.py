@@ -95,7 +95,7 @@ class Fetchers:
     def _config_changed(self, config: BrokerConfig) -> None:
         self._settings = FetcherSettings.of(config)
         for fetcher in self._by_place.values():
-            fetcher.settings = self._settings
+            fetcher.settings_changed(self._settings)
         count = config.int("num.replica.fetchers")
         if count != self._count:
             self._count = count

@@ -104,7 +104,7 @@ class IsrProposals:
     def _report(self, problem: str | None) -> None:
         """Log why proposals wait; once, though they are sent again and again."""
         if problem is not None and problem != self._problem:
-            _log.info("Cannot change any ISR now: %s. Retrying", problem)
+            _log.info("Could not propose ISR changes to the controller: %s. Retrying", problem)
         self._problem = problem
 
     async def _ask_controller(self, request: m.AlterPartitionRequest) -> m.AlterPartitionResponse:

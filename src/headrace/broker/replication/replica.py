@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.broker.repeat_limit import RepeatLimit
 from headrace.core.fetch_rules import check_leader_epoch
-from headrace.model.cluster_metadata import NO_LEADER
+from headrace.model.cluster_metadata import NO_LEADER, PartitionState
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
 from headrace.model.ids import LeaderEpoch, Offset, TopicPartition
 from headrace.records.batch import CODEC_MASK, CODEC_NAMES, FLAGS_AT, NO_CODEC
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headrace.core.following import Following
     from headrace.core.leadership import Leadership
     from headrace.core.partition import Partition
+    from headrace.core.partition_effects import Effect
     from headrace.storage.log import Log
 
 _log = logging.getLogger("headrace.replication")
@@ -78,7 +79,19 @@ class Replica:
 
     # --- leadership ----------------------------------------------------------
 
-    def lead(self) -> "Leadership":
+    def apply(self, state: PartitionState, now_ms: float) -> "list[Effect]":
+        """Lead or follow as ``state`` says; returns the effects to carry out."""
+        effects = self.partition.apply(state, self.log.log_start, self.log.log_end, now_ms)
+        self.leadership = self.partition.leadership
+        return effects
+
+    def stop(self, leader_epoch: LeaderEpoch) -> "list[Effect]":
+        """Neither lead nor follow; returns the effects to carry out."""
+        effects = self.partition.stop(leader_epoch)
+        self.leadership = self.partition.leadership
+        return effects
+
+    def require_leadership(self) -> "Leadership":
         """The leadership. Raises Rejected if this broker does not lead the partition."""
         leadership = self.leadership
         if leadership is None:
@@ -87,7 +100,7 @@ class Replica:
             raise self._disk_failed()
         return leadership
 
-    def lead_in(self, current_leader_epoch: int) -> "Leadership":
+    def require_leadership_in(self, current_leader_epoch: int) -> "Leadership":
         """The leadership. Raises Rejected if its epoch is not the client's (-1: any).
 
         As in Kafka, the epoch is checked before the leadership, unless the disk has failed.
@@ -97,10 +110,10 @@ class Replica:
             leadership is None or current_leader_epoch != leadership.leader_epoch
         ) and self.log.offline is None:
             check_leader_epoch(LeaderEpoch(current_leader_epoch), self.partition.leader_epoch)
-        return self.lead()
+        return self.require_leadership()
 
-    def follow_in(self, current_leader_epoch: int) -> "Following":
-        """The role of a follower that serves consumers. Raises Rejected as ``lead_in`` does."""
+    def require_following_in(self, current_leader_epoch: int) -> "Following":
+        """The role of a follower that serves consumers. Raises Rejected if it is another role."""
         if self.log.offline is not None:
             raise self._disk_failed()
         check_leader_epoch(LeaderEpoch(current_leader_epoch), self.partition.leader_epoch)
@@ -134,7 +147,7 @@ class Replica:
 
     def readable_end(self, isolation_level: int) -> Offset:
         """The exclusive end offset up to which a consumer may read."""
-        high_watermark = self.lead().high_watermark
+        high_watermark = self.require_leadership().high_watermark
         if isolation_level == READ_COMMITTED:
             return self.log.last_stable_offset(high_watermark)
         return high_watermark

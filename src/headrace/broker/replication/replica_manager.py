@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from headrace.broker.replication.effects import Effects
+from headrace.broker.replication.hosted_replicas import HostedReplicas
 from headrace.broker.replication.replica import Replica
 from headrace.broker.replication.waiting import Waiter, Waiting
 from headrace.core.leadership import ReplicationSettings
 from headrace.core.parked import Event
 from headrace.core.partition import EPOCH_DURING_DELETE, Partition
-from headrace.core.partition_effects import Effect, StaleLeaderEpoch
-from headrace.core.replica_selection import preferred_replica
+from headrace.core.partition_effects import Effect, StaleLeaderEpoch, StopFollowing
 from headrace.model.cluster_metadata import PartitionState
 from headrace.model.config import TopicConfig
 from headrace.model.errors import ErrorCode, Rejected
@@ -20,12 +20,10 @@ from headrace.model.ids import (
     NO_TOPIC_ID,
     BrokerId,
     LeaderEpoch,
-    Offset,
     TopicId,
     TopicPartition,
 )
 from headrace.storage.log_manager import LogManager
-from headrace.wire.fetch import NodeEndpoint
 
 if TYPE_CHECKING:
     from headrace.broker.metadata.cache import MetadataCache
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.replication")
 
 
-class ReplicaManager:
+class ReplicaManager(HostedReplicas):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -56,10 +54,8 @@ class ReplicaManager:
 
         ``lag_time_ms_max`` is replica.lag.time.max.ms.
         """
+        super().__init__(broker_id, logs, metadata)
         self._loop = loop
-        self.broker_id = broker_id
-        self._logs = logs
-        self._metadata = metadata
         self._appender = appender
         self._waiting = waiting
         self._config_of = config_of
@@ -70,8 +66,6 @@ class ReplicaManager:
         # Incremented when a partition is added, removed or changed; caches of replicas compare it.
         self.generation = 0
         self._listeners: list[Callable[[], None]] = []
-        self._by_name: dict[str, dict[int, Replica]] = {}
-        self._by_id: dict[TopicId, dict[int, Replica]] = {}
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever a partition is added, removed or changed."""
@@ -124,95 +118,6 @@ class ReplicaManager:
     def park(self, waiter: Waiter, replica: Replica, wait_ms: float, until: Event) -> None:
         """Let a request wait for an offset of ``replica`` (``Waiting.park``)."""
         self._waiting.park(waiter, (replica,), wait_ms, until)
-
-    # --- finding -------------------------------------------------------------
-
-    def get(self, topic: str, partition: int) -> Replica | None:
-        partitions = self._by_name.get(topic)
-        return partitions.get(partition) if partitions is not None else None
-
-    def get_by_id(self, topic_id: TopicId, partition: int) -> Replica | None:
-        partitions = self._by_id.get(topic_id)
-        return partitions.get(partition) if partitions is not None else None
-
-    def of_topic(self, topic: str) -> list[Replica]:
-        return list(self._by_name.get(topic, {}).values())
-
-    def __iter__(self) -> Iterator[Replica]:
-        for partitions in self._by_name.values():
-            yield from partitions.values()
-
-    def online(self) -> list[Replica]:
-        """Every hosted partition whose disk works, led or not."""
-        return [replica for replica in self if not replica.is_gone]
-
-    def leading(self) -> list[Replica]:
-        return [replica for replica in self.online() if replica.leadership is not None]
-
-    def require(self, topic: str, partition: int) -> Replica:
-        """The hosted partition. Raises the client's error if it is not hosted here."""
-        found = self.get(topic, partition)
-        if found is None:
-            raise self.unhosted(topic, partition)
-        return found
-
-    def unhosted(self, topic: str | bytes, partition: int) -> Rejected:
-        """The error for a partition that this broker does not host."""
-        metadata = self._metadata.current
-        if isinstance(topic, str):
-            state = metadata.topics.get(topic)
-            name = topic
-        else:
-            state = metadata.topic_by_id(TopicId(bytes(topic)))
-            name = state.name if state is not None else bytes(topic).hex()
-            if state is None:
-                return Rejected(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with id {name}")
-        if state is None or not 0 <= partition < len(state.partitions):
-            return Rejected(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{partition}"
-            )
-        failure = self._logs.offline_reason(state.partitions[partition].topic_partition)
-        if failure is not None:
-            return Rejected(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{name}-{partition} is offline: {failure}"
-            )
-        return Rejected(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {name}-{partition}"
-        )
-
-    # --- what clients are told about leaders ---------------------------------
-
-    def leader_of(self, topic: str | bytes, partition: int) -> tuple[BrokerId, LeaderEpoch] | None:
-        """The leader and its epoch, as known here, for a client that asked the wrong broker."""
-        if isinstance(topic, str):
-            replica = self.get(topic, partition)
-            known = self._metadata.current.topics.get(topic)
-        else:
-            replica = self.get_by_id(TopicId(topic), partition)
-            known = self._metadata.current.topic_by_id(TopicId(bytes(topic)))
-        if replica is not None:
-            following = replica.partition.following
-            leader = self.broker_id if following is None else following.leader
-            return leader, replica.partition.leader_epoch
-        if known is None or not 0 <= partition < len(known.partitions):
-            return None
-        state = known.partitions[partition]
-        return state.leader, state.leader_epoch
-
-    def endpoints_of(self, leaders: Iterable[int], listener_name: str) -> list[NodeEndpoint]:
-        """The addresses of ``leaders`` on the listener that the client uses."""
-        brokers = self._metadata.current.brokers
-        endpoints = []
-        for leader in dict.fromkeys(leaders):
-            broker = brokers.get(BrokerId(leader))
-            endpoint = None if broker is None else broker.endpoints.get(listener_name)
-            if broker is not None and endpoint is not None:
-                endpoints.append(NodeEndpoint(leader, endpoint.host, endpoint.port, broker.rack))
-        return endpoints
-
-    def preferred_replica(self, replica: Replica, rack: str, offset: Offset) -> BrokerId | None:
-        """The follower that a consumer in ``rack`` should read from; None: the leader."""
-        return preferred_replica(rack, replica.lead(), offset, self._metadata.current.brokers)
 
     # --- decisions of the controller -----------------------------------------
 
@@ -272,8 +177,7 @@ class ReplicaManager:
         replica = Replica(
             topic_partition, log, partition, validates_records=self._validates_records
         )
-        self._by_name.setdefault(state.topic, {})[state.partition] = replica
-        self._by_id.setdefault(state.topic_id, {})[state.partition] = replica
+        self._add(replica)
         return replica
 
     def _check_may_create(self, state: PartitionState) -> None:
@@ -290,9 +194,7 @@ class ReplicaManager:
             )
 
     def _take_role(self, replica: Replica, state: PartitionState) -> list[Effect]:
-        log, partition = replica.log, replica.partition
-        effects = partition.apply(state, log.log_start, log.log_end, self._now_ms())
-        replica.leadership = partition.leadership
+        effects = replica.apply(state, self._now_ms())
         self.effects.carry_out(replica, effects)
         return effects
 
@@ -313,10 +215,9 @@ class ReplicaManager:
             return ErrorCode.NONE
         if replica.log.offline is not None and not delete:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        effects = replica.partition.stop(leader_epoch)
+        effects = replica.stop(leader_epoch)
         if effects and isinstance(effects[0], StaleLeaderEpoch):
             return ErrorCode.FENCED_LEADER_EPOCH
-        replica.leadership = None
         if delete:
             self._delete(replica)
         else:
@@ -326,9 +227,8 @@ class ReplicaManager:
 
     def _delete(self, replica: Replica) -> None:
         self._forget(replica)
-        self._appender.staged.pop(replica, None)
-        if self.effects.fetchers is not None:
-            self.effects.fetchers.stop_following(replica)
+        self._appender.forget(replica)
+        self.effects.carry_out(replica, (StopFollowing(),))
         self._logs.delete(replica.topic_partition)
         self._waiting.happened(replica, Event.TOPIC_DELETED)
 
@@ -336,16 +236,6 @@ class ReplicaManager:
         """Stop hosting partitions, and delete their files."""
         for topic_partition in topic_partitions:
             self.stop_replica(topic_partition, EPOCH_DURING_DELETE, delete=True)
-
-    def _forget(self, replica: Replica) -> None:
-        topic, partition = replica.topic_partition
-        del self._by_name[topic][partition]
-        if not self._by_name[topic]:
-            del self._by_name[topic]
-        by_id = self._by_id[replica.topic_id]
-        del by_id[partition]
-        if not by_id:
-            del self._by_id[replica.topic_id]
 
     # --- changes to hosted partitions ----------------------------------------
 
@@ -364,8 +254,7 @@ class ReplicaManager:
             replica = self.get(*topic_partition)
             if replica is not None:
                 self._waiting.happened(replica, Event.DISK_OFFLINE)
-                if self.effects.fetchers is not None:
-                    self.effects.fetchers.stop_following(replica)
+                self.effects.carry_out(replica, (StopFollowing(),))
         self._waiting.serve()
 
     def _replication_settings(self, config: TopicConfig) -> ReplicationSettings:

@@ -47,9 +47,9 @@ class Replication:
         self._isr_proposals = IsrProposals(
             replicas.broker_id, peers, metadata, effects, waiting, broker_epoch, fail
         )
-        effects.replication = self
-        effects.fetchers = self._fetchers
-        effects.isr_proposals = self._isr_proposals
+        effects.connect(
+            replication=self, fetchers=self._fetchers, isr_proposals=self._isr_proposals
+        )
         self._ticking: asyncio.Task[None] | None = None
         self._flushing: dict[Replica, asyncio.Task[None]] = {}
 
@@ -57,8 +57,7 @@ class Replication:
         self._ticking = self._loop.create_task(self._tick_regularly())
 
     async def stop(self) -> None:
-        effects = self._replicas.effects
-        effects.fetchers = effects.isr_proposals = effects.replication = None
+        self._replicas.effects.disconnect()
         tasks = [*self._flushing.values()]
         if self._ticking is not None:
             tasks.append(self._ticking)

@@ -21,7 +21,7 @@ from headrace.core.groups.classic.state import CONSUMER
 from headrace.core.groups.consumer.assignors import Partitions
 from headrace.core.groups.consumer.changes import SESSION, cancel_timers, set_session
 from headrace.core.groups.consumer.members import (
-    ClassicTerms,
+    ClassicMemberMetadata,
     ConsumerMember,
     everything_of,
     of_epoch,
@@ -127,7 +127,7 @@ def _upgraded(
         client_id=member.client_id,
         client_host=member.client_host,
         topics=frozenset(subscription.topics),
-        classic=ClassicTerms(member.session_timeout_ms, member.protocols),
+        classic=ClassicMemberMetadata(member.session_timeout_ms, member.protocols),
         assigned=of_epoch(had, classic.generation),
     )
     return upgraded, had

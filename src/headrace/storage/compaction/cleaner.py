@@ -186,7 +186,7 @@ class Cleaner:
                         tally.written(cleaned.maybe_write())
             tally.written(cleaned.maybe_write(0))
             last_log = f"{job.directory}/{group[-1].base_offset:020d}.log"
-            modified_at_ns = self._files.facts(last_log).modified_at_ns
+            modified_at_ns = self._files.stat(last_log).modified_at_ns
             cleaned.finish(trail.take_kept(), modified_at_ns)
         finally:
             cleaned.close()

@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
 from headrace.core.cleaning import (
-    Dirt,
+    DirtyRange,
     LastOfProducer,
     LogSummary,
     SegmentSummary,
@@ -93,7 +93,7 @@ class LogCleaner:
         Each log comes with its stable end (exclusive): the last stable offset,
         which is never beyond the high watermark.
         """
-        candidates: dict[Log, tuple[Dirt, float]] = {}
+        candidates: dict[Log, tuple[DirtyRange, float]] = {}
         for number, (log, stable_end) in enumerate(logs, 1):
             if number % _LOGS_PER_STEP == 0:
                 await asyncio.sleep(0)
@@ -124,7 +124,7 @@ class LogCleaner:
         )
 
     async def _clean(
-        self, log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis
+        self, log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Millis
     ) -> Cleaned | None:
         try:
             return await clean(log, dirt, settings, now)
@@ -167,13 +167,13 @@ def summarize(log: Log, stable_end: Offset) -> LogSummary:
         log.log_start,
         log.log_end,
         stable_end,
-        log.directory.cleaner_offsets.get(log.topic_partition),
+        log.directory.offsets.cleaned_end(log.topic_partition),
         config.min_compaction_lag_ms,
         max_lag_ms,
     )
 
 
-async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> Cleaned:
+async def clean(log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Millis) -> Cleaned:
     """Compact the ``dirt`` of ``log``; returns when all output is swapped in and checkpointed.
 
     Raises Rejected if the log changed meanwhile, Corrupt if the child found a damaged batch,
@@ -212,8 +212,9 @@ async def clean(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) ->
         done["records_read"],
         done["records_kept"],
     )
-    log.directory.cleaner_offsets[log.topic_partition] = result.cleaned_end
-    await asyncio.to_thread(log.directory.checkpoint_job())
+    offsets = log.directory.offsets
+    offsets.set_cleaned_end(log.topic_partition, result.cleaned_end)
+    await asyncio.to_thread(offsets.write_job())
     _log.info(
         "%s: compacted up to offset %d in %.1f s: %d of %d records kept, %d of %d bytes",
         log.topic_partition,
@@ -290,7 +291,7 @@ def _changed(log: Log) -> Rejected:
     )
 
 
-def _job(log: Log, dirt: Dirt, settings: CleanerSettings, now: Millis) -> Job:
+def _job(log: Log, dirt: DirtyRange, settings: CleanerSettings, now: Millis) -> Job:
     config = log.config
     return Job(
         directory=str(log.path),
@@ -322,7 +323,7 @@ def _index_size(log: Log, base_offset: int) -> int:
     for kind in ("index", "timeindex"):
         with suppress(FileNotFoundError):
             path = f"{log.path}/{base_offset:020d}.{kind}"
-            sizes.append(log.directory.files.facts(path).size)
+            sizes.append(log.directory.files.stat(path).size)
     return max(sizes)
 
 

@@ -38,7 +38,7 @@ from headrace.world.files import O_RDONLY, SystemFiles
 if TYPE_CHECKING:
     from headrace.storage.log import Log
 
-log = logging.getLogger("headrace.compaction")
+_log = logging.getLogger("headrace.compaction")
 
 CLEANED, SWAP, DELETED = ".cleaned", ".swap", ".deleted"
 _BASE_DIGITS = 20
@@ -66,13 +66,13 @@ def replace_segments(owner: "Log", replaced: Sequence[Offset], base_offset: Offs
         # Some files have their new names and others not; the next start sorts that out.
         owner.directory.take_offline(f"could not install a compacted segment: {error}")
         raise
-    facts = files.facts(f"{directory}/{base_offset:020d}.log")
+    found = files.stat(f"{directory}/{base_offset:020d}.log")
     new = Segment(
         directory,
         base_offset,
-        facts.size,
+        found.size,
         owner.directory.resources,
-        created_at=Millis(facts.modified_at_ns // 1_000_000),
+        created_at=Millis(found.modified_at_ns // 1_000_000),
     )
     owner.segments.replace(run, new)
     # Snapshots at bases that no longer exist would be strays at the next start.
@@ -137,7 +137,7 @@ def settle_leftovers(files: SystemFiles, directory: str) -> bool:
             if name.endswith(f".{kind}{SWAP}"):
                 files.rename(f"{directory}/{name}", f"{directory}/{name.removesuffix(SWAP)}")
     if swaps:
-        log.info("%s: finished a compaction that a crash had interrupted", directory)
+        _log.info("%s: finished a compaction that a crash had interrupted", directory)
     files.sync_directory(directory)
     return True
 

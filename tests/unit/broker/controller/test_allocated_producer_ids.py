@@ -4,7 +4,6 @@ import asyncio
 
 import pytest
 
-from headrace.broker.controller import allocated_producer_ids
 from headrace.broker.controller.allocated_producer_ids import AllocatedProducerIds
 from headrace.broker.tasks import BackgroundTasks
 from headrace.model.errors import ErrorCode, Rejected
@@ -23,11 +22,11 @@ def refused(code):
 
 
 class Source:
-    def __init__(self, *answers):
+    def __init__(self, *answers, **limits):
         self.peers = AnsweringPeers(*answers)
         self.failures = []
         self.tasks = BackgroundTasks(asyncio.get_running_loop(), self.failures.append)
-        self.ids = AllocatedProducerIds(self.peers, self.tasks, 3, lambda: 77, lambda: 5)
+        self.ids = AllocatedProducerIds(self.peers, self.tasks, 3, lambda: 77, lambda: 5, **limits)
 
     async def fetched(self):
         await until_true(lambda: not len(self.tasks))
@@ -66,9 +65,8 @@ async def test_a_refusal_or_a_lost_connection_is_retried():
 
 
 @in_loop
-async def test_a_producer_is_told_to_come_back_if_no_controller_answers(monkeypatch):
-    monkeypatch.setattr(allocated_producer_ids, "_WAIT_S_MAX", 0.01)
-    source = Source(None, a_block(0))
+async def test_a_producer_is_told_to_come_back_if_no_controller_answers():
+    source = Source(None, a_block(0), wait_s_max=0.01)
     with pytest.raises(Rejected) as refusal:
         await source.ids.next()
     assert refusal.value.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

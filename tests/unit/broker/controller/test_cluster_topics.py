@@ -78,7 +78,7 @@ async def test_a_topic_whose_node_cannot_be_read_is_ignored_until_it_is_correcte
 
 
 @in_loop
-async def test_a_partition_whose_brokers_are_dead_is_born_as_new_when_one_comes():
+async def test_a_partition_whose_brokers_are_dead_gets_a_leader_as_new_when_one_comes():
     async with told_cluster() as cluster:
         cluster.crash(3)
         await cluster.start(1)
@@ -92,7 +92,7 @@ async def test_a_partition_whose_brokers_are_dead_is_born_as_new_when_one_comes(
 
 
 @in_loop
-async def test_a_topic_born_by_a_controller_that_told_nobody_is_new_to_its_replicas():
+async def test_a_topic_created_by_a_controller_that_told_nobody_is_new_to_its_replicas():
     async with told_cluster() as cluster:
         for broker in cluster.brokers.values():
             broker.reachable = False
@@ -148,7 +148,7 @@ async def test_a_topic_grows_with_its_pattern_and_validation_changes_nothing():
 
 
 @in_loop
-async def test_many_partitions_are_born_in_many_writes(monkeypatch):
+async def test_many_partitions_get_leaders_in_many_writes(monkeypatch):
     monkeypatch.setattr(term_store, "OPERATIONS_PER_WRITE_MAX", 7)
     async with told_cluster() as cluster:
         controller = await cluster.start(1)

@@ -2,7 +2,6 @@
 
 import asyncio
 
-from headrace.broker.controller import events
 from headrace.broker.controller.events import Events
 from headrace.coordination.tree import BadVersion
 from headrace.model.errors import Corrupt, ErrorCode, Rejected
@@ -39,12 +38,10 @@ async def test_an_event_posted_twice_is_handled_once_and_in_order():
 
 
 @in_loop
-async def test_a_conflict_and_a_refusal_are_tried_again_and_a_corrupt_node_is_reported(
-    monkeypatch, caplog
-):
-    monkeypatch.setattr(events, "_RETRY_S", 0.001)
+async def test_a_conflict_and_a_refusal_are_tried_again_and_a_corrupt_node_is_reported(caplog):
     refusal = Rejected(ErrorCode.KAFKA_STORAGE_ERROR, "no disk space")
-    queue, handlers = Events(), Handlers(BadVersion("/x"), refusal, Corrupt("Cannot read /y"))
+    queue = Events(retry_s=0.001)
+    handlers = Handlers(BadVersion("/x"), refusal, Corrupt("Cannot read /y"))
     running = await run(queue)
     first = await queue.post(handlers.first)
     assert first is not None

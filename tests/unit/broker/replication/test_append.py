@@ -57,10 +57,7 @@ class Leader:
         self.waiting.park(self.waiter, [self.replica])
 
     def apply(self, state):
-        partition = self.replica.partition
-        effects = partition.apply(state, self.log.log_start, self.log.log_end, 0)
-        self.replica.leadership = partition.leadership
-        self.effects.carry_out(self.replica, effects)
+        self.effects.carry_out(self.replica, self.replica.apply(state, 0))
 
     def stage(self, *values, acks=ACKS_ALL):
         return self.appender.stage(self.replica, batch(*values), acks, PRODUCE_VERSION)

@@ -88,7 +88,8 @@ async def test_orders_to_peers_reach_them_and_one_node_has_none(disk):
     proposal = ProposeIsr((), 3, 7)
     orders = (FollowLeader(2, 5), StopFollowing(), proposal)
     hosted.carry_out(*orders)
-    peers = hosted.effects.fetchers = hosted.effects.isr_proposals = Recorded()
+    peers = Recorded()
+    hosted.effects.connect(fetchers=peers, isr_proposals=peers)
     hosted.carry_out(*orders, IsrChanged(frozenset({1}), 8), StaleLeaderEpoch(3))
     assert peers.calls == [("follow", 2), ("stop",), ("propose", proposal)]
 

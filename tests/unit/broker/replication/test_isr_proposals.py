@@ -35,7 +35,7 @@ class Leader:
         self.effects = Effects(self.waiting)
         self.peers = ScriptedPeers()
         self.metadata = SimpleNamespace(current=ClusterMetadata("c", CONTROLLER))
-        self.proposals = self.effects.isr_proposals = IsrProposals(
+        self.proposals = IsrProposals(
             ME,
             self.peers,
             self.metadata,
@@ -44,6 +44,7 @@ class Leader:
             lambda: 41,
             self.bugs.append,
         )
+        self.effects.connect(isr_proposals=self.proposals)
         log = disk.log()
         partition = Partition(ME, ReplicationSettings(lag_time_ms_max=LAG_MS), 0)
         self.replica = Replica(ORDERS, log, partition, validates_records=False)
@@ -56,8 +57,7 @@ class Leader:
             replicas=(ME, FOLLOWER),
             partition_epoch=partition_epoch,
         )
-        self.effects.carry_out(self.replica, self.replica.partition.apply(state, 0, 0, 0))
-        self.replica.leadership = self.replica.partition.leadership
+        self.effects.carry_out(self.replica, self.replica.apply(state, 0))
 
     @property
     def leadership(self):

@@ -21,13 +21,12 @@ def replica(tmp_path):
 
 
 def take_role(replica, leader):
-    replica.partition.apply(a_state(leader=leader, leader_epoch=5), Offset(0), Offset(0), 0)
-    replica.leadership = replica.partition.leadership
+    replica.apply(a_state(leader=leader, leader_epoch=5), 0)
 
 
 def code_of(replica, leader_epoch):
     with pytest.raises(Rejected) as refused:
-        replica.lead_in(leader_epoch)
+        replica.require_leadership_in(leader_epoch)
     return refused.value.code
 
 
@@ -41,7 +40,7 @@ def test_another_leader_epoch_is_rejected_by_leaders_and_followers_alike(replica
 @pytest.mark.parametrize("leader_epoch", [-1, 5])
 def test_only_the_leader_serves_its_epoch(replica, leader_epoch):
     take_role(replica, leader=1)
-    assert replica.lead_in(leader_epoch) is replica.leadership
+    assert replica.require_leadership_in(leader_epoch) is replica.leadership
 
 
 @pytest.mark.parametrize("leader_epoch", [-1, 5])

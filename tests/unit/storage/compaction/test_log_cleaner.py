@@ -113,7 +113,7 @@ def test_each_key_keeps_its_last_value_and_offsets_stay(disk: Disk) -> None:
     assert len({record.key for record in below}) == len(below) == 5
     assert all(record.value == b"v%d" % record.offset for record in stored(log))
     assert log.log_end == 200
-    assert log.directory.cleaner_offsets[ORDERS] == active
+    assert log.directory.offsets.cleaned_end(ORDERS) == active
     assert (log.directory.path / "cleaner-offset-checkpoint").read_text().split() == (
         ["0", "1", "orders", "0", str(active)]
     )
@@ -315,7 +315,7 @@ def test_a_topic_deleted_meanwhile_ends_the_cleaning(disk: Disk) -> None:
     with pytest.raises(Rejected):
         asyncio.run(race())
     assert log.directory.offline is None
-    assert ORDERS not in log.directory.cleaner_offsets
+    assert log.directory.offsets.cleaned_end(ORDERS) is None
 
 
 @pytest.mark.parametrize("child_runs", [False, True])
@@ -327,16 +327,18 @@ def test_a_cancelled_cleaning_ends_its_child_and_leaves_no_files(
     before = read_all(log)
     slow = CleanerSettings(buffer_size=1 << 20, bytes_per_second=1)
     dirt = measure(summarize(log, log.log_end), NOW)
-    follow = log_cleaner._follow
+    jobs = log.directory.world.jobs
+    start = jobs.start
 
     async def cancel() -> None:
         running = asyncio.Event()
 
-        async def follow_and_tell(*arguments):
+        async def start_and_tell(*arguments, **options):
+            child = await start(*arguments, **options)
             running.set()
-            return await follow(*arguments)
+            return child
 
-        monkeypatch.setattr(log_cleaner, "_follow", follow_and_tell)
+        monkeypatch.setattr(jobs, "start", start_and_tell)
         cleaning = asyncio.create_task(clean(log, dirt, slow, NOW))
         await (running.wait() if child_runs else asyncio.sleep(0))
         cleaning.cancel()

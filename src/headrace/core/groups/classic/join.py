@@ -55,7 +55,7 @@ def _join(
     check_texts(context, request)
     member_id = request.member_id
     if not _has_room_for(group, member_id):
-        return _turn_away(group, ticket, member_id, now)
+        return _refuse_over_max_size(group, ticket, member_id, now)
     protocols = [(protocol.name, protocol.metadata) for protocol in request.protocols]
     if not group.supports(request.protocol_type, protocols):
         raise Rejected(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -95,7 +95,9 @@ def _has_room_for(group: ClassicState, member_id: str) -> bool:
     return member_id in group.members or len(group.members) < size_max
 
 
-def _turn_away(group: ClassicState, ticket: Ticket, member_id: str, now: Millis) -> Outcome:
+def _refuse_over_max_size(
+    group: ClassicState, ticket: Ticket, member_id: str, now: Millis
+) -> Outcome:
     outcome = join_refused(ticket, ErrorCode.GROUP_MAX_SIZE_REACHED, "")
     count_before = len(group.members)
     if member_id in group.members:

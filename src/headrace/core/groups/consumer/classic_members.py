@@ -23,7 +23,7 @@ from headrace.core.groups.consumer.changes import (
 )
 from headrace.core.groups.consumer.departure import fence
 from headrace.core.groups.consumer.members import (
-    ClassicTerms,
+    ClassicMemberMetadata,
     ConsumerMember,
     MemberState,
     without_epochs,
@@ -140,7 +140,7 @@ def _updated(
         client_host=context.client_host,
         topics=frozenset(subscription.topics),
         pattern="",  # the classic protocol has no patterns; its clients resolve them
-        classic=ClassicTerms(
+        classic=ClassicMemberMetadata(
             request.session_timeout_ms,
             tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
         ),
@@ -225,7 +225,7 @@ def _known(state: ConsumerState, member_id: str, instance_id: str | None) -> Con
 
 def _classic(
     state: ConsumerState, member_id: str, instance_id: str | None, generation: int
-) -> tuple[ConsumerMember, ClassicTerms]:
+) -> tuple[ConsumerMember, ClassicMemberMetadata]:
     member = _known(state, member_id, instance_id)
     if member.classic is None:
         raise Rejected(ErrorCode.UNKNOWN_MEMBER_ID)

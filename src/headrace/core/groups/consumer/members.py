@@ -42,7 +42,7 @@ class MemberState(IntEnum):
     UNKNOWN = 127
 
 
-class ClassicTerms(NamedTuple):
+class ClassicMemberMetadata(NamedTuple):
     """What a member of the classic protocol sent in its JoinGroup."""
 
     session_timeout_ms: int
@@ -62,7 +62,7 @@ class ConsumerMember(NamedTuple):
     topics: frozenset[str] = frozenset()
     pattern: str = ""
     assignor: str | None = None
-    classic: ClassicTerms | None = None  # None: it speaks the consumer protocol
+    classic: ClassicMemberMetadata | None = None  # None: it speaks the consumer protocol
     assigned: Owned = {}
     revoking: Owned = {}  # to be given back; no other member may own them yet
 
@@ -117,7 +117,7 @@ class ConsumerMember(NamedTuple):
             assignor=value.server_assignor,
             classic=None
             if terms is None
-            else ClassicTerms(
+            else ClassicMemberMetadata(
                 terms.session_timeout_ms,
                 tuple((known.name, known.metadata) for known in terms.supported_protocols),
             ),
