@@ -162,6 +162,9 @@ TESTED_BY = {
     "properties/test_partition": "core/partition_effects",
     "properties/test_transactions": "core/transactions/answers core/transactions/effects "
     "core/transactions/shard",
+    "report/test_daily": "report/daily report/page report/errors",
+    "report/test_day": "report/day",
+    "report/test_report_cli": "cli/report",
     "spark/test_batch_source": "spark/batch spark/source",
     "spark/test_exactly_once": "spark/exactly_once spark/markers spark/transaction",
     "spark/test_group_progress": "spark/group_progress",

@@ -6,7 +6,7 @@ A report is one Python file of SQL and plots, with the names that this package e
 
 from headrace.report.day import Day
 from headrace.report.definition import Block, Figure, Figures, Plot, Table, job_table, panel
-from headrace.report.shapes import bars, groups_by_hour, lines_by_hour
+from headrace.report.shapes import bars, groups_by_hour, lines_by_hour, percentiles
 
 __all__ = [
     "Block",
@@ -20,4 +20,5 @@ __all__ = [
     "job_table",
     "lines_by_hour",
     "panel",
+    "percentiles",
 ]

@@ -6,7 +6,6 @@ A report file like any other: see docs/reports.md.
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-import altair as alt
 import pyarrow as pa
 
 from headrace.report import (
@@ -20,10 +19,11 @@ from headrace.report import (
     groups_by_hour,
     lines_by_hour,
     panel,
+    percentiles,
 )
-from headrace.report.colors import ACCENT, MUTED, SERIES
+from headrace.report.colors import SERIES
 from headrace.report.numbers import counted, relative_change, signed_percent, text_of
-from headrace.report.views import LATENESS, instant, quoted, view_name
+from headrace.report.views import LATENESS, instant, literal, view_name
 
 TITLE = "Daily report"
 # Busy topics: the one that is behind says how far the day is.
@@ -93,10 +93,10 @@ def traffic(day: Day) -> Iterator[Block]:
 @panel("Pages", needs=["events_page_views"])
 def pages(day: Day) -> Iterator[Block]:
     rows = day.sql("""
-        select page, count(*) filter (today) as views,
+        select coalesce(page, '(none)') as page, count(*) filter (today) as views,
             count(distinct visitor) filter (today) as visitors,
             count(*) filter (not today and by_now) as views_before
-        from events_page_views group by page having views > 0
+        from events_page_views group by all having views > 0
         order by views desc, page limit 10""")
     yield Plot(
         "Top pages",
@@ -108,9 +108,9 @@ def pages(day: Day) -> Iterator[Block]:
         yield day.missing("events_searches")
         return
     rows = day.sql("""
-        select query as search, count(*) as searches,
+        select coalesce(query, '(none)') as search, count(*) as searches,
             count(*) filter (results = 0) / count(*) as without_results_share
-        from events_searches where today group by query
+        from events_searches where today group by all
         order by searches desc, search limit 10""")
     empty = day.row("""
         select count(*) filter (results = 0) / count(*) as empty_share
@@ -184,6 +184,9 @@ def ranking_movers(day: Day) -> Iterator[Block]:
             min(as_of) as first, max(as_of) as last
         from appended_rankings""")
     now, before = times["now"] or times["last"], times["before"] or times["first"]
+    if now is None:
+        yield "No ranking has a time."
+        return
     rows = day.sql(f"""
         with now as ({_ranking_at(now)}), before as ({_ranking_at(before)}),
         moved as (
@@ -220,27 +223,27 @@ def security(day: Day) -> Iterator[Block]:
     if not found["incidents"]:
         yield "No incident on this day."
         return
-    figures = [
-        Figure("Incidents", found["incidents"]),
-        Figure("Clients", found["clients"]),
-    ]
+    figures = [Figure("Incidents", found["incidents"]), Figure("Clients", found["clients"])]
     if day.has("blocked"):
         blocked = day.row(f"select count(*) as clients from blocked where {of_day}")["clients"]
         figures.append(Figure("Blocked clients", blocked))
     yield Figures(figures)
+    frequent = f"""select kind, count(*) as incidents from incidents where {of_day}
+        group by kind order by incidents desc, kind limit {_GROUPS_MAX}"""
     rows = day.sql(f"""
         select hour(greatest(since, {instant(day.start)}))::int as hour, kind,
             count(*) as incidents
-        from incidents where {of_day} group by all order by hour, kind""")
-    kinds = day.sql(f"""
-        select kind, count(*) as incidents from incidents where {of_day}
-        group by kind order by incidents desc, kind limit {_GROUPS_MAX}""").to_pylist()
-    each = ", ".join(f"{row['kind']} {row['incidents']:,}" for row in kinds)
+        from incidents where {of_day} and kind in (select kind from ({frequent}))
+        group by all order by hour, kind""")
+    kinds = {row["kind"]: row["incidents"] for row in day.sql(frequent).to_pylist()}
+    each = ", ".join(f"{kind} {count:,}" for kind, count in kinds.items())
     yield Plot(
         "Incidents by hour",
         rows,
         f"{counted(found['incidents'], 'incident')}: {each}.",
-        groups_by_hour("incidents", "kind", [row["kind"] for row in kinds], stacked=True),
+        groups_by_hour(
+            "incidents", "kind", list(kinds), stacked=True, provisional=day.provisional_hours
+        ),
     )
     worst = day.sql(f"""
         select kind, client, since, evidence from incidents where {of_day}
@@ -253,15 +256,18 @@ def security(day: Day) -> Iterator[Block]:
 def service_health(day: Day) -> Iterator[Block]:
     rows = day.sql(f"""
         select service, count(*) filter (today) as requests, {_health("today")}
-        from events_requests group by service having requests > 0
-        order by requests desc, service limit 12""")
+        from events_requests where service is not null and duration_ms is not null
+        group by service having requests > 0 order by requests desc, service limit 12""")
+    if not rows.num_rows:
+        yield "No request names its service and its duration."
+        return
     slowest = max(rows.to_pylist(), key=lambda row: row["p95_ms"])
     yield Plot(
         "Response times by service",
         rows.select(["service", "p50_ms", "p95_ms", "p99_ms"]),
         f"The slowest service is {slowest['service']}: 95 % of its requests took at most "
         f"{text_of(slowest['p95_ms'], 'ms')}. Dots are p50, p95 and p99, on a logarithmic scale.",
-        _percentiles,
+        percentiles("service"),
     )
     yield _errors_by_hour(day)
     yield Table("Services", rows)
@@ -282,10 +288,11 @@ def audit(day: Day) -> Iterator[Block]:
         return
     rows = day.sql(
         " union all ".join(
-            f"""select '{topic}' as topic, count(*) as records,
+            f"""select {literal(topic)} as topic, count(*) as records,
                 count(distinct event_id) as events,
                 count(*) - count(distinct event_id) as sent_again,
-                count(*) - count(distinct (_topic_id, _partition, _offset)) as loaded_twice
+                count(_offset) - count(distinct (_topic_id, _partition, _offset))
+                    filter (_offset is not null) as loaded_twice
             from {view_name("raw_", topic)} where in_day("at")"""
             for topic in day.topics
         )
@@ -310,7 +317,7 @@ def audit(day: Day) -> Iterator[Block]:
         difference = "as the table" if job == events else f"and the table {events:,}"
         yield f"The activity job counted {job:,} page views, {difference}."
     if day.has("appended_audit"):
-        yield _tiers(day)
+        yield from _tiers(day)
     else:
         yield "No audit of producers and brokers was kept; headrace pipeline audit makes one."
 
@@ -322,10 +329,10 @@ def late_and_dead(day: Day) -> Iterator[Block]:
         return
     late = f"interval {int(LATENESS.total_seconds())} second"
     each = " union all ".join(
-        f"""select '{topic}' as topic, hour, today, "at" + {late} < max(
+        f"""select {literal(topic)} as topic, hour, today, "at" + {late} < max(
                 least("at", _timestamp + {late})) over (partition by _topic_id, _partition
                 order by _offset rows between unbounded preceding and 1 preceding) as is_late
-            from {view_name("events_", topic)}"""
+            from {view_name("events_", topic)} where _offset is not null"""
         for topic in day.topics
     )
     by_topic = day.sql(f"""
@@ -357,7 +364,7 @@ def late_and_dead(day: Day) -> Iterator[Block]:
         yield "There are no dead letters of this day."
 
 
-def _tiers(day: Day) -> Table:
+def _tiers(day: Day) -> Iterator[Block]:
     """What each tier should hold and holds, by the newest audit of each minute."""
     rows = day.sql("""
         with newest as (
@@ -367,11 +374,18 @@ def _tiers(day: Day) -> Table:
             sum(greatest(expected - found, 0)) as missing,
             sum(doubled + greatest(found - expected, 0)) as surplus
         from newest group by topic, tier order by topic, tier""")
-    uneven = [row for row in rows.to_pylist() if row["missing"] or row["surplus"]]
-    told = "All tiers hold what they should."
-    if uneven:
-        told = f"The books do not balance for {counted(len(uneven), 'row', 'rows')}."
-    return Table("Expected and found per tier", rows, told)
+    uneven = [
+        f"{row['topic']} ({row['tier']})"
+        for row in rows.to_pylist()
+        if row["missing"] or row["surplus"]
+    ]
+    if not rows.num_rows:
+        yield "No audit of this day was kept."
+    elif uneven:
+        told = f"The books do not balance for {', '.join(uneven)}."
+        yield Table("Expected and found per tier", rows, told)
+    else:
+        yield Table("Expected and found per tier", rows, "All tiers hold what they should.")
 
 
 def _in_words(evidence: object) -> str:
@@ -434,37 +448,6 @@ def _health(condition: str, suffix: str = "") -> str:
         / nullif(count(*) filter ({condition}), 0) as error_share{suffix}, {durations}"""
 
 
-def _percentiles(rows: pa.Table, width: int) -> alt.LayerChart | alt.FacetChart:
-    """For each service a line from p50 to p99, with a dot for each percentile."""
-    limit = 90 if width < 480 else 140
-    base = alt.Chart(rows).encode(
-        y=alt.Y("service:N", sort=None).axis(
-            title=None, ticks=False, domain=False, labelLimit=limit
-        )
-    )
-    scale = alt.Scale(type="log", nice=False, padding=12)
-    ends = min(rows.column("p50_ms").to_pylist()), max(rows.column("p99_ms").to_pylist())
-    ticks = [m * 10**e for e in range(-1, 6) for m in (1, 2, 5) if ends[0] < m * 10**e < ends[1]]
-    axis = alt.Axis(
-        title=None, values=ticks, labelExpr="datum.value < 1000 ? datum.value + ' ms' : "
-        "datum.value / 1000 + ' s'"
-    )  # fmt: skip
-    told = [alt.Tooltip("service:N", title="Service")] + [
-        alt.Tooltip(f"p{number}_ms:Q", title=f"p{number} (ms)", format=",.1f")
-        for number in (50, 95, 99)
-    ]
-    span = base.mark_rule(strokeWidth=3, color=MUTED, opacity=0.5).encode(
-        x=alt.X("p50_ms:Q", scale=scale, axis=axis), x2="p99_ms:Q", tooltip=told
-    )
-    dots = [
-        base.mark_circle(size=size, color=color, opacity=1).encode(x=f"{name}:Q", tooltip=told)
-        for name, size, color in (
-            ("p50_ms", 60, MUTED), ("p99_ms", 60, MUTED), ("p95_ms", 130, ACCENT)
-        )
-    ]  # fmt: skip
-    return alt.layer(span, *dots).properties(height=44 * rows.num_rows)
-
-
 def _errors_by_hour(day: Day) -> Plot:
     rows = day.sql(f"""
         with worst as (
@@ -508,7 +491,7 @@ def _ranking_at(time: datetime) -> str:
 def _letters(day: Day) -> str:
     """Dead letters by kind. A letter belongs to the day of the record before it in the log."""
     places = " union all ".join(
-        f'select _topic, _partition, _offset, "at" from {quoted(view_name("raw_", topic))}'
+        f'select _topic, _partition, _offset, "at" from {view_name("raw_", topic)}'
         for topic in day.topics
     )
     return f"""

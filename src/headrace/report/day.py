@@ -136,9 +136,10 @@ class Day:
         """Whether a view has rows; for events, rows of this day."""
         if view not in self._views:
             return False
-        where = "where today" if view.startswith("events_") else ""
-        query = f"select exists (select 1 from {quoted(view)} {where}) as found"
-        return bool(self.row(query)["found"])
+        rows = quoted(view)
+        if view.startswith("events_"):  # without finding doubled ones first
+            rows = f"""{quoted("raw_" + view.removeprefix("events_"))} where in_day("at")"""
+        return bool(self.row(f"select exists (select 1 from {rows}) as found")["found"])
 
     def missing(self, view: str) -> str:
         """One sentence for a view without rows."""
@@ -153,7 +154,9 @@ class Day:
     def loaded_at(self) -> datetime | None:
         """When the newest row of this day was loaded."""
         found = [
-            self.row(f"select max(_loaded_at) as at_ from {view_name('events_', topic)}")["at_"]
+            self.row(f"""
+                select max(_loaded_at) as newest from {view_name("raw_", topic)}
+                where in_day("at")""")["newest"]
             for topic in self.topics
         ]
         return max((time for time in found if time is not None), default=None)

@@ -193,7 +193,7 @@ def _change(figure: Figure) -> str:
 
 
 def _plot(block: Plot, name: str, static: bool) -> str:
-    drawn = draw(block)
+    drawn = draw(block, name)
     specification = (
         ""
         if static

@@ -24,6 +24,9 @@ _NO_USE = re.compile(
     r" (?:class|aria-[a-z]+|role|pointer-events|font-family|stroke-miterlimit|version|xmlns:xlink)"
     r'="[^"]*"| opacity="1"'
 )
+_TAG = re.compile(r"<[^>]*>")
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?![\de])")
+_ID = re.compile(r' id="([^"]+)"')
 _EMPTY_GROUP = re.compile(r"<g(?: [^>]*)?></g>")
 
 
@@ -57,9 +60,10 @@ def config(width: int) -> dict[str, Any]:
     }
 
 
-def draw(plot: Plot) -> Drawn:
+def draw(plot: Plot, name: str) -> Drawn:
+    """Draw a plot; ``name`` distinguishes its elements from those of other plots of the page."""
     wide, narrow = (_specification(plot, width) for width in (WIDE_PX, NARROW_PX))
-    stills = _still(wide, WIDE_PX), _still(narrow, NARROW_PX)
+    stills = _still(wide, WIDE_PX, f"{name}-w"), _still(narrow, NARROW_PX, f"{name}-n")
     datasets = wide.pop("datasets", {})
     narrow.pop("datasets", None)
     both = {"datasets": datasets, "wide": wide, "narrow": narrow}
@@ -78,15 +82,25 @@ def _specification(plot: Plot, width: int) -> dict[str, Any]:
     sized = chart.properties(
         width=width, autosize=alt.AutoSizeParams(type="fit-x", contains="padding")
     )
-    found: dict[str, Any] = sized.to_dict()
+    # Checking takes as long as drawing, and both widths have the same mistakes.
+    found: dict[str, Any] = sized.to_dict(validate=width == WIDE_PX)
     found.pop("config", None)  # Altair's default; the look is the page's
     found.pop("$schema", None)
     return found
 
 
-def _still(chart: dict[str, Any], width: int) -> str:
+def _still(chart: dict[str, Any], width: int, name: str) -> str:
     svg: str = vl_convert.vegalite_to_svg(chart, vl_version=_VERSION, config=config(width))
     svg = _NO_USE.sub("", _NO_INK.sub("", svg))
+    svg = _TAG.sub(lambda tag: _LONG_NUMBER.sub(_rounded, tag[0]), svg)
     while (smaller := _EMPTY_GROUP.sub("", svg)) != svg:
         svg = smaller
+    # Vega numbers its elements through all plots that the process drew.
+    for number, id_ in enumerate(_ID.findall(svg)):
+        svg = svg.replace(f'id="{id_}"', f'id="{name}{number}"')
+        svg = svg.replace(f"url(#{id_})", f"url(#{name}{number})")
     return svg
+
+
+def _rounded(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")

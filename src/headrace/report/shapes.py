@@ -13,6 +13,7 @@ _HEIGHT_PX = 220
 _ROW_PX = 24
 _LABEL_PX = {True: 110, False: 220}  # room for names: on a narrow screen, on a wide one
 _CHARACTER_PX = 7.5
+_MS_TEXT = "datum.value < 1000 ? datum.value + ' ms' : datum.value / 1000 + ' s'"
 _D3_FORMATS = {
     "": ",~r",
     "share": ".1%",
@@ -121,9 +122,10 @@ def bars(name: str, value: str, *more: str) -> Draw:
         )
         named = alt.Y(f"{name}:N", sort=None).axis(axis)
         largest = max((number or 0 for number in rows.column(value).to_pylist()), default=0)
-        scale = alt.Scale(domain=[0, 1.18 * largest or 1], nice=False)  # room for the numbers
+        with_number = (1.3 if width < _NARROW_PX else 1.18) * largest
+        scale = alt.Scale(domain=[0, with_number or 1], nice=False)
         base = alt.Chart(rows).encode(y=named)
-        drawn = base.mark_bar(color=ACCENT, size=14, cornerRadiusEnd=2).encode(
+        drawn = base.mark_bar(color=ACCENT, size=14).encode(
             x=alt.X(f"{value}:Q").axis(None).scale(scale),
             tooltip=[_told(name, "N"), _told(value), *(_told(other) for other in more)],
         )
@@ -131,6 +133,34 @@ def bars(name: str, value: str, *more: str) -> Draw:
             x=alt.X(f"{value}:Q"), text=alt.Text(f"{value}:Q", format=_D3_FORMATS[unit])
         )
         return alt.layer(drawn, text).properties(height=_ROW_PX * max(rows.num_rows, 1))
+
+    return draw
+
+
+def percentiles(name: str) -> Draw:
+    """For each row a line from ``p50_ms`` to ``p99_ms``, with dots there and at ``p95_ms``."""
+
+    def draw(rows: pa.Table, width: int) -> Chart:
+        limit = _LABEL_PX[width < _NARROW_PX]
+        axis = alt.Axis(title=None, ticks=False, domain=False, labelLimit=limit)
+        base = alt.Chart(rows).encode(y=alt.Y(f"{name}:N", sort=None).axis(axis))
+        low = max(min(rows.column("p50_ms").to_pylist()), 0.1)
+        high = max(*rows.column("p99_ms").to_pylist(), 2 * low)
+        ticks = [m * 10**e for e in range(-1, 7) for m in (1, 2, 5) if low < m * 10**e < high]
+        measured = alt.Axis(title=None, values=ticks, labelExpr=_MS_TEXT)
+        scale = alt.Scale(type="log", domain=[0.9 * low, 1.1 * high], nice=False, clamp=True)
+        columns = {f"p{number}_ms": f"p{number} (ms)" for number in (50, 95, 99)}
+        told = [alt.Tooltip(f"{name}:N", title=heading_of(name))]
+        told += [alt.Tooltip(f"{c}:Q", title=t, format=",.1f") for c, t in columns.items()]
+        span = base.mark_rule(strokeWidth=3, color=MUTED, opacity=0.5).encode(
+            x=alt.X("p50_ms:Q", scale=scale, axis=measured), x2="p99_ms:Q", tooltip=told
+        )
+        sizes = {"p50_ms": (60, MUTED), "p99_ms": (60, MUTED), "p95_ms": (130, ACCENT)}
+        dots = [
+            base.mark_circle(size=size, color=color, opacity=1).encode(x=f"{c}:Q", tooltip=told)
+            for c, (size, color) in sizes.items()
+        ]
+        return alt.layer(span, *dots).properties(height=44 * max(rows.num_rows, 1))
 
     return draw
 
@@ -148,7 +178,9 @@ def _hour_text(value: str) -> str:
 
 def _value_axis(unit: str, whole: bool = False) -> alt.Axis:
     step = 1 if whole else alt.Undefined
-    return alt.Axis(title=None, format=_SHORT_FORMATS[unit], tickCount=4, tickMinStep=step)
+    # Each label has its own unit: 0, 500, 1k.
+    text = f"format(datum.value, '{_SHORT_FORMATS[unit]}')"
+    return alt.Axis(title=None, labelExpr=text, tickCount=4, tickMinStep=step)
 
 
 def _legend(width: int, names: Sequence[str], symbol: str = "stroke") -> alt.Legend:

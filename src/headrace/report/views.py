@@ -77,6 +77,10 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
 def instant(time: datetime) -> str:
     return f"timestamptz '{time.isoformat()}'"
 

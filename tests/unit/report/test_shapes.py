@@ -6,11 +6,11 @@ import pytest
 from headrace.report.colors import ACCENT, MUTED, SERIES, SHADE
 from headrace.report.definition import Plot
 from headrace.report.plots import draw
-from headrace.report.shapes import bars, groups_by_hour, lines_by_hour
+from headrace.report.shapes import bars, groups_by_hour, lines_by_hour, percentiles
 
 
 def svg(rows, shape):
-    return draw(Plot("", rows, "", shape)).wide
+    return draw(Plot("", rows, "", shape), "p").wide
 
 
 def test_the_day_before_is_gray():
@@ -41,3 +41,13 @@ def test_bars_have_their_values_and_keep_their_order():
 
 def test_bars_of_nothing():
     assert svg(pa.table({"page": ["/"], "views": [0]}), bars("page", "views")).startswith("<svg")
+
+
+@pytest.mark.parametrize("p50", [0.0, 20.0])
+def test_percentiles_have_three_dots_for_each_row(p50):
+    """Also where a duration is zero, which has no logarithm."""
+    rows = pa.table({"service": ["a", "b"], "p50_ms": [p50, 30.0], "p95_ms": [90.0, 95.0],
+                     "p99_ms": [700.0, 1500.0]})  # fmt: skip
+    drawn = svg(rows, percentiles("service"))
+    assert drawn.count(f'fill="{ACCENT}"') == 2 and drawn.count(f'fill="{MUTED}"') == 4
+    assert "100 ms" in drawn and "1 s" in drawn and "NaN" not in drawn
