@@ -69,16 +69,14 @@ def table_location(table: str, storage: Sequence[str] | None) -> "Location":
 def existing_table(table: str, storage: Sequence[str] | None) -> "Table":
     """Raises CommandFailed if there is none."""
     require_tables()
-    from deltalake.exceptions import DeltaError
-
-    from headrace.pipeline.errors import reason
+    from headrace.pipeline.errors import LoadStopped
     from headrace.pipeline.warehouse.table import open_table
 
     location = table_location(table, storage)
     try:
         opened = open_table(location)
-    except (DeltaError, OSError) as failure:
-        raise output.CommandFailed(f"cannot open {location}: {reason(failure)}") from None
+    except LoadStopped as failure:
+        raise output.CommandFailed(str(failure)) from None
     if opened is None:
         raise output.CommandFailed(f"{location} holds no Delta table")
     return opened

@@ -355,7 +355,8 @@ class Load:
     def _first_reason(self, results: list[TaskResult]) -> str:
         letters = self._location / DEAD_LETTERS
         for file in (file for result in results for file in result.letters):
-            row = next(letters.open_parquet(file.path).iter_batches(1)).to_pylist()[0]
+            with letters.reading(file.path) as opened:
+                row = next(opened.iter_batches(1)).to_pylist()[0]
             place = TopicPartition(row["_topic"], row["_partition"])
             return f"The first is offset {row['_offset']} of {place}: {row['reason']}. "
         return ""

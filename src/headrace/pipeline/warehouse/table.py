@@ -320,11 +320,14 @@ def _open(location: Location) -> DeltaTable:
 
 
 def open_table(place: Path | Location) -> Table | None:
-    """The table in this place; None if there is none."""
+    """The table in this place; None if there is none. Raises LoadStopped if it cannot be read."""
     location = location_of(place)
-    if not DeltaTable.is_deltatable(location.url, location.storage_options):
-        return None
-    return Table(location, _open(location))
+    try:
+        if not DeltaTable.is_deltatable(location.url, location.storage_options):
+            return None
+        return Table(location, _open(location))
+    except (DeltaError, OSError) as failed:
+        raise LoadStopped(f"cannot open the table {location}: {reason(failed)}") from failed
 
 
 def open_or_create(place: Path | Location, schema: pa.Schema, partition_by: Sequence[str]) -> Table:

@@ -274,6 +274,13 @@ def test_a_table_is_created_once_by_two_at_once(tmp_path):
     assert open_table(tmp_path / "t").version == 0
 
 
+def test_a_table_that_cannot_be_read_is_named(table):
+    log = Path(str(table.location), "_delta_log", f"{0:020d}.json")
+    log.write_text("{ broken")
+    with pytest.raises(LoadStopped, match="cannot open the table .*/orders: "):
+        open_table(table.location)
+
+
 def test_other_partition_columns_are_refused(tmp_path):
     open_or_create(tmp_path / "t", SCHEMA, [])
     with pytest.raises(LoadStopped, match="partitioned by no column, and the load by _partition"):
