@@ -14,6 +14,7 @@ from bench.figures import (
     start,
     throughput,
     transactions,
+    warehouse,
 )
 from bench.report import Row
 from bench.run import Run
@@ -45,6 +46,8 @@ FIGURES: dict[str, Callable[[Run], list[Row]]] = {
     "spark-write": spark.writing,
     "spark-stream": spark.streaming,
     "spark-filter": spark.filtering,
+    "warehouse-load": warehouse.loading,
+    "warehouse-commits": warehouse.committing,
 }
 
 

@@ -55,6 +55,9 @@ class Table:
         self.location = location_of(location)
         self._handle = handle
         self._clock_ms = clock_ms
+        # The handle takes up to 3 ms for each ID, and a table may have a thousand partitions.
+        self._known: dict[str, int | None] = {}
+        self._known_version = -1
 
     @property
     def version(self) -> int:
@@ -83,8 +86,11 @@ class Table:
 
     def recorded(self, txn_id: str) -> int | None:
         """The next offset of a partition in the version that the handle shows."""
-        found: int | None = self._handle.transaction_version(txn_id)
-        return found
+        if self._known_version != self.version:
+            self._known, self._known_version = {}, self.version
+        if txn_id not in self._known:
+            self._known[txn_id] = self._handle.transaction_version(txn_id)
+        return self._known[txn_id]
 
     def update(self) -> None:
         """Look at the newest version. Never between a comparison and its commit."""
@@ -106,6 +112,7 @@ class Table:
                 if self._decide(batch, after_failure=failure is not None) is Decision.REPEATED:
                     return Decision.REPEATED
                 added = self._new_columns(batch)
+                before = self.version
                 if added:
                     self._add_columns(added)
                 else:
@@ -116,6 +123,10 @@ class Table:
                 continue
             self.update()
             if not added:
+                if before == self._known_version and self.version == before + 1:
+                    # Only this commit came after the known version.
+                    self._known |= {span.txn_id: span.offset_end for span in batch.spans}
+                    self._known_version = self.version
                 return Decision.COMMIT
         raise CommitRefused(
             f"could not commit to {self.location} in {_TRIES} attempts. Nothing was committed. "

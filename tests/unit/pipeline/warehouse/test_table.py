@@ -64,6 +64,22 @@ def test_rows_and_offsets_are_one_commit(table):
     assert table.recorded("other/0") is None
 
 
+def test_offsets_known_after_a_commit_are_those_of_the_table(table):
+    other = open_table(table.location)
+    spans = [span(0, 3), span(0, 4, 1)]
+    for number in range(6):
+        moved = [one._replace(first_offset=number * 3, offset_end=number * 3 + 3) for one in spans]
+        if number % 3 == 2:  # another loader commits between the two
+            other.update()
+            other.commit(batch(other, moved[1], name=f"other{number}"))
+            table.update()
+            moved = moved[:1]
+        assert table.commit(batch(table, *moved, name=str(number))) is Decision.COMMIT
+        fresh = open_table(table.location)
+        for one in spans:
+            assert table.recorded(one.txn_id) == fresh.recorded(one.txn_id) == number * 3 + 3
+
+
 def test_a_repeated_batch_is_dropped_by_the_same_and_by_a_new_handle(table):
     table.commit(batch(table, span(0, 3)))
     version = table.version
