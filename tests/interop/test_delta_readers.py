@@ -28,6 +28,8 @@ FILE = pa.schema([("_topic_id", pa.string()), ("_partition", pa.int32()), ("_off
 DAYS = ("2026-01-01", "2026-01-02")
 COMMITS, ROWS = 30, 10
 
+pytestmark = pytest.mark.timeout(900)  # Maven and pip may have to download
+
 
 @pytest.fixture
 def table(tmp_path):

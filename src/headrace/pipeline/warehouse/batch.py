@@ -28,6 +28,7 @@ class TableFile(NamedTuple):
     row_count: int
     low: tuple[Any, ...] = (None, None, None)  # of _topic_id, _partition and _offset
     high: tuple[Any, ...] = (None, None, None)
+    loaded_ms: int = 0  # when its newest rows were committed
 
     def may_hold(self, topic_id: str, partition: int, first_offset: int) -> bool:
         """Whether rows of this partition at or after this offset may be in the file."""

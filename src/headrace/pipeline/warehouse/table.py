@@ -162,6 +162,7 @@ class Table:
                 file["num_records"],
                 tuple(file.get(f"min.{name}") for name in _ROW_KEY),
                 tuple(file.get(f"max.{name}") for name in _ROW_KEY),
+                file["modification_time"],
             )
             for file in pa.table(self._handle.get_add_actions(flatten=True)).to_pylist()
         ]
@@ -229,9 +230,16 @@ class Table:
             )
             for file in removed
         ]
+        # Joined files keep the time of their rows, which `status` shows.
+        loaded_ms = now if changes_rows else max((file.loaded_ms for file in removed), default=now)
         actions += [
             AddAction(
-                file.path, file.size, dict(file.partition_values), now, changes_rows, file.stats
+                file.path,
+                file.size,
+                dict(file.partition_values),
+                loaded_ms,
+                changes_rows,
+                file.stats,
             )
             for file in added
         ]

@@ -57,7 +57,9 @@ def table(tmp_path):
 
 def test_small_files_of_equal_partition_values_are_joined(table):
     before = rows(table)
+    loaded_ms = max(file.loaded_ms for file in table.files())
     done = compact(table)
+    assert max(file.loaded_ms for file in table.files()) == loaded_ms
     assert (done.removed, done.added, done.row_count) == (6, 2, 12)
     assert rows(table) == before
     assert len(table.files()) == 2
