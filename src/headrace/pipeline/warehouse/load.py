@@ -190,9 +190,7 @@ class Load:
         self._commit_letters(results, rows.loaded_at_ms)
         files = tuple(file for result in results for file in result.files)
         loaded = {span.txn_id: span.offset_end for span in spans}
-        done = self._table.rewrite(
-            removed, (*files, *others), rows.loaded_at_ms, loaded, changes_rows=True
-        )
+        done = self._table.rewrite(removed, (*files, *others), rows.loaded_at_ms, loaded)
         if done:
             report(_progress(Decision.COMMIT, spans, files, results, began_at))
         return done

@@ -42,6 +42,10 @@ class Location(NamedTuple):
     def __str__(self) -> str:
         return self.url
 
+    def __fspath__(self) -> str:
+        """For tables in a directory only."""
+        return self.url
+
     def __truediv__(self, name: str) -> "Location":
         return self._replace(url=f"{self.url}/{name}")
 

@@ -183,8 +183,8 @@ class Table:
     ) -> bool:
         """Replace files by others; False if the table no longer has the old ones.
 
-        The new files hold the same rows, unless ``changes_rows``. ``loaded`` are the next offsets
-        of the partitions that a reload replaces; they must not have moved meanwhile.
+        ``loaded`` are the next offsets of the partitions that a reload replaces; they must not
+        have moved meanwhile. Otherwise the new files hold the same rows, unless ``changes_rows``.
         """
         failure: Exception | None = None
         for _ in range(_TRIES):
@@ -218,6 +218,7 @@ class Table:
         changes_rows: bool,
     ) -> None:
         now = self._clock_ms()
+        changes_rows = changes_rows or loaded is not None
         txns = [Transaction(FILES_TXN, (self.recorded(FILES_TXN) or 0) + 1)]
         txns += [Transaction(name, end) for name, end in (loaded or {}).items()]
         actions: list[AddAction | RemoveAction] = [
