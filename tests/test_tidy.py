@@ -44,6 +44,7 @@ PURE_MODULES = {
     f"pipeline/warehouse/{name}.py"
     for name in ("bad_share", "batch", "offsets", "planning", "rows", "schema")
 }
+PURE_MODULES |= {f"pipeline/{name}.py" for name in ("changes", "definition", "graph")}
 # The demo and the embedded broker of the command line are a face on a face, and say so.
 SIDEWAYS_ALLOWED = {("cli", "testing")}
 # The Spark source and sink know a cluster only as a Kafka address, and only the demo imports them.
@@ -121,7 +122,8 @@ TESTED_BY = {
     "cli/test_cli_errors": "cli/broker_requests cli/client cli/main cli/options cli/outcomes",
     "cli/test_cli_groups": "cli/group_requests cli/groups_reset",
     "cli/test_cli_log_dirs": "cli/log_dirs",
-    "cli/test_cli_pipeline": "cli/pipeline cli/pipeline_files cli/pipeline_options",
+    "cli/test_cli_pipeline": "cli/pipeline cli/pipeline_files cli/pipeline_options "
+    "cli/pipeline_runs",
     "cli/test_cli_records": "cli/consume cli/last_records cli/produce",
     "cli/test_cli_migrate_to_zookeeper": "cli/migrate_to_zookeeper",
     "cli/test_cli_ship": "cli/ship cli/ship_status ship/sender ship/shipper ship/stream",
@@ -155,6 +157,11 @@ TESTED_BY = {
     "spark/test_exactly_once": "spark/exactly_once spark/markers spark/transaction",
     "spark/test_group_progress": "spark/group_progress",
     "spark/test_permissions": "spark/cluster",
+    "spark/test_pipeline_runner": "pipeline/analysis pipeline/calling pipeline/tables "
+    "pipeline/runner/backfill pipeline/runner/dead_letters pipeline/runner/examples "
+    "pipeline/runner/fanout pipeline/runner/history pipeline/runner/inspection "
+    "pipeline/runner/planning pipeline/runner/records pipeline/runner/run "
+    "pipeline/runner/settings pipeline/runner/streams",
     "spark/test_reading": "spark/reading spark/subscription",
     "spark/test_sink": "spark/row_encoder spark/sink",
     "spark/test_typed_values": "spark/dead_letters",

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.cli import pipeline_load
+from headrace.cli import pipeline_load, pipeline_runs
 from headrace.model.ids import TopicPartition
+from headrace.pipeline.runner.streams import Progress as RunProgress
 from headrace.pipeline.warehouse.load import Progress
 from headrace.pipeline.warehouse.offsets import Decision, Span
 
@@ -85,3 +86,49 @@ def test_a_batch_is_reported_in_one_line(capfd):
         "committed 1 row in 1 file, 3,531 bytes, in 2.3 s",
         "dropped 1,060 rows that another load committed",
     ]
+
+
+# --- pipeline files
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["run", "site.py", "--from", "earliest", "--reset"], "give --from or --reset, not both"),
+        (
+            ["run", "site.py", "--from", "soon"],
+            "--from 'soon': expected earliest, latest, ISO 8601",
+        ),
+        (["run", "site.py", "--warehouse", "s3://b/w"], "--warehouse s3:/b/w: only directories"),
+        (["run", "nothing.py"], "nothing.py: no such file"),
+        (["plan", "broken.py"], "broken.py:2: syntax error"),
+        (["backfill", "site.py", "--since", "then"], "--since 'then': expected ISO 8601"),
+        (["status"], "Usage"),
+        (["status", "a.py", "b.py"], "give one pipeline file, or --table"),
+    ],
+)
+def test_wrong_usage_of_pipeline_files(headrace, arguments, reason, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("headrace.spark.demo.why_not", lambda: None)
+    (tmp_path / "site.py").write_text("")
+    (tmp_path / "broken.py").write_text("x = 1\ndef broken(:\n")
+    ran = headrace("pipeline", *arguments, status=2)
+    assert reason in ran.out + ran.err and "Traceback" not in ran.err
+    assert not (tmp_path / "warehouse").exists()
+
+
+def test_a_pipeline_that_never_ran(headrace, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("headrace.spark.demo.why_not", lambda: None)
+    assert "has not run in the warehouse" in headrace("pipeline", "status", "a.py", status=1).err
+    assert "does not run in the warehouse" in headrace("pipeline", "stop", "a.py", status=1).err
+
+
+def test_progress_is_one_line():
+    done = RunProgress(
+        "site", "10s", 3, 12_345, 4_115.0, 3.0, 7, 2, 0, 0, 1, {"pages": 20, "alerts": 0}
+    )
+    assert pipeline_runs.progress_line(done) == (
+        "site/10s batch 3: 12,345 records in 3.0 s, 4,115/s, lag 7; pages 20, 2 late, "
+        "1 dead letters"
+    )

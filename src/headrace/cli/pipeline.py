@@ -1,16 +1,17 @@
-"""``headrace pipeline``: load topics into tables."""
+"""``headrace pipeline``: load topics into tables, and run pipeline files."""
 
 import typer
 
+from headrace.cli import pipeline_runs
 from headrace.cli.options import examples, noun
 from headrace.cli.pipeline_files import compact, retention, vacuum
 from headrace.cli.pipeline_load import load
 from headrace.cli.pipeline_status import status
 
 app = noun(
-    "Load topics into Delta Lake tables.",
+    "Load topics into Delta Lake tables, and run pipeline files.",
     "headrace pipeline load orders --table warehouse/orders",
-    "headrace pipeline status --table warehouse/orders",
+    "headrace pipeline run views.py --once",
 )
 
 
@@ -27,7 +28,11 @@ app.command(
     ),
 )(load)
 app.command(
-    no_args_is_help=True, epilog=examples("headrace pipeline status --table warehouse/orders")
+    no_args_is_help=True,
+    epilog=examples(
+        "headrace pipeline status views.py",
+        "headrace pipeline status --table warehouse/orders",
+    ),
 )(status)
 app.command(
     no_args_is_help=True, epilog=examples("headrace pipeline compact --table warehouse/orders")
@@ -40,3 +45,27 @@ app.command(
     no_args_is_help=True,
     epilog=examples("headrace pipeline vacuum --table warehouse/orders --older-than 7d --dry-run"),
 )(vacuum)
+app.command(no_args_is_help=True, epilog=examples("headrace pipeline plan views.py"))(
+    pipeline_runs.plan
+)
+app.command(
+    no_args_is_help=True,
+    epilog=examples(
+        "headrace pipeline run views.py",
+        "headrace pipeline run views.py --once --warehouse /data/warehouse",
+        "headrace pipeline run views.py --from 2h",
+    ),
+)(pipeline_runs.run)
+app.command(no_args_is_help=True, epilog=examples("headrace pipeline test views.py"))(
+    pipeline_runs.test
+)
+app.command(
+    no_args_is_help=True,
+    epilog=examples("headrace pipeline backfill views.py --since 2026-03-01 --until 2026-03-02"),
+)(pipeline_runs.backfill)
+app.command(no_args_is_help=True, epilog=examples("headrace pipeline state views.py"))(
+    pipeline_runs.state
+)
+app.command(no_args_is_help=True, epilog=examples("headrace pipeline stop views.py"))(
+    pipeline_runs.stop
+)

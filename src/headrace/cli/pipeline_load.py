@@ -19,8 +19,10 @@ from headrace.cli.options import (
     OutputFormat,
 )
 from headrace.cli.pipeline_options import (
+    Master,
     StorageOptions,
     TableOption,
+    require_spark,
     require_tables,
     source_options,
     table_location,
@@ -127,7 +129,6 @@ ReloadFrom = Annotated[
         help="Load everything at or after this offset or time again, and replace its rows.",
     ),
 ]
-Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master.")]
 
 
 def load(
@@ -167,7 +168,7 @@ def load(
     share = _share(bad_max)
     require_tables()
     location = table_location(table, storage)
-    _require_spark()
+    require_spark("the load")
 
     from headrace.pipeline.warehouse.planning import Limits
     from headrace.pipeline.warehouse.rows import EventTime
@@ -186,14 +187,6 @@ def load(
     )
     report = _report_json if format is Format.JSON else _report
     _run(checked, master, report, forever=every is not None, since=since)
-
-
-def _require_spark() -> None:
-    from headrace.spark.demo import why_not
-
-    missing = why_not()
-    if missing is not None:
-        raise output.CommandFailed(f"the load needs Spark: {missing}")
 
 
 def _run(

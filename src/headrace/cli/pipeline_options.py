@@ -1,5 +1,6 @@
 """What the commands of ``headrace pipeline`` share: the table, and the options of the source."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,6 +31,17 @@ StorageOptions = Annotated[
     ),
 ]
 
+PipelineArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE", help="Pipeline file, or the name of a pipeline that Headrace has."
+    ),
+]
+Warehouse = Annotated[
+    Path, typer.Option("--warehouse", metavar="DIR", help="Directory of the tables.")
+]
+Master = Annotated[str, typer.Option("--master", metavar="URL", help="Spark master.")]
+
 
 def source_options(
     bootstrap: str,
@@ -54,6 +66,24 @@ def require_tables() -> None:
             f"{missing.name} is not installed. Install the extra `pipeline`: "
             "pip install 'headrace[pipeline]'"
         ) from None
+
+
+def require_spark(what: str) -> None:
+    """Raises CommandFailed if Spark cannot run."""
+    from headrace.spark.demo import why_not
+
+    missing = why_not()
+    if missing is not None:
+        raise output.CommandFailed(f"{what} needs Spark: {missing}")
+
+
+def local_directory(directory: Path, option: str) -> Path:
+    if re.match(r"[a-z][a-z0-9+.-]*:/", str(directory)):
+        raise values.wrong(
+            f"{option} {directory}: only directories are supported, on this machine or mounted on "
+            "all machines of the Spark cluster"
+        )
+    return directory.absolute()
 
 
 def table_location(table: str, storage: Sequence[str] | None) -> "Location":

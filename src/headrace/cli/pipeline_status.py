@@ -1,6 +1,7 @@
-"""``headrace pipeline status``: what a table holds of each partition, and its lag."""
+"""``headrace pipeline status``: a table and its lag, or the queries and tables of a pipeline."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,26 +16,77 @@ from headrace.cli.options import (
 )
 from headrace.cli.pipeline_options import (
     StorageOptions,
-    TableOption,
+    Warehouse,
     existing_table,
+    local_directory,
+    require_tables,
     source_options,
 )
 
+if TYPE_CHECKING:
+    from headrace.pipeline.warehouse.table import Table
+
 
 def status(
-    table: TableOption,
-    topics: Annotated[
+    subjects: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TOPIC", help="Topics to show in addition to topics with rows."),
+        typer.Argument(
+            metavar="FILE|TOPIC",
+            help="A pipeline; or, with --table, topics to show in addition to topics with rows.",
+        ),
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option("--table", metavar="DIR|URL", help="A loaded table.")
     ] = None,
     storage: StorageOptions = None,
+    warehouse: Warehouse = Path("warehouse"),
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     settings: ClientSettings = None,
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Show what a table holds of each partition, and its lag."""
-    opened = existing_table(table, storage)
+    """Show the queries and tables of a pipeline, or what a loaded table holds, and its lag."""
+    require_tables()
+    options = source_options(bootstrap, settings, client_file)
+    if table is not None:
+        _table_status(existing_table(table, storage), subjects or [], options, format)
+    elif subjects is not None and len(subjects) == 1:
+        _pipeline_status(subjects[0], warehouse, options, format)
+    else:
+        raise values.wrong("give one pipeline file, or --table")
+
+
+def _pipeline_status(file: str, warehouse: Path, options: dict[str, str], format: Format) -> None:
+    from headrace.client.errors import ClientError
+    from headrace.pipeline.runner.inspection import read_status
+    from headrace.pipeline.runner.settings import RunSettings
+    from headrace.spark.failures import BadOption
+
+    location = local_directory(warehouse, "--warehouse")
+    try:
+        found = read_status(file, RunSettings(location, options))
+    except BadOption as wrong:
+        raise values.wrong(str(wrong)) from None
+    except ClientError as failure:
+        raise output.CommandFailed(str(failure)) from None
+    if format is Format.JSON:
+        document = found._asdict()
+        document["queries"] = [one._asdict() for one in found.queries]
+        document["tables"] = [one._asdict() for one in found.tables]
+        output.document(document)
+        return
+    output.heading(f"{found.pipeline}: {'running' if found.is_running else 'not running'}")
+    output.table(["QUERY", "GROUP", "LAST-BATCH", "LAG"], found.queries)
+    rows = [
+        (*one[:-1], None if one.last_commit_ms is None else values.iso(one.last_commit_ms))
+        for one in found.tables
+    ]
+    output.table(["TABLE", "QUERY", "ROWS", "FILES", "BYTES", "LAST-COMMIT"], rows)
+
+
+def _table_status(
+    opened: "Table", topics: list[str], options: dict[str, str], format: Format
+) -> None:
     from headrace.client.errors import ClientError
     from headrace.pipeline.warehouse.status import read_status
     from headrace.spark.cluster import Cluster
@@ -42,11 +94,10 @@ def status(
     from headrace.spark.options import parse_source
 
     try:
-        options = source_options(bootstrap, settings, client_file)
         parsed = parse_source({**options, "subscribe": "unused"}, streaming=False)
         cluster = Cluster(parsed.client)
         try:
-            found = read_status(opened, cluster, topics or ())
+            found = read_status(opened, cluster, topics)
         finally:
             cluster.close()
     except BadOption as wrong:

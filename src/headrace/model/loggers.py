@@ -16,5 +16,5 @@ LOGGERS: Mapping[str, str] = {
     "headrace.metadata": "cluster metadata and dynamic settings",
     "headrace.cli": "the command line",
     "headrace.spark": "the Spark source and sink",
-    "headrace.pipeline": "the warehouse load",
+    "headrace.pipeline": "the warehouse load and pipeline files",
 }

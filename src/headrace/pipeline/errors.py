@@ -3,9 +3,12 @@
 CommitRefused   rows were not committed; the next plan may succeed      -> plan again
 SchemaRefused   the records do not fit the columns of the table         -> change the schema
 LoadStopped     a person has to decide                                  -> stop
+BadPipeline     a pipeline file has mistakes                            -> correct the file
+RunRefused      a pipeline cannot be run as asked                       -> decide, run again
 """
 
 import re
+from collections.abc import Sequence
 
 from headrace.spark.failures import PipelineError
 
@@ -20,6 +23,18 @@ class SchemaRefused(PipelineError):
 
 class LoadStopped(PipelineError):
     """The load cannot continue without a decision of its user."""
+
+
+class BadPipeline(PipelineError):
+    """A pipeline file has mistakes. Nothing was run."""
+
+    def __init__(self, mistakes: Sequence[object]) -> None:
+        super().__init__("\n".join(map(str, mistakes)))
+        self.mistakes = mistakes
+
+
+class RunRefused(PipelineError):
+    """A pipeline cannot be run as asked; the text says what to do."""
 
 
 def reason(failure: Exception) -> str:

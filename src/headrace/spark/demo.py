@@ -16,7 +16,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -190,7 +190,11 @@ def produce_views(cluster: Cluster, view_count: int, say: Say) -> None:
 
 
 def start_spark(
-    directory: Path, *, master: str = "local[2]", name: str = "headrace-demo"
+    directory: Path,
+    *,
+    master: str = "local[2]",
+    name: str = "headrace-demo",
+    config: Mapping[str, str] | None = None,
 ) -> "SparkSession":
     """A session that prints only errors; ``directory`` holds its files."""
     from pyspark.sql import SparkSession
@@ -203,7 +207,7 @@ def start_spark(
     java_options = f"-Dlog4j2.configurationFile={quiet.as_uri()} -XX:TieredStopAtLevel=1"
     # Java ignores TMPDIR; files that a killed JVM leaves belong in the same directory as ours.
     java_options += f' "-Djava.io.tmpdir={tempfile.gettempdir()}"'
-    return (
+    builder = (
         SparkSession.builder.master(master)
         .appName(name)
         .config("spark.ui.enabled", "false")
@@ -214,8 +218,10 @@ def start_spark(
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .getOrCreate()
     )
+    for setting, value in (config or {}).items():
+        builder = builder.config(setting, value)
+    return builder.getOrCreate()
 
 
 def _stream(

@@ -5,7 +5,7 @@ source: ``{"topic": {"partition": offset}}``, where -2 means earliest and -1 lat
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from headrace.model.ids import TopicPartition
@@ -13,6 +13,7 @@ from headrace.spark.cluster import EARLIEST, LATEST, Cluster
 from headrace.spark.failures import BadOption
 
 Offsets = dict[TopicPartition, int]
+_TIMESTAMP_MS_MAX = 1 << 43  # in the year 2248
 
 
 class Limit(NamedTuple):
@@ -218,6 +219,41 @@ def limited(starts: Offsets, ends: Offsets, rows_max: int) -> Offsets:
         else end
         for place, end in ends.items()
     }
+
+
+def limited_by_time(
+    starts: Offsets, ends: Offsets, rows_max: int, offsets_at: Callable[[int], Offsets]
+) -> Offsets:
+    """Ends moved back to one record timestamp, so that no partition gets ahead of the others.
+
+    ``offsets_at`` tells the first offset at or after a timestamp, -1 if there is none. Its
+    partitions are those of ``ends``.
+    """
+    if sum(max(0, end - starts.get(place, end)) for place, end in ends.items()) <= rows_max:
+        return dict(ends)
+
+    def cut(timestamp_ms: int) -> Offsets:
+        found = offsets_at(timestamp_ms)
+        return {
+            place: end if found[place] < 0 else min(end, max(starts.get(place, end), found[place]))
+            for place, end in ends.items()
+        }
+
+    def size(some: Offsets) -> int:
+        return sum(some[place] - starts.get(place, some[place]) for place in some)
+
+    low, high = 0, _TIMESTAMP_MS_MAX
+    while high - low > 1:
+        middle = (low + high) // 2
+        if size(cut(middle)) <= rows_max:
+            low = middle
+        else:
+            high = middle
+    found, later = cut(low), cut(high)
+    if size(found):
+        return found
+    # More records than the limit have the next timestamp, or one beyond all dates.
+    return limited(starts, later if size(later) else ends, rows_max)
 
 
 def split(

@@ -22,7 +22,7 @@ from headrace.spark.value_format import VALUE_OPTIONS, ValueFormat, parse_value_
 log = logging.getLogger("headrace.spark")
 
 _SUBSCRIPTION = ("subscribe", "subscribePattern", "assign")
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "limitBy")
 BATCH_ONLY = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 READ_OPTIONS = (
     *_SUBSCRIPTION, *_STREAM_ONLY, *BATCH_ONLY, *VALUE_OPTIONS, "columns",
@@ -69,6 +69,7 @@ class SourceOptions(NamedTuple):
     trigger_rows_max: int | None
     trigger_rows_min: int | None
     trigger_delay_ms_max: int
+    limits_by_time: bool  # partitions advance together, by the timestamps of their records
     group_id: str
     group_id_prefix: str
     offset_tries: int
@@ -136,6 +137,7 @@ def parse_source(options: Mapping[str, str], *, streaming: bool) -> SourceOption
         trigger_rows_max=trigger_rows_max,
         trigger_rows_min=trigger_rows_min,
         trigger_delay_ms_max=_duration_ms(plain, "maxTriggerDelay", "15m"),
+        limits_by_time=_choice(plain, "limitBy", ("backlog", "timestamp")) == "timestamp",
         group_id=settings.get("group.id", ""),
         group_id_prefix=plain.get("groupidprefix", "headrace-spark"),
         offset_tries=_positive(plain, "fetchOffset.numRetries") or 3,
@@ -307,6 +309,14 @@ def _number(settings: Mapping[str, str], name: str, default: int) -> int:
     if not text.strip().isdecimal():
         raise BadOption(f"{name} must be a whole number, not {text!r}")
     return int(text)
+
+
+def _choice(options: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+    """One of the known values; the first if the option is not given."""
+    text = options.get(name.lower(), known[0]).strip().lower()
+    if text not in known:
+        raise BadOption(f"{name} is {text!r}; use {' or '.join(known)}")
+    return text
 
 
 def _bool(options: Mapping[str, str], name: str, default: bool) -> bool:

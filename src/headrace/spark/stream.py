@@ -36,6 +36,7 @@ from headrace.spark.offsets import (
     Offsets,
     Range,
     limited,
+    limited_by_time,
     offsets_to_json,
     resolve,
     split,
@@ -136,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._waits_for_more(starts, ends):
                 return start
             if self._options.trigger_rows_max is not None:
-                ends = limited(starts, ends, self._options.trigger_rows_max)
+                ends = self._limited(starts, ends, self._options.trigger_rows_max)
         ids = {**{place.topic: NO_TOPIC_ID for place in ends}, **_ids(topics_metadata)}
         ids = {name: ids[name] for name in dict.fromkeys(place.topic for place in ends)}
         if ends == began.offsets and not _ids_changed(began.topic_ids, ids):
@@ -145,6 +146,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # While no batch has moved the query from its initial offsets, the next batch is the first.
         first = began.start if began.is_initial else None
         return self._named(began._replace(offsets=ends, topic_ids=ids, start=first)).to_json()
+
+    def _limited(self, starts: Offsets, ends: Offsets, rows_max: int) -> Offsets:
+        if not self._options.limits_by_time:
+            return limited(starts, ends, rows_max)
+
+        def offsets_at(timestamp_ms: int) -> Offsets:
+            return self._cluster.list_offsets(
+                dict.fromkeys(ends, timestamp_ms),
+                read_committed=self._options.fetch.read_committed,
+            )
+
+        return limited_by_time(starts, ends, rows_max, offsets_at)
 
     def _waits_for_more(self, starts: Offsets, ends: Offsets) -> bool:
         rows_min = self._options.trigger_rows_min

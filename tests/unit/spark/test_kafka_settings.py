@@ -15,7 +15,7 @@ OPTIONS_OF_THE_JAR = (
     "startingOffsetsByTimestamp", "startingOffsets", "endingTimestamp", "endingOffsetsByTimestamp",
     "endingOffsets", "failOnDataLoss", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs", "maxOffsetsPerTrigger", "minOffsetsPerTrigger",
-    "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "groupIdPrefix",
+    "maxTriggerDelay", "limitBy", "minPartitions", "maxRecordsPerPartition", "groupIdPrefix",
     "kafka.group.id", "includeHeaders", "startingOffsetsByTimestampStrategy", "topic",
     "spark.kafka.consumer.cache", "spark.kafka.consumer.fetchedData.cache",
     "spark.kafka.producer.cache", "spark.kafka.clusters",

@@ -11,6 +11,7 @@ from headrace.spark.offsets import (
     Range,
     check_limits,
     limited,
+    limited_by_time,
     offsets_from_json,
     offsets_to_json,
     parse_ending,
@@ -91,6 +92,30 @@ def test_a_limit_is_divided_by_backlog_and_starves_no_partition():
 
     assert limited(starts, ends, 100) == {A0: 89, A1: 109, B0: 51}
     assert limited(starts, ends, 5000) == ends
+
+
+@given(
+    st.dictionaries(PLACES, st.lists(st.integers(0, 50), max_size=60), min_size=1),
+    st.integers(1, 99),
+)
+def test_a_batch_limited_by_time_leaves_no_older_record_behind(logs, rows_max):
+    logs = {place: sorted(timestamps) for place, timestamps in logs.items()}
+    starts = dict.fromkeys(logs, 0)
+    ends = {place: len(timestamps) for place, timestamps in logs.items()}
+
+    def offsets_at(timestamp_ms):
+        return {
+            place: next((n for n, one in enumerate(log) if one >= timestamp_ms), -1)
+            for place, log in logs.items()
+        }
+
+    found = limited_by_time(starts, ends, rows_max, offsets_at)
+
+    assert sum(found.values()) <= rows_max + len(logs)
+    assert any(found.values()) or not any(ends.values())
+    taken = [one for place, log in logs.items() for one in log[: found[place]]]
+    left = [one for place, log in logs.items() for one in log[found[place] :]]
+    assert not taken or not left or max(taken) <= min(left)
 
 
 @given(

@@ -45,6 +45,7 @@ def test_names_are_case_insensitive_as_everywhere_in_spark():
         ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay must be a time"),
+        ({"limitBy": "chance"}, "limitBy is 'chance'; use backlog or timestamp"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "is above"),
         ({"endingOffsets": "latest"}, "endingOffsets is only for batch queries"),
         ({"endingTimestamp": "5"}, "endingTimestamp is only for batch queries"),

@@ -41,6 +41,13 @@ class TableFile(NamedTuple):
         )
 
 
+class Numbered(NamedTuple):
+    """The batch of a query: one with this number or a higher one was committed, or this one is."""
+
+    txn_id: str
+    number: int
+
+
 class Batch(NamedTuple):
     """Files and the offsets of all their rows. Without files, only the offsets move."""
 
@@ -49,3 +56,11 @@ class Batch(NamedTuple):
     schema: pa.Schema  # of the rows, with the partition columns; unused without files
     written_at_ms: int  # before the first file
     note: str = ""  # for people, in the history of the table
+    numbered: Numbered | None = None  # in place of spans
+
+    @property
+    def txns(self) -> dict[str, int]:
+        """What the commit records: the next offsets, or the number of a query's batch."""
+        if self.numbered is not None:
+            return {self.numbered.txn_id: self.numbered.number}
+        return {span.txn_id: span.offset_end for span in self.spans}

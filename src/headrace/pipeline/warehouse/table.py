@@ -125,7 +125,7 @@ class Table:
             if not added:
                 if before == self._known_version and self.version == before + 1:
                     # Only this commit came after the known version.
-                    self._known |= {span.txn_id: span.offset_end for span in batch.spans}
+                    self._known |= batch.txns
                     self._known_version = self.version
                 return Decision.COMMIT
         raise CommitRefused(
@@ -134,7 +134,11 @@ class Table:
         ) from failure
 
     def _decide(self, batch: Batch, *, after_failure: bool) -> Decision:
-        if batch.spans:
+        if batch.numbered is not None:
+            newest = self.recorded(batch.numbered.txn_id)
+            repeated = newest is not None and newest >= batch.numbered.number
+            decision = Decision.REPEATED if repeated else Decision.COMMIT
+        elif batch.spans:
             recorded = {span.txn_id: self.recorded(span.txn_id) for span in batch.spans}
             decision = decide(batch.spans, recorded)
         else:
@@ -315,9 +319,7 @@ class Table:
             self._handle.schema(),
             partition_by=list(self.partition_columns),
             commit_properties=CommitProperties(
-                app_transactions=[
-                    Transaction(span.txn_id, span.offset_end) for span in batch.spans
-                ],
+                app_transactions=[Transaction(*txn) for txn in batch.txns.items()],
                 custom_metadata={"headrace": batch.note} if batch.note else None,
             ),
         )

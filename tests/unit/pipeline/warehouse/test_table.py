@@ -11,7 +11,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
-from headrace.pipeline.warehouse.batch import Batch
+from headrace.pipeline.warehouse.batch import Batch, Numbered
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Decision, Span
 from headrace.pipeline.warehouse.table import Table, now_ms, open_or_create, open_table
@@ -78,6 +78,19 @@ def test_offsets_known_after_a_commit_are_those_of_the_table(table):
         fresh = open_table(table.location)
         for one in spans:
             assert table.recorded(one.txn_id) == fresh.recorded(one.txn_id) == number * 3 + 3
+
+
+def test_numbers_known_after_a_commit_are_those_of_the_table(table):
+    for number in (1, 2, 2, 3):
+        repeated = table.recorded("query/orders") == number
+        numbered = Numbered("query/orders", number)
+        one = batch(table, span(0, 2), name=f"{number}{repeated}")._replace(
+            spans=(), numbered=numbered
+        )
+        assert table.commit(one) is (Decision.REPEATED if repeated else Decision.COMMIT)
+        assert table.recorded("query/orders") == number
+        assert open_table(table.location).recorded("query/orders") == number
+    assert len(rows(table)) == 6
 
 
 def test_a_repeated_batch_is_dropped_by_the_same_and_by_a_new_handle(table):

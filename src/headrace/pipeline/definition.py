@@ -1,0 +1,113 @@
+"""The decorators of a pipeline file: ``source``, ``step``, ``table``, ``topic`` and ``example``.
+
+A decorator returns its function unchanged, with the declaration in the attribute ``declared``. So
+every function of a pipeline file remains a plain function from DataFrames to a DataFrame, for
+tests, notebooks and jobs of one's own. Wrong options are not refused here: ``headrace pipeline
+plan`` shows all mistakes of a file together.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
+
+Kind = Literal["source", "step", "table", "topic", "example"]
+Function = TypeVar("Function", bound=Callable[..., Any])
+Decorator = Callable[[Function], Function]
+
+DEFAULT_TRIGGER = "10 seconds"
+DEFAULT_LATENESS = "10 minutes"
+_ATTRIBUTE = "declared"
+
+
+class Declared(NamedTuple):
+    """What a decorator says about its function."""
+
+    kind: Kind
+    topic: str = ""  # of a source or topic
+    options: Mapping[str, Any] = {}
+    unknown: tuple[str, ...] = ()  # names of options that do not exist
+
+
+def source(
+    topic: str,
+    *,
+    schema: str,
+    event_time: str = "",
+    event_id: str = "",
+    lateness: str = DEFAULT_LATENESS,
+    late: str = "recompute",
+    **unknown: object,
+) -> Decorator[Function]:
+    """The JSON values of a topic as rows.
+
+    ``schema`` is DDL. Rows with an ``event_id`` that came before are dropped. A record whose
+    ``event_time`` is more than ``lateness`` before its Kafka timestamp is late: ``recompute``
+    treats it as any other, ``deadletter`` sends it to the dead letters, ``drop`` only counts it.
+    """
+    options = {
+        "schema": schema,
+        "event_time": event_time,
+        "event_id": event_id,
+        "lateness": lateness,
+        "late": late,
+    }
+    return _declare(Declared("source", topic, options, tuple(unknown)))
+
+
+def step(function: Function) -> Function:
+    """Rows that other functions use. A step that several use is computed once per batch."""
+    return _mark(function, Declared("step"))
+
+
+def table(
+    *,
+    key: Sequence[str],
+    merge: Mapping[str, str] | None = None,
+    trigger: str = DEFAULT_TRIGGER,
+    schema: str = "",
+    **unknown: object,
+) -> Decorator[Function]:
+    """A Delta table with one row per ``key``.
+
+    ``merge`` maps columns to the rule that joins the values of several batches: ``sum``, ``min``,
+    ``max``, ``hll`` or ``kll``. Without it the row of the newest batch replaces the one before,
+    and a true ``_deleted`` removes it. ``schema`` is needed by a table that functions read.
+    """
+    options = {"key": key, "merge": merge or {}, "trigger": trigger, "schema": schema}
+    return _declare(Declared("table", "", options, tuple(unknown)))
+
+
+def topic(
+    name: str,
+    *,
+    key: str,
+    trigger: str = DEFAULT_TRIGGER,
+    compacted: bool = False,
+    **unknown: object,
+) -> Decorator[Function]:
+    """A topic of JSON values. A true ``_deleted`` sends a record without a value."""
+    options = {"key": key, "trigger": trigger, "compacted": compacted}
+    return _declare(Declared("topic", name, options, tuple(unknown)))
+
+
+def example(function: Function) -> Function:
+    """A test of the file: the function returns given and expected rows.
+
+    Given rows are values by source, or a list of such mappings, one for each batch. Expected rows
+    are by table or topic function, and may leave out columns.
+    """
+    return _mark(function, Declared("example"))
+
+
+def declared(function: object) -> Declared | None:
+    """What a decorator said about this function; None for anything else."""
+    found = getattr(function, _ATTRIBUTE, None)
+    return found if isinstance(found, Declared) else None
+
+
+def _declare(what: Declared) -> Decorator[Function]:
+    return lambda function: _mark(function, what)
+
+
+def _mark(function: Function, what: Declared) -> Function:
+    function.__dict__[_ATTRIBUTE] = what
+    return function

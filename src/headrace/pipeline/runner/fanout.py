@@ -1,0 +1,289 @@
+"""One batch of a query: its records through the functions of the file, into tables and topics.
+
+The order is fixed: dead letters, tables, topics. Each is written at most once under the ID of the
+query and the number of the batch. So a batch that was killed anywhere runs again, computes the
+same, and writes only what is missing.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from headrace.pipeline.calling import call
+from headrace.pipeline.graph import Node, Query
+from headrace.pipeline.runner.dead_letters import dead_letters
+from headrace.pipeline.runner.records import FATE, decoded, letters_of, rows_of, source_rows
+from headrace.pipeline.runner.settings import RunSettings
+from headrace.pipeline.tables import DELETED, NO_VERSION, BatchName, JobTable, Rules
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+log = logging.getLogger("headrace.pipeline")
+
+
+# What each pipeline has read: distinct events by topic and minute of the record's timestamp.
+READS = "reads"
+READS_KEY = ("pipeline", "topic", "minute")
+READS_SCHEMA = pa.schema(
+    [
+        ("pipeline", pa.string()),
+        ("topic", pa.string()),
+        ("minute", pa.timestamp("us", "UTC")),
+        ("events", pa.int64()),
+    ]
+)
+
+Send = Callable[[Node, "DataFrame", BatchName], int]
+
+
+class Written(NamedTuple):
+    """What a batch did."""
+
+    rows: int  # read, without repeated events
+    late: int  # of these: recomputed, or kept as dead letters
+    dropped: int  # late, and only counted
+    dead_letters: int
+    written: Mapping[str, int]  # rows by table or topic function
+    seconds: float
+
+
+class _Count(NamedTuple):
+    """Records of one topic with one fate, by the minute of their timestamps."""
+
+    topic: str
+    fate: str | None
+    minute: datetime
+    events: int
+
+
+class Fanout:
+    """The functions of one query. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        nodes: Mapping[str, Node],
+        query: Query,
+        schemas: Mapping[str, StructType],
+        settings: RunSettings,
+        *,
+        counted: Container[str] = (),
+        send: Send | None = None,
+    ) -> None:
+        """``counted`` are the topics whose events this query counts in the table ``reads``."""
+        self._counted = counted
+        self._reads = _reads_table(settings)
+        self._send = send or self._send_rows
+        self._pipeline = pipeline
+        self._nodes = nodes
+        self._query = query
+        self._schemas = schemas
+        self._settings = settings
+        self.sources = [source_rows(nodes[name]) for name in query.sources]
+        self._tables = {
+            name: job_table(nodes[name], settings)
+            for name in dict.fromkeys((*query.tables, *query.inputs))
+        }
+        uses = Counter(
+            name
+            for user in (*query.steps, *query.sinks)
+            for name in nodes[user].parameters
+            if nodes[name].kind == "step"
+        )
+        self._shared = {name for name, count in uses.items() if count > 1}
+
+    def run(
+        self, records: "DataFrame", batch: BatchName, pinned: Mapping[str, int] | None = None
+    ) -> Written:
+        """Write one batch of deduplicated records. ``pinned`` are versions of other tables."""
+        began_at = time.monotonic()
+        rows = decoded(records, self.sources).persist()
+        inputs = _Inputs(self, rows, batch, pinned or {})
+        try:
+            counts = _counts(rows)
+            late, dropped = self._late(counts)
+            letters = self._write_letters(rows, counts, batch)
+            counted = [one for one in counts if one.topic in self._counted]
+            self._reads.append_few(_reads(self._pipeline, counted), batch)
+            written = {}
+            for name in self._query.tables:
+                written[name] = self._tables[name].append(inputs.of(name), batch).row_count
+            for name in self._query.topics:
+                written[name] = self._send(self._nodes[name], inputs.of(name), batch)
+        finally:
+            inputs.release()
+            rows.unpersist()
+        total = sum(one.events for one in counts)
+        return Written(total, late, dropped, letters, written, time.monotonic() - began_at)
+
+    def fold(self, spark: "SparkSession") -> None:
+        for table in (*(self._tables[name] for name in self._query.tables), self._reads):
+            if table.fold(spark):
+                log.info("Folded the rows of %s", table.name)
+
+    def versions(self, names: Sequence[str]) -> dict[str, int]:
+        """The newest versions of these tables; NO_VERSION for one without rows."""
+        found = {name: self._tables[name].version() for name in names}
+        return {name: NO_VERSION if one is None else one for name, one in found.items()}
+
+    def compute(
+        self,
+        records: "DataFrame",
+        batch: BatchName,
+        name: str,
+        inside: "Callable[[Column], Column] | None",
+    ) -> "DataFrame":
+        """The rows of one table for all records, not written; ``inside`` selects event times.
+
+        The tables of this query have no rows before its one batch.
+        """
+        pinned = dict.fromkeys(self._query.tables, NO_VERSION)
+        inputs = _Inputs(self, decoded(records, self.sources), batch, pinned, inside)
+        return inputs.of(name)
+
+    def _late(self, counts: Sequence[_Count]) -> tuple[int, int]:
+        """Late records that count or are dead letters, and those that are dropped."""
+        dropping = {source.topic for source in self.sources if source.late == "drop"}
+        late = [one for one in counts if one.fate == "late"]
+        dropped = sum(one.events for one in late if one.topic in dropping)
+        return sum(one.events for one in late) - dropped, dropped
+
+    def _write_letters(self, rows: "DataFrame", counts: Sequence[_Count], batch: BatchName) -> int:
+        kept = {source.topic for source in self.sources if source.late != "deadletter"}
+        count = sum(
+            one.events
+            for one in counts
+            if one.fate is not None and not (one.fate == "late" and one.topic in kept)
+        )
+        if count:
+            letters = letters_of(rows, self.sources)
+            dead_letters(letters, self._settings.warehouse, self._pipeline, batch)
+        return count
+
+    def _send_rows(self, node: Node, rows: "DataFrame", batch: BatchName) -> int:
+        """Write to a topic in one transaction, whose marker names the query and the batch."""
+        rows = rows.persist()
+        try:
+            count = rows.count()
+            if count:
+                self._write_topic(node, topic_records(rows, node.option("key")), batch)
+            return count
+        finally:
+            rows.unpersist()
+
+    def _write_topic(self, node: Node, records: "DataFrame", batch: BatchName) -> None:
+        writer = records.write.format("headrace").mode("append")
+        for name, value in self._settings.source.items():
+            writer = writer.option(name, value)
+        (
+            writer.option("topic", node.declared.topic)
+            .option("delivery", "exactly-once")
+            .option("delivery.id", f"{batch.query}/{node.name}")
+            .option("delivery.batch", batch.number)
+            .save()
+        )
+
+
+class _Inputs:
+    """The inputs of functions in one batch, each computed when it is first needed."""
+
+    def __init__(
+        self,
+        fanout: Fanout,
+        records: "DataFrame",
+        batch: BatchName,
+        pinned: Mapping[str, int],
+        inside: "Callable[[Column], Column] | None" = None,
+    ) -> None:
+        self._fanout = fanout
+        self._records = records
+        self._batch = batch
+        self._pinned = pinned
+        self._inside = inside
+        self._known: dict[str, DataFrame] = {}
+        self._kept: list[DataFrame] = []
+
+    def of(self, name: str) -> "DataFrame":
+        """The result of a sink's function."""
+        node = self._fanout._nodes[name]
+        return call(node, {one: self._input(one) for one in node.parameters})
+
+    def release(self) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+
+    def _input(self, name: str) -> "DataFrame":
+        if name not in self._known:
+            self._known[name] = self._found(self._fanout._nodes[name])
+        return self._known[name]
+
+    def _found(self, node: Node) -> "DataFrame":
+        if node.kind == "source":
+            (source,) = (one for one in self._fanout.sources if one.name == node.name)
+            rows = rows_of(self._records, source)
+            if self._inside is not None and source.event_time:
+                rows = rows.where(self._inside(F.col(source.event_time)))
+            return call(node, {node.parameters[0]: rows})
+        if node.kind == "table":
+            return self._fanout._tables[node.name].rows(
+                self._records.sparkSession,
+                self._fanout._schemas[node.name],
+                before=self._batch,
+                version=self._pinned.get(node.name),
+            )
+        made = self.of(node.name)
+        if node.name in self._fanout._shared:
+            made = made.persist()
+            self._kept.append(made)
+        return made
+
+
+def job_table(node: Node, settings: RunSettings) -> JobTable:
+    return JobTable(
+        settings.table(node.name), Rules(tuple(node.option("key")), node.option("merge"))
+    )
+
+
+def topic_records(rows: "DataFrame", key: str) -> "DataFrame":
+    """Rows as records of a topic: the key as text, the value as JSON, null for deleted keys."""
+    value = F.to_json(F.struct(*(F.col(f"`{n}`") for n in rows.columns if n != DELETED)))
+    if DELETED in rows.columns:
+        value = F.when(~F.coalesce(F.col(DELETED), F.lit(False)), value)
+    return rows.select(F.col(f"`{key}`").cast("string").alias("key"), value.alias("value"))
+
+
+def _counts(rows: "DataFrame") -> list[_Count]:
+    """This reads the records once, and keeps them for all functions."""
+    minute = F.date_trunc("minute", "timestamp").alias("minute")
+    found = rows.groupBy("topic", FATE, minute).agg(F.count("*").alias("events"))
+    return [_Count(*row.values()) for row in found.toArrow().to_pylist()]
+
+
+def _reads_table(settings: RunSettings) -> JobTable:
+    return JobTable(settings.table(READS), Rules(READS_KEY, {"events": "sum"}))
+
+
+def forget_reads(pipeline: str, spark: "SparkSession", settings: RunSettings) -> None:
+    """A pipeline that starts over reads everything again."""
+    table = _reads_table(settings)
+    if table.version() is not None:
+        none = spark.createDataFrame([], from_arrow_schema(READS_SCHEMA))
+        table.replace(none, F.col("pipeline") != pipeline, BatchName("reset", 0))
+
+
+def _reads(pipeline: str, counts: Sequence[_Count]) -> pa.Table:
+    events: Counter[tuple[str, datetime]] = Counter()
+    for one in counts:
+        events[one.topic, one.minute] += one.events
+    rows = [(pipeline, topic, minute, count) for (topic, minute), count in sorted(events.items())]
+    columns = zip(*rows, strict=True) if rows else [()] * len(READS_SCHEMA)
+    return pa.table([list(column) for column in columns], schema=READS_SCHEMA)

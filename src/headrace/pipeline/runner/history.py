@@ -1,0 +1,132 @@
+"""The records that a query has processed, read again: from the raw tables, then from the topics.
+
+A raw table has records that retention deleted from its topic long ago; the topic has those that
+are not loaded yet. The offsets in the raw table say where one ends and the other begins.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from headrace.model.ids import TopicPartition, id_to_text
+from headrace.pipeline.errors import RunRefused
+from headrace.pipeline.runner.records import RECORD_COLUMNS, SourceRows
+from headrace.pipeline.runner.settings import RunSettings
+from headrace.pipeline.warehouse.offsets import txn_id
+from headrace.pipeline.warehouse.spark_reader import read_table
+from headrace.pipeline.warehouse.table import Table, open_table
+from headrace.spark.cluster import EARLIEST, Cluster
+from headrace.spark.options import parse_source
+from headrace.spark.source_schema import HEADERS, KAFKA_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RAW = "raw"  # the directory of the raw tables in a warehouse
+Ends = Mapping[TopicPartition, int]
+
+
+def records_before(
+    spark: "SparkSession", settings: RunSettings, sources: Sequence[SourceRows], ends: Ends
+) -> "DataFrame":
+    """All records of these sources before these offsets. Raises RunRefused if some are gone."""
+    frames = []
+    first: dict[TopicPartition, int] = {}
+    cluster = Cluster(
+        parse_source({**settings.source, "subscribe": "unused"}, streaming=False).client
+    )
+    try:
+        for source in sources:
+            places = [place for place in ends if place.topic == source.topic]
+            topic_id = cluster.existing_topic(source.topic).topic_id
+            table = open_table(settings.warehouse / RAW / source.topic)
+            loaded = _loaded(table, topic_id, places)
+            earliest = cluster.list_offsets(dict.fromkeys(places, EARLIEST), read_committed=True)
+            for place in places:
+                _check(place, earliest[place], loaded[place], ends[place])
+                first[place] = min(ends[place], max(earliest[place], loaded[place]))
+            if table is not None:
+                frames.append(_from_table(spark, table, source, topic_id, ends))
+    finally:
+        cluster.close()
+    frames.append(_from_topics(spark, settings, first, ends))
+    records = frames[0]
+    for frame in frames[1:]:
+        records = records.unionByName(frame)
+    return records
+
+
+def _loaded(
+    table: Table | None, topic_id: bytes, places: Sequence[TopicPartition]
+) -> dict[TopicPartition, int]:
+    found = {
+        place: table.recorded(txn_id(topic_id, place.partition)) if table is not None else None
+        for place in places
+    }
+    return {place: offset or 0 for place, offset in found.items()}
+
+
+def _check(place: TopicPartition, earliest: int, loaded: int, end: int) -> None:
+    if loaded < earliest and loaded < end and earliest > 0:
+        raise RunRefused(
+            f"the records of {place} from offset {loaded} to {min(earliest, end)} are neither in "
+            "the raw table nor in the topic, so they cannot be computed again"
+        )
+
+
+def _from_table(
+    spark: "SparkSession", table: Table, source: SourceRows, topic_id: bytes, ends: Ends
+) -> "DataFrame":
+    rows = read_table(spark, table)
+    schema = rows.schema
+    names = [name for name in source.schema.fieldNames() if name in schema.fieldNames()]
+    value = F.col("value") if "value" in schema.fieldNames() else F.to_json(F.struct(*names))
+    before = F.lit(False)
+    for place, end in ends.items():
+        if place.topic == source.topic:
+            before |= (F.col("_partition") == place.partition) & (F.col("_offset") < end)
+    return rows.where((F.col("_topic_id") == id_to_text(topic_id)) & before).select(
+        F.col("_topic").alias("topic"),
+        F.col("_partition").alias("partition"),
+        F.col("_offset").alias("offset"),
+        F.col("_timestamp").alias("timestamp"),
+        F.col("_key").alias("key"),
+        F.col("_headers").cast(HEADERS).alias("headers"),
+        value.cast("binary").alias("value"),
+    )
+
+
+def _from_topics(
+    spark: "SparkSession", settings: RunSettings, first: Ends, ends: Ends
+) -> "DataFrame":
+    if not any(first[place] < ends[place] for place in first):
+        return spark.createDataFrame([], record_schema())
+    reader = spark.read.format("headrace")
+    options = {
+        **settings.source,
+        "assign": json.dumps(_by_topic({place: place.partition for place in first}, as_list=True)),
+        "startingOffsets": json.dumps(_by_topic(first)),
+        "endingOffsets": json.dumps(_by_topic({place: ends[place] for place in first})),
+        "includeHeaders": "true",
+        "kafka.isolation.level": "read_committed",
+    }
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load().select(*RECORD_COLUMNS)
+
+
+def _by_topic(offsets: Ends, *, as_list: bool = False) -> dict[str, object]:
+    found: dict[str, dict[str, int]] = {}
+    for place, offset in sorted(offsets.items()):
+        found.setdefault(place.topic, {})[str(place.partition)] = offset
+    return {topic: list(parts.values()) if as_list else parts for topic, parts in found.items()}
+
+
+def record_schema() -> StructType:
+    schema = StructType()
+    for name in RECORD_COLUMNS:
+        schema = schema.add(name, KAFKA_COLUMNS[name])
+    return schema

@@ -1,0 +1,129 @@
+"""What a pipeline holds, without running it: queries, lag, tables; and the state of its streams."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from headrace.pipeline.errors import RunRefused
+from headrace.pipeline.runner.directory import PipelineDirectory
+from headrace.pipeline.runner.settings import RunSettings
+from headrace.pipeline.runner.streams import group_of
+from headrace.pipeline.warehouse.table import open_table
+from headrace.spark.cluster import LATEST, Cluster
+from headrace.spark.options import parse_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class QueryStatus(NamedTuple):
+    query: str
+    group: str
+    last_batch: int | None
+    lag: int | None  # None: nothing was committed
+
+
+class TableStatus(NamedTuple):
+    table: str
+    query: str
+    rows: int  # before they merge
+    files: int
+    bytes: int
+    last_commit_ms: int | None
+
+
+class PipelineStatus(NamedTuple):
+    pipeline: str
+    is_running: bool
+    queries: tuple[QueryStatus, ...]
+    tables: tuple[TableStatus, ...]
+
+
+class StateStatus(NamedTuple):
+    """One stateful operator of a query."""
+
+    query: str
+    operator: str
+    keys: int
+    batch: int
+
+
+def pipeline_name(file: str) -> str:
+    return Path(file).stem
+
+
+def read_status(file: str, settings: RunSettings) -> PipelineStatus:
+    """From the warehouse and the cluster; the file is not loaded."""
+    name = pipeline_name(file)
+    directory, recorded = _recorded(name, settings)
+    options = parse_source({**settings.source, "subscribe": "unused"}, streaming=False)
+    cluster = Cluster(options.client)
+    try:
+        queries = tuple(
+            QueryStatus(
+                query,
+                group_of(name, query),
+                batch if (batch := directory.last_batch(query)) >= 0 else None,
+                _lag(cluster, group_of(name, query)),
+            )
+            for query in sorted(recorded["queries"])
+        )
+    finally:
+        cluster.close()
+    tables = tuple(
+        _table(table, entry["query"], settings.table(table))
+        for table, entry in sorted(recorded["declaration"]["table"].items())
+    )
+    return PipelineStatus(name, directory.is_running(), queries, tables)
+
+
+def read_state(file: str, spark: "SparkSession", settings: RunSettings) -> list[StateStatus]:
+    """What Spark keeps between batches; the rows of tables are what functions keep."""
+    directory, recorded = _recorded(pipeline_name(file), settings)
+    found = []
+    for query in sorted(recorded["queries"]):
+        checkpoint = directory.checkpoint(query)
+        batch = directory.last_batch(query)
+        if batch < 0 or not (checkpoint / "state").is_dir():
+            continue
+        for operator in spark.read.format("state-metadata").load(str(checkpoint)).collect():
+            keys = (
+                spark.read.format("statestore")
+                .option("operatorId", operator["operatorId"])
+                .load(str(checkpoint))
+                .count()
+            )
+            found.append(StateStatus(query, operator["operatorName"], keys, batch))
+    return found
+
+
+def _recorded(name: str, settings: RunSettings) -> tuple[PipelineDirectory, dict[str, Any]]:
+    directory = PipelineDirectory(settings.state(name))
+    recorded = directory.recorded()
+    if recorded is None:
+        raise RunRefused(f"{name} has not run in the warehouse {settings.warehouse}")
+    return directory, recorded
+
+
+def _lag(cluster: Cluster, group: str) -> int | None:
+    committed = cluster.committed_offsets(group)
+    if not committed:
+        return None
+    ends = cluster.list_offsets(dict.fromkeys(committed, LATEST), read_committed=True)
+    return sum(max(0, end - committed[place]) for place, end in ends.items())
+
+
+def _table(name: str, query: str, location: Path) -> TableStatus:
+    table = open_table(location)
+    if table is None:
+        return TableStatus(name, query, 0, 0, 0, None)
+    files = pa.table(table.handle.get_add_actions(flatten=True)).to_pylist()
+    return TableStatus(
+        name,
+        query,
+        sum(file["num_records"] for file in files),
+        len(files),
+        sum(file["size_bytes"] for file in files),
+        max((file["modification_time"] for file in files), default=None),
+    )

@@ -1,0 +1,162 @@
+"""From the records of topics to the rows of sources: deduplicated, decoded, judged by their time.
+
+One Spark source reads all topics of a query. The deduplication keeps the topic and the ID of an
+event, and nothing else of the pipeline file is part of Spark's state: the file may change its
+columns and functions, and the checkpoint remains valid.
+
+Time is judged per record, against its own Kafka timestamp, which is capped by the clock of the
+driver when the batch was planned. So the same records give the same rows in one batch or in
+many. The watermark follows the same timestamps, not event time: an event from the year 2100 or
+1970 neither moves it nor falls behind it.
+"""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from headrace.pipeline.graph import Node, duration_ms
+from headrace.spark.ddl import parse_fields
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# The clock of a producer may be this far ahead.
+AHEAD_MS = 600_000
+ARRIVED, EVENT, FATE, REASON = "_arrived", "_event", "_fate", "_reason"
+_CORRUPT = "_corrupt"
+RECORD_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "headers", "value")
+
+
+class SourceRows(NamedTuple):
+    """What the records of one topic become."""
+
+    name: str
+    topic: str
+    schema: StructType
+    event_time: str
+    event_id: str
+    lateness_ms: int
+    late: str  # recompute, deadletter, drop
+
+
+def source_rows(node: Node) -> SourceRows:
+    lateness = duration_ms(node.option("lateness"))
+    assert lateness is not None
+    return SourceRows(
+        node.name,
+        node.declared.topic,
+        parse_fields(node.option("schema")),
+        node.option("event_time"),
+        node.option("event_id"),
+        lateness,
+        node.option("late"),
+    )
+
+
+def arrived(records: "DataFrame") -> "DataFrame":
+    """Records with the time at which each arrived. Spark keeps the clock of a batch."""
+    return records.withColumn(ARRIVED, F.least("timestamp", F.current_timestamp()))
+
+
+def deduplicated(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
+    """Without events that came before. ``records`` is a stream or a batch."""
+    identified = [source for source in sources if source.event_id]
+    if not identified:
+        return records
+    place = F.concat_ws("/", F.col("partition").cast("string"), F.col("offset").cast("string"))
+    event = reduce(
+        lambda others, source: F.when(F.col("topic") == source.topic, _event(source)).otherwise(
+            others
+        ),
+        identified,
+        F.lit(None).cast("string"),
+    )
+    named = records.withColumn(EVENT, F.coalesce(event, F.concat(F.lit("place/"), place)))
+    key = ["topic", EVENT]
+    order = (ARRIVED, "partition", "offset")
+    if records.isStreaming:
+        window_ms = max(source.lateness_ms for source in identified)
+        # The operator keeps the first of equal events that it meets in a batch. Sorted, that is
+        # the one that arrived first, as it is when they come in two batches.
+        kept = named.withWatermark(ARRIVED, f"{window_ms} milliseconds")
+        sorted_ = kept.repartition(*key).sortWithinPartitions(*order)
+        return sorted_.dropDuplicatesWithinWatermark(key).drop(EVENT)
+    nth = F.row_number().over(Window.partitionBy(*key).orderBy(*order))
+    return named.withColumn("_nth", nth).where("_nth = 1").drop(EVENT, "_nth")
+
+
+def _event(source: SourceRows) -> "Column":
+    """The text that repeated events share."""
+    text = F.get_json_object(F.col("value").cast("string"), f"$['{source.event_id}']")
+    return F.concat(F.lit("id/"), text)
+
+
+def _is_late(source: SourceRows, time: "Column") -> "Column":
+    return time < F.col(ARRIVED) - F.make_interval(secs=F.lit(source.lateness_ms / 1000))
+
+
+def decoded(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
+    """Records with a column per source, its rows, and the fate of those that are no rows."""
+    columns: dict[str, Column] = {}
+    fate: Column = F.lit(None).cast("string")
+    reason: Column = F.lit(None).cast("string")
+    text = F.col("value").cast("string")
+    for source in sources:
+        here = F.col("topic") == source.topic
+        schema = StructType([*source.schema.fields, StructField(_CORRUPT, StringType())])
+        parsed = F.from_json(text, schema, {"columnNameOfCorruptRecord": _CORRUPT})
+        columns[source.name] = F.when(here, parsed)
+        fate = F.when(here, _fate(source)).otherwise(fate)
+        reason = F.when(here, _reason(source)).otherwise(reason)
+    return records.withColumns(columns).withColumn(FATE, fate).withColumn(REASON, reason)
+
+
+def _fate(source: SourceRows) -> "Column":
+    row = F.col(source.name)
+    fate = F.when(F.col("value").isNull() | row[_CORRUPT].isNotNull(), "decode")
+    if source.event_time:
+        time = row[source.event_time]
+        ahead = F.col(ARRIVED) + F.make_interval(secs=F.lit(AHEAD_MS / 1000))
+        fate = fate.when(time > ahead, "event-time").when(_is_late(source, time), "late")
+    return fate
+
+
+def _reason(source: SourceRows) -> "Column":
+    reason = F.when(F.col("value").isNull(), "the record has no value").when(
+        F.col(source.name)[_CORRUPT].isNotNull(),
+        f"the value is not JSON of {source.schema.simpleString()}",
+    )
+    if not source.event_time:
+        return reason
+    time = F.col(source.name)[source.event_time]
+    told = F.concat(
+        F.lit(f"{source.event_time} is "),
+        time.cast("string"),
+        F.lit(", and the record arrived at "),
+        F.col(ARRIVED).cast("string"),
+    )
+    return reason.when(time.isNotNull(), told)
+
+
+def rows_of(records: "DataFrame", source: SourceRows) -> "DataFrame":
+    """The rows of one source, without those that became dead letters or were dropped."""
+    wanted = F.col(FATE).isNull()
+    if source.late == "recompute":
+        wanted |= F.col(FATE) == "late"
+    here = records.where((F.col("topic") == source.topic) & wanted)
+    return here.select(*(f"`{source.name}`.`{name}`" for name in source.schema.fieldNames()))
+
+
+def letters_of(records: "DataFrame", sources: Sequence[SourceRows]) -> "DataFrame":
+    """The records that become dead letters, with ``stage`` and ``reason``."""
+    kept = [source.topic for source in sources if source.late != "deadletter"]
+    letters = records.where(F.col(FATE).isNotNull())
+    if kept:
+        letters = letters.where((F.col(FATE) != "late") | ~F.col("topic").isin(kept))
+    return letters.select(
+        *RECORD_COLUMNS, F.col(FATE).alias("stage"), F.col(REASON).alias("reason")
+    )

@@ -1,0 +1,109 @@
+"""Runs pipeline files: plan, lock, queries, progress until the end or until they are stopped."""
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace.pipeline.loading import load
+from headrace.pipeline.runner.directory import PipelineDirectory
+from headrace.pipeline.runner.fanout import forget_reads
+from headrace.pipeline.runner.planning import Plan, make_plan
+from headrace.pipeline.runner.settings import RunSettings
+from headrace.pipeline.runner.streams import Progress, Stream, prepared
+from headrace.spark.cluster import Cluster
+from headrace.spark.options import parse_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOK_EVERY_S = 0.1
+
+
+class _Running(NamedTuple):
+    directory: PipelineDirectory
+    streams: list[Stream]
+
+
+def run_once(
+    files: Sequence[str], spark: "SparkSession", settings: RunSettings
+) -> Iterator[Progress]:
+    """Process what the topics hold now, file after file, in one session."""
+    for file in files:
+        yield from run([file], spark, settings._replace(once=True))
+
+
+def run(files: Sequence[str], spark: "SparkSession", settings: RunSettings) -> Iterator[Progress]:
+    """Run files together in one session, and tell every batch.
+
+    Ends with ``once``, or when all are asked to stop. Raises BadPipeline, RunRefused, and what ends
+    a query.
+    """
+    session = prepared(spark)
+    with ExitStack() as stack:
+        plans = []
+        for file in files:
+            loaded = load(file)
+            directory = PipelineDirectory(settings.state(loaded.name))
+            stack.enter_context(directory.locked())
+            directory.clear_stop()
+            plan = make_plan(loaded, session, settings)
+            plan.check(settings)
+            plans.append(plan)
+        # Nothing is written before all files are found to be right.
+        yield from _progress([_start(plan, session, settings, stack) for plan in plans])
+
+
+def _start(plan: Plan, spark: "SparkSession", settings: RunSettings, stack: ExitStack) -> _Running:
+    _start_over(plan, spark, settings)
+    _create_topics(plan, settings)
+    running = _Running(plan.directory, [])
+    for query in plan.queries:
+        stream = Stream(plan, query, spark, settings)
+        stack.callback(stream.stop)
+        running.streams.append(stream)
+    ids = {query.name: one.id for query, one in zip(plan.queries, running.streams, strict=True)}
+    plan.directory.record(plan.declaration, ids)
+    return running
+
+
+def _progress(running: Sequence[_Running]) -> Iterator[Progress]:
+    streams = [stream for one in running for stream in one.streams]
+    while True:
+        is_active = any(stream.is_active() for stream in streams)
+        for stream in streams:
+            yield from stream.progress()
+            stream.check()
+        if not is_active:
+            return
+        for one in running:
+            if one.directory.is_asked_to_stop():
+                for stream in one.streams:
+                    stream.stop()
+                one.directory.clear_stop()
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _start_over(plan: Plan, spark: "SparkSession", settings: RunSettings) -> None:
+    if settings.reset:
+        for query in plan.queries:
+            for name in query.tables:
+                shutil.rmtree(settings.table(name), ignore_errors=True)
+        forget_reads(plan.file.name, spark, settings)
+    if settings.reset or settings.start is not None:
+        plan.directory.forget_queries()
+
+
+def _create_topics(plan: Plan, settings: RunSettings) -> None:
+    wanted = [node for node in plan.file.nodes if node.kind == "topic"]
+    if not wanted:
+        return
+    options = parse_source({**settings.source, "subscribe": "unused"}, streaming=False)
+    cluster = Cluster(options.client)
+    try:
+        for node in wanted:
+            policy = {"cleanup.policy": "compact"} if node.option("compacted") else {}
+            cluster.create_topic(node.declared.topic, -1, policy)
+    finally:
+        cluster.close()

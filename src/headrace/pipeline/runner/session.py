@@ -1,0 +1,44 @@
+"""The Spark session of a run: fair pools, so that short triggers do not wait for long ones."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import quoteattr
+
+from headrace.spark.demo import start_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Triggers up to this many milliseconds, the name of their pool, and its weight.
+_POOLS = ((1_000, "at-once", 16), (5_000, "soon", 4), (10_000, "steady", 2))
+_SLOW_POOL = ("slow", 1)
+
+
+def pool_of(trigger_ms: int) -> str:
+    return next((name for limit, name, _ in _POOLS if trigger_ms <= limit), _SLOW_POOL[0])
+
+
+def start_session(directory: Path, *, master: str, name: str) -> "SparkSession":
+    """``directory`` holds the files of the session."""
+    directory.mkdir(parents=True, exist_ok=True)
+    pools = directory / "pools.xml"
+    pools.write_text(pools_xml())
+    config = {
+        "spark.scheduler.mode": "FAIR",
+        "spark.scheduler.allocation.file": pools.as_uri(),
+        "spark.sql.streaming.stopTimeout": "60s",
+        # A batch is kept while its functions run; Spark's default is 1 GB for all of them.
+        "spark.driver.memory": "2g",
+    }
+    return start_spark(directory, master=master, name=name, config=config)
+
+
+def pools_xml() -> str:
+    """The pools, in Spark's format."""
+    pools = [(name, weight) for _, name, weight in _POOLS] + [_SLOW_POOL]
+    entries = "".join(
+        f"<pool name={quoteattr(name)}><schedulingMode>FIFO</schedulingMode>"
+        f"<weight>{weight}</weight><minShare>{int(weight > 4)}</minShare></pool>"
+        for name, weight in pools
+    )
+    return f"<allocations>{entries}</allocations>"

@@ -1,0 +1,24 @@
+"""The settings of a run: where the warehouse is, which cluster, where new queries start."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+DEFAULT_WAREHOUSE = Path("warehouse")
+# Records of one batch. A first run over full topics would otherwise be a single batch of any size.
+BATCH_RECORDS_MAX = 2_000_000
+
+
+class RunSettings(NamedTuple):
+    warehouse: Path
+    source: Mapping[str, str]  # options of the Spark source: kafka.*, librdkafka.*
+    once: bool = False  # end when all that the topics hold now is processed
+    start: Mapping[str, str] | None = None  # where queries start over; None: where they stopped
+    reset: bool = False  # delete tables and checkpoints first
+    batch_records_max: int = BATCH_RECORDS_MAX
+
+    def table(self, name: str) -> Path:
+        return self.warehouse / name
+
+    def state(self, pipeline: str) -> Path:
+        return self.warehouse / "_pipelines" / pipeline

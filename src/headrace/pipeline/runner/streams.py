@@ -1,0 +1,208 @@
+"""The streaming queries of a run: one per trigger and set of inputs, each with its own pool."""
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.pipeline.graph import Query
+from headrace.pipeline.runner.fanout import Fanout, Written
+from headrace.pipeline.runner.planning import Plan
+from headrace.pipeline.runner.records import arrived, deduplicated
+from headrace.pipeline.runner.session import pool_of
+from headrace.pipeline.runner.settings import RunSettings
+from headrace.pipeline.tables import BatchName
+from headrace.spark.failures import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger("headrace.pipeline")
+
+_STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_FOLD_EVERY = 50  # batches; the first look is at the start of a run
+
+
+class Progress(NamedTuple):
+    """One finished batch of a query."""
+
+    pipeline: str
+    query: str
+    batch: int
+    rows: int  # read
+    rows_per_second: float
+    seconds: float
+    lag: int | None  # records that the topics held beyond the batch; None: unknown
+    late: int
+    dropped_late: int  # late, where the file says so
+    dropped_by_watermark: int  # by Spark: more than the lateness behind other partitions
+    dead_letters: int
+    written: Mapping[str, int]  # rows by table or topic function
+
+
+def prepared(spark: "SparkSession") -> "SparkSession":
+    """A session for queries, with the settings that they need. Views and settings are its own."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set(
+        "spark.sql.shuffle.partitions", spark.conf.get("spark.sql.shuffle.partitions") or "2"
+    )
+    session.conf.set("spark.sql.streaming.stateStore.providerClass", _STATE_STORE)
+    # Sorting a stream is refused, because most users would expect more of it than sorted batches.
+    session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
+    # A batch without records would only clean up state, and costs as much as any other.
+    session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    return session
+
+
+class Stream:
+    """One running query."""
+
+    def __init__(
+        self, plan: Plan, query: Query, spark: "SparkSession", settings: RunSettings
+    ) -> None:
+        self._plan = plan
+        self._query = query
+        self._settings = settings
+        self._id = plan.directory.ensure_query_id(query.name)
+        self._fanout = Fanout(
+            plan.file.name,
+            plan.nodes,
+            query,
+            plan.schemas,
+            settings,
+            counted=plan.counted_topics(query),
+        )
+        self._foreign = [name for name in query.inputs if name not in query.tables]
+        self._written: dict[int, Written] = {}
+        self._told = -1
+        self._batches = 0
+        self.failure: BaseException | None = None
+        self._running: Any = self._start(spark)
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def group(self) -> str:
+        return group_of(self._plan.file.name, self._query.name)
+
+    def _start(self, spark: "SparkSession") -> Any:
+        reader = spark.readStream.format("headrace")
+        options = {
+            **self._settings.source,
+            **(self._settings.start or {"startingOffsets": "earliest"}),
+            "subscribe": ",".join(source.topic for source in self._fanout.sources),
+            "includeHeaders": "true",
+            "maxOffsetsPerTrigger": str(self._settings.batch_records_max),
+            # A partition that is ahead would move the watermark past records of the others.
+            "limitBy": "timestamp",
+            "kafka.group.id": self.group,
+            "kafka.isolation.level": "read_committed",
+        }
+        for name, value in options.items():
+            reader = reader.option(name, value)
+        rows = deduplicated(arrived(reader.load()), self._fanout.sources)
+        trigger: dict[str, Any] = {"processingTime": f"{self._query.trigger_ms} milliseconds"}
+        if self._settings.once:
+            trigger = {"availableNow": True}
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", pool_of(self._query.trigger_ms))
+        return (
+            rows.writeStream.queryName(self.group)
+            .foreachBatch(self._land)
+            .option("checkpointLocation", str(self._plan.directory.checkpoint(self._query.name)))
+            .trigger(**trigger)
+            .start()
+        )
+
+    def _land(self, records: "DataFrame", number: int) -> None:
+        try:
+            if self._batches % _FOLD_EVERY == 0:
+                self._fanout.fold(records.sparkSession)
+            self._batches += 1
+            pins = self._fanout.versions(self._foreign)
+            if pins:
+                pins = self._plan.directory.pinned(self._query.name, number, pins)
+            self._written[number] = self._fanout.run(records, BatchName(self._id, number), pins)
+        except BaseException as failed:
+            self.failure = failed
+            raise
+
+    # --- what happened -------------------------------------------------------------------------
+
+    def is_active(self) -> bool:
+        return bool(self._running.isActive)
+
+    def stop(self) -> None:
+        # A query that ended with an error raises it here again.
+        from pyspark.errors import PySparkException
+
+        with contextlib.suppress(PySparkException):
+            self._running.stop()
+
+    def check(self) -> None:
+        """Raises what ended the query, if anything did."""
+        failed = self._running.exception()
+        if failed is None:
+            return
+        if isinstance(self.failure, PipelineError):
+            raise self.failure
+        if self.failure is not None:
+            raise PipelineError(f"query {self.group}: {_first_line(self.failure)}") from failed
+        raise PipelineError(f"query {self.group}: {_first_line(failed)}") from failed
+
+    def progress(self) -> Iterator[Progress]:
+        """The batches that finished since the last call."""
+        for told in self._running.recentProgress:
+            number = int(told["batchId"])
+            if number <= self._told or number not in self._written:
+                continue
+            self._told = number
+            yield self._progress(told, number, self._written.pop(number))
+
+    def _progress(self, told: Any, number: int, written: Written) -> Progress:
+        seconds = told["durationMs"].get("triggerExecution", 0) / 1000
+        rows = int(told["numInputRows"])
+        return Progress(
+            self._plan.file.name,
+            self._query.name,
+            number,
+            rows,
+            rows / seconds if seconds else 0.0,
+            seconds,
+            _lag(told["sources"][0]),
+            written.late,
+            written.dropped,
+            sum(int(one["numRowsDroppedByWatermark"]) for one in told["stateOperators"]),
+            written.dead_letters,
+            written.written,
+        )
+
+
+def group_of(pipeline: str, query: str) -> str:
+    """The consumer group that shows the lag of a query."""
+    return f"headrace-{pipeline}-{query}"
+
+
+def _lag(source: Any) -> int | None:
+    """Records beyond the batch; None if the source did not tell where the topics end."""
+    done, newest = (_offsets(source[name]) for name in ("endOffset", "latestOffset"))
+    if not newest:
+        return None
+    return sum(max(0, end - done.get(place, end)) for place, end in newest.items())
+
+
+def _offsets(told: Any) -> dict[tuple[str, str], int]:
+    found = (json.loads(told) if isinstance(told, str) else told) or {}
+    return {
+        (topic, partition): offset
+        for topic, partitions in found.items()
+        if not topic.startswith("#")
+        for partition, offset in partitions.items()
+    }
+
+
+def _first_line(failure: BaseException) -> str:
+    return str(failure).strip().split("\n")[0]

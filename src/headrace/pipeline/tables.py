@@ -1,0 +1,359 @@
+"""Job tables: Delta tables to which every batch appends, and which show one row per key.
+
+A batch is one commit with the transaction ``<query id>/<table>`` and the number of the batch + 1,
+so a batch that runs again is dropped. Appending is cheap, and merging on write is not: it rewrites
+whole files. So rows merge when they are read. All merge rules are associative, and the newest row
+of a key is too: ``fold`` may replace any rows by their merged row, except those of a query's
+newest batch, which may run again and must not see its own rows.
+"""
+
+import pickle
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from headrace.pipeline.warehouse.batch import Batch, NewFile, Numbered, TableFile
+from headrace.pipeline.warehouse.files import PartitionedFiles
+from headrace.pipeline.warehouse.offsets import Decision
+from headrace.pipeline.warehouse.table import Table, now_ms, open_or_create, open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+DELETED = "_deleted"
+NO_VERSION = -1  # of a table without rows
+QUERY, BATCH, WRITTEN_AT = "_query", "_batch", "_written_at"
+_OURS = StructType(
+    [
+        StructField(QUERY, StringType()),
+        StructField(BATCH, LongType()),
+        StructField(WRITTEN_AT, TimestampType()),
+    ]
+)
+_PERCENTILES = (50, 95, 99)
+# Folding costs a Spark job; reading costs a little for every file.
+FOLD_FILES = 64
+_FOLD_BYTES = 64 << 20
+_RESULT = pa.schema([("result", pa.binary())])
+
+_MERGED = {
+    "sum": F.sum,
+    "min": F.min,
+    "max": F.max,
+    "hll": F.hll_union_agg,
+    "kll": F.kll_merge_agg_double,
+}
+
+
+class BatchName(NamedTuple):
+    """The batch of a query. Its number does not change when the batch runs again."""
+
+    query: str
+    number: int
+
+
+class Appended(NamedTuple):
+    row_count: int
+    is_repeated: bool = False
+
+
+class Rules(NamedTuple):
+    """How the rows of a table with equal keys become one."""
+
+    key: tuple[str, ...]
+    merge: Mapping[str, str] = {}
+
+
+class JobTable:
+    """One job table, for one thread at a time."""
+
+    def __init__(self, location: Path, rules: Rules) -> None:
+        self.location = location
+        self._rules = rules
+        self._opened: Table | None = None
+
+    @property
+    def name(self) -> str:
+        return self.location.name
+
+    # --- writing ------------------------------------------------------------------------
+
+    def append(self, rows: "DataFrame", batch: BatchName) -> Appended:
+        """Commit the rows of a batch, unless the table has them. Nothing is computed then."""
+        if self._has(batch):
+            return Appended(0, is_repeated=True)
+        written_at_ms = now_ms()
+        marked = _marked(rows, batch, written_at_ms)
+        schema = arrow_schema(marked.schema)
+        return self._commit(
+            write_files(marked, self.location, schema), schema, batch, written_at_ms
+        )
+
+    def append_few(self, rows: pa.Table, batch: BatchName) -> Appended:
+        """The same for rows that the driver has."""
+        if self._has(batch):
+            return Appended(0, is_repeated=True)
+        written_at_ms = now_ms()
+        ours = {QUERY: batch.query, BATCH: batch.number, WRITTEN_AT: written_at_ms * 1000}
+        for field in to_arrow_schema(_OURS, timezone="UTC"):
+            column = pa.repeat(pa.scalar(ours[field.name]).cast(field.type), rows.num_rows)
+            rows = rows.append_column(field, column)
+        files = PartitionedFiles(self.location, rows.schema, uuid.uuid4().hex[:12])
+        for part in rows.to_batches():
+            files.add((), part)
+        return self._commit(files.finish(), rows.schema, batch, written_at_ms)
+
+    def _has(self, batch: BatchName) -> bool:
+        table = self._table()
+        if table is None:
+            return False
+        table.update()
+        newest = table.recorded(self._txn(batch).txn_id)
+        return newest is not None and newest > batch.number
+
+    def _txn(self, batch: BatchName) -> Numbered:
+        return Numbered(f"{batch.query}/{self.name}", batch.number + 1)
+
+    def _commit(
+        self, files: tuple[NewFile, ...], schema: pa.Schema, batch: BatchName, written_at_ms: int
+    ) -> Appended:
+        if not files:
+            return Appended(0)
+        if self._opened is None:
+            self._opened = open_or_create(self.location, schema, [])
+        numbered = self._txn(batch)
+        done = self._opened.commit(Batch((), files, schema, written_at_ms, numbered=numbered))
+        return Appended(sum(file.row_count for file in files), done is Decision.REPEATED)
+
+    def fold(self, spark: "SparkSession", *, files_min: int = FOLD_FILES) -> bool:
+        """Replace the rows of small files by one row per key, if there are many files."""
+        table = self._table()
+        if table is None:
+            return False
+        table.update()
+        small = [file for file in table.files() if file.size < _FOLD_BYTES]
+        if len(small) < files_min:
+            return False
+        began_ms = now_ms()
+        rows = self._read(spark, table, small)
+        newest = {row[QUERY]: row[1] for row in rows.groupBy(QUERY).agg(F.max(BATCH)).collect()}
+        may_run_again = F.lit(False)
+        for query, number in sorted(newest.items()):
+            may_run_again |= (F.col(QUERY) == query) & (F.col(BATCH) == number)
+        kept = rows.where(may_run_again)
+        folded = self._one_per_key(rows.where(~may_run_again)).select(*rows.columns)
+        schema = table.file_schema()
+        added = write_files(folded.unionAll(kept), self.location, schema)
+        return table.rewrite(small, added, began_ms)
+
+    def replace(self, rows: "DataFrame", kept: "Column | None", batch: BatchName) -> int:
+        """Replace the rows of this table, except those that ``kept`` selects, in one commit."""
+        table = self._table()
+        if table is None:
+            return self.append(rows, batch).row_count
+        table.update()
+        began_ms = now_ms()
+        old = table.files()
+        spark = rows.sparkSession
+        marked = _marked(rows, batch, began_ms)
+        table.ensure_columns(arrow_schema(marked.schema))
+        schema = table.file_schema()
+        added = write_files(marked, self.location, schema)
+        count = sum(file.row_count for file in added)
+        if kept is not None and old:
+            others = self._read(spark, table, old).where(kept)
+            added += write_files(others, self.location, schema)
+        txn_id = self._txn(batch).txn_id
+        newest = table.recorded(txn_id)
+        table.rewrite(old, added, began_ms, {} if newest is None else {txn_id: newest})
+        return count
+
+    # --- reading ------------------------------------------------------------------------
+
+    def version(self) -> int | None:
+        """The newest version; None if there is no table yet."""
+        table = self._table()
+        if table is None:
+            return None
+        table.update()
+        return table.version
+
+    def rows(
+        self,
+        spark: "SparkSession",
+        schema: StructType,
+        *,
+        before: BatchName | None = None,
+        version: int | None = None,
+    ) -> "DataFrame":
+        """One row per key, with sketches; ``schema`` is that of a table without rows.
+
+        ``before`` leaves out what this batch, or a later one of its query, wrote.
+        """
+        table = self._table()
+        if version not in (None, NO_VERSION) and table is not None and version != table.version:
+            from deltalake import DeltaTable
+
+            table = Table(self.location, DeltaTable(str(self.location), version=version))
+        elif table is not None and version is None:
+            table.update()
+        fields = [field for field in schema if field.name != DELETED]
+        if table is None or version == NO_VERSION:
+            return spark.createDataFrame([], StructType(fields))
+        rows = self._read(spark, table, table.files())
+        if before is not None:
+            ours = (F.col(QUERY) == before.query) & (F.col(BATCH) >= before.number)
+            rows = rows.where(~ours)
+        merged = self._one_per_key(rows)
+        if DELETED in merged.columns:
+            merged = merged.where(f"{DELETED} is not true").drop(DELETED)
+        found = merged.drop(*_OURS.fieldNames())
+        known = [
+            F.col(f"`{field.name}`")
+            if field.name in found.columns
+            else F.lit(None).cast(field.dataType).alias(field.name)  # newer than the rows
+            for field in fields
+        ]
+        others = [name for name in found.columns if name not in schema.fieldNames()]
+        return found.select(*known, *(F.col(f"`{name}`") for name in others))
+
+    def shown(self, spark: "SparkSession") -> "DataFrame":
+        """One row per key, as people read it: estimates and percentiles in place of sketches."""
+        rows = self.rows(spark, StructType([]))
+        columns: list[Any] = []
+        for name in rows.columns:
+            rule = self._rules.merge.get(name)
+            if rule == "hll":
+                columns.append(F.hll_sketch_estimate(name).alias(name))
+            elif rule == "kll":
+                columns += [
+                    F.kll_sketch_get_quantile_double(name, F.lit(percent / 100)).alias(
+                        f"{name}_p{percent}"
+                    )
+                    for percent in _PERCENTILES
+                ]
+            else:
+                columns.append(F.col(name))
+        return rows.select(*columns)
+
+    def _one_per_key(self, rows: "DataFrame") -> "DataFrame":
+        newest = F.struct(WRITTEN_AT, BATCH, QUERY)
+        key, merge = self._rules
+        if not merge:
+            picked = rows.groupBy(*key).agg(F.max_by(F.struct("*"), newest).alias("row"))
+            return picked.select("row.*")
+        return (
+            rows.groupBy(*key)
+            .agg(
+                *(_MERGED[rule](column).alias(column) for column, rule in merge.items()),
+                F.max(newest).alias("newest"),
+            )
+            .select("*", "newest.*")
+            .drop("newest")
+        )
+
+    def _table(self) -> Table | None:
+        if self._opened is None:
+            self._opened = open_table(self.location)
+        return self._opened
+
+    def _read(self, spark: "SparkSession", table: Table, files: Sequence[TableFile]) -> "DataFrame":
+        schema = spark_schema(table)
+        if not files:
+            return spark.createDataFrame([], schema)
+        paths = [str(self.location / file.path) for file in files]
+        return spark.read.schema(schema).parquet(*paths)
+
+
+def read(spark: "SparkSession", location: Path, rules: Rules) -> "DataFrame":
+    """A job table as people read it."""
+    return JobTable(location, rules).shown(spark)
+
+
+def _marked(rows: "DataFrame", batch: BatchName, written_at_ms: int) -> "DataFrame":
+    return rows.withColumns(
+        {
+            QUERY: F.lit(batch.query),
+            BATCH: F.lit(batch.number).cast("long"),
+            WRITTEN_AT: F.timestamp_millis(F.lit(written_at_ms)),
+        }
+    )
+
+
+# --- files ------------------------------------------------------------------------------
+
+
+class _FileTask(NamedTuple):
+    """Writes the rows of one task. Spark pickles it for the executors."""
+
+    location: Path
+    schema: pa.Schema
+    name: str
+
+    def run(self, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        context = TaskContext.get()
+        place = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+        name = f"{self.name}-{place[0]:05d}-{place[1]}"
+        files = PartitionedFiles(self.location, self.schema, name)
+        try:
+            for batch in batches:
+                files.add((), _fitted(batch, self.schema))
+            result = pickle.dumps(files.finish())
+        except BaseException:
+            files.abandon()
+            raise
+        yield pa.RecordBatch.from_arrays([pa.array([result], pa.binary())], schema=_RESULT)
+
+
+def write_files(rows: "DataFrame", location: Path, schema: pa.Schema) -> tuple[NewFile, ...]:
+    """Write rows on the executors; none of the files belongs to the table yet."""
+    location.mkdir(parents=True, exist_ok=True)
+    task = _FileTask(location, schema, uuid.uuid4().hex[:12])
+    results = rows.select(*schema.names).mapInArrow(task.run, "result binary").collect()
+    return tuple(file for row in results for file in pickle.loads(row.result))
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [batch.column(field.name).cast(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The columns of a table for these rows; each may be null, whatever the first batch says."""
+    nullable = _nullable(schema)
+    assert isinstance(nullable, StructType)
+    return pa.schema(list(to_arrow_schema(nullable, timezone="UTC")))
+
+
+def spark_schema(table: Table) -> StructType:
+    found = from_arrow_schema(table.file_schema())
+    assert isinstance(found, StructType)
+    return found
+
+
+def _nullable(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return StructType(
+            [StructField(field.name, _nullable(field.dataType)) for field in kind.fields]
+        )
+    if isinstance(kind, ArrayType):
+        return ArrayType(_nullable(kind.elementType))
+    if isinstance(kind, MapType):
+        return MapType(_nullable(kind.keyType), _nullable(kind.valueType))
+    return kind

@@ -1,0 +1,350 @@
+"""Pipeline files run as streams: exactly once over restarts, late events, refused changes."""
+
+import json
+import shutil
+import textwrap
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.pipeline.errors import BadPipeline, RunRefused
+from headrace.pipeline.loading import load
+from headrace.pipeline.runner.backfill import Span, backfill
+from headrace.pipeline.runner.directory import PipelineDirectory
+from headrace.pipeline.runner.examples import run_examples
+from headrace.pipeline.runner.fanout import job_table
+from headrace.pipeline.runner.inspection import read_state, read_status
+from headrace.pipeline.runner.run import run
+from headrace.pipeline.runner.settings import RunSettings
+from headrace.pipeline.tables import JobTable, Rules
+from headrace.spark.failures import PipelineError
+
+pytestmark = pytest.mark.spark
+
+HOUR = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HEADER = """
+from pathlib import Path
+from pyspark.sql import functions as F
+from headrace.pipeline import source, step, table, topic
+
+@source("{topic}", schema="event_id string, at timestamp, page string, visitor long",
+        event_time="at", event_id="event_id", late="{late}")
+def views(records):
+    return records
+"""
+COUNTS = """
+@step
+def shop_views(views):
+    return "select * from views where page like '/shop/%'"
+
+@table(key=["page", "minute"], merge={"views": "sum", "visitors": "hll"})
+def page_minutes(shop_views):
+    return shop_views.groupBy("page", F.date_trunc("minute", "at").alias("minute")).agg(
+        F.count("*").alias("views"), F.hll_sketch_agg("visitor").alias("visitors"))
+"""
+LAST_PAGES = """
+@step
+def moves(views, last_pages):
+    newest = views.groupBy("visitor").agg(F.max_by("page", "at").alias("page"),
+                                          F.count("*").alias("views"))
+    before = last_pages.select("visitor", F.col("views").alias("before"))
+    return newest.join(before, "visitor", "left").select(
+        "visitor", "page", (F.col("views") + F.coalesce("before", F.lit(0))).alias("views"))
+
+@table(key=["visitor"], schema="visitor long, page string, views long")
+def last_pages(moves):
+    if Path("{failing}").exists() and moves.head(1):
+        raise OSError("the disk is on fire")
+    return moves
+
+@topic("{out}", key="visitor", compacted=True)
+def announced(moves):
+    return moves
+"""
+
+
+def rows_of(table: JobTable, spark: Any) -> list[dict[str, Any]]:
+    """A table as people read it."""
+    return sorted(table.shown(spark).toArrow().to_pylist(), key=str)
+
+
+class Site:
+    """A topic of page views, a warehouse, and a pipeline file."""
+
+    def __init__(self, spark: Any, topics: Any, directory: Path) -> None:
+        self.spark = spark
+        self.topics = topics
+        self.topic = topics.create("views", 2)
+        self.out = topics.create("out")
+        self.directory = directory
+        self.failing = directory / "failing"
+        self.file = directory / "site.py"
+        self.settings = RunSettings(
+            directory / "warehouse", {"kafka.bootstrap.servers": topics.bootstrap}, once=True
+        )
+
+    def write(self, *parts: str, late: str = "recompute") -> None:
+        text = "".join(map(textwrap.dedent, parts))
+        for name, value in (
+            ("topic", self.topic), ("late", late), ("out", self.out), ("failing", self.failing)
+        ):  # fmt: skip
+            text = text.replace(f"{{{name}}}", str(value))
+        self.file.write_text(text)
+
+    def view(
+        self, event_id: str, page: str, visitor: int = 1, minute: float = 0, arrives: float = 0
+    ) -> None:
+        """One event; ``arrives`` is in minutes after it happened."""
+        at = HOUR + timedelta(minutes=minute)
+        value = {"event_id": event_id, "at": at.isoformat(), "page": page, "visitor": visitor}
+        self.send(json.dumps(value), at + timedelta(minutes=arrives), visitor % 2)
+
+    def send(self, value: Any, arrives: datetime = HOUR, partition: int = 0) -> None:
+        timestamp = int(arrives.timestamp() * 1000)
+        self.topics.send(self.topic, [value], partition, timestamp=timestamp)
+
+    def run(self, **settings: Any) -> list[Any]:
+        return list(run([str(self.file)], self.spark, self.settings._replace(**settings)))
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """A table as people read it."""
+        (node,) = (node for node in load(str(self.file)).nodes if node.name == name)
+        return rows_of(job_table(node, self.settings), self.spark)
+
+    def counts(self) -> dict[tuple[str, int], tuple[int, int]]:
+        return {
+            (row["page"], row["minute"].minute): (row["views"], row["visitors"])
+            for row in self.rows("page_minutes")
+        }
+
+
+@pytest.fixture
+def site(spark: Any, topics: Any, tmp_path: Path) -> Site:
+    return Site(spark, topics, tmp_path)
+
+
+def test_a_batch_that_fails_between_two_tables_is_written_once(site: Site) -> None:
+    site.write(HEADER, COUNTS, LAST_PAGES)
+    site.view("1", "/shop/a", visitor=1)
+    site.view("2", "/shop/a", visitor=2)
+    site.view("2", "/shop/a", visitor=2, arrives=1)  # doubled
+    site.view("3", "/about", visitor=2, minute=1)
+    site.run()
+    expected = {("/shop/a", 0): (2, 2)}
+    assert site.counts() == expected
+
+    site.failing.touch()
+    site.view("2", "/shop/a", visitor=2, arrives=3)  # doubled over batches
+    site.view("4", "/shop/a", visitor=1, minute=2)
+    with pytest.raises(PipelineError, match=r"site.py:\d+: .*the disk is on fire"):
+        site.run()
+    expected[("/shop/a", 2)] = (1, 1)
+    assert site.counts() == expected  # the first table has the batch
+    assert [row["views"] for row in site.rows("last_pages")] == [1, 2]
+
+    site.failing.unlink()
+    site.view("5", "/shop/b", visitor=2, minute=3)
+    (again, after) = site.run()
+    assert again.written == {"page_minutes": 0, "last_pages": 1, "announced": 1}
+    assert after.dropped_by_watermark == 0
+    expected[("/shop/b", 3)] = (1, 1)
+    assert site.counts() == expected
+    assert site.rows("last_pages") == [
+        {"visitor": 1, "page": "/shop/a", "views": 2},
+        {"visitor": 2, "page": "/shop/b", "views": 3},
+    ]
+    sent = [json.loads(message.value()) for message in site.topics.read(site.out)]
+    assert sorted((one["visitor"], one["views"]) for one in sent) == [
+        (1, 1),
+        (1, 2),
+        (2, 2),
+        (2, 3),
+    ]
+    group = site.topics.committed("headrace-site-10s", site.topic)
+    assert sum(group.values()) == 7
+
+
+def test_many_batches_and_restarts_give_what_one_batch_gives(site: Site) -> None:
+    site.write(HEADER, COUNTS, LAST_PAGES)
+    for number in range(12):
+        site.view(str(number), f"/shop/{number % 2}", visitor=number % 3, minute=number)
+        if number % 4 == 0:
+            site.view(str(number), f"/shop/{number % 2}", visitor=number % 3, minute=number)
+    first = site.run(batch_records_max=5)
+    assert len(first) > 1
+    site.view("12", "/shop/0", visitor=0, minute=12)
+    site.run()
+    assert [one["views"] for one in site.rows("page_minutes")] == [1] * 13
+    names = ("page_minutes", "last_pages")
+    in_many = {name: site.rows(name) for name in names}
+
+    done = list(backfill(str(site.file), site.spark, site.settings, Span()))
+    assert [one.table for one in done] == list(names)
+    assert {name: site.rows(name) for name in names} == in_many
+    site.run(reset=True)
+    assert {name: site.rows(name) for name in names} == in_many
+
+    # A part of the time, after which the stream goes on.
+    span = Span(HOUR + timedelta(minutes=3), HOUR + timedelta(minutes=6))
+    done = list(backfill(str(site.file), site.spark, site.settings, span))
+    assert [(one.table, one.rows) for one in done] == [("page_minutes", 3), ("last_pages", None)]
+    site.view("13", "/shop/1", visitor=1, minute=3.5)
+    site.run()
+    assert sum(one["views"] for one in site.rows("page_minutes")) == 14
+    cut = Span(HOUR + timedelta(minutes=3, seconds=1))
+    with pytest.raises(RunRefused, match="cuts a window of page_minutes"):
+        list(backfill(str(site.file), site.spark, site.settings, cut))
+
+
+@pytest.mark.parametrize("late", ["recompute", "deadletter", "drop"])
+def test_late_events_go_where_the_file_says(site: Site, late: str) -> None:
+    site.write(HEADER, COUNTS, late=late)
+    site.view("1", "/shop/a", minute=30)
+    site.view("2", "/shop/a", minute=0, arrives=25)  # late, by its own timestamp
+    site.view("3", "/shop/a", minute=5, arrives=9)
+    # Again, too late and in another partition: it is the one that came in time.
+    site.view("3", "/shop/a", visitor=2, minute=5, arrives=19)
+    site.view("4", "/shop/a", minute=-60 * 24 * 365 * 56, arrives=60 * 24 * 365 * 56)  # 1970
+    site.send("{not json")
+    site.send(json.dumps({"event_id": "5", "at": "2100-01-01T00:00:00Z", "page": "/shop/a"}))
+    (done,) = site.run()
+    counts = {row["minute"].isoformat()[:16]: row["views"] for row in site.rows("page_minutes")}
+    in_time = {"2026-03-01T12:30": 1, "2026-03-01T12:05": 1}
+    letters = JobTable(site.settings.table("_dead_letters"), Rules(("offset", "partition")))
+    stages = sorted(row["stage"] for row in rows_of(letters, site.spark))
+    assert done.dropped_by_watermark == 0
+    if late == "recompute":
+        assert counts == {**in_time, "2026-03-01T12:00": 1, "1970-03-15T12:00": 1}
+        assert (done.late, done.dropped_late, stages) == (2, 0, ["decode", "event-time"])
+    elif late == "deadletter":
+        assert counts == in_time
+        assert (done.late, done.dropped_late) == (2, 0)
+        assert stages == ["decode", "event-time", "late", "late"]
+    else:
+        assert counts == in_time
+        assert (done.late, done.dropped_late, stages) == (0, 2, ["decode", "event-time"])
+    assert done.dead_letters == len(stages)
+    reads = JobTable(site.settings.table("reads"), Rules(("topic", "minute"), {"events": "sum"}))
+    events = {row["minute"].minute: row["events"] for row in rows_of(reads, site.spark)}
+    assert events == {30: 1, 25: 1, 14: 1, 0: 3}
+
+
+def test_a_change_that_would_spoil_the_rows_is_refused(site: Site) -> None:
+    site.write(HEADER, COUNTS)
+    site.view("1", "/shop/a")
+    site.run()
+    site.write(HEADER, COUNTS.replace('"page", "minute"], merge', '"minute", "page"], merge'))
+    with pytest.raises(RunRefused, match=r"key was .* Run it with --reset"):
+        site.run()
+    site.write(HEADER, COUNTS.replace('"hll"}', '"hll"}, trigger="5 seconds"'))
+    with pytest.raises(RunRefused, match=r"its query was 10s and is 5s.* --from TIME"):
+        site.run()
+    site.run(start={"startingOffsets": "latest"})
+    assert site.counts() == {("/shop/a", 0): (1, 1)}
+    site.view("2", "/shop/a")
+    site.run()
+    assert site.counts() == {("/shop/a", 0): (2, 1)}
+
+    shutil.rmtree(site.settings.state("site") / "queries")
+    with pytest.raises(RunRefused, match=r"checkpoint of query 5s of site is gone"):
+        site.run()
+    shutil.rmtree(site.settings.state("site"))
+    with pytest.raises(RunRefused, match=r"page_minutes holds rows already"):
+        site.run()
+    site.run(reset=True)
+    assert site.counts() == {("/shop/a", 0): (2, 1)}
+
+
+def test_two_runs_of_one_pipeline_are_refused_and_a_run_can_be_stopped(site: Site) -> None:
+    site.write(HEADER, COUNTS.replace('"hll"}', '"hll"}, trigger="100 ms"'))
+    site.view("1", "/shop/a")
+    running = run([str(site.file)], site.spark, site.settings._replace(once=False))
+    assert next(running).rows == 1
+    with pytest.raises(RunRefused, match=r"process \d+ runs this pipeline already"):
+        site.run()
+    directory = PipelineDirectory(site.settings.state("site"))
+    assert directory.is_running()
+    status = read_status("site.py", site.settings)
+    assert (status.is_running, [one.group for one in status.queries]) == (
+        True,
+        ["headrace-site-100ms"],
+    )
+    assert [(one.table, one.rows) for one in status.tables] == [("page_minutes", 1)]
+    directory.ask_to_stop()
+    assert list(running) == []
+    assert not directory.is_running() and not directory.is_asked_to_stop()
+    (state,) = read_state("site.py", site.spark, site.settings)
+    assert (state.operator, state.keys) == ("dedupeWithinWatermark", 1)
+
+
+def test_mistakes_that_only_spark_and_the_cluster_can_find(site: Site) -> None:
+    site.write(
+        HEADER,
+        """
+        @step
+        def wrong_column(views):
+            return views.select("pgae")
+
+        @table(key=["nothing"], merge={"views": "sum", "page": "hll"})
+        def wrong_table(views):
+            made = views.select("page", "visitor", F.lit(None).alias("empty"))
+            return made.withColumn("views", F.lit("x"))
+
+        @table(key=["visitor"])
+        def reads_itself(views, reads_itself):
+            return views
+
+        @topic("{out}", key="nothing")
+        def wrong_topic(views):
+            return 7
+
+        @table(key=["page"])
+        def wrong_sql(wrong_column, views):
+            return "selec page from views"
+        """,
+    )
+    with pytest.raises(BadPipeline) as bad:
+        site.run()
+    found = {str(one).partition("site.py:")[2] for one in bad.value.mistakes}
+    for line, text in (
+        (13, "pgae"),
+        (15, "key names 'nothing'; the columns are page, visitor, empty, views"),
+        (15, "merge of 'views' is 'sum' of string"),
+        (15, "merge of 'page' is 'hll', which needs hll_sketch_agg"),
+        (15, "column 'visitor' is neither in key nor in merge"),
+        (15, "column 'empty' has no type"),
+        (20, "reads_itself reads it before its columns are known"),
+        (24, "returns int"),
+    ):
+        assert any(one.startswith(f"{line}:") and text in one for one in found), (line, text, found)
+    site.write(HEADER.replace("{topic}", "no-such-topic"), COUNTS)
+    with pytest.raises(BadPipeline, match=r"site.py:6: .*'no-such-topic' does not exist"):
+        site.run()
+
+
+def test_examples_of_a_file(site: Site) -> None:
+    site.write(
+        HEADER.replace("table, topic", "table, topic, example"),
+        COUNTS,
+        LAST_PAGES,
+        """
+        @example
+        def right():
+            view = {"event_id": "1", "at": "2026-03-01T12:00:30Z", "page": "/shop/a", "visitor": 7}
+            again = {**view, "event_id": "2"}
+            return [{"views": [view, view]}, {"views": [view, again]}], {
+                "page_minutes": [{"minute": "2026-03-01T12:00:00Z", "views": 2, "visitors": 1}],
+                "last_pages": [{"visitor": 7, "page": "/shop/a", "views": 2}],
+                "announced": [{"visitor": 7, "views": 1}, {"visitor": 7, "views": 2}],
+            }
+
+        @example
+        def wrong():
+            return {"views": []}, {"page_minutes": [{"views": 1}]}
+        """,
+    )
+    right, wrong = run_examples(load(str(site.file)), site.spark)
+    assert (right.example, right.problems) == ("right", ())
+    assert wrong.problems == ("table page_minutes lacks {'views': 1}",)
