@@ -3,7 +3,7 @@
     python spark_work.py FORMAT JARS        FORMAT is headrace or kafka
 
 Reads one JSON line per job and prints one per result, until its input ends. It runs in two
-environments (the jar needs an older PySpark), so it imports nothing from the project.
+environments (the jar needs an older PySpark), so its head imports nothing from the project.
 """
 
 import datetime
@@ -70,6 +70,22 @@ class Work:
         """Write every row to Parquet files."""
         self._read(told).load().write.mode("overwrite").parquet(told["directory"])
         shutil.rmtree(told["directory"], ignore_errors=True)
+
+    def load(self, told: dict[str, Any]) -> None:
+        """Load every row into a Delta table. Only our environment has the package."""
+        from pathlib import Path
+
+        from headrace.pipeline.warehouse.load import Load
+        from headrace.pipeline.warehouse.settings import LoadSettings
+
+        table = Path(told["directory"])
+        source = {"kafka.bootstrap.servers": told["address"]}
+        loader = Load(self.spark, LoadSettings((told["topic"],), table, source))
+        try:
+            loader.once(lambda done: None)
+        finally:
+            loader.close()
+        shutil.rmtree(table)
 
     def write(self, told: dict[str, Any]) -> None:
         """Write rows of 160 bytes with keys to a topic."""

@@ -180,7 +180,8 @@ TESTED_BY = {
     "spark/test_reading": "spark/reading spark/subscription",
     "spark/test_sink": "spark/row_encoder spark/sink",
     "spark/test_typed_values": "spark/dead_letters",
-    "spark/test_warehouse": "pipeline/warehouse/load pipeline/warehouse/tasks",
+    "spark/test_warehouse": "pipeline/warehouse/load pipeline/warehouse/spark_reader "
+    "pipeline/warehouse/tasks",
     "spark/test_warehouse_cli": "cli/pipeline_load cli/pipeline_status pipeline/warehouse/status",
     "test_tidy": "model/loggers",
     "unit/arrow/test_rows": "arrow/errors",

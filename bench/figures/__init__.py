@@ -14,6 +14,7 @@ from bench.figures import (
     start,
     throughput,
     transactions,
+    warehouse,
 )
 from bench.report import Row
 from bench.run import Run
@@ -46,6 +47,8 @@ FIGURES: dict[str, Callable[[Run], list[Row]]] = {
     "spark-stream": spark.streaming,
     "spark-filter": spark.filtering,
     "readers": spark.readers,
+    "warehouse-load": warehouse.loading,
+    "warehouse-commits": warehouse.committing,
 }
 
 

@@ -31,7 +31,7 @@ _WRITES = {"at-least-once": 1.0, "exactly-once": 0.8}
 _READERS = (1, 3, 6)
 
 
-def _fill(address: str, topic: str, count: int) -> None:
+def fill_with_views(address: str, topic: str, count: int) -> None:
     """Fill four lz4 partitions with 160-byte rows of JSON, 10 ms apart, the same in every run."""
     topics.create(address, topic, _PARTITIONS)
     settings = {"compression.type": "lz4", "linger.ms": 20, "queue.buffering.max.messages": 200_000}
@@ -67,7 +67,7 @@ def reading(run: Run) -> list[Row]:
     samples = Samples("spark-read")
     count = run.sized(3_000_000, 100_000)
     with run.node("headrace") as node:
-        _fill(node.address, "views", count)
+        fill_with_views(node.address, "views", count)
         with sessions(run) as started:
             for round_number in range(run.rounds + 1):
                 for what, (label, _) in _READS.items():
@@ -212,7 +212,7 @@ def filtering(run: Run) -> list[Row]:
     metric = "bytes fetched for 1 % of the rows"
     count = run.sized(3_000_000, 300_000)
     with run.node("headrace") as node:
-        _fill(node.address, "views", count)
+        fill_with_views(node.address, "views", count)
         first_ms = _FIRST_MS + count * _STEP_MS // 2
         first, end = (
             datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)

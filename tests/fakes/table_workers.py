@@ -80,7 +80,7 @@ def reload(table):
     others = OtherRows(table.location, FILE, in_tasks(removed), spans, uuid.uuid4().hex)
     for number in range(len(others.tasks)):
         added += others.run_task(number)
-    return table.rewrite(removed, added, now_ms(), {spans[0].txn_id: end}, changes_rows=True)
+    return table.rewrite(removed, added, now_ms(), {spans[0].txn_id: end})
 
 
 ROLES = {

@@ -6,17 +6,15 @@ continue to write, as in production.
 
 import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from headrace.testing import Broker, Cluster
 from tests.spark.kit import JOBS, Topics, wait_for
+from tests.spark.processes import Run
 
 pytestmark = [
     pytest.mark.spark,
@@ -34,70 +32,6 @@ RUNS_MAX = 8
 VICTIMS = ("driver", "broker", "executor", "python")
 # In a cluster: the brokers with these roles at that moment, one after the other.
 ROLES = ("leader of the source", "leader of the target", "controller")
-
-
-def descendants(pid):
-    """All processes below ``pid``, from /proc."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = task.read_text().split()
-        except OSError:
-            continue  # the process has ended
-        for child in children:
-            found += [int(child), *descendants(int(child))]
-    return found
-
-
-def command_of(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return []
-
-
-def kill(pid):
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-class Run:
-    """One run of the job, and the processes that work for it."""
-
-    def __init__(self, standalone, log, *arguments):
-        self._standalone = standalone
-        self.process = subprocess.Popen(
-            [sys.executable, str(JOB), standalone.address, *map(str, arguments)],
-            stdout=log,
-            stderr=log,
-            cwd=Path(log.name).parent,  # Spark leaves files there
-        )
-
-    def alive(self):
-        return self.process.poll() is None
-
-    def kill_driver(self):
-        """Kill the driver with its JVM and its Python workers; executors stay."""
-        below = descendants(self.process.pid)
-        for pid in [self.process.pid, *below]:
-            kill(pid)
-        self.process.wait()
-
-    def kill_one(self, victim, dice):
-        below = [pid for worker in self._standalone.worker_pids for pid in descendants(worker)]
-        if victim == "executor":
-            found = [
-                p for p in below if b"CoarseGrainedExecutorBackend" in b" ".join(command_of(p))
-            ]
-            found = [p for p in found if command_of(p)[0].endswith(b"java")]
-        else:
-            below += descendants(self.process.pid)
-            found = [p for p in below if b"pyspark" in b" ".join(command_of(p)[2:3])]
-        if found:
-            kill(dice.choice(found))
-        return bool(found)
 
 
 @pytest.fixture
@@ -195,7 +129,8 @@ def _run_until_copied(
     for _ in range(RUNS_MAX):
         with log_path.open("a") as log:
             starts = _starts(log_path)
-            run = Run(standalone, log, bootstrap, source, target, checkpoint)
+            command = [sys.executable, JOB, standalone.address, bootstrap]
+            run = Run(standalone, log, *command, source, target, checkpoint)
         try:
             while waiting and run.alive():
                 _let_it_work(run, dice, log_path, checkpoint, starts)

@@ -16,6 +16,8 @@ from headrace.pipeline.warehouse.offsets import Decision
 from headrace.pipeline.warehouse.planning import Limits
 from headrace.pipeline.warehouse.rows import EventTime
 from headrace.pipeline.warehouse.settings import LoadSettings
+from headrace.pipeline.warehouse.spark_reader import read_table
+from headrace.pipeline.warehouse.table import open_table
 from headrace.pipeline.warehouse.tasks import Job
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -103,12 +105,26 @@ def test_a_load_from_an_empty_directory_to_a_query(topics, settings, load, table
 
 def test_spark_reads_the_table_from_its_list_of_files(spark, topics, settings, load, table):
     topic = topics.create("views")
+    load(settings(topic))
+    assert read_table(spark, open_table(table)).count() == 0
     topics.send(topic, views(50))
     load(settings(topic))
-    files = DeltaTable(str(table)).file_uris()
-    found = spark.read.option("basePath", str(table)).parquet(*files)
-    assert found.count() == found.select("_topic_id", "_partition", "_offset").distinct().count()
+    found = read_table(spark, open_table(table))
+    assert found.count() == 50
+    assert found.select("_topic_id", "_partition", "_offset").distinct().count() == 50
     assert found.select("event_date").distinct().count() == 1
+    assert found.columns == open_table(table).handle.to_pyarrow_table().schema.names
+
+
+def test_spark_reads_partition_values_that_no_directory_shows(spark, topics, settings, load, table):
+    topic = topics.create("odd")
+    pages = ["/a b", "plain", "7", "é%41", None]
+    topics.send(topic, [json.dumps({"user": n, "page": page}) for n, page in enumerate(pages)])
+    load(settings(topic, partition_by=("event_date", "page")))
+    found = read_table(spark, open_table(table))
+    assert [row.page for row in found.orderBy("user").collect()] == pages
+    assert DeltaTable(str(table)).to_pyarrow_table().sort_by("user")["page"].to_pylist() == pages
+    assert [row["_headers"] for row in found.collect()] == [None] * len(pages)
 
 
 def test_a_load_killed_between_write_and_commit_lands_once(

@@ -12,6 +12,7 @@ from headrace.pipeline.warehouse.compaction import compact
 from headrace.pipeline.warehouse.load import Load
 from headrace.pipeline.warehouse.planning import Limits
 from headrace.pipeline.warehouse.settings import LoadSettings
+from headrace.pipeline.warehouse.spark_reader import read_table
 from headrace.pipeline.warehouse.status import read_status
 from headrace.pipeline.warehouse.storage import parse_location
 from headrace.pipeline.warehouse.table import open_table
@@ -52,6 +53,7 @@ def test_two_loads_at_once_lose_and_double_nothing(spark, topics, bootstrap):
         assert set(found) == {300}
 
         table = open_table(location)
+        assert read_table(spark, table).where("user < 10").count() == 20
         files = len(table.files())
         assert files > 2 and compact(table).removed == files
         assert check_each_once(location) == 600

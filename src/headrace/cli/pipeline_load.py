@@ -198,9 +198,15 @@ def _run(
     since: Mapping[str, int],
 ) -> None:
     from headrace.client.errors import ClientError
-    from headrace.pipeline.warehouse.load import Load
+    from headrace.pipeline.warehouse.load import Load, Progress
     from headrace.spark.demo import start_spark
     from headrace.spark.failures import BadOption
+
+    done: list[Progress] = []
+
+    def counting(batch: Progress) -> None:
+        done.append(batch)
+        report(batch)
 
     with tempfile.TemporaryDirectory(
         prefix="headrace-load-", ignore_cleanup_errors=True
@@ -214,7 +220,9 @@ def _run(
                 elif forever:
                     loader.keep_loading(report, _wait)
                 else:
-                    loader.once(report)
+                    loader.once(counting)
+                    if not done:
+                        output.note("nothing to load: the table holds all records of the topics")
             finally:
                 loader.close()
         except BadOption as wrong:

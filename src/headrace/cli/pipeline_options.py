@@ -77,13 +77,13 @@ def require_spark(what: str) -> None:
         raise output.CommandFailed(f"{what} needs Spark: {missing}")
 
 
-def local_directory(table: Path, option: str = "--table") -> Path:
-    if re.match(r"[a-z][a-z0-9+.-]*:/", str(table)):
+def local_directory(directory: Path, option: str) -> Path:
+    if re.match(r"[a-z][a-z0-9+.-]*:/", str(directory)):
         raise values.wrong(
-            f"{option} {table}: only directories are supported, on this machine or mounted on all "
-            "machines of the Spark cluster"
+            f"{option} {directory}: only directories are supported, on this machine or mounted on "
+            "all machines of the Spark cluster"
         )
-    return table.absolute()
+    return directory.absolute()
 
 
 def table_location(table: str, storage: Sequence[str] | None) -> "Location":
@@ -99,16 +99,14 @@ def table_location(table: str, storage: Sequence[str] | None) -> "Location":
 def existing_table(table: str, storage: Sequence[str] | None) -> "Table":
     """Raises CommandFailed if there is none."""
     require_tables()
-    from deltalake.exceptions import DeltaError
-
-    from headrace.pipeline.errors import reason
+    from headrace.pipeline.errors import LoadStopped
     from headrace.pipeline.warehouse.table import open_table
 
     location = table_location(table, storage)
     try:
         opened = open_table(location)
-    except (DeltaError, OSError) as failure:
-        raise output.CommandFailed(f"cannot open {location}: {reason(failure)}") from None
+    except LoadStopped as failure:
+        raise output.CommandFailed(str(failure)) from None
     if opened is None:
         raise output.CommandFailed(f"{location} holds no Delta table")
     return opened

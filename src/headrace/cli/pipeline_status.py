@@ -36,8 +36,7 @@ def status(
         ),
     ] = None,
     table: Annotated[
-        str | None,
-        typer.Option("--table", metavar="DIR|URL", help="A loaded table: a directory or URL."),
+        str | None, typer.Option("--table", metavar="DIR|URL", help="A loaded table.")
     ] = None,
     storage: StorageOptions = None,
     warehouse: Warehouse = Path("warehouse"),

@@ -15,8 +15,8 @@ from headrace.model.ids import TopicPartition, id_to_text
 from headrace.pipeline.errors import RunRefused
 from headrace.pipeline.runner.records import RECORD_COLUMNS, SourceRows
 from headrace.pipeline.runner.settings import RunSettings
-from headrace.pipeline.tables import spark_schema
 from headrace.pipeline.warehouse.offsets import txn_id
+from headrace.pipeline.warehouse.spark_reader import read_table
 from headrace.pipeline.warehouse.table import Table, open_table
 from headrace.spark.cluster import EARLIEST, Cluster
 from headrace.spark.options import parse_source
@@ -80,11 +80,8 @@ def _check(place: TopicPartition, earliest: int, loaded: int, end: int) -> None:
 def _from_table(
     spark: "SparkSession", table: Table, source: SourceRows, topic_id: bytes, ends: Ends
 ) -> "DataFrame":
-    files = [str(table.location / file.path) for file in table.files()]
-    schema = spark_schema(table)
-    if not files:
-        return spark.createDataFrame([], record_schema())
-    rows = spark.read.schema(schema).parquet(*files)
+    rows = read_table(spark, table)
+    schema = rows.schema
     names = [name for name in source.schema.fieldNames() if name in schema.fieldNames()]
     value = F.col("value") if "value" in schema.fieldNames() else F.to_json(F.struct(*names))
     before = F.lit(False)

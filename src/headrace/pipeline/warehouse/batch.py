@@ -28,6 +28,7 @@ class TableFile(NamedTuple):
     row_count: int
     low: tuple[Any, ...] = (None, None, None)  # of _topic_id, _partition and _offset
     high: tuple[Any, ...] = (None, None, None)
+    loaded_ms: int = 0  # when its newest rows were committed
 
     def may_hold(self, topic_id: str, partition: int, first_offset: int) -> bool:
         """Whether rows of this partition at or after this offset may be in the file."""
@@ -56,3 +57,10 @@ class Batch(NamedTuple):
     written_at_ms: int  # before the first file
     note: str = ""  # for people, in the history of the table
     numbered: Numbered | None = None  # in place of spans
+
+    @property
+    def txns(self) -> dict[str, int]:
+        """What the commit records: the next offsets, or the number of a query's batch."""
+        if self.numbered is not None:
+            return {self.numbered.txn_id: self.numbered.number}
+        return {span.txn_id: span.offset_end for span in self.spans}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from headrace.pipeline.errors import CommitRefused, LoadStopped, reason
+from headrace.pipeline.errors import CommitRefused, LoadStopped
 from headrace.pipeline.warehouse.batch import PartitionValues, TableFile
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.rows import EVENT_DATE
@@ -108,9 +108,9 @@ def _copy(table: Table, group: list[TableFile], files: PartitionedFiles) -> None
 
 
 def rows_of(location: Location, schema: pa.Schema, file: TableFile) -> Iterator[pa.RecordBatch]:
-    """The rows of a file, with the columns that the table has now. Raises LoadStopped."""
-    try:
-        for batch in location.open_parquet(file.path).iter_batches():
+    """The rows of a file, with the columns that the table has now."""
+    with location.reading(file.path) as opened:
+        for batch in opened.iter_batches():
             columns = [
                 batch.column(field.name).cast(field.type)
                 if field.name in batch.schema.names
@@ -118,11 +118,6 @@ def rows_of(location: Location, schema: pa.Schema, file: TableFile) -> Iterator[
                 for field in schema
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
-    except (OSError, pa.ArrowException) as broken:
-        raise LoadStopped(
-            f"{location / file.path} cannot be read: {reason(broken)}. It holds {file.row_count} "
-            "rows. Restore the file, or load its records again with --reload-from"
-        ) from broken
 
 
 def vacuum(table: Table, older_than_h: int, *, dry_run: bool) -> list[str]:

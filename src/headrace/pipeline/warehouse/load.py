@@ -190,9 +190,7 @@ class Load:
         self._commit_letters(results, rows.loaded_at_ms)
         files = tuple(file for result in results for file in result.files)
         loaded = {span.txn_id: span.offset_end for span in spans}
-        done = self._table.rewrite(
-            removed, (*files, *others), rows.loaded_at_ms, loaded, changes_rows=True
-        )
+        done = self._table.rewrite(removed, (*files, *others), rows.loaded_at_ms, loaded)
         if done:
             report(_progress(Decision.COMMIT, spans, files, results, began_at))
         return done
@@ -355,7 +353,8 @@ class Load:
     def _first_reason(self, results: list[TaskResult]) -> str:
         letters = self._location / DEAD_LETTERS
         for file in (file for result in results for file in result.letters):
-            row = next(letters.open_parquet(file.path).iter_batches(1)).to_pylist()[0]
+            with letters.reading(file.path) as opened:
+                row = next(opened.iter_batches(1)).to_pylist()[0]
             place = TopicPartition(row["_topic"], row["_partition"])
             return f"The first is offset {row['_offset']} of {place}: {row['reason']}. "
         return ""

@@ -87,7 +87,8 @@ def _plan(table: Table, day: date) -> tuple[list[TableFile], PartitionedFiles | 
 
 def _oldest(table: Table, file: TableFile) -> datetime | None:
     """From the footer of the file; None if it is unknown."""
-    footer = table.location.open_parquet(file.path).metadata
+    with table.location.reading(file.path) as opened:
+        footer = opened.metadata
     paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
     if _TIMESTAMP not in paths:
         return None

@@ -105,7 +105,8 @@ def _rows_of(location: Location, file: dict[str, Any]) -> Iterator[tuple[Key, in
     if low == high and None not in low:
         yield Key(*low), file["num_records"]
         return
-    rows = location.open_parquet(file["path"]).read(columns=list(_KEY))
+    with location.reading(file["path"]) as opened:
+        rows = opened.read(columns=list(_KEY))
     for row in rows.group_by(list(_KEY)).aggregate([([], "count_all")]).to_pylist():
         yield Key(*(row[name] for name in _KEY)), row["count_all"]
 

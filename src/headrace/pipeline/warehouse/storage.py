@@ -7,15 +7,17 @@ needed. Both get the same options, under the names that deltalake gives them.
 import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem, FileType, S3FileSystem, SubTreeFileSystem
 
+from headrace.pipeline.errors import LoadStopped, reason
 from headrace.spark.failures import BadOption
 
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*):/+", re.IGNORECASE)
@@ -38,6 +40,10 @@ class Location(NamedTuple):
     options: tuple[tuple[str, str], ...] = ()  # those of deltalake, for URLs
 
     def __str__(self) -> str:
+        return self.url
+
+    def __fspath__(self) -> str:
+        """For tables in a directory only."""
         return self.url
 
     def __truediv__(self, name: str) -> "Location":
@@ -70,10 +76,20 @@ class Location(NamedTuple):
         file.close()
         _sync_directory(Path(self.url, path).parent)
 
-    def open_parquet(self, path: str) -> Any:
-        if self.is_directory:
-            return pq.ParquetFile(Path(self.url, path))
-        return pq.ParquetFile(_client(self).open_input_file(path))
+    @contextlib.contextmanager
+    def reading(self, path: str) -> Iterator[Any]:
+        """An open Parquet file. Raises LoadStopped if it cannot be opened or read."""
+        try:
+            source = (
+                Path(self.url, path) if self.is_directory else _client(self).open_input_file(path)
+            )
+            with pq.ParquetFile(source) as file:
+                yield file
+        except (OSError, pa.ArrowException) as broken:
+            raise LoadStopped(
+                f"{self / path} cannot be read: {reason(broken)}. Restore the file, or load its "
+                "records again with --reload-from"
+            ) from broken
 
     def sizes(self, paths: Sequence[str]) -> list[int | None]:
         """The size of each file; None for one that does not exist."""

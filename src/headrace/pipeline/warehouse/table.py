@@ -55,6 +55,9 @@ class Table:
         self.location = location_of(location)
         self._handle = handle
         self._clock_ms = clock_ms
+        # The handle takes up to 3 ms for each ID, and a table may have a thousand partitions.
+        self._known: dict[str, int | None] = {}
+        self._known_version = -1
 
     @property
     def version(self) -> int:
@@ -83,8 +86,11 @@ class Table:
 
     def recorded(self, txn_id: str) -> int | None:
         """The next offset of a partition in the version that the handle shows."""
-        found: int | None = self._handle.transaction_version(txn_id)
-        return found
+        if self._known_version != self.version:
+            self._known, self._known_version = {}, self.version
+        if txn_id not in self._known:
+            self._known[txn_id] = self._handle.transaction_version(txn_id)
+        return self._known[txn_id]
 
     def update(self) -> None:
         """Look at the newest version. Never between a comparison and its commit."""
@@ -106,6 +112,7 @@ class Table:
                 if self._decide(batch, after_failure=failure is not None) is Decision.REPEATED:
                     return Decision.REPEATED
                 added = self._new_columns(batch)
+                before = self.version
                 if added:
                     self._add_columns(added)
                 else:
@@ -116,6 +123,10 @@ class Table:
                 continue
             self.update()
             if not added:
+                if before == self._known_version and self.version == before + 1:
+                    # Only this commit came after the known version.
+                    self._known |= batch.txns
+                    self._known_version = self.version
                 return Decision.COMMIT
         raise CommitRefused(
             f"could not commit to {self.location} in {_TRIES} attempts. Nothing was committed. "
@@ -155,6 +166,7 @@ class Table:
                 file["num_records"],
                 tuple(file.get(f"min.{name}") for name in _ROW_KEY),
                 tuple(file.get(f"max.{name}") for name in _ROW_KEY),
+                file["modification_time"],
             )
             for file in pa.table(self._handle.get_add_actions(flatten=True)).to_pylist()
         ]
@@ -175,8 +187,8 @@ class Table:
     ) -> bool:
         """Replace files by others; False if the table no longer has the old ones.
 
-        The new files hold the same rows, unless ``changes_rows``. ``loaded`` are the next offsets
-        of the partitions that a reload replaces; they must not have moved meanwhile.
+        ``loaded`` are the next offsets of the partitions that a reload replaces; they must not
+        have moved meanwhile. Otherwise the new files hold the same rows, unless ``changes_rows``.
         """
         failure: Exception | None = None
         for _ in range(_TRIES):
@@ -210,6 +222,7 @@ class Table:
         changes_rows: bool,
     ) -> None:
         now = self._clock_ms()
+        changes_rows = changes_rows or loaded is not None
         txns = [Transaction(FILES_TXN, (self.recorded(FILES_TXN) or 0) + 1)]
         txns += [Transaction(name, end) for name, end in (loaded or {}).items()]
         actions: list[AddAction | RemoveAction] = [
@@ -222,9 +235,16 @@ class Table:
             )
             for file in removed
         ]
+        # Joined files keep the time of their rows, which `status` shows.
+        loaded_ms = now if changes_rows else max((file.loaded_ms for file in removed), default=now)
         actions += [
             AddAction(
-                file.path, file.size, dict(file.partition_values), now, changes_rows, file.stats
+                file.path,
+                file.size,
+                dict(file.partition_values),
+                loaded_ms,
+                changes_rows,
+                file.stats,
             )
             for file in added
         ]
@@ -293,15 +313,13 @@ class Table:
             )
             for file in batch.files
         ]
-        txns = [Transaction(span.txn_id, span.offset_end) for span in batch.spans]
-        txns += [Transaction(*batch.numbered)] if batch.numbered is not None else []
         self._handle.create_write_transaction(
             actions,
             "append",
             self._handle.schema(),
             partition_by=list(self.partition_columns),
             commit_properties=CommitProperties(
-                app_transactions=txns,
+                app_transactions=[Transaction(*txn) for txn in batch.txns.items()],
                 custom_metadata={"headrace": batch.note} if batch.note else None,
             ),
         )
@@ -324,11 +342,14 @@ def _open(location: Location) -> DeltaTable:
 
 
 def open_table(place: Path | Location) -> Table | None:
-    """The table in this place; None if there is none."""
+    """The table in this place; None if there is none. Raises LoadStopped if it cannot be read."""
     location = location_of(place)
-    if not DeltaTable.is_deltatable(location.url, location.storage_options):
-        return None
-    return Table(location, _open(location))
+    try:
+        if not DeltaTable.is_deltatable(location.url, location.storage_options):
+            return None
+        return Table(location, _open(location))
+    except (DeltaError, OSError) as failed:
+        raise LoadStopped(f"cannot open the table {location}: {reason(failed)}") from failed
 
 
 def open_or_create(place: Path | Location, schema: pa.Schema, partition_by: Sequence[str]) -> Table:

@@ -5,6 +5,7 @@ the driver the names of its files.
 """
 
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
@@ -104,7 +105,7 @@ def run_tasks(spark: Any, count: int, run_task: Callable[[int], Result]) -> list
     try:
         rows = spark.range(0, count, 1, count).mapInArrow(run, _RESULT_DDL).collect()
     except PySparkException as failure:
-        raise ClientError(f"a task of the load failed: {failure}") from failure
+        raise ClientError(f"a task of the load failed: {_python_reason(str(failure))}") from failure
     return [pickle.loads(row.result) for row in rows]
 
 
@@ -113,3 +114,9 @@ def attempt_name(batch_id: str, number: int) -> str:
     context = TaskContext.get()
     attempt = context.taskAttemptId() if context is not None else 0
     return f"{batch_id}-{number:05d}-{attempt}"
+
+
+def _python_reason(text: str) -> str:
+    """The last error of a Python traceback in a message of Spark; all of it if there is none."""
+    errors = re.findall(r"^(?:\w+\.)*[A-Z]\w+: .+$", text, re.MULTILINE)
+    return errors[-1] if "Traceback" in text and errors else text

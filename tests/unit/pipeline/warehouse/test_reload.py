@@ -52,7 +52,7 @@ def reload(table, *spans, round_="second"):
     for number in range(len(others.tasks)):
         added += others.run_task(number)
     ends = {s.txn_id: s.offset_end for s in spans}
-    return table.rewrite(removed, added, now_ms(), ends, changes_rows=True)
+    return table.rewrite(removed, added, now_ms(), ends)
 
 
 def rows(table, version=None):

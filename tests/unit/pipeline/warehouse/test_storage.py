@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.pipeline.errors import LoadStopped
 from headrace.pipeline.warehouse.storage import Location, location_of, parse_location
 from headrace.spark.failures import BadOption
 from tests.fakes.s3_server import new_url, s3_server
@@ -35,7 +36,13 @@ def test_write_read_and_delete(location):
     location = pickle.loads(pickle.dumps(location))
     size = write(location, "day=1/a.parquet")
     assert location.sizes(["day=1/a.parquet", "day=1/b.parquet", "c/d"]) == [size, None, None]
-    assert location.open_parquet("day=1/a.parquet").read() == ROWS
+    with location.reading("day=1/a.parquet") as file:
+        assert file.read() == ROWS
+    with (
+        pytest.raises(LoadStopped, match=r"day=1/b.parquet cannot be read"),
+        location.reading("day=1/b.parquet"),
+    ):
+        pytest.fail("no such file")
     location.delete("day=1/a.parquet")
     location.delete("day=1/a.parquet")
     assert location.sizes(["day=1/a.parquet"]) == [None]

@@ -11,7 +11,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from headrace.model.ids import TopicPartition
 from headrace.pipeline.errors import CommitRefused, LoadStopped, SchemaRefused
-from headrace.pipeline.warehouse.batch import Batch
+from headrace.pipeline.warehouse.batch import Batch, Numbered
 from headrace.pipeline.warehouse.files import PartitionedFiles
 from headrace.pipeline.warehouse.offsets import Decision, Span
 from headrace.pipeline.warehouse.table import Table, now_ms, open_or_create, open_table
@@ -62,6 +62,35 @@ def test_rows_and_offsets_are_one_commit(table):
     assert table.recorded(spans[0].txn_id) == 3
     assert table.recorded(spans[1].txn_id) == 9
     assert table.recorded("other/0") is None
+
+
+def test_offsets_known_after_a_commit_are_those_of_the_table(table):
+    other = open_table(table.location)
+    spans = [span(0, 3), span(0, 4, 1)]
+    for number in range(6):
+        moved = [one._replace(first_offset=number * 3, offset_end=number * 3 + 3) for one in spans]
+        if number % 3 == 2:  # another loader commits between the two
+            other.update()
+            other.commit(batch(other, moved[1], name=f"other{number}"))
+            table.update()
+            moved = moved[:1]
+        assert table.commit(batch(table, *moved, name=str(number))) is Decision.COMMIT
+        fresh = open_table(table.location)
+        for one in spans:
+            assert table.recorded(one.txn_id) == fresh.recorded(one.txn_id) == number * 3 + 3
+
+
+def test_numbers_known_after_a_commit_are_those_of_the_table(table):
+    for number in (1, 2, 2, 3):
+        repeated = table.recorded("query/orders") == number
+        numbered = Numbered("query/orders", number)
+        one = batch(table, span(0, 2), name=f"{number}{repeated}")._replace(
+            spans=(), numbered=numbered
+        )
+        assert table.commit(one) is (Decision.REPEATED if repeated else Decision.COMMIT)
+        assert table.recorded("query/orders") == number
+        assert open_table(table.location).recorded("query/orders") == number
+    assert len(rows(table)) == 6
 
 
 def test_a_repeated_batch_is_dropped_by_the_same_and_by_a_new_handle(table):
@@ -272,6 +301,13 @@ def test_a_table_is_created_once_by_two_at_once(tmp_path):
     for thread in threads:
         thread.join()
     assert open_table(tmp_path / "t").version == 0
+
+
+def test_a_table_that_cannot_be_read_is_named(table):
+    log = Path(str(table.location), "_delta_log", f"{0:020d}.json")
+    log.write_text("{ broken")
+    with pytest.raises(LoadStopped, match="cannot open the table .*/orders: "):
+        open_table(table.location)
 
 
 def test_other_partition_columns_are_refused(tmp_path):

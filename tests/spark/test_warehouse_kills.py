@@ -1,0 +1,182 @@
+"""The warehouse load under ``kill -9`` of driver, executors, Python workers and the broker.
+
+The load runs as a user runs it, on a standalone cluster, while records arrive. All rounds load a
+million records. Some rounds also clean the log of the table up, or delete the topic and create it
+again. At the end SQL counts the rows: each record is there once.
+"""
+
+import random
+import sys
+import time
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from headrace.pipeline.warehouse.offsets import txn_id
+from headrace.testing import Broker
+from tests.spark.kit import Topics
+from tests.spark.processes import Run
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.torture,
+    pytest.mark.timeout(0),
+]
+
+VICTIMS = ("driver", "broker", "executor", "python")
+PARTITIONS = 3
+PATIENCE_S = 300
+RECORDS = 51_000  # a round; twenty make a million
+
+
+class Loading:
+    """A load that is started again whenever it ends."""
+
+    def __init__(self, standalone, bootstrap, table, log_path):
+        self.table = table
+        self.starts = 0
+        self._standalone = standalone
+        self._log_path = log_path
+        self._command = [
+            sys.executable, "-m", "headrace", "pipeline", "load", "orders", "--table", table,
+            "-b", bootstrap, "--every", "200ms", "--batch-size", "500k", "--value", "string",
+            "--master", standalone.address, "--format", "json",
+        ]  # fmt: skip
+        self.run = None
+        self.ensure()
+
+    def ensure(self):
+        if self.run is None or not self.run.alive():
+            self.starts += 1
+            with self._log_path.open("a") as log:
+                self.run = Run(self._standalone, log, *self._command)
+
+    def recorded(self, topic_id):
+        """The next offset of each partition; 0 before the first commit."""
+        if not DeltaTable.is_deltatable(str(self.table)):
+            return [0] * PARTITIONS
+        table = DeltaTable(str(self.table))
+        return [table.transaction_version(txn_id(topic_id, n)) or 0 for n in range(PARTITIONS)]
+
+    def wait_until(self, condition, what):
+        give_up_at = time.monotonic() + PATIENCE_S
+        while not condition():
+            log_end = self._log_path.read_text(errors="replace")[-3000:]
+            assert time.monotonic() < give_up_at, f"waited for {what}: {log_end}"
+            self.ensure()
+            time.sleep(0.2)  # each look reads the log of the table
+
+    def stop(self):
+        if self.run is not None and self.run.alive():
+            self.run.kill_driver()
+
+
+class Sent:
+    """Topics of one name, one after the other, and what was sent to each."""
+
+    def __init__(self, topics):
+        self._topics = topics
+        self.total = 0
+        self.create()
+
+    def create(self):
+        self._topics.create(name="orders", partitions=PARTITIONS)
+        found = self._topics.admin.describe_topics(_names("orders"))["orders"].result(30)
+        self.topic_id = _id_bytes(found.topic_id)
+        self.ends = [0] * PARTITIONS
+
+    def send(self, count):
+        for partition in range(PARTITIONS):
+            part = count // PARTITIONS
+            first = self.ends[partition]
+            self._topics.send("orders", range(first, first + part), partition)
+            self.ends[partition] += part
+            self.total += part
+
+    def create_again(self):
+        self._topics.delete("orders")
+        self.create()
+
+
+def _names(*names):
+    from confluent_kafka import TopicCollection
+
+    return TopicCollection(list(names))
+
+
+def _id_bytes(topic_id):
+    high, low = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+    return b"".join((bits % (1 << 64)).to_bytes(8, "big") for bits in (high, low))
+
+
+def test_every_record_is_loaded_once_despite_kills(standalone, torture_rounds, tmp_path):
+    dice = random.Random(14)
+    victims = [dice.sample(VICTIMS, len(VICTIMS)) for _ in range(torture_rounds)]
+    victims = [victim for some in victims for victim in some][:torture_rounds]
+    with Broker(process=True, data=tmp_path / "node") as broker:
+        sent = Sent(Topics(broker.bootstrap_servers))
+        sent.send(RECORDS)
+        table = tmp_path / "orders"
+        loading = Loading(standalone, broker.bootstrap_servers, table, tmp_path / "load.log")
+        try:
+            for round_, victim in enumerate(victims):
+                if round_:
+                    sent.send(RECORDS)
+                _kill_while_it_loads(loading, broker, sent, victim, dice)
+                if round_ % 5 == 1:
+                    _load_all(loading, sent)
+                    _clean_up_log(table)
+                    sent.create_again()
+                    sent.send(3_000)
+            _load_all(loading, sent)
+        finally:
+            loading.stop()
+    rows = _count_each_once(table)
+    assert rows == sent.total
+    print(
+        f"killed {', '.join(victims)}; {loading.starts} starts; "
+        f"{sent.total:,} records, each loaded once"
+    )
+
+
+def _kill_while_it_loads(loading, broker, sent, victim, dice):
+    """Kill at a random moment after the load has begun with the newest records."""
+    before = sum(loading.recorded(sent.topic_id))
+    loading.wait_until(
+        lambda: (done := sum(loading.recorded(sent.topic_id))) > before or done == sum(sent.ends),
+        "progress",
+    )
+    time.sleep(dice.uniform(0, 1))
+    if victim == "driver":
+        loading.run.kill_driver()
+    elif victim == "broker":
+        broker.kill()
+        broker.start()
+    else:
+        loading.wait_until(lambda: loading.run.kill_one(victim, dice), f"a process: {victim}")
+
+
+def _load_all(loading, sent):
+    loading.wait_until(lambda: loading.recorded(sent.topic_id) == sent.ends, "all records")
+
+
+def _clean_up_log(table):
+    """Delete what the newest checkpoint replaces, as Delta does after its retention time."""
+    DeltaTable(str(table)).create_checkpoint()
+    log = table / "_delta_log"
+    newest = max(path.name for path in log.glob("*.checkpoint.parquet"))[:20]
+    for path in log.glob("*.json"):
+        if path.name[:20].isdecimal() and path.name[:20] < newest:
+            path.unlink()
+
+
+def _count_each_once(table):
+    orders = DeltaTable(str(table)).to_pyarrow_dataset()  # noqa: F841 - DuckDB finds it by name
+    rows, distinct, wrong = duckdb.sql(
+        "select count(*), count(distinct (_topic_id, _partition, _offset)), "
+        "count(*) filter (where value::bigint != _offset) from orders"
+    ).fetchall()[0]
+    assert (distinct, wrong) == (rows, 0)
+    return rows
