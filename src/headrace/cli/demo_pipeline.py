@@ -247,46 +247,25 @@ class _Run:
     def go_on_live(self) -> None:
         """Events at a steady rate through all jobs, until Ctrl-C."""
         from headrace.pipeline.generate.sending import generate_live
-        from headrace.pipeline.runner.directory import PipelineDirectory
+        from headrace.pipeline.runner.run import run
 
         output.heading(f"\n7. Live: {_LIVE_RATE} events per second, until Ctrl-C")
         output.line(f"   headrace sql 'select * from alerts' --live -b {self._bootstrap}")
         stop = threading.Event()
-        failures: list[Exception] = []
-        threads = [
-            threading.Thread(
-                target=generate_live, args=(self._bootstrap, _LIVE_RATE, stop), daemon=True
-            ),
-            *(threading.Thread(target=self._keep_running, args=(job, failures)) for job in JOBS),
-        ]
-        for thread in threads:
-            thread.start()
+        sending = threading.Thread(target=generate_live, args=(self._bootstrap, _LIVE_RATE, stop))
+        sending.start()
+        shown_at: dict[str, float] = {}
         try:
-            while all(thread.is_alive() for thread in threads):
-                time.sleep(0.2)
+            for batch in run(JOBS, self._spark, self._settings()):
+                now = time.monotonic()
+                if now - shown_at.get(batch.pipeline, 0.0) >= _SHOWN_EVERY_S:
+                    shown_at[batch.pipeline] = now
+                    output.line(f"   {_line(batch)}")
         except KeyboardInterrupt:
             output.line("")
         finally:
             stop.set()
-            for job in JOBS:
-                PipelineDirectory(self._settings().state(job)).ask_to_stop()
-            for thread in threads:
-                thread.join()
-        if failures:
-            raise failures[0]
-
-    def _keep_running(self, job: str, failures: list[Exception]) -> None:
-        from headrace.client.errors import ClientError
-        from headrace.pipeline.runner.run import run
-
-        shown_at = 0.0
-        try:
-            for batch in run(job, self._spark, self._settings()):
-                if time.monotonic() - shown_at >= _SHOWN_EVERY_S:
-                    shown_at = time.monotonic()
-                    output.line(f"   {_line(batch)}")
-        except ClientError as failure:
-            failures.append(failure)
+            sending.join()
 
 
 def _lines(rows: list[list[str]]) -> None:

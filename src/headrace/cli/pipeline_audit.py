@@ -38,8 +38,9 @@ def audit(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Compare what producers, brokers, tables and jobs counted, per topic and minute.
+    """Compare what every tier counted, per topic and minute.
 
+    The tiers are producers, brokers, raw tables and pipelines.
     The exit status is 1 if anything is missing or doubled.
     """
     require_tables()

@@ -80,7 +80,7 @@ def vacuum(
     storage: StorageOptions = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Delete files that are no longer, or never were, part of a table."""
+    """Delete files that are not, or no longer, part of a table."""
     age_ms = _age_ms(older_than)
     from headrace.client.errors import ClientError
 

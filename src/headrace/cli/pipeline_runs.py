@@ -159,7 +159,7 @@ def backfill(
     client_file: ClientFile = None,
     format: OutputFormat = Format.TABLE,
 ) -> None:
-    """Compute tables again from the raw tables and topics, and replace their rows."""
+    """Compute tables again from raw tables and topics."""
     first, end = _instant(since, "--since"), _instant(until, "--until")
     chosen = _settings(warehouse, bootstrap, settings, client_file)
     with _session([file], master) as spark:

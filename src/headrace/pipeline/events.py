@@ -28,3 +28,4 @@ SCHEMAS: Final = {
 }
 EVENT_ID: Final = "event_id"
 EVENT_TIME: Final = "at"
+RAW: Final = "raw"  # the directory of the raw tables in a warehouse, one for each topic

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from headrace.pipeline.events import EVENT_TIME, SCHEMAS
+from headrace.pipeline.events import EVENT_TIME, RAW, SCHEMAS
 from headrace.pipeline.warehouse.load import Load, Progress
 from headrace.pipeline.warehouse.rows import EventTime
 from headrace.pipeline.warehouse.settings import LoadSettings
@@ -13,7 +13,6 @@ from headrace.pipeline.warehouse.settings import LoadSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RAW: Final = "raw"  # the directory of these tables in a warehouse
 # A load waits for the driver as long as for its tasks, so another one can use the cores.
 _LOADS_AT_ONCE = 2
 

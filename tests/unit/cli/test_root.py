@@ -84,6 +84,10 @@ WITHOUT_JSON = {
     ("migrate-to-zookeeper",),
     ("demo",),
     ("demo", "cluster"),
+    ("demo", "pipeline"),
+    ("pipeline", "stop"),
+    ("report", "daily"),  # prints the path of its page
+    ("report", "run"),
 }
 
 

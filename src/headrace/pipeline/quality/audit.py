@@ -8,12 +8,12 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from headrace.model.audit import AUDIT_TOPIC
+from headrace.pipeline.events import RAW
 from headrace.pipeline.quality.balance import Balance, Tier, balance
 from headrace.pipeline.quality.counting import Topic, find_topics, in_log, in_table, published
 from headrace.pipeline.warehouse.table import open_table
 from headrace.spark.cluster import Cluster
 
-RAW = "raw"  # the load writes each topic to a table below it
 FINDINGS = "audit"
 _FINDINGS_SCHEMA = pa.schema(
     [

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from headrace.model.ids import TopicPartition, id_to_text
 from headrace.pipeline.errors import RunRefused
+from headrace.pipeline.events import RAW
 from headrace.pipeline.runner.records import RECORD_COLUMNS, SourceRows
 from headrace.pipeline.runner.settings import RunSettings
 from headrace.pipeline.warehouse.offsets import txn_id
@@ -25,7 +26,6 @@ from headrace.spark.source_schema import HEADERS, KAFKA_COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RAW = "raw"  # the directory of the raw tables in a warehouse
 Ends = Mapping[TopicPartition, int]
 
 
