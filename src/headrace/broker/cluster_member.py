@@ -163,6 +163,7 @@ class ClusterMember:
             metadata_cache.keep_topics(await load_assignments(tree))
             await config_watch.load()
             await self._read_features(metadata_cache)
+            self.directories.record_again()
 
         self.membership.on_new_session(catch_up)
 
