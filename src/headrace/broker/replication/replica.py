@@ -79,12 +79,15 @@ class Replica:
     # --- leadership ----------------------------------------------------------
 
     def lead(self) -> "Leadership":
-        """The leadership. Raises Rejected if this broker does not lead the partition."""
+        """The leadership. Raises Rejected if this broker does not lead the partition.
+
+        A failed disk comes first, as in Kafka: the controller may have elected another leader.
+        """
+        if self.log.offline is not None:
+            raise self._disk_failed()
         leadership = self.leadership
         if leadership is None:
             raise self._not_leading()
-        if self.log.offline is not None:
-            raise self._disk_failed()
         return leadership
 
     def lead_in(self, current_leader_epoch: int) -> "Leadership":
