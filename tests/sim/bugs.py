@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from headrace.broker.coordinators import runtime
 from headrace.broker.handlers.produced import Outcome
 from headrace.broker.replication.replica_manager import ReplicaManager
-from headrace.coordination.tree import Create, Done
+from headrace.coordination import controller_writes
+from headrace.coordination.term_store import TermStore
+from headrace.coordination.tree import ANY_VERSION, Create, Done, Set
 from headrace.coordination.writer import Writer
 from headrace.core import elections
 from headrace.core.controller import Controller
@@ -71,6 +73,18 @@ def _guesses_that_it_was_stored(original: Any) -> Any:
         return [Done(operation.path, version(operation), -1) for operation in operations]
 
     return read_back
+
+
+def _expects_any_version(original: Any) -> Any:
+    def operations(changes: Any, controller_epoch: Any) -> Any:
+        writes = original(changes, controller_epoch)
+        return [w._replace(expected=ANY_VERSION) if isinstance(w, Set) else w for w in writes]
+
+    return operations
+
+
+async def _writes_without_guard(self: Any, operations: Any) -> Any:
+    return await self._writer.write(operations)
 
 
 def _ignores_broker_epochs(original: Any) -> Any:
@@ -173,6 +187,14 @@ BUGS = {
         "_read_back",
         _guesses_that_it_was_stored,
     ),
+    "rule-4-unguarded": Bug(
+        "States of partitions are written without a check of their version and of the controller",
+        15,
+        (
+            Patch(controller_writes, "operations", _expects_any_version),
+            Patch(TermStore, "write", lambda original: _writes_without_guard),
+        ),
+    ),
     "rule-5": Bug(
         "A broker that registers again is the same broker",
         2,
@@ -183,7 +205,7 @@ BUGS = {
     ),
     "rule-6-controller": Bug(
         "Brokers obey requests of old controllers, with old leader epochs",
-        None,
+        36,
         (
             Patch(ControllerFence, "check", lambda original: _obeys_any_controller),
             Patch(Partition, "apply", _applies_old_leader_epochs),

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from headrace.client.errors import Disconnected, Refused
+from headrace.coordination.tree import ANY_VERSION, NoNode
 from headrace.model.errors import ErrorCode
 from headrace.model.ids import TopicPartition
 from headrace.records.batch import headers
@@ -33,7 +34,7 @@ from tests.sim.clients.groups import GroupMember
 from tests.sim.clients.producers import Producer
 from tests.sim.clients.session import ClientSession, refuse
 from tests.sim.clients.transactions import TransactionalProducer
-from tests.sim.cluster import SimulatedBroker, SimulatedCluster
+from tests.sim.cluster import PORT, SimulatedBroker, SimulatedCluster
 from tests.sim.files import SimulatedFiles
 from tests.sim.loop import Deadlock, Livelock, run_simulated
 from tests.sim.plan import TREE, Fault, Times, draw_faults, draw_times
@@ -45,6 +46,7 @@ REPLICATION_FACTOR = 3
 _START_LIMIT_S = 60.0
 _CONVERGE_LIMIT_S = 180.0
 _POLL_S = 0.05
+_ELECTION_S = 0.1  # more than a controller needs to elect leaders and to send them requests
 _ITERATIONS_MAX = 600_000  # of the event loop; a usual run takes 60,000
 _INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state")
 
@@ -247,6 +249,50 @@ class Run:
                 broker.jump_clock(int(fault.amount * 1000))
             case "prefer":
                 await self._elect_preferred(broker)
+            case "replace the controller, cut off from":
+                await self._replace_controller(broker, fault.lasts_s)
+            case "depose the controller, and expire the session of":
+                await self._depose_controller(broker, fault.lasts_s)
+
+    async def _controller_and(self, broker: SimulatedBroker) -> list[SimulatedBroker]:
+        """The controller, ``broker`` or the next one, and the others; none without a controller."""
+        node = await self._observer.get("/controller")
+        if node is None:
+            return []
+        brokers = self.cluster.brokers
+        controller = brokers[json.loads(node.value)["brokerid"]]
+        in_turn = [*brokers[broker.broker_id :], *brokers[: broker.broker_id]]
+        return [controller, *(each for each in in_turn if each is not controller)]
+
+    async def _replace_controller(self, broker: SimulatedBroker, lasts_s: float) -> None:
+        """What the controller tells ``broker`` last arrives after what its successor says."""
+        network, ensemble = self.cluster.network, self.cluster.ensemble
+        found = await self._controller_and(broker)
+        if not found:
+            return
+        controller, broker, other, *_ = found
+        network.cut(controller.host, broker.host)
+        ensemble.expire(other.host)  # the controller elects, and tells
+        await asyncio.sleep(_ELECTION_S)
+        ensemble.expire(controller.host)
+        await asyncio.sleep(lasts_s)
+        network.mend(controller.host, broker.host)
+
+    async def _depose_controller(self, broker: SimulatedBroker, hidden_s: float) -> None:
+        """Delete its node, as administrators do to let the brokers elect another one.
+
+        It hears of that late, and acts meanwhile on what it knows.
+        """
+        found = await self._controller_and(broker)
+        if not found:
+            return
+        controller, broker, *_ = found
+        self.cluster.ensemble.hide_changes(controller.host, hidden_s)
+        with contextlib.suppress(NoNode):
+            await self._observer.delete("/controller", ANY_VERSION)
+        self.cluster.ensemble.expire(broker.host)
+        await asyncio.sleep(_ELECTION_S)
+        await self._elect_preferred(controller)
 
     async def _lose_data(
         self, broker: SimulatedBroker, down_s: float, *, removes_logs: bool = False
@@ -315,7 +361,7 @@ class Run:
         session = self.cluster.session("elections")
         request = m.ElectLeadersRequest(election_type=0, topic_partitions=None, timeout_ms=1000)
         with contextlib.suppress(Disconnected, Refused):
-            await session.ask_any(request, m.ElectLeadersResponse, 2)
+            await session.ask_host((broker.host, PORT), request, m.ElectLeadersResponse, 2)
         await session.close()
 
     async def _end_faults(self) -> None:
@@ -351,12 +397,16 @@ class Run:
         await asyncio.gather(*self._endless_tasks)
 
     async def _out_of_sync(self, session: ClientSession) -> str:
-        """A replica that is not in sync, as any broker reports it; empty if there is none."""
+        """A replica that is not in sync, as any broker reports it; empty if there is none.
+
+        What the brokers say must be what the tree has.
+        """
+        stored = await self._states()
         for broker in self.cluster.brokers:
             request = m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
             try:
                 response = await session.ask_host(
-                    (broker.host, 9092), request, m.MetadataResponse, 12
+                    (broker.host, PORT), request, m.MetadataResponse, 12
                 )
             except Disconnected as failed:
                 return str(failed)
@@ -372,6 +422,13 @@ class Run:
                         place = f"{topic.name}-{partition.partition_index}"
                         text = f"{broker.host}: {place} has leader {partition.leader_id}"
                         return f"{text}, ISR {isr} of {replicas}"
+                    state = stored[f"{topic.name}-{partition.partition_index}"]
+                    if (state["leader"], state["leader_epoch"], sorted(state["isr"])) != (
+                        partition.leader_id,
+                        partition.leader_epoch,
+                        sorted(isr),
+                    ):
+                        return f"{broker.host} says {partition}, but the tree has {state}"
         return ""
 
     async def _check(self) -> None:
