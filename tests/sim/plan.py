@@ -45,6 +45,8 @@ _WEIGHTS = {
     "expire the session of": 2,
     "reset connections of": 3,
     "jump the clock of": 1,
+    "fill the disk of": 1,
+    "create and delete a topic beside": 1,
     "prefer": 2,  # an election of preferred leaders, asked of this broker
     # The controller loses its session while its requests to this broker are held back.
     "replace the controller, cut off from": 1,

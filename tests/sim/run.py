@@ -14,7 +14,7 @@ import logging
 import multiprocessing
 import random
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -41,6 +41,13 @@ from tests.sim.plan import TREE, Fault, Times, draw_faults, draw_times
 from tests.sim.tree import TreeFaultRates
 
 TOPIC = "t"
+COMPACTED = "compacted"
+_SHORT_LIVED = "short-lived-"
+_COMPACTION = {
+    "cleanup.policy": "compact",
+    "segment.ms": "300",
+    "min.cleanable.dirty.ratio": "0.01",
+}
 MIN_ISR = 2
 REPLICATION_FACTOR = 3
 _START_LIMIT_S = 60.0
@@ -73,6 +80,9 @@ class Run:
         self.dice = random.Random(f"run {seed}")
         self.history = History()
         self.partition_count = self.dice.randint(1, 3)
+        if self.dice.random() < 0.4:
+            self.history.compacted_topics.add(COMPACTED)
+        self._short_lived: dict[str, bool] = {}  # topics, and whether they must be gone
         rates = TreeFaultRates(
             lost=self.dice.choice([0, 0, 0.02, 0.1]),
             lag=self.dice.choice([0, 0, 0.2]),
@@ -112,6 +122,7 @@ class Run:
             "leader.imbalance.check.interval.seconds": dice.choice(["2", "300"]),
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "100",
+            "log.cleaner.backoff.ms": "500",
             "log.roll.ms": dice.choice(["500", "604800000"]),
             "log.index.interval.bytes": "200",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
@@ -122,7 +133,9 @@ class Run:
     async def run(self) -> None:
         cluster = self.cluster
         await cluster.start()
-        await self._create_topic()
+        await self._create_topic(TOPIC, self.partition_count)
+        if self.history.compacted_topics:
+            await self._create_topic(COMPACTED, 1, _COMPACTION)
         self._start_clients()
         self._note("faults begin")
         begins_at = cluster.loop.time()
@@ -137,14 +150,21 @@ class Run:
     def _note(self, event: str) -> None:
         self.cluster.note(event)
 
-    async def _create_topic(self) -> None:
+    async def _create_topic(
+        self, name: str, partition_count: int, settings: Mapping[str, str] | None = None
+    ) -> None:
         session = self.cluster.session("admin")
-        topic = m.CreateTopicsRequest.CreatableTopic(
-            name=TOPIC,
-            num_partitions=self.partition_count,
+        kind = m.CreateTopicsRequest
+        topic = kind.CreatableTopic(
+            name=name,
+            num_partitions=partition_count,
             replication_factor=REPLICATION_FACTOR,
+            configs=[
+                kind.CreatableTopicConfig(name=setting, value=value)
+                for setting, value in (settings or {}).items()
+            ],
         )
-        request = m.CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+        request = kind(topics=[topic], timeout_ms=10_000)
 
         async def create() -> None:
             response = await session.ask_any(request, m.CreateTopicsResponse, 5)
@@ -155,6 +175,29 @@ class Run:
                 refuse(code, f"CreateTopics: {response.topics[0].error_message}")
 
         await session.persistently(create, session.now + _START_LIMIT_S)
+        await session.close()
+
+    async def _create_and_delete(self, name: str, lasts_s: float) -> None:
+        self._short_lived[name] = False
+        await self._create_topic(name, 2)
+        await asyncio.sleep(lasts_s)
+        await self._delete_topic(name)
+        self._short_lived[name] = True
+
+    async def _delete_topic(self, name: str) -> None:
+        session = self.cluster.session("admin")
+        request = m.DeleteTopicsRequest(topic_names=[name], timeout_ms=1000)
+
+        async def delete() -> None:
+            response = await session.ask_any(request, m.DeleteTopicsResponse, 5)
+            code = response.responses[0].error_code
+            if code == ErrorCode.NOT_CONTROLLER:
+                raise Disconnected("another broker is the controller")
+            # It is deleted later if a replica is out of reach, or was deleted by a try before.
+            if code not in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+                refuse(code, "DeleteTopics")
+
+        await session.persistently(delete, session.now + _START_LIMIT_S)
         await session.close()
 
     @property
@@ -172,6 +215,12 @@ class Run:
                 idempotent=dice.random() < 0.7,
             )
             self._finite.append(asyncio.ensure_future(producer.run(60, pause_s)))
+        if self.history.compacted_topics:
+            session = cluster.session("keyed")
+            keyed = Producer(
+                session, history, TopicPartition(COMPACTED, 0), idempotent=True, keys=4
+            )
+            self._finite.append(asyncio.ensure_future(keyed.run(40, 2 * pause_s)))
         for number in range(dice.randint(0, 2)):
             transactional = TransactionalProducer(
                 cluster.session(f"tx{number}"),
@@ -247,6 +296,12 @@ class Run:
                 network.reset_connections(broker.host)
             case "jump the clock of":
                 broker.jump_clock(int(fault.amount * 1000))
+            case "fill the disk of":
+                broker.disk.fill()
+                await asyncio.sleep(fault.lasts_s)
+                broker.disk.empty()
+            case "create and delete a topic beside":
+                await self._create_and_delete(f"{_SHORT_LIVED}{fault.number}", fault.lasts_s)
             case "prefer":
                 await self._elect_preferred(broker)
             case "replace the controller, cut off from":
@@ -373,6 +428,7 @@ class Run:
             cluster.ensemble.mend(broker.host)
             broker.resume()
             broker.spare()
+            broker.disk.empty()
             await broker.start()
 
     # --- the end
@@ -401,6 +457,8 @@ class Run:
 
         What the brokers say must be what the tree has.
         """
+        if not all(self._short_lived.values()):
+            return f"topics are created and deleted: {self._short_lived}"
         stored = await self._states()
         for broker in self.cluster.brokers:
             request = m.MetadataRequest(topics=None, allow_auto_topic_creation=False)
@@ -413,8 +471,11 @@ class Run:
             if len(response.brokers) < len(self.cluster.brokers):
                 return f"{broker.host} knows brokers {[b.node_id for b in response.brokers]} only"
             names = [topic.name for topic in response.topics]
-            if TOPIC not in names:
+            if TOPIC not in names or not self._short_lived.keys().isdisjoint(names):
                 return f"{broker.host} knows topics {names}"
+            left = [name for name in _partitions_on_disk(broker) if name.startswith(_SHORT_LIVED)]
+            if left:
+                return f"{broker.host} has {left} of deleted topics"
             for topic in response.topics:
                 for partition in topic.partitions:
                     isr, replicas = partition.isr_nodes, partition.replica_nodes
@@ -433,17 +494,24 @@ class Run:
 
     async def _check(self) -> None:
         session = self.cluster.session("last reader")
-        for place in self.places:
+        compacted = [TopicPartition(name, 0) for name in self.history.compacted_topics]
+        for place in (*self.places, *compacted):
             for committed_only in (False, True):
                 await read_to_end(session, self.history, place, committed_only=committed_only)
         await asyncio.sleep(2)  # a follower learns the last high watermark with its next fetch
-        for place in self.places:
+        for place in (*self.places, *compacted):
             end = self.history.contents[place].end
             for broker in self.cluster.brokers:
                 entries = _entries_on_disk(broker, place)
                 if entries is not None:
                     self.history.find_replica(place, broker.broker_id, end, entries)
         await session.close()
+
+
+def _partitions_on_disk(broker: SimulatedBroker) -> list[str]:
+    """The directories of partitions; those that are about to be deleted have another name."""
+    names = SimulatedFiles(broker.disk).directories_in("/data")
+    return [name for name in names if not name.endswith("-delete")]
 
 
 def _entries_on_disk(broker: SimulatedBroker, place: TopicPartition) -> list[Entry] | None:
