@@ -29,6 +29,7 @@ from headrace.wire import messages as m
 from tests.history.checker import Anomaly, Kind, anomalies
 from tests.history.history import Entry, History
 from tests.sim.bugs import BUGS, planted
+from tests.sim.clients.consumer_groups import ConsumerGroupMember
 from tests.sim.clients.consumers import Consumer, read_to_end
 from tests.sim.clients.groups import GroupMember
 from tests.sim.clients.producers import Producer
@@ -122,6 +123,11 @@ class Run:
             "leader.imbalance.check.interval.seconds": dice.choice(["2", "300"]),
             "group.initial.rebalance.delay.ms": "0",
             "group.min.session.timeout.ms": "100",
+            "group.consumer.min.session.timeout.ms": "100",
+            "group.consumer.session.timeout.ms": "2000",
+            "group.consumer.min.heartbeat.interval.ms": "50",
+            "group.consumer.heartbeat.interval.ms": "100",
+            "group.consumer.assignment.interval.ms": "0",
             "log.cleaner.backoff.ms": "500",
             "log.roll.ms": dice.choice(["500", "604800000"]),
             "log.index.interval.bytes": "200",
@@ -234,9 +240,10 @@ class Run:
             place, committed_only = dice.choice(places), dice.random() < 0.5
             session = cluster.session(f"c{number}")
             self._endless.append(Consumer(session, history, place, committed_only=committed_only))
+        member = dice.choice([GroupMember, ConsumerGroupMember])
         for number in range(dice.choice([0, 1, 2])):
             session = cluster.session(f"m{number}")
-            self._endless.append(GroupMember(session, history, "g", places, session_timeout_s=2))
+            self._endless.append(member(session, history, "g", places, session_timeout_s=2))
         self._endless_tasks = [
             asyncio.ensure_future(client.run(2 * pause_s)) for client in self._endless
         ]
