@@ -436,6 +436,8 @@ class Run:
             broker.resume()
             broker.spare()
             broker.disk.empty()
+            if broker.has_failed_disk:  # it was full at the start: its administrator has a look
+                await broker.stop()
             await broker.start()
 
     # --- the end
