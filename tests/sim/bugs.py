@@ -175,21 +175,21 @@ BUGS = {
     ),
     "rule-3": _bug(
         "A follower truncates to its high watermark",
-        48,
+        12,
         Partition,
         "_follow",
         _truncates_to_the_high_watermark,
     ),
     "rule-4-guess": _bug(
         "A write to the tree without an answer counts as stored",
-        1,
+        6,
         Writer,
         "_read_back",
         _guesses_that_it_was_stored,
     ),
     "rule-4-unguarded": Bug(
         "States of partitions are written without a check of their version and of the controller",
-        15,
+        6,
         (
             Patch(controller_writes, "operations", _expects_any_version),
             Patch(TermStore, "write", lambda original: _writes_without_guard),
@@ -205,7 +205,7 @@ BUGS = {
     ),
     "rule-6-controller": Bug(
         "Brokers obey requests of old controllers, with old leader epochs",
-        36,
+        3,
         (
             Patch(ControllerFence, "check", lambda original: _obeys_any_controller),
             Patch(Partition, "apply", _applies_old_leader_epochs),
@@ -213,14 +213,14 @@ BUGS = {
     ),
     "rule-6-group": _bug(
         "A group takes commits of any generation and member",
-        13,
+        12,
         ClassicGroup,
         "check_commit",
         lambda original: lambda self, member, **options: None,
     ),
     "rule-7": _bug(
         "acks=all is answered once the leader has the batch",
-        6,
+        12,
         Outcome,
         "committed",
         lambda original: property(lambda self: True),
@@ -234,7 +234,7 @@ BUGS = {
     ),
     "rule-9": _bug(
         "A late end of a transaction ends the producer's next one",
-        4,
+        1,
         end_txn,
         "_end_with_bump",
         _ends_any_transaction,
@@ -248,7 +248,7 @@ BUGS = {
     ),
     "coordinator-up-to-high-watermark": _bug(
         "A coordinator loads its log only up to the high watermark",
-        2,
+        13,
         runtime,
         "replay_log",
         _loads_up_to_the_high_watermark,
