@@ -518,9 +518,12 @@ class Run:
 
 
 def _partitions_on_disk(broker: SimulatedBroker) -> list[str]:
-    """The directories of partitions; those that are about to be deleted have another name."""
+    """The directories of partitions.
+
+    Others are about to be deleted, or set aside: a power loss may undo the start of a deletion.
+    """
     names = SimulatedFiles(broker.disk).directories_in("/data")
-    return [name for name in names if not name.endswith("-delete")]
+    return [name for name in names if not name.endswith(("-delete", "-stray"))]
 
 
 def _entries_on_disk(broker: SimulatedBroker, place: TopicPartition) -> list[Entry] | None:
