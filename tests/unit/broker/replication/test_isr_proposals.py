@@ -165,7 +165,7 @@ async def test_a_refusal_ends_the_proposal_or_waits_for_the_controller(disk):
 
 @in_loop
 async def test_a_refusal_that_repeats_is_logged_once(disk, caplog):
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "headrace.replication")
     async with a_leader(disk) as leader:
         for _ in range(3):
             leader.follower_joins()
